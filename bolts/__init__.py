@@ -1,0 +1,1 @@
+"""Bolts: each one file; the logic is a plain function, the class is its shell."""

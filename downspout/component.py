@@ -1,0 +1,94 @@
+"""What a component may offer to the engines beyond streamparse's own methods, and the base of our bolts.
+
+The engines run any streamparse component. They look for the *optional* methods below by name, so a
+user's component can have them without importing this module, and ours run on Storm, where nobody calls them.
+
+======================================  ==================================================================
+attribute                               who uses it, and for what
+======================================  ==================================================================
+``clock``                               the engine sets it before ``initialize`` (see ``downspout.clock``)
+``settings_scopes``                     ``downspout check``: prefixes of the settings that the class reads
+``fail_with(tup_id, failure)``          spout: called instead of ``fail`` where the reason is known
+``exhausted()``                         spout in a bounded run: all was emitted, acks are outstanding
+``end_reached()``                       spout in a bounded run: all was acked and committed
+``drain()``                             bolt: write out what you hold now, do not wait for a tick
+``report()``                            both: figures for the live view and the summary
+``close()``                             both: called once at the end of a run
+======================================  ==================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import streamparse
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a tuple tree failed, as far as the engine knows.
+
+    Attributes:
+        kind: ``"fail"`` (a bolt failed it), ``"exception"`` (a bolt raised) or ``"timeout"``.
+        component: the bolt that failed it; empty for a timeout.
+        task: that bolt's task id; -1 for a timeout.
+        error: class name and message of the exception, where there is one.
+        stack: its traceback as text, where there is one.
+    """
+
+    kind: str
+    component: str = ""
+    task: int = -1
+    error: str = ""
+    stack: str = ""
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A spout that wants to know why a tuple failed."""
+
+    def fail_with(self, tup_id: Any, failure: Failure) -> None:
+        """Take a fail with its reason."""
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A spout that can end: it knows how far "the end as of the start" is."""
+
+    def exhausted(self) -> bool:
+        """Return whether everything up to the end was emitted."""
+
+    def end_reached(self) -> bool:
+        """Return whether everything up to the end was acked and committed."""
+
+
+@runtime_checkable
+class Drains(Protocol):
+    """A bolt that holds tuples back and can be asked to let go of them."""
+
+    def drain(self) -> None:
+        """Write out and ack whatever is held."""
+
+
+@runtime_checkable
+class Reports(Protocol):
+    """A component with figures of its own for the live view."""
+
+    def report(self) -> Mapping[str, float]:
+        """Return named figures; the names are in ``downspout.metrics``."""
+
+
+class Bolt(streamparse.Bolt):  # type: ignore[misc]
+    """Base of the project's bolts: a streamparse bolt that goes on after a bad tuple.
+
+    streamparse's default ends the process when ``process`` raises, which on Storm restarts a worker for one bad
+    record. Here the tuple fails, the error is reported, and the next tuple is processed.
+    """
+
+    exit_on_exception = False
+    settings_scopes: ClassVar[tuple[str, ...]] = ()
+    clock: Clock = SYSTEM_CLOCK

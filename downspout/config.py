@@ -1,0 +1,515 @@
+"""The one table of settings, and how their values are found.
+
+A setting has a dotted key (``kafka.poll_timeout_ms``). Its value is the first that is given by: the command line
+(``--set KEY=VALUE``, or ``--set COMPONENT:KEY=VALUE`` for one component), the environment
+(``DOWNSPOUT_KAFKA_POLL_TIMEOUT_MS``), the topology (the component's ``config``, then the topology's), the file
+(``downspout.toml``), the default. An unknown key below one of our prefixes is an error that names the nearest known one.
+Keys of Storm (``topology.max.spout.pending``) pass through untouched, as do the properties of the Kafka client,
+in its own spelling, below ``kafka.client.`` (``kafka.client.fetch_max_bytes``).
+
+``downspout check`` and ``docs/reference/settings.md`` are made from this table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from downspout.errors import ConfigError
+
+ENV_PREFIX = "DOWNSPOUT_"
+FILE_NAME = "downspout.toml"
+CLIENT_PREFIX = "kafka.client."
+
+ENV_RESERVED = frozenset({"DOWNSPOUT_HOME", "DOWNSPOUT_CACHE", "DOWNSPOUT_OFFLINE"})
+"""Environment variables of ours that are no settings: where state and cached jars live, and "never download"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table.
+
+    Attributes:
+        key: the dotted name; the part before the first dot is the scope, the unit is the last word.
+        kind: ``str``, ``int``, ``float``, ``bool`` or ``list`` (of strings).
+        default: the value where nobody gives one; None means "not set".
+        help: one sentence.
+        minimum: lowest value that makes sense, for numbers.
+        maximum: highest value that makes sense, for numbers.
+        choices: the only values allowed, where there is a list.
+        required: whether the component cannot start without it.
+    """
+
+    key: str
+    kind: type
+    default: Any
+    help: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    required: bool = False
+
+    @property
+    def scope(self) -> str:
+        """The prefix: which kind of component reads it."""
+        return self.key.partition(".")[0]
+
+    @property
+    def env(self) -> str:
+        """The environment variable that sets it."""
+        return ENV_PREFIX + self.key.upper().replace(".", "_")
+
+    def parse(self, value: Any, source: str) -> Any:
+        """Return ``value`` as this setting's type.
+
+        Raises:
+            ConfigError: it does not fit; the message names the key and where the value came from.
+
+        >>> SETTINGS["kafka.poll_timeout_ms"].parse("250", "command line")
+        250
+        >>> SETTINGS["kafka.topics"].parse("a, b", "environment")
+        ['a', 'b']
+        """
+        if value is None:
+            return None
+        try:
+            parsed = _PARSERS[self.kind](value)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{self.key} = {value!r} ({source}) is no {_KIND_NAMES[self.kind]}", cure=self.help
+            ) from None
+        self._check_range(parsed, source)
+        return parsed
+
+    def _check_range(self, value: Any, source: str) -> None:
+        where = f"{self.key} = {value!r} ({source})"
+        if self.choices and value not in self.choices:
+            nearest = difflib.get_close_matches(str(value), self.choices, n=1)
+            raise ConfigError(
+                f"{where} is not one of {', '.join(self.choices)}", cure=nearest[0] if nearest else self.help
+            )
+        if self.minimum is not None and value < self.minimum:
+            raise ConfigError(
+                f"{where} is below {self.minimum:g}", cure=f"a value of at least {self.minimum:g}"
+            )
+        if self.maximum is not None and value > self.maximum:
+            raise ConfigError(
+                f"{where} is above {self.maximum:g}", cure=f"a value of at most {self.maximum:g}"
+            )
+
+
+def _parse_bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {
+        "true": True,
+        "yes": True,
+        "on": True,
+        "1": True,
+        "false": False,
+        "no": False,
+        "off": False,
+        "0": False,
+    }
+    if (text := str(value).strip().lower()) not in known:
+        raise ValueError(value)
+    return known[text]
+
+
+def _parse_int(value: Any) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError(value)
+    return int(str(value).replace("_", "")) if isinstance(value, str) else int(value)
+
+
+def _parse_float(value: Any) -> float:
+    if isinstance(value, bool) or (number := float(value)) != number:
+        raise ValueError(value)
+    return number
+
+
+def _parse_list(value: Any) -> list[str]:
+    if isinstance(value, str):
+        text = value.strip()
+        value = (
+            json.loads(text)
+            if text.startswith("[")
+            else [part.strip() for part in text.split(",") if part.strip()]
+        )
+    if not isinstance(value, Iterable) or isinstance(value, Mapping):
+        raise TypeError(value)
+    return [str(item) for item in value]
+
+
+def _parse_str(value: Any) -> str:
+    if not isinstance(value, str | int | float | os.PathLike) or isinstance(value, bool):
+        raise TypeError(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+_PARSERS = {str: _parse_str, int: _parse_int, float: _parse_float, bool: _parse_bool, list: _parse_list}
+_KIND_NAMES = {str: "text", int: "whole number", float: "number", bool: "yes or no", list: "list of names"}
+
+START_STRATEGIES = (
+    "EARLIEST",
+    "LATEST",
+    "UNCOMMITTED_EARLIEST",
+    "UNCOMMITTED_LATEST",
+    "TIMESTAMP",
+    "UNCOMMITTED_TIMESTAMP",
+)
+
+_TABLE: tuple[Setting, ...] = (
+    # --- kafka: read by KafkaSpout ---
+    Setting(
+        "kafka.bootstrap",
+        str,
+        "embedded",
+        "Brokers as host:port,host:port; `embedded` is the one that `downspout kafka start` runs.",
+    ),
+    Setting("kafka.topics", list, None, "Topics to read."),
+    Setting(
+        "kafka.pattern",
+        str,
+        None,
+        "Regular expression that a topic's whole name must match; instead of kafka.topics.",
+    ),
+    Setting("kafka.group", str, None, "Consumer group; not set: the topology's name."),
+    Setting(
+        "kafka.fields",
+        list,
+        ["topic", "partition", "offset", "key", "value"],
+        "Fields of the tuple, of: topic, partition, offset, key, value, timestamp, headers, origin.",
+    ),
+    Setting(
+        "kafka.key_format",
+        str,
+        "utf8",
+        "How a key becomes a value of the tuple.",
+        choices=("utf8", "bytes", "json"),
+    ),
+    Setting(
+        "kafka.value_format",
+        str,
+        "utf8",
+        "How a record's value becomes a value of the tuple.",
+        choices=("utf8", "bytes", "json"),
+    ),
+    Setting(
+        "kafka.start",
+        str,
+        "UNCOMMITTED_EARLIEST",
+        "Where reading starts (Storm's first-poll strategies).",
+        choices=START_STRATEGIES,
+    ),
+    Setting(
+        "kafka.start_timestamp_ms",
+        int,
+        None,
+        "Milliseconds since the epoch for the TIMESTAMP strategies.",
+        minimum=0,
+    ),
+    Setting("kafka.guarantee", str, "AT_LEAST_ONCE", "Processing guarantee.", choices=("AT_LEAST_ONCE",)),
+    Setting(
+        "kafka.poll_timeout_ms", int, 200, "Longest wait for records in one poll.", minimum=0, maximum=5_000
+    ),
+    Setting("kafka.poll_records_max", int, 2_000, "Records in one poll.", minimum=1, maximum=100_000),
+    Setting(
+        "kafka.emits_per_next_max",
+        int,
+        500,
+        "Tuples that one call of next_tuple emits; 1 reproduces Storm's spout.",
+        minimum=1,
+    ),
+    Setting("kafka.commit_period_ms", int, 30_000, "Time between commits.", minimum=0),
+    Setting(
+        "kafka.uncommitted_max",
+        int,
+        250_000,
+        "Offsets per partition that may be emitted beyond the commit.",
+        minimum=1,
+    ),
+    Setting("kafka.retry_initial_ms", int, 0, "Back-off before the first retry.", minimum=0),
+    Setting(
+        "kafka.retry_delay_ms",
+        int,
+        2,
+        "Back-off before the second retry; doubles with each further one.",
+        minimum=0,
+    ),
+    Setting("kafka.retry_delay_ms_max", int, 10_000, "Longest back-off.", minimum=0),
+    Setting("kafka.retries_max", int, 10, "Retries of a record before it is dead-lettered.", minimum=0),
+    Setting(
+        "kafka.timeouts_max",
+        int,
+        10,
+        "Timeouts of a record, while others of its partition are acked, before it is dead-lettered.",
+        minimum=1,
+    ),
+    Setting(
+        "kafka.dead_letter_topic",
+        str,
+        "{group}.dead-letters",
+        "Topic for records that fail for good; empty: the run stops instead.",
+    ),
+    Setting(
+        "kafka.emit_null",
+        bool,
+        False,
+        "Whether a record with a null value (a tombstone) is emitted; otherwise it is resolved at once.",
+    ),
+    Setting(
+        "kafka.on_data_loss",
+        str,
+        "fail",
+        "What to do when records that were not yet processed are gone.",
+        choices=("fail", "earliest", "latest"),
+    ),
+    Setting(
+        "kafka.session_timeout_ms",
+        int,
+        10_000,
+        "How long a silent member keeps its partitions.",
+        minimum=1_000,
+    ),
+    Setting(
+        "kafka.drain_ms_max",
+        int,
+        5_000,
+        "How long a planned hand-over waits for outstanding acks.",
+        minimum=0,
+    ),
+    # --- parquet: read by the sinks ---
+    Setting("parquet.directory", str, None, "Where the files go.", required=True),
+    Setting(
+        "parquet.schema",
+        list,
+        None,
+        "Columns as name:type, in order; the types are in docs/reference/schema.md.",
+    ),
+    Setting("parquet.partition_by", list, [], "Columns that become Hive folders (month=7/)."),
+    Setting("parquet.flush_rows", int, 100_000, "Rows that cause a flush.", minimum=1),
+    Setting(
+        "parquet.flush_bytes", int, 64 * 1024 * 1024, "Estimated bytes held that cause a flush.", minimum=1
+    ),
+    Setting(
+        "parquet.flush_age_s",
+        float,
+        8.0,
+        "Age of the oldest row held that causes a flush; at most a third of the message timeout.",
+        minimum=0.0,
+    ),
+    Setting("parquet.compression", str, "zstd", "Codec of the files.", choices=("zstd", "snappy", "none")),
+    # --- run: read by the local engine ---
+    Setting(
+        "run.until", str, None, "`end`: stop once the log as of the start is processed.", choices=("end",)
+    ),
+    Setting("run.for_s", float, None, "Stop after this long.", minimum=0.0),
+    Setting("run.records", int, None, "Stop after this many tuple trees from spouts are done.", minimum=1),
+    Setting("run.member", int, None, "Number of this process among those that run one topology.", minimum=1),
+    Setting("run.redeploy", bool, False, "Renew the topology id, as a new submit does on Storm."),
+    Setting("run.drain_s", float, 30.0, "How long a stop waits for outstanding tuples.", minimum=0.0),
+    Setting("run.seed", int, None, "Seed of shuffles and message ids; not set: random.", minimum=0),
+    Setting(
+        "run.restarts_max",
+        int,
+        3,
+        "Restarts in a row of a bolt that raised, before the run stops.",
+        minimum=0,
+    ),
+)
+
+SETTINGS: dict[str, Setting] = {setting.key: setting for setting in _TABLE}
+SCOPES = frozenset(setting.scope for setting in _TABLE)
+
+
+def check_key(key: str, source: str) -> None:
+    """Raise a ConfigError if ``key`` is below one of our prefixes and not in the table.
+
+    >>> check_key("kafka.topic", "topology")
+    Traceback (most recent call last):
+        ...
+    downspout.errors.ConfigError: kafka.topic (topology) is no setting. Try: kafka.topics
+    """
+    scope = key.partition(".")[0]
+    if scope not in SCOPES or key in SETTINGS or key.startswith(CLIENT_PREFIX):
+        return
+    if key.replace("_", ".") == "kafka.enable.auto.commit":
+        raise ConfigError(f"{key} ({source}) cannot be set: kafka.guarantee decides it", cure="remove it")
+    nearest = difflib.get_close_matches(key, SETTINGS, n=1, cutoff=0.5)
+    raise ConfigError(
+        f"{key} ({source}) is no setting", cure=nearest[0] if nearest else "`downspout settings` lists all"
+    )
+
+
+def parse_scope(conf: Mapping[str, Any], scope: str, source: str = "topology") -> dict[str, Any]:
+    """Return all settings of one scope from a Storm configuration, by their keys without the prefix.
+
+    This is how a component reads its settings in ``initialize``, on every engine. Client properties are under ``client``.
+
+    Raises:
+        ConfigError: an unknown key, a value out of range, or a required one that is missing.
+
+    >>> parse_scope({"kafka.topics": "orders", "topology.name": "x"}, "kafka")["topics"]
+    ['orders']
+    """
+    for key in conf:
+        if key.startswith(f"{scope}."):
+            check_key(key, source)
+    values: dict[str, Any] = {}
+    for setting in _TABLE:
+        if setting.scope != scope:
+            continue
+        value = setting.parse(conf.get(setting.key, setting.default), source)
+        if value is None and setting.required:
+            raise ConfigError(f"{setting.key} is not set", cure=setting.help)
+        values[setting.key.partition(".")[2]] = value
+    if scope == "kafka":
+        values["client"] = {
+            k.removeprefix(CLIENT_PREFIX).replace(".", "_"): v
+            for k, v in conf.items()
+            if k.startswith(CLIENT_PREFIX)
+        }
+    return values
+
+
+def component_config(scope: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments of a component's ``spec`` as configuration, checked.
+
+    >>> component_config("kafka", {"topics": ["orders"]})
+    {'kafka.topics': ['orders']}
+    """
+    config: dict[str, Any] = {}
+    for name, value in given.items():
+        key = f"{scope}.{name}"
+        if name == "client" and scope == "kafka":
+            config.update({CLIENT_PREFIX + k: v for k, v in value.items()})
+            continue
+        check_key(key, "spec")
+        config[key] = SETTINGS[key].parse(value, "spec")
+    return config
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One source of values: its name for messages, and what it gives."""
+
+    name: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The values that hold for one component, and where each came from."""
+
+    values: Mapping[str, Any]
+    sources: Mapping[str, str]
+
+
+def resolve(layers: Sequence[Layer]) -> Resolved:
+    """Return the first given value of each key, strongest layer first, and the table's defaults below all.
+
+    >>> found = resolve([Layer("command line", {"run.seed": "7"}), Layer("file", {"run.seed": 8, "run.member": 2})])
+    >>> found.values["run.seed"], found.sources["run.seed"], found.values["run.member"]
+    (7, 'command line', 2)
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for layer in layers:
+        for key, value in layer.values.items():
+            check_key(key, layer.name)
+            if key not in values:
+                values[key] = SETTINGS[key].parse(value, layer.name) if key in SETTINGS else value
+                sources[key] = layer.name
+    for setting in _TABLE:
+        if setting.key not in values:
+            values[setting.key] = setting.default
+            sources[setting.key] = "default"
+    return Resolved(values, sources)
+
+
+def from_environment(environ: Mapping[str, str]) -> Layer:
+    """Return the settings that the environment gives.
+
+    Raises:
+        ConfigError: a ``DOWNSPOUT_…`` variable that is no setting.
+    """
+    by_env = {setting.env: setting.key for setting in _TABLE}
+    values: dict[str, Any] = {}
+    for name, value in environ.items():
+        if not name.startswith(ENV_PREFIX) or name in ENV_RESERVED:
+            continue
+        client = ENV_PREFIX + "KAFKA_CLIENT_"
+        if name in by_env:
+            values[by_env[name]] = value
+        elif name.startswith(client):
+            values[CLIENT_PREFIX + name.removeprefix(client).lower()] = value
+        else:
+            nearest = difflib.get_close_matches(name, by_env, n=1, cutoff=0.5)
+            raise ConfigError(
+                f"{name} (environment) is no setting",
+                cure=nearest[0] if nearest else "`downspout settings` lists all",
+            )
+    return Layer("environment", values)
+
+
+def from_file(path: Path) -> Layer:
+    """Return the settings of a TOML file; tables nest (``[kafka]`` then ``group = "x"``). A missing file gives none.
+
+    Raises:
+        ConfigError: the file is not TOML or holds an unknown key.
+    """
+    if not path.exists():
+        return Layer(str(path))
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    values = dict(_flatten(document))
+    for key in values:
+        check_key(key, path.name)
+    return Layer(path.name, values)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def from_command_line(pairs: Sequence[str]) -> dict[str, Layer]:
+    """Return the ``--set`` options as layers by component; the key ``""`` is for all of them.
+
+    >>> from_command_line(["kafka.group=g", "flights:kafka.start=LATEST"])["flights"].values
+    {'kafka.start': 'LATEST'}
+    """
+    layers: dict[str, dict[str, Any]] = {"": {}}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {pair} has no value", cure="--set KEY=VALUE")
+        component, colon, key = name.rpartition(":")
+        key = key.strip()
+        check_key(key, "command line")
+        layers.setdefault(component if colon else "", {})[key] = value
+    return {component: Layer("command line", values) for component, values in layers.items()}
+
+
+def home() -> Path:
+    """Return the folder for state that belongs to a project: broker data, topology ids, logs (``.downspout``)."""
+    return Path(os.environ.get("DOWNSPOUT_HOME", ".downspout"))
+
+
+def cache() -> Path:
+    """Return the folder for what can be fetched again: jars (``~/.cache/downspout``)."""
+    if given := os.environ.get("DOWNSPOUT_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "downspout"

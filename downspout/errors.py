@@ -1,0 +1,87 @@
+"""Errors that say what is wrong, where, and what to do about it.
+
+Every error that a user can cause or must act on is a :class:`DownspoutError`. Its text names the culprit and its
+coordinates, and ends in a cure. The command line prints that text and no traceback, and exits with
+:attr:`DownspoutError.exit_code`; any other exception is a bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+
+class DownspoutError(Exception):
+    """Base of all errors that are meant for a user.
+
+    Args:
+        message: what is wrong, with the culprit and its coordinates: ``orders[3]@918: value is not JSON``.
+        cure: one thing to try, as an imperative sentence without the word "Try".
+
+    >>> str(DownspoutError("orders[3]@918: value is not JSON", cure="look at it with `downspout kafka show`"))
+    'orders[3]@918: value is not JSON. Try: look at it with `downspout kafka show`'
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, cure: str | None = None) -> None:
+        self.message = message
+        self.cure = cure
+        super().__init__(f"{message.rstrip('.')}. Try: {cure}" if cure else message)
+
+
+class ConfigError(DownspoutError):
+    """A setting is unknown, malformed, out of range or contradicts another."""
+
+    exit_code = 2
+
+
+class TopologyError(DownspoutError):
+    """A topology cannot be loaded or is wired wrongly."""
+
+    exit_code = 2
+
+
+class MissingExtraError(DownspoutError):
+    """An optional dependency, or a program such as Java, is not installed."""
+
+    exit_code = 3
+
+
+class BrokerError(DownspoutError):
+    """Kafka cannot be started, reached or used."""
+
+    exit_code = 4
+
+
+class RecordError(DownspoutError):
+    """A record could not be processed; the message starts with its coordinates."""
+
+    exit_code = 5
+
+
+class DataLossError(DownspoutError):
+    """Records that should be there are gone from Kafka (retention, truncation, a re-created topic)."""
+
+    exit_code = 6
+
+
+class SinkError(DownspoutError):
+    """A sink cannot write, or its directory is not what its log says."""
+
+    exit_code = 7
+
+
+class ComponentError(DownspoutError):
+    """A spout or bolt raised, and the run cannot go on. Names component, task and tuple."""
+
+    exit_code = 8
+
+
+def coordinates(topic: str, partition: int, offset: int | None = None) -> str:
+    """Name a place in Kafka the way all messages do.
+
+    >>> coordinates("orders", 3, 918)
+    'orders[3]@918'
+    >>> coordinates("orders", 3)
+    'orders[3]'
+    """
+    place = f"{topic}[{partition}]"
+    return place if offset is None else f"{place}@{offset}"

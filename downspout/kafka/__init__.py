@@ -1,0 +1,1 @@
+"""Where bytes enter: the consumer port, the client, the embedded broker, dead letters."""

@@ -1,0 +1,1 @@
+"""What happened to each record: pure, no I/O, no clock, no threads."""

@@ -1,0 +1,1 @@
+"""Storm in one process: graph, groupings, acker, engine, live view."""

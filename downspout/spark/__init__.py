@@ -1,0 +1,1 @@
+"""Pipelines on PySpark over what the sinks wrote."""

@@ -1,0 +1,1 @@
+"""For tests of topologies, the users' and our own."""

@@ -1,0 +1,1 @@
+"""Runnable examples, each with its Spark twin."""
