@@ -1,1 +1,47 @@
+# `make demo` and `make test` set up all that they need. Everything else is for people who work on Downspout itself.
 SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+CODE := downspout spouts bolts
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types doctest format docs bench clean
+
+help:  ## say what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+$(VENV)/.demo: pyproject.toml constraints.txt .ci/venv
+	@.ci/venv $(PYTHON) $(VENV) demo && touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt .ci/venv
+	@.ci/venv $(PYTHON) $(VENV) dev && touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## the main job on 336,776 real flights: Kafka, spout, bolts, Parquet, PySpark, audit (FRESH=1: start over)
+	@$(BIN)/python -m topologies.demo $(if $(FRESH),--fresh)
+
+test: $(VENV)/.dev lint types  ## everything that CI runs
+	$(BIN)/python -m pytest --doctest-modules $(CODE) tests
+
+check: $(VENV)/.dev lint types  ## the quick loop, under a minute: no broker, no Spark
+	$(BIN)/python -m pytest -q --doctest-modules $(CODE) tests -m "not broker and not spark and not slow"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## let ruff lay out the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.dev  ## write the generated tables
+	$(BIN)/python -m docs.generate
+
+bench: $(VENV)/.dev  ## our record mode beside a bare kafka-python loop, on the same topic in one run
+	$(BIN)/python -m bench.record_mode
+
+clean:  ## forget the virtual environment, state and output; the jar cache stays
+	rm -rf $(VENV) .downspout output build dist

@@ -1,1 +1,59 @@
-"""The command line."""
+"""The command line: ``downspout COMMAND …``.
+
+Each command lives in a module of its own that offers ``add_parser(subparsers)`` and sets ``handler``, a function
+from the parsed arguments to an exit code. Errors that are meant for a user are printed without a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+COMMANDS = ("run", "check", "audit", "kafka", "settings")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser with all commands."""
+    parser = argparse.ArgumentParser(
+        prog="downspout",
+        description="Storm-style spouts and bolts in pure Python: Kafka in, exactly-once Parquet out.",
+        epilog="Start with `downspout kafka start`, then `downspout run topologies/word_count.py --until end`.",
+    )
+    parser.add_argument("--version", action="version", version=f"downspout {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        importlib.import_module(f"downspout.cli.{name}").add_parser(commands)
+    return parser
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("downspout")
+    except PackageNotFoundError:  # run from a checkout that was never installed
+        return "0 (not installed)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; 130 after Ctrl-C, as shells do."""
+    from downspout.errors import DownspoutError
+
+    # Topologies import `spouts.x` and `bolts.y` relative to the project root, as under `sparse run`.
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    arguments = build_parser().parse_args(argv)
+    try:
+        return int(arguments.handler(arguments) or 0)
+    except DownspoutError as error:
+        print(f"downspout: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("downspout: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `downspout … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,1 @@
+"""Fixtures for pytest; see the builder of the Kafka room."""

@@ -1,0 +1,55 @@
+"""Rules that hold for the whole suite: no silent skips in CI, and the real things are counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+REAL = {"broker": "the real broker", "spark": "real PySpark"}
+
+SKIPS_ALLOWED_IN_CI: dict[str, str] = {}
+"""Test id → the reason why it may be skipped with CI=true. Keep it short."""
+
+
+class RealCounts:
+    """Counts the tests that passed against the real things, and notes skips that nobody allowed."""
+
+    def __init__(self) -> None:
+        self.passed = dict.fromkeys(REAL, 0)
+        self.skipped: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Look at one finished test."""
+        if report.when == "call" and report.passed:
+            for marker in REAL:
+                self.passed[marker] += marker in report.keywords
+        if report.skipped and report.nodeid not in SKIPS_ALLOWED_IN_CI:
+            self.skipped.append(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say how many tests ran against the real things."""
+        for marker, name in REAL.items():
+            terminalreporter.write_line(f"{self.passed[marker]} tests passed against {name}")
+        if self.skipped and os.environ.get("CI") == "true":
+            terminalreporter.write_line(f"skipped without being allowed to: {', '.join(self.skipped)}", red=True)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a CI run in which a test was skipped that is not on the list."""
+        if self.skipped and os.environ.get("CI") == "true" and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start counting."""
+    config.pluginmanager.register(RealCounts(), "downspout-real-counts")
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep state out of the checkout, and settings out of the user's environment."""
+    for name in [name for name in os.environ if name.startswith("DOWNSPOUT_") and name != "DOWNSPOUT_CACHE"]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DOWNSPOUT_HOME", str(tmp_path_factory.mktemp("home")))
+    yield
