@@ -165,6 +165,7 @@ START_STRATEGIES = (
     "UNCOMMITTED_TIMESTAMP",
 )
 
+# fmt: off   (one row, one line: it reads as a table)
 _TABLE: tuple[Setting, ...] = (
     # --- kafka: read by KafkaSpout ---
     Setting(
@@ -217,9 +218,9 @@ _TABLE: tuple[Setting, ...] = (
     ),
     Setting("kafka.guarantee", str, "AT_LEAST_ONCE", "Processing guarantee.", choices=("AT_LEAST_ONCE",)),
     Setting(
-        "kafka.poll_timeout_ms", int, 200, "Longest wait for records in one poll.", minimum=0, maximum=5_000
+        "kafka.poll_timeout_ms", int, 200, "Longest wait for records in one poll.", minimum=0, maximum=5000
     ),
-    Setting("kafka.poll_records_max", int, 2_000, "Records in one poll.", minimum=1, maximum=100_000),
+    Setting("kafka.poll_records_max", int, 2000, "Records in one poll.", minimum=1, maximum=100000),
     Setting(
         "kafka.emits_per_next_max",
         int,
@@ -227,11 +228,11 @@ _TABLE: tuple[Setting, ...] = (
         "Tuples that one call of next_tuple emits; 1 reproduces Storm's spout.",
         minimum=1,
     ),
-    Setting("kafka.commit_period_ms", int, 30_000, "Time between commits.", minimum=0),
+    Setting("kafka.commit_period_ms", int, 30000, "Time between commits.", minimum=0),
     Setting(
         "kafka.uncommitted_max",
         int,
-        250_000,
+        250000,
         "Offsets per partition that may be emitted beyond the commit.",
         minimum=1,
     ),
@@ -243,7 +244,7 @@ _TABLE: tuple[Setting, ...] = (
         "Back-off before the second retry; doubles with each further one.",
         minimum=0,
     ),
-    Setting("kafka.retry_delay_ms_max", int, 10_000, "Longest back-off.", minimum=0),
+    Setting("kafka.retry_delay_ms_max", int, 10000, "Longest back-off.", minimum=0),
     Setting("kafka.retries_max", int, 10, "Retries of a record before it is dead-lettered.", minimum=0),
     Setting(
         "kafka.timeouts_max",
@@ -272,18 +273,10 @@ _TABLE: tuple[Setting, ...] = (
         choices=("fail", "earliest", "latest"),
     ),
     Setting(
-        "kafka.session_timeout_ms",
-        int,
-        10_000,
-        "How long a silent member keeps its partitions.",
-        minimum=1_000,
+        "kafka.session_timeout_ms", int, 10000, "How long a silent member keeps its partitions.", minimum=1000
     ),
     Setting(
-        "kafka.drain_ms_max",
-        int,
-        5_000,
-        "How long a planned hand-over waits for outstanding acks.",
-        minimum=0,
+        "kafka.drain_ms_max", int, 5000, "How long a planned hand-over waits for outstanding acks.", minimum=0
     ),
     # --- parquet: read by the sinks ---
     Setting("parquet.directory", str, None, "Where the files go.", required=True),
@@ -294,7 +287,7 @@ _TABLE: tuple[Setting, ...] = (
         "Columns as name:type, in order; the types are in docs/reference/schema.md.",
     ),
     Setting("parquet.partition_by", list, [], "Columns that become Hive folders (month=7/)."),
-    Setting("parquet.flush_rows", int, 100_000, "Rows that cause a flush.", minimum=1),
+    Setting("parquet.flush_rows", int, 100000, "Rows that cause a flush.", minimum=1),
     Setting(
         "parquet.flush_bytes", int, 64 * 1024 * 1024, "Estimated bytes held that cause a flush.", minimum=1
     ),
@@ -324,6 +317,7 @@ _TABLE: tuple[Setting, ...] = (
         minimum=0,
     ),
 )
+# fmt: on
 
 SETTINGS: dict[str, Setting] = {setting.key: setting for setting in _TABLE}
 SCOPES = frozenset(setting.scope for setting in _TABLE)

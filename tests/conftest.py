@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -33,7 +32,9 @@ class RealCounts:
         for marker, name in REAL.items():
             terminalreporter.write_line(f"{self.passed[marker]} tests passed against {name}")
         if self.skipped and os.environ.get("CI") == "true":
-            terminalreporter.write_line(f"skipped without being allowed to: {', '.join(self.skipped)}", red=True)
+            terminalreporter.write_line(
+                f"skipped without being allowed to: {', '.join(self.skipped)}", red=True
+            )
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a CI run in which a test was skipped that is not on the list."""
@@ -47,9 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep state out of the checkout, and settings out of the user's environment."""
     for name in [name for name in os.environ if name.startswith("DOWNSPOUT_") and name != "DOWNSPOUT_CACHE"]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("DOWNSPOUT_HOME", str(tmp_path_factory.mktemp("home")))
-    yield
