@@ -42,9 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; 130 after Ctrl-C, as shells do."""
     from downspout.errors import DownspoutError
 
-    # Topologies import `spouts.x` and `bolts.y` relative to the project root, as under `sparse run`.
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
+    # Topologies import `spouts.x` and `bolts.y` relative to the project root, or to src/ in it, as under `sparse run`.
+    for place in (os.path.join(os.getcwd(), "src"), os.getcwd()):
+        if place not in sys.path:
+            sys.path.insert(0, place)
     arguments = build_parser().parse_args(argv)
     try:
         return int(arguments.handler(arguments) or 0)

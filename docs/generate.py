@@ -1,0 +1,46 @@
+"""Write the parts of the documentation that are made from tables in the code. ``make docs`` runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from downspout.cli.settings import markdown
+from downspout.config import SETTINGS
+
+HERE = Path(__file__).parent
+TITLES = {
+    "kafka": ("KafkaSpout", "Given to `KafkaSpout.spec(...)` without the prefix, or in any layer with it."),
+    "parse": ("JsonParseBolt", "Given to `JsonParseBolt.spec(...)` without the prefix."),
+    "split": ("SplitBolt", "Given to `SplitBolt.spec(...)` without the prefix."),
+    "enrich": ("EnrichBolt", "Given to `EnrichBolt.spec(...)` without the prefix."),
+    "parquet": ("ParquetBolt and AggregateBolt", "Given to their `spec(...)` without the prefix."),
+    "run": ("The local engine", "Most have an option of `downspout run`."),
+}
+INTRO = """# Settings
+
+A value comes from the first of: command line (`--set KEY=VALUE`, or `--set COMPONENT:KEY=VALUE` for one component),
+environment (`kafka.group` is `DOWNSPOUT_KAFKA_GROUP`), topology (the component's `config`, then the topology's),
+`downspout.toml` in the working directory, default. `downspout check topologies/x.py` prints each value and where it
+came from. Properties of the Kafka client go below `kafka.client.`, in kafka-python's spelling.
+
+This page is made from the table in `downspout/config.py`.
+"""
+
+
+def settings_page() -> str:
+    """Return docs/reference/settings.md."""
+    parts = [INTRO]
+    for scope in dict.fromkeys(setting.scope for setting in SETTINGS.values()):
+        title, lead = TITLES.get(scope, (scope, ""))
+        table = markdown([setting for setting in SETTINGS.values() if setting.scope == scope])
+        parts.append(f"## {title}\n\n{lead}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+PAGES = {"reference/settings.md": settings_page}
+
+if __name__ == "__main__":
+    for name, make in PAGES.items():
+        (HERE / name).parent.mkdir(parents=True, exist_ok=True)
+        (HERE / name).write_text(make(), encoding="utf-8")
+        print(f"wrote docs/{name}")

@@ -1,0 +1,133 @@
+"""The wheel, beside a project that somebody else made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TOPOLOGY = """
+from streamparse import Grouping, Topology
+
+from bolts.wordcount import WordCountBolt
+from downspout.spouts.kafka import KafkaSpout
+
+
+class Lines(Topology):
+    lines = KafkaSpout.spec(topics=["%s"], fields=["value"])
+    count = WordCountBolt.spec(inputs={lines: Grouping.fields("value")}, par=2)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel once."""
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return next(out.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def clean_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install it, and nothing of this checkout, into a new environment; libraries are borrowed from ours."""
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, with_pip=False, symlinks=True)
+    python = home / "bin" / "python"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
+    subprocess.run(pip, check=True, timeout=120)
+    # A path in a .pth file is searched, but the .pth files in it are not read: ours, which names the checkout, stays out.
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return home
+
+
+def run(command: list[str], cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user would, without this process's import paths."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | environ
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=180)
+
+
+def test_the_wheel_has_one_top_level_package(wheel: Path) -> None:
+    """Nothing in the wheel can hide, or be hidden by, a user's spouts and bolts."""
+    names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in names if not name.endswith(".dist-info")} == {"downspout"}
+    inside = zipfile.ZipFile(wheel).namelist()
+    assert "downspout/spouts/kafka.py" in inside
+    assert "downspout/bolts/parquet.py" in inside
+    assert "downspout/py.typed" in inside
+
+
+def test_every_module_of_the_wheel_imports_without_the_checkout(clean_environment: Path, tmp_path: Path) -> None:
+    """Each module of the wheel imports in a clean environment, whatever the extras."""
+    code = (
+        "import importlib, pkgutil, downspout\n"
+        "names = [m.name for m in pkgutil.walk_packages(downspout.__path__, 'downspout.') if '__main__' not in m.name]\n"
+        "[importlib.import_module(n) for n in names]\n"
+        "print(len(names), downspout.__file__)"
+    )
+    done = run([str(clean_environment / "bin" / "python"), "-c", code], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert str(clean_environment) in done.stdout
+    assert int(done.stdout.split()[0]) > 30
+
+
+@pytest.mark.broker
+def test_a_stock_quickstart_project_reads_kafka(
+    clean_environment: Path, tmp_path: Path, kafka_broker: object, topic_name: str
+) -> None:
+    """A topology of a stock streamparse project reads Kafka through downspout.spouts.kafka.KafkaSpout to the end."""
+    from downspout.kafka.port import cluster_for
+
+    bootstrap: str = kafka_broker.bootstrap  # type: ignore[attr-defined]
+    cluster = cluster_for(bootstrap)
+    cluster.ensure_topic(topic_name, 2)
+    producer = cluster.producer()
+    for number in range(100):
+        producer.send(topic_name, key=None, value=b"word%d" % (number % 10), partition=number % 2)
+    producer.flush()
+    producer.close()
+
+    python = str(clean_environment / "bin" / "python")
+    made = run(
+        [python, "-c", "from streamparse.cli.sparse import main; main()", "quickstart", "words"],
+        tmp_path,
+        LEIN_ROOT="1",
+    )
+    assert made.returncode == 0, made.stderr
+    project = tmp_path / "words"
+    (project / "topologies" / "lines.py").write_text(TOPOLOGY % topic_name, encoding="utf-8")
+    # A streamparse project keeps spouts/ and bolts/ below src/.
+    command = [
+        python,
+        "-m",
+        "downspout",
+        "run",
+        "topologies/lines.py",
+        "--until",
+        "end",
+        "--set",
+        f"kafka.bootstrap={bootstrap}",
+    ]
+    done = run(command, project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "100" in done.stdout
