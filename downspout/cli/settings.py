@@ -37,9 +37,7 @@ def markdown(settings: list[Setting]) -> str:
     rows = ["| setting | type | default | allowed | what it does |", "| --- | --- | --- | --- | --- |"]
     for setting in settings:
         name = setting.kind.__name__
-        rows.append(
-            f"| `{setting.key}` | {name} | {_default(setting)} | {_allowed(setting)} | {setting.help} |"
-        )
+        rows.append(f"| `{setting.key}` | {name} | {_default(setting)} | {_allowed(setting)} | {setting.help} |")
     return "\n".join(rows)
 
 

@@ -81,7 +81,8 @@ def test_every_module_of_the_wheel_imports_without_the_checkout(clean_environmen
     """Each module of the wheel imports in a clean environment, whatever the extras."""
     code = (
         "import importlib, pkgutil, downspout\n"
-        "names = [m.name for m in pkgutil.walk_packages(downspout.__path__, 'downspout.') if '__main__' not in m.name]\n"
+        "found = [m.name for m in pkgutil.walk_packages(downspout.__path__, 'downspout.')]\n"
+        "names = [name for name in found if '__main__' not in name]\n"
         "[importlib.import_module(n) for n in names]\n"
         "print(len(names), downspout.__file__)"
     )
