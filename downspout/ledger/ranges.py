@@ -1,0 +1,171 @@
+"""Sets of offsets, kept as ranges: memory grows with the number of holes and not with the number of offsets.
+
+A range is half-open: ``[start, end)``. Ranges are disjoint and never touch, so each set has exactly one
+form. A :class:`SortedDict` holds start → end. A plain dict holds end → start beside it, because nearly all
+that happens is that a range grows at its end or two ranges meet: both are found by a hash lookup, and only a
+new hole costs a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sortedcontainers import SortedDict
+
+__all__ = ["Ranges"]
+
+
+class Ranges:
+    """A set of integers as sorted, disjoint ranges. ``h`` below is the number of ranges.
+
+    >>> done = Ranges([(3, 5)])
+    >>> done.add(6); done.add(5); done.add(9)
+    >>> list(done)
+    [(3, 7), (9, 10)]
+    >>> done.first_gap(3), 9 in done, done.total
+    (7, True, 5)
+    """
+
+    __slots__ = ("_ends", "_starts", "total")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._starts: SortedDict = SortedDict()
+        """start → end"""
+        self._ends: dict[int, int] = {}
+        """end → start"""
+        self.total = 0
+        """How many integers are in the set."""
+        for start, end in ranges:
+            self.add_range(start, end)
+
+    def add(self, offset: int) -> None:
+        """Add one integer that is not in the set. O(1) where it touches a range, else O(log h).
+
+        The caller knows that it is not in the set (the ledger does: an offset is acked once); adding it twice
+        would break the form, and :meth:`add_range` is for those who do not know.
+        """
+        end = offset + 1
+        start = self._ends.pop(offset, None)
+        following = self._starts.pop(end, None) if end in self._starts else None
+        if start is None:
+            start = offset
+            self._starts[offset] = end if following is None else following
+        else:
+            # The key exists, so its place in the order does not change: no need for SortedDict's own
+            # assignment. dict.__setitem__(self._starts, start, end if following is None else following)
+        self._ends[end if following is None else following] = start
+        self.total += 1
+
+    def add_range(self, start: int, end: int) -> None:
+        """Add ``[start, end)``, whether or not some of it is in the set. O((1 + ranges swallowed) · log
+        h).""" if start >= end:
+            return
+        at = self._starts.bisect_right(start) - 1
+        if at >= 0:
+            left_start, left_end = self._starts.peekitem(at)
+            if left_end >= end:
+                return
+            if left_end >= start:
+                start = left_start
+                self._remove(left_start, left_end)
+        while (at := self._starts.bisect_left(start)) < len(self._starts):
+            right_start, right_end = self._starts.peekitem(at)
+            if right_start > end:
+                break
+            end = max(end, right_end)
+            self._remove(right_start, right_end)
+        self._insert(start, end)
+
+    def __contains__(self, offset: int) -> bool:
+        """Return whether ``offset`` is in the set. O(log h)."""
+        return self.covers(offset, offset + 1)
+
+    def covers(self, start: int, end: int) -> bool:
+        """Return whether all of ``[start, end)`` is in the set; an empty range always is. O(log h)."""
+        if start >= end:
+            return True
+        at = self._starts.bisect_right(start) - 1
+        return at >= 0 and bool(self._starts.peekitem(at)[1] >= end)
+
+    def first_gap(self, at: int) -> int:
+        """Return the lowest integer that is at least ``at`` and not in the set. O(1) where a range starts at
+        ``at``.
+
+        >>> Ranges([(3, 5)]).first_gap(4)
+        5
+        """
+        if (end := self._starts.get(at)) is not None:
+            return int(end)
+        index = self._starts.bisect_right(at) - 1
+        return max(at, self._starts.peekitem(index)[1]) if index >= 0 else at
+
+    def missing(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of ``[start, end)`` that are not in the set, in order.
+
+        >>> list(Ranges([(3, 5), (7, 8)]).missing(0, 8))
+        [(0, 3), (5, 7)]
+        """
+        while (start := self.first_gap(start)) < end:
+            at = self._starts.bisect_left(start)
+            stop = min(end, self._starts.peekitem(at)[0]) if at < len(self._starts) else end
+            yield start, stop
+            start = stop
+
+    def discard_below(self, offset: int) -> None:
+        """Remove all integers below ``offset``. O(1) per range removed, amortised."""
+        while self._starts:
+            start, end = self._starts.peekitem(0)
+            if start >= offset:
+                return
+            self._remove(start, end)
+            if end > offset:
+                self._insert(offset, end)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._starts.clear()
+        self._ends.clear()
+        self.total = 0
+
+    @property
+    def end(self) -> int | None:
+        """One more than the highest integer; None where the set is empty."""
+        return int(self._starts.peekitem(-1)[1]) if self._starts else None
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._starts.items())
+
+    def __len__(self) -> int:
+        """Return the number of ranges; :attr:`total` is the number of integers."""
+        return len(self._starts)
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Ranges) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]   # it changes
+
+    def __repr__(self) -> str:
+        return f"Ranges({list(self)!r})"
+
+    def _insert(self, start: int, end: int) -> None:
+        self._starts[start] = end
+        self._ends[end] = start
+        self.total += end - start
+
+    def _remove(self, start: int, end: int) -> None:
+        del self._starts[start]
+        del self._ends[end]
+        self.total -= end - start
+
+    def _check(self) -> None:
+        """Raise AssertionError where the form is broken."""
+        previous = None
+        total = 0
+        for start, end in self._starts.items():
+            assert start < end, f"[{start}, {end}) is empty"
+            assert previous is None or previous < start, f"[{start}, {end}) touches or overlaps the one
+            before" assert self._ends.get(end) == start, f"[{start}, {end}) is not in the index by end"
+            previous = end
+            total += end - start
+        assert len(self._ends) == len(self._starts), "the two indexes differ in size"
+        assert total == self.total, f"{total} integers, but total says {self.total}"
