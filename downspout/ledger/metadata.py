@@ -93,7 +93,8 @@ def encode(
     if room < 0:
         return ""
     # Attempts first: they are few, and without them a poison record starts over. Never more than a quarter
-    # of the room. tried, used = _fill(_gaps_of_failures(base, failures), max(1, room // 4))
+    # of the room.
+    tried, used = _fill(_gaps_of_failures(base, failures), max(1, room // 4))
     ranges, _ = _fill(_gaps_of_ranges(base, done), room - used)
     return _text(topology_id, task, topic_id, base, ranges, tried)
 
@@ -104,9 +105,8 @@ def decode(base: int, metadata: str | None, *, topic_id: str = "") -> Progress:
 
     From another spout's metadata of the same form only the topology id and the task are taken. Never raises.
 
-    >>> decode(7, "null"), decode(7, "")
-    (Progress(topology_id='', task=-1, done=(), failures={}), Progress(topology_id='', task=-1, done=(),
-    failures={}))
+    >>> decode(7, "null") == decode(7, "") == NOTHING
+    True
     >>> decode(7, '{"topologyId":"wc-1-1","taskId":3,"threadName":"Thread-14"}').topology_id
     'wc-1-1'
     """

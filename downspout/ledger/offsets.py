@@ -1,18 +1,15 @@
 """What happened to each record of one partition.
 
 The theory. Below ``base`` (the last commit) everything is done. From ``base`` to ``next`` (one more than the
-highest offset seen) every offset is in exactly one of four states:
+highest offset seen) every offset is in exactly one of three states:
 
-======== 
-===================================================================================================== done   
-  acked, filtered, dead-lettered or compacted; or never there at all (transaction markers, aborted records,
-          compacted before we read them: the reader went past it). Kept as ranges.
+========  ====================================================================================================
+done      acked, filtered, dead-lettered or compacted; or never there at all (transaction markers, aborted
+          records, compacted before we read them: the reader went past it). Kept as ranges.
 flying    emitted once, no word yet. A plain dict: it needs no order.
 troubled  failed or timed out at least once: waits for its retry, or is out for it. A sorted map, since the
-lowest
-          one that is ready decides where the reader goes back to.
-======== 
-=====================================================================================================
+          lowest one that is ready decides where the reader goes back to.
+========  ====================================================================================================
 
 So the offset to commit is the first one at or above ``base`` that is not done. An offset that was never
 emitted is done as soon as the reader has gone past it, so a gap never blocks. Ranges make memory grow with
@@ -152,8 +149,8 @@ class PartitionLedger:
         return True
 
     def ack(self, offset: int) -> bool:
-        """Take an ack; False where nothing of it is out (late, double or foreign ack): then nothing changed.
-        O(1).""" if self._flying.pop(offset, None) is None:
+        """Take an ack. O(1). False where nothing of it is out (late, double, foreign): then nothing changed."""
+        if self._flying.pop(offset, None) is None:
             trouble = self._troubled.get(offset)
             if trouble is None or trouble.emitted_at is None:
                 return False
@@ -184,8 +181,8 @@ class PartitionLedger:
         return trouble
 
     def resolve(self, offset: int) -> bool:
-        """Take the record at ``offset`` as done without an ack: filtered, dead-lettered. False: it was done
-        before.""" if offset >= self.next:
+        """Take ``offset`` as done without an ack: filtered, dead-lettered. False: it was done before."""
+        if offset >= self.next:
             self._pass_over(offset)
             self.next = offset + 1
             self._history.pop(offset, None)
@@ -320,14 +317,16 @@ class PartitionLedger:
 
     def done_beyond(self, offset: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges that are done above ``offset``, in order: what the commit's metadata should
-        tell.""" for start, end in self._done:
+        tell."""
+        for start, end in self._done:
             if end > offset:
                 yield max(start, offset), end
 
     def failures_from(self, offset: int) -> Iterator[tuple[int, int]]:
         """Yield (offset, failed attempts) at and above ``offset``, in order, of this and of earlier
-        owners.""" yield from ((o, t.failures) for o, t in self._troubled.items() if o >= offset and
-        t.failures) History lies above all that was seen, so the order holds.
+        owners."""
+        yield from ((o, t.failures) for o, t in self._troubled.items() if o >= offset and t.failures)
+        # History lies above all that was seen, so the order holds.
         yield from sorted((o, n) for o, n in self._history.items() if o >= offset)
 
     # --- inside ---
@@ -373,7 +372,7 @@ class PartitionLedger:
         return offset
 
     def _check(self) -> None:
-        """Raise AssertionError where the four states do not partition ``[base, next)``."""
+        """Raise AssertionError where the three states do not partition ``[base, next)``."""
         self._done._check()
         self._absent._check()
         done = {o for start, end in self._done for o in range(start, min(end, self.next))}

@@ -52,13 +52,15 @@ class Ranges:
             self._starts[offset] = end if following is None else following
         else:
             # The key exists, so its place in the order does not change: no need for SortedDict's own
-            # assignment. dict.__setitem__(self._starts, start, end if following is None else following)
+            # assignment.
+            dict.__setitem__(self._starts, start, end if following is None else following)
         self._ends[end if following is None else following] = start
         self.total += 1
 
     def add_range(self, start: int, end: int) -> None:
         """Add ``[start, end)``, whether or not some of it is in the set. O((1 + ranges swallowed) · log
-        h).""" if start >= end:
+        h)."""
+        if start >= end:
             return
         at = self._starts.bisect_right(start) - 1
         if at >= 0:
@@ -163,8 +165,8 @@ class Ranges:
         total = 0
         for start, end in self._starts.items():
             assert start < end, f"[{start}, {end}) is empty"
-            assert previous is None or previous < start, f"[{start}, {end}) touches or overlaps the one
-            before" assert self._ends.get(end) == start, f"[{start}, {end}) is not in the index by end"
+            assert previous is None or previous < start, f"[{start}, {end}) touches or overlaps the one before"
+            assert self._ends.get(end) == start, f"[{start}, {end}) is not in the index by end"
             previous = end
             total += end - start
         assert len(self._ends) == len(self._starts), "the two indexes differ in size"
