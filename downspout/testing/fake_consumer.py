@@ -1,0 +1,462 @@
+"""The consumer of the fake Kafka: the client's side of the group protocol, and the reading.
+
+It follows kafka-python 3 (``kafka.coordinator``, ``kafka.consumer.fetcher``) where that can be seen from outside:
+
+* Joining and revoking happen inside :meth:`FakeConsumer.poll` alone. Eager: ``revoked`` with the full set when
+  the rebalance is noticed, then ``assigned`` with the full new set once all members have joined, maybe some polls later.
+* Inside a listener the remote calls raise RuntimeError; ``seek``, ``position`` and ``commit_async`` work.
+* A partition that stays keeps its position and its pause; a new one starts at the committed offset, else by
+  ``auto_offset_reset``.
+* A member that was thrown out learns it by its heartbeat: the next poll says ``lost`` and joins afresh.
+* Its heartbeats are perfect as long as the process lives; ``freeze`` and ``crash`` stop them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kafka import errors
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from downspout.kafka.port import RebalanceListener, Record
+from downspout.testing.fake_group import Group
+
+if TYPE_CHECKING:
+    from downspout.testing.fake_kafka import FakeKafka
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Place:
+    """Where the consumer stands in one assigned partition."""
+
+    position: int | None = None
+    paused: bool = False
+    highwater: int | None = None
+
+
+class FakeConsumer:
+    """A consumer of a :class:`~downspout.testing.FakeKafka`; see ``downspout.kafka.port.ConsumerPort``.
+
+    Client properties that matter here: ``session_timeout_ms``, ``max_poll_interval_ms``, ``isolation_level`` (default
+    ``read_committed``), ``auto_offset_reset``.
+    """
+
+    def __init__(
+        self, cluster: FakeKafka, group: str | None, instance_id: str | None, client: Mapping[str, Any]
+    ) -> None:
+        self._cluster = cluster
+        self._group: Group | None = cluster.group(group) if group is not None else None
+        self._instance = instance_id
+        self._session_s = client.get("session_timeout_ms", 45_000) / 1000
+        self._poll_interval_s = client.get("max_poll_interval_ms", 300_000) / 1000
+        self._committed_only = client.get("isolation_level", "read_committed") == "read_committed"
+        self._reset = client.get("auto_offset_reset")
+        self._places: dict[TopicPartition, _Place] = {}
+        self._wanted: Callable[[], frozenset[str]] | None = None
+        self._listener: RebalanceListener | None = None
+        self._in_listener = False
+        self._closed = False
+        self._member = ""
+        self._generation = -1
+        self._state = "unjoined"
+        self._rejoin_needed = True
+        self._prepared = False
+        self._asked = False
+        self._last_poll = cluster.clock.monotonic()
+        self._joined_topics: frozenset[str] | None = None
+
+    # --- what to read ---
+
+    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        """Join the group for these topics at the next poll."""
+        names = frozenset(topics)
+        self._subscribe(lambda: names, listener)
+
+    def subscribe_pattern(self, pattern: str, listener: RebalanceListener) -> None:
+        """Join the group for topics whose whole name matches."""
+        whole = re.compile(pattern)
+        self._subscribe(
+            lambda: frozenset(name for name in self._cluster.topic_names() if whole.fullmatch(name)), listener
+        )
+
+    def _subscribe(self, wanted: Callable[[], frozenset[str]], listener: RebalanceListener) -> None:
+        if self._group is None:
+            raise errors.IllegalStateError("a consumer without a group cannot subscribe")
+        if self._places and self._wanted is None:
+            raise errors.IllegalStateError("assign and subscribe exclude each other")
+        self._wanted, self._listener = wanted, listener
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these without any group membership."""
+        if self._wanted is not None:
+            raise errors.IllegalStateError("assign and subscribe exclude each other")
+        self._take(partitions)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return what is assigned now."""
+        return frozenset(self._places)
+
+    def rejoin_pending(self) -> bool:
+        """Return whether the next poll may revoke partitions."""
+        if self._wanted is None or self._closed:
+            return False
+        self._heartbeat()
+        return self._rejoin_needed
+
+    # --- reading ---
+
+    def poll(self, timeout_ms: int, max_records: int) -> Mapping[TopicPartition, Sequence[Record]]:
+        """Return up to ``max_records``; with none, let ``timeout_ms`` pass on the clock."""
+        if self._closed:
+            raise errors.IllegalStateError("the consumer is closed")
+        if max_records <= 0:
+            raise ValueError("max_records must be positive")
+        self._not_in_listener("poll")
+        self._cluster.faults.raise_next("poll")
+        found: dict[TopicPartition, Sequence[Record]] = {}
+        if self._cluster.is_up:
+            if self._wanted is None or self._join():
+                found = self._fetch(max_records)
+            self._last_poll = self._cluster.clock.monotonic()
+        if not found:
+            self._cluster.clock.sleep(timeout_ms / 1000)
+        return found
+
+    def _fetch(self, max_records: int) -> dict[TopicPartition, Sequence[Record]]:
+        found: dict[TopicPartition, Sequence[Record]] = {}
+        self._find_positions()
+        for partition, place in list(self._places.items()):
+            log = self._cluster.find_log(partition)
+            if max_records == 0:
+                break
+            if place.paused or log is None or place.position is None:
+                continue
+            try:
+                records, position = log.read(place.position, max_records, committed_only=self._committed_only)
+            except errors.OffsetOutOfRangeError:
+                if found:
+                    break
+                if self._reset in ("earliest", "latest"):
+                    place.position = None
+                    continue
+                raise
+            place.position, place.highwater = position, log.end
+            if records:
+                found[partition] = records
+                max_records -= len(records)
+                self._places[partition] = self._places.pop(partition)
+        return found
+
+    def position(self, partition: TopicPartition) -> int:
+        """Return the next offset that would be read."""
+        place = self._place(partition)
+        if place.position is None:
+            self._find_positions()
+        if place.position is None:
+            raise errors.KafkaTimeoutError(f"no position for {partition}")
+        return place.position
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on from ``offset``."""
+        if offset < 0:
+            raise ValueError("Offset must be int >= 0")
+        if partition not in self._places:
+            raise ValueError("Unassigned partition")
+        self._places[partition].position = offset
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Return no records of these until resumed."""
+        for partition in partitions:
+            self._place(partition).paused = True
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Undo ``pause``."""
+        for partition in partitions:
+            self._place(partition).paused = False
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return what is paused."""
+        return frozenset(partition for partition, place in self._places.items() if place.paused)
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """Return the end of the log as of the last fetch; None before the first."""
+        return self._place(partition).highwater
+
+    # --- commits ---
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit and wait for the broker's word.
+
+        Raises:
+            CommitFailedError: the group has thrown us out or gone on; the next poll says ``lost`` and joins again.
+            RebalanceInProgressError: we are between leaving one generation and entering the next.
+            FencedInstanceIdError: another process came under our instance id.
+            OffsetMetadataTooLargeError: a metadata string over 4,096 characters.
+        """
+        self._remote("commit", lambda: self._commit(offsets))
+
+    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Send a commit; how it ends is not told."""
+        fault = self._cluster.faults.take("commit_async")
+        if self._cluster.is_up and (fault is None or fault.applied):
+            try:
+                self._commit(offsets)
+            except errors.KafkaError:
+                return
+
+    def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        group = self._need_group()
+        if self._wanted is not None and self._state == "unjoined":
+            raise errors.CommitFailedError()
+        if self._wanted is not None and self._state == "rebalancing":
+            raise errors.RebalanceInProgressError()
+        if not all(self._cluster.find_log(partition) for partition in offsets):
+            raise errors.KafkaTimeoutError(f"no such partition: {sorted(offsets)}")
+        self._cluster.tick()
+        self._thaw()
+        try:
+            group.commit(offsets, self._member, self._generation, self._instance)
+        except (errors.UnknownMemberIdError, errors.IllegalGenerationError) as error:
+            self._forget_membership()
+            raise errors.CommitFailedError(error) from None
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        """Return the group's commits with their metadata."""
+        group = self._need_group()
+        return self._remote("committed", lambda: {tp: group.offsets.get(tp) for tp in partitions})
+
+    # --- questions about the cluster ---
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the lowest offset that is still in each log."""
+        return self._remote("beginning_offsets", lambda: {tp: self._cluster.log(tp).start for tp in partitions})
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the end of each log (read_committed: the last stable offset)."""
+        return self._remote(
+            "end_offsets",
+            lambda: {tp: self._cluster.log(tp).readable_end(self._committed_only) for tp in partitions},
+        )
+
+    def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        """Return the first offset with a timestamp at or after the one given; None where there is none."""
+        return self._remote(
+            "offsets_for_times",
+            lambda: {
+                tp: self._cluster.log(tp).first_since(since, committed_only=self._committed_only)
+                for tp, since in timestamps_ms.items()
+            },
+        )
+
+    def partitions_for(self, topic: str) -> frozenset[int]:
+        """Return the topic's partitions; empty where it does not exist."""
+        return self._remote("partitions_for", lambda: frozenset(tp.partition for tp in self._cluster.partitions(topic)))
+
+    def topic_id(self, topic: str) -> str:
+        """Return Kafka's id of the topic; empty where unknown."""
+        return self._remote("topic_id", lambda: self._cluster.topic_id(topic))
+
+    # --- ends, good and bad ---
+
+    def close(self, leave_group: bool = True) -> None:
+        """Stop without committing; the listener is told, as kafka-python does on close."""
+        if self._closed:
+            return
+        try:
+            if self._wanted is not None and self._places:
+                listener = self._listener_of()
+                self._tell(listener.on_partitions_lost if self._is_lost() else listener.on_partitions_revoked)
+        finally:
+            self._closed = True
+            self._places.clear()
+            self._stop(leave_group)
+
+    def _stop(self, leave_group: bool) -> None:
+        if self._group is None or self._member not in self._group.members:
+            return
+        now = self._cluster.clock.monotonic()
+        if leave_group and self._cluster.is_up:
+            self._group.leave(self._member, now)
+        else:
+            self._group.members[self._member].silent_since = now
+
+    def freeze(self) -> None:
+        """Stop the heartbeats, as a long garbage collection or a stopped process does; the next call goes on."""
+        if self._group is not None and self._member in self._group.members:
+            self._group.members[self._member].silent_since = self._cluster.clock.monotonic()
+
+    def crash(self) -> None:
+        """Die without a word, as ``kill -9`` does: nothing is told, the session runs out by itself."""
+        self._closed = True
+        self.freeze()
+
+    # --- membership ---
+
+    def _join(self) -> bool:
+        """Bring the membership up to date inside a poll; return whether reading may go on."""
+        self._heartbeat()
+        if not self._rejoin_needed:
+            return True
+        group, now = self._need_group(), self._cluster.clock.monotonic()
+        if not self._prepared:
+            self._prepare_join()
+        if not self._asked or self._member not in group.members:
+            self._joined_topics = self._need_wanted()()
+            self._member = group.join(
+                self._member,
+                now,
+                instance=self._instance,
+                topics=self._joined_topics,
+                session_s=self._session_s,
+                rebalance_s=self._poll_interval_s,
+                owned=frozenset(self._places) if group.cooperative else frozenset(),
+            )
+            self._asked, self._state = True, "rebalancing"
+        if not group.ready(self._member):
+            return False
+        self._complete_join(group)
+        return True
+
+    def _prepare_join(self) -> None:
+        """Give up what must be given up before asking to join (``_on_join_prepare_async``)."""
+        listener, group = self._listener_of(), self._need_group()
+        topics = self._need_wanted()()
+        if self._is_lost() and self._places:
+            try:
+                self._tell(listener.on_partitions_lost)
+            finally:
+                self._places.clear()
+        elif not group.cooperative:
+            self._tell(listener.on_partitions_revoked)
+        elif gone := {tp for tp in self._places if tp.topic not in topics}:
+            self._tell(listener.on_partitions_revoked, gone)
+            self._take(set(self._places) - gone)
+        self._prepared = True
+
+    def _complete_join(self, group: Group) -> None:
+        """Take the new assignment over (``_on_join_complete_async``)."""
+        self._generation, self._state = group.generation, "stable"
+        self._rejoin_needed = self._prepared = self._asked = False
+        group.members[self._member].silent_since = None
+        before, after = set(self._places), set(group.assignment[self._member])
+        self._take(after)
+        listener = self._listener_of()
+        if not group.cooperative:
+            self._tell(listener.on_partitions_assigned)
+            return
+        if before - after:
+            self._rejoin_needed = True
+            self._tell(listener.on_partitions_revoked, before - after)
+        if after - before:
+            self._tell(listener.on_partitions_assigned, after - before)
+
+    def _heartbeat(self) -> None:
+        """Learn from the coordinator, as the background heartbeats do, whether we must join again."""
+        self._cluster.tick()
+        if self._state != "stable" or self._group is None or not self._cluster.is_up:
+            return
+        late = self._cluster.clock.monotonic() - self._last_poll > self._poll_interval_s
+        if late and self._member in self._group.members:
+            self._stop(leave_group=self._instance is None)
+            self._forget_membership()
+            return
+        self._thaw()
+        try:
+            self._group.check(self._member, self._generation, self._instance)
+        except errors.FencedInstanceIdError:
+            return  # kafka-python stops its heartbeats and reads on; only a commit tells
+        except errors.IllegalGenerationError:
+            self._forget_membership(keep_id=True)
+        except errors.UnknownMemberIdError:
+            self._forget_membership()
+        changed = self._joined_topics is not None and self._joined_topics != self._need_wanted()()
+        if changed or self._group.preparing:
+            self._rejoin_needed = True
+
+    def _thaw(self) -> None:
+        if self._group is not None and self._state == "stable" and self._member in self._group.members:
+            self._group.members[self._member].silent_since = None
+
+    def _forget_membership(self, *, keep_id: bool = False) -> None:
+        self._member = self._member if keep_id else ""
+        self._generation, self._state, self._rejoin_needed = -1, "unjoined", True
+        self._prepared = self._asked = False
+
+    def _is_lost(self) -> bool:
+        return self._generation == -1 or not self._member
+
+    # --- small helpers ---
+
+    def _take(self, partitions: Collection[TopicPartition]) -> None:
+        """Make these the assignment; those that stay keep their place."""
+        kept = {tp: place for tp, place in self._places.items() if tp in partitions}
+        self._places = kept | {tp: _Place() for tp in sorted(partitions) if tp not in kept}
+
+    def _find_positions(self) -> None:
+        """Give every partition without a position one: the group's commit, else by ``auto_offset_reset``."""
+        for partition, place in self._places.items():
+            log = self._cluster.find_log(partition)
+            if place.position is not None or log is None:
+                continue
+            committed = self._group.offsets.get(partition) if self._group is not None else None
+            if committed is not None:
+                place.position = committed.offset
+            elif self._reset == "none":
+                raise errors.NoOffsetForPartitionError({partition})
+            else:
+                place.position = log.readable_end(self._committed_only) if self._reset == "latest" else log.start
+
+    def _tell(
+        self,
+        callback: Callable[[Collection[TopicPartition]], None],
+        partitions: Collection[TopicPartition] | None = None,
+    ) -> None:
+        with self._listening():
+            callback(set(self._places) if partitions is None else set(partitions))
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        self._in_listener = True
+        try:
+            yield
+        except Exception as error:
+            raise errors.KafkaError("User rebalance callback throws an error") from error
+        finally:
+            self._in_listener = False
+
+    def _remote(self, operation: str, action: Callable[[], T]) -> T:
+        """Run a call that a real client sends to the broker, with the faults that are due."""
+        if self._closed:
+            raise errors.IllegalStateError("the consumer is closed")
+        self._not_in_listener(operation)
+        return self._cluster.run_remote(operation, action)
+
+    def _not_in_listener(self, operation: str) -> None:
+        if self._in_listener:
+            raise RuntimeError(
+                f"{operation} cannot be called from a rebalance listener: it would wait for its own thread"
+            )
+
+    def _place(self, partition: TopicPartition) -> _Place:
+        if partition not in self._places:
+            raise errors.IllegalStateError(f"Partition is not assigned: {partition}")
+        return self._places[partition]
+
+    def _need_group(self) -> Group:
+        if self._group is None:
+            raise errors.IllegalStateError("Requires group_id")
+        return self._group
+
+    def _need_wanted(self) -> Callable[[], frozenset[str]]:
+        assert self._wanted is not None
+        return self._wanted
+
+    def _listener_of(self) -> RebalanceListener:
+        assert self._listener is not None
+        return self._listener
