@@ -3,7 +3,7 @@
 It follows kafka-python 3 (``kafka.coordinator``, ``kafka.consumer.fetcher``) where that can be seen from outside:
 
 * Joining and revoking happen inside :meth:`FakeConsumer.poll` alone. Eager: ``revoked`` with the full set when
-  the rebalance is noticed, then ``assigned`` with the full new set once all members have joined, maybe some polls later.
+  the rebalance is noticed, then ``assigned`` with the full new set once all members have joined, maybe polls later.
 * Inside a listener the remote calls raise RuntimeError; ``seek``, ``position`` and ``commit_async`` work.
 * A partition that stays keeps its position and its pause; a new one starts at the committed offset, else by
   ``auto_offset_reset``.

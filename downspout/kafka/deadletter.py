@@ -1,0 +1,275 @@
+"""Dead letters: records that failed for good, kept whole in a topic of their own.
+
+The letter's key, value, timestamp and headers are the record's; where it came from and why it failed is appended as
+headers (:data:`PREFIX`, in the manner of Kafka Connect), ``unknown`` where that is not known. Dead letters are
+at-least-once: a crash between the write and the commit of the spout writes a record again, so readers count an origin
+once.
+
+The topic is made to keep what it gets: no retention (a letter keeps its record's timestamp, which may be years old),
+and room for any record that another topic took, with our headers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kafka.errors import KafkaError, OffsetOutOfRangeError
+
+from downspout.component import Failure
+from downspout.errors import BrokerError, coordinates
+from downspout.kafka.port import Cluster, ConsumerPort, ProducerPort, Record, TopicPartition
+
+PREFIX = "__downspout.errors."
+UNKNOWN = "unknown"
+RECORD_BYTES_MAX = 64 * 1024 * 1024
+MESSAGE_CHARS_MAX = 1_000
+STACK_CHARS_MAX = 8_000
+POLL_MS = 200
+IDLE_POLLS_MAX = 150
+"""Polls in a row that bring nothing (30 s) before a reader gives up on a broker that claims to have more."""
+
+TOPIC_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "max.message.bytes": str(RECORD_BYTES_MAX),
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+}
+
+
+class DeadLetters:
+    """Writes dead letters to one topic, which is created (with one partition) on first use where it is missing.
+
+    Args:
+        cluster: where the topic is.
+        topic: its name.
+        timeout_s: how long one write may take; below Storm's 5 s for a call of a component.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, *, timeout_s: float = 4.0) -> None:
+        self.topic = topic
+        self._cluster = cluster
+        self._timeout_s = timeout_s
+        self._producer: ProducerPort | None = None
+
+    def write(
+        self,
+        record: Record,
+        *,
+        attempts: int,
+        first_failure_ms: int | None,
+        last_failure_ms: int | None,
+        failure: Failure | None,
+        topic_id: str = "",
+    ) -> None:
+        """Write one letter; it is acknowledged by all replicas when this returns.
+
+        Args:
+            record: what failed.
+            attempts: how often it was tried.
+            first_failure_ms: when it failed first, milliseconds since the epoch.
+            last_failure_ms: when it failed last.
+            failure: why, as far as the engine knows.
+            topic_id: Kafka's id of the record's topic.
+
+        Raises:
+            BrokerError: the write is not known to be durable; the record must not be counted as resolved.
+        """
+        given = {
+            "topic": record.topic,
+            "topic.id": topic_id,
+            "partition": record.partition,
+            "offset": record.offset,
+            "attempts": attempts,
+            "first.failure.ms": first_failure_ms,
+            "last.failure.ms": last_failure_ms,
+            **_describe(failure),
+        }
+        own = [(PREFIX + name, _encode(value)) for name, value in given.items()]
+        try:
+            producer = self._ready()
+            producer.send(
+                self.topic,
+                key=record.key,
+                value=record.value,
+                headers=[*record.headers, *own],
+                timestamp_ms=record.timestamp if record.timestamp >= 0 else None,
+            )
+            producer.flush(self._timeout_s)
+        except (KafkaError, BrokerError) as error:
+            self.close()
+            place = coordinates(record.topic, record.partition, record.offset)
+            raise BrokerError(
+                f"{place}: its dead letter could not be written to topic {self.topic}: {_one_line(error)}",
+                cure="check the broker and the topic's max.message.bytes; the record is kept and tried again",
+            ) from error
+
+    def close(self) -> None:
+        """Release the producer; the next write makes another."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(KafkaError, BrokerError):
+                producer.close()
+
+    def _ready(self) -> ProducerPort:
+        if self._producer is None:
+            self._cluster.ensure_topic(self.topic, 1, TOPIC_CONFIG)
+            self._producer = self._cluster.producer(client={"max_request_size": RECORD_BYTES_MAX})
+        return self._producer
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One letter as it was read. What its headers do not tell, or tell in a way that makes no sense, is None.
+
+    Attributes:
+        topic: of the record that failed, like ``partition`` and ``offset``.
+        topic_id: Kafka's id of that topic.
+        attempts: how often the record was tried.
+        first_failure_ms: milliseconds since the epoch.
+        last_failure_ms: likewise.
+        kind: ``fail``, ``exception`` or ``timeout``.
+        component: the bolt that failed it.
+        task: that bolt's task.
+        error_class: class of the exception.
+        error: its message, or else a description of the failure.
+        stack: its traceback.
+        letter: the letter itself, in the dead-letter topic.
+    """
+
+    topic: str | None
+    topic_id: str | None
+    partition: int | None
+    offset: int | None
+    attempts: int | None
+    first_failure_ms: int | None
+    last_failure_ms: int | None
+    kind: str | None
+    component: str | None
+    task: int | None
+    error_class: str | None
+    error: str | None
+    stack: str | None
+    letter: Record
+
+    @property
+    def origin(self) -> tuple[str, str, int, int] | None:
+        """Topic, topic id, partition and offset of the record that failed; None where that is not told."""
+        if self.topic is None or self.partition is None or self.offset is None:
+            return None
+        return (self.topic, self.topic_id or "", self.partition, self.offset)
+
+    @property
+    def headers(self) -> list[tuple[str, bytes]]:
+        """The record's own headers, without ours."""
+        return [(name, value) for name, value in self.letter.headers if not name.startswith(PREFIX)]
+
+
+def parse_dead_letter(letter: Record) -> DeadLetter:
+    """Return what a record of a dead-letter topic says; anybody may have written it, so nothing in it is trusted."""
+    told = {name.removeprefix(PREFIX): value for name, value in letter.headers if name.startswith(PREFIX)}
+    return DeadLetter(
+        topic=_text(told.get("topic"), unknown=None),
+        topic_id=_text(told.get("topic.id")),
+        partition=_number(told.get("partition")),
+        offset=_number(told.get("offset")),
+        attempts=_number(told.get("attempts")),
+        first_failure_ms=_number(told.get("first.failure.ms")),
+        last_failure_ms=_number(told.get("last.failure.ms")),
+        kind=_text(told.get("kind")),
+        component=_text(told.get("component")),
+        task=_number(told.get("task")),
+        error_class=_text(told.get("exception.class")),
+        error=_text(told.get("exception.message")),
+        stack=_text(told.get("exception.stacktrace")),
+        letter=letter,
+    )
+
+
+def read_dead_letters(cluster: Cluster, topic: str) -> Iterator[DeadLetter]:
+    """Yield the letters that are in the topic now, partition by partition, each origin once; none if there is no topic.
+
+    Records without an origin in their headers are yielded too, each of them. Memory: one entry per origin.
+
+    Raises:
+        BrokerError: the topic cannot be read to its end.
+    """
+    seen: set[tuple[str, str, int, int]] = set()
+    consumer = cluster.consumer(group=None)
+    try:
+        for letter in map(parse_dead_letter, _read_all(consumer, topic)):
+            if letter.origin is None or letter.origin not in seen:
+                yield letter
+            if letter.origin is not None:
+                seen.add(letter.origin)
+    except KafkaError as error:
+        raise BrokerError(
+            f"{topic}: its dead letters cannot be read: {_one_line(error)}", cure="check the broker"
+        ) from error
+    finally:
+        consumer.close()
+
+
+def _read_all(consumer: ConsumerPort, topic: str) -> Iterator[Record]:
+    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for(topic))]
+    ends = consumer.end_offsets(partitions) if partitions else {}
+    for partition in partitions:
+        consumer.assign([partition])
+        consumer.seek(partition, consumer.beginning_offsets([partition])[partition])
+        idle = 0
+        while (position := consumer.position(partition)) < ends[partition]:
+            try:
+                records = consumer.poll(POLL_MS, 500).get(partition, ())
+            except OffsetOutOfRangeError:  # its start has moved while we read
+                consumer.seek(partition, consumer.beginning_offsets([partition])[partition])
+                continue
+            yield from (record for record in records if record.offset < ends[partition])
+            idle = idle + 1 if consumer.position(partition) == position else 0
+            if idle > IDLE_POLLS_MAX:
+                place = coordinates(topic, partition.partition, position)
+                raise BrokerError(
+                    f"{place}: nothing comes, but the log ends at {ends[partition]}", cure="check the broker"
+                )
+
+
+def _describe(failure: Failure | None) -> dict[str, object]:
+    if failure is None:
+        return dict.fromkeys(
+            ("kind", "component", "task", "exception.class", "exception.message", "exception.stacktrace")
+        )
+    name, colon, message = failure.error.partition(": ")
+    if not failure.error:
+        message = "not acked in time" if failure.kind == "timeout" else "failed without an exception"
+    elif not colon:
+        message = ""
+    return {
+        "kind": failure.kind,
+        "component": failure.component,
+        "task": failure.task if failure.task >= 0 else None,
+        "exception.class": name,
+        "exception.message": message[:MESSAGE_CHARS_MAX],
+        "exception.stacktrace": failure.stack[-STACK_CHARS_MAX:],
+    }
+
+
+def _encode(value: object) -> bytes:
+    text = UNKNOWN if value is None or value == "" else str(value)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _text(value: object, unknown: str | None = UNKNOWN) -> str | None:
+    if not isinstance(value, bytes) or not value:
+        return None
+    text = value.decode("utf-8", "replace")
+    return None if text == unknown else text
+
+
+def _number(value: object) -> int | None:
+    return int(value) if isinstance(value, bytes) and re.fullmatch(rb"[0-9]{1,18}", value) else None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split()) if str(error) else type(error).__name__
