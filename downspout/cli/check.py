@@ -1,0 +1,34 @@
+"""``downspout check``: what is wrong with a topology, without running it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser("check", help="find a bad topology without running it; list the values that hold")
+    parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
+    parser.add_argument("--topology", metavar="NAME", help="which class, where the file holds several")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="[COMPONENT:]KEY=VALUE", help="a setting"
+    )
+    parser.add_argument("--all", action="store_true", help="list defaults too, not only values that were given")
+    parser.set_defaults(handler=handle)
+
+
+def handle(arguments: argparse.Namespace) -> int:
+    """Print the values and findings; exit with 2 if there is an error among them."""
+    from downspout.local import check
+    from downspout.local.load import load
+
+    graph = load(arguments.target, arguments.topology)
+    settings = check.resolve(graph, arguments.overrides)
+    print(check.values_table(graph, settings, everything=arguments.all))
+    findings = check.findings(graph, settings)
+    for finding in findings:
+        print(finding)
+    errors = sum(finding.is_error for finding in findings)
+    print(f"{graph.name}: {errors} errors, {len(findings) - errors} warnings")
+    return 2 if errors else 0

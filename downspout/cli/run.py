@@ -1,0 +1,113 @@
+"""``downspout run``: a topology in one process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import re
+import signal
+import sys
+from typing import Any
+
+from downspout.errors import ConfigError
+
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "run",
+        help="run a topology in this process",
+        description="Runs a streamparse topology in this process. Ctrl-C lets it finish what is in flight; a second "
+        "Ctrl-C stops it at once.",
+        epilog="Exit codes: 0 done; 130 stopped by Ctrl-C and 143 by SIGTERM (after a clean drain); 2 the topology or "
+        "a setting is wrong; 4 no broker; 6 lost data; 7 the sink cannot write; 8 a component failed.",
+    )
+    parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
+    parser.add_argument("--topology", metavar="NAME", help="which class, where the file holds several")
+    parser.add_argument("--until", choices=["end"], help="stop once the log as of the start is processed")
+    parser.add_argument("--for", dest="for_s", metavar="TIME", help="stop after this long: 30s, 5m, 1h")
+    parser.add_argument("--records", type=int, metavar="N", help="stop after this many records are done")
+    parser.add_argument(
+        "--member", type=int, metavar="N", help="number of this process, where several run one topology"
+    )
+    parser.add_argument("--redeploy", action="store_true", default=None, help="renew the topology id")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of shuffles")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="[COMPONENT:]KEY=VALUE",
+        help="a setting; see `downspout settings`",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no view and no summary; warnings and errors only")
+    parser.add_argument("--json", dest="json_path", metavar="PATH", help="write the summary as JSON; - is stdout")
+    parser.set_defaults(handler=handle)
+
+
+def seconds(text: str) -> float:
+    """Return a duration in seconds.
+
+    >>> seconds("30s"), seconds("1.5m"), seconds("200ms"), seconds("5")
+    (30.0, 90.0, 0.2, 5.0)
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|)\s*", text)
+    if not found:
+        raise ConfigError(f"--for {text} is no duration", cure="30s, 5m or 1h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def handle(arguments: argparse.Namespace) -> int:
+    """Run, show, sum up."""
+    from downspout.local import live, runner
+    from downspout.local.load import load
+
+    options = {
+        "run.until": arguments.until,
+        "run.for_s": None if arguments.for_s is None else seconds(arguments.for_s),
+        "run.records": arguments.records,
+        "run.member": arguments.member,
+        "run.redeploy": arguments.redeploy,
+        "run.seed": arguments.seed,
+    }
+    view = live.make_view(quiet=arguments.quiet)
+    _log_to_stderr(arguments.quiet)
+    graph = load(arguments.target, arguments.topology)
+    try:
+        result = runner.run(graph, overrides=arguments.overrides, options=options, view=view)
+    finally:
+        if view is not None:
+            view.close()
+    if not arguments.quiet:
+        print(live.summary(graph.name, result), file=sys.stderr)
+    if arguments.json_path:
+        _write_json(arguments.json_path, {"topology": graph.name, **result.as_dict()})
+    if result.signal is None:
+        return 0
+    name = signal.Signals(result.signal).name
+    how = "after a clean drain" if result.drained else f"with {result.in_flight:,} tuples in flight"
+    print(f"downspout: stopped by {name} {how}", file=sys.stderr)
+    return 128 + result.signal
+
+
+def _write_json(path: str, summary: dict[str, Any]) -> None:
+    text = json.dumps(summary, indent=2, default=str)
+    if path == "-":
+        print(text)
+        return
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except OSError as error:
+        raise ConfigError(f"--json {path}: {error.strerror}", cure="a path that can be written, or -") from None
+
+
+def _log_to_stderr(quiet: bool) -> None:
+    """Show logs; those of kafka-python only from warnings on, and pystorm's own noise not at all."""
+    level = logging.WARNING if quiet else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger().setLevel(level)
+    logging.getLogger("kafka").setLevel(logging.WARNING)

@@ -1,0 +1,151 @@
+"""Tuple trees: when is everything done that came of a spout's tuple?
+
+Storm's acker XORs random numbers because the parts of a tree live on many machines. In one process it is enough to
+count: a tree's ``pending`` is the number of its tuples that were delivered and not yet acked. A delivery adds one, an
+ack takes one away, and at zero the tree is complete. A bolt emits before it acks, so the count touches zero only once.
+
+The invariant: for every open tree, ``pending`` equals the number of entries in all ``Held`` maps that lead to it.
+A tree that failed or timed out is *closed*: its count is so far below zero that no late ack brings it to zero again, so
+the hot path needs no test for it.
+
+What a bolt was given and has not settled is in its task's ``Held`` map: id → the tree, or a tuple of trees where the
+tuple was anchored to several. Settling takes the entry out, so a second ack, or an ack after a fail, finds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from downspout.component import Failure
+
+CLOSED = -(1 << 60)
+"""The count of a tree that failed or timed out."""
+
+
+class Tree:
+    """What came of one spout tuple with an id."""
+
+    __slots__ = ("forest", "msg_id", "pending", "started")
+
+    def __init__(self, forest: Forest, msg_id: Any, started: float) -> None:
+        self.forest = forest
+        self.msg_id = msg_id
+        self.started = started
+        self.pending = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether it failed or timed out."""
+        return self.pending < 0
+
+
+Root = Tree | tuple[Tree, ...]
+Held = dict[str, Root]
+
+
+class Forest:
+    """The trees of one spout task.
+
+    Attributes:
+        open: trees that are not done, oldest first.
+        completed: trees that are complete and whose spout was not told yet.
+        failed: the same for failed and timed-out ones, with the reason.
+    """
+
+    __slots__ = ("completed", "failed", "open")
+
+    def __init__(self) -> None:
+        self.open: dict[Tree, None] = {}
+        self.completed: list[Tree] = []
+        self.failed: list[tuple[Tree, Failure]] = []
+
+    def planted(self, tree: Tree) -> None:
+        """Take in a tree after its first deliveries; one that reached nobody is complete."""
+        if tree.pending:
+            self.open[tree] = None
+        else:
+            self.completed.append(tree)
+
+    def complete(self, tree: Tree) -> None:
+        """Note that the last tuple of ``tree`` was acked."""
+        del self.open[tree]
+        self.completed.append(tree)
+
+    def fail(self, tree: Tree, failure: Failure) -> None:
+        """Close ``tree``; nothing happens where it is closed or complete already."""
+        if tree in self.open:
+            del self.open[tree]
+            tree.pending = CLOSED
+            self.failed.append((tree, failure))
+
+    def expire(self, before: float) -> int:
+        """Time out all trees that started at or before that moment, and return how many. O(expired)."""
+        late = []
+        for tree in self.open:  # oldest first, because trees are planted in the order of time
+            if tree.started > before:
+                break
+            late.append(tree)
+        for tree in late:
+            self.fail(tree, TIMEOUT)
+        return len(late)
+
+    def oldest(self) -> float | None:
+        """Return when the oldest open tree started."""
+        return next(iter(self.open)).started if self.open else None
+
+
+TIMEOUT = Failure("timeout")
+
+
+def trees_of(root: Root) -> tuple[Tree, ...]:
+    """Return the trees behind an entry of a Held map."""
+    return (root,) if isinstance(root, Tree) else root
+
+
+def attach(held: Held, tuple_id: str, root: Root) -> None:
+    """Note a delivery: one more tuple of ``root`` waits for its ack."""
+    held[tuple_id] = root
+    for tree in trees_of(root):
+        tree.pending += 1
+
+
+def ack(held: Held, tuple_id: str) -> bool:
+    """Settle a tuple; return whether it was there to settle."""
+    root = held.pop(tuple_id, None)
+    if root is None:
+        return False
+    for tree in trees_of(root):
+        tree.pending -= 1
+        if not tree.pending:
+            tree.forest.complete(tree)
+    return True
+
+
+def fail(held: Held, tuple_id: str, failure: Failure) -> bool:
+    """Fail all trees of a tuple; return whether it was there to settle."""
+    root = held.pop(tuple_id, None)
+    if root is None:
+        return False
+    for tree in trees_of(root):
+        tree.forest.fail(tree, failure)
+    return True
+
+
+def join(held: Held, anchors: Iterable[str]) -> Root | None:
+    """Return the root of a tuple anchored to these ids: each tree once, in order; None where all are settled."""
+    trees: dict[Tree, None] = {}
+    for anchor in anchors:
+        if (root := held.get(anchor)) is not None:
+            trees.update(dict.fromkeys(trees_of(root)))
+    if len(trees) == 1:
+        return next(iter(trees))
+    return tuple(trees) or None
+
+
+def sweep(held: Held) -> int:
+    """Drop entries whose trees are all closed (a bolt may never ack them), and return how many. O(held)."""
+    dead = [tuple_id for tuple_id, root in held.items() if all(tree.closed for tree in trees_of(root))]
+    for tuple_id in dead:
+        del held[tuple_id]
+    return len(dead)

@@ -1,0 +1,299 @@
+"""A bolt's task: its queue, its tuples that wait for an ack, and what happens when it raises."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pystorm.bolt
+from pystorm.component import Tuple
+
+from downspout.component import Failure
+from downspout.errors import ComponentError, DownspoutError, RecordError
+from downspout.local import acker
+from downspout.local.acker import Held, Tree
+from downspout.local.graph import Component
+from downspout.local.task import Target, Task, describe, failure_of
+from downspout.local.world import TICK, UNTRACKED, World
+
+_READING = ("_run", "read_tuple", "read_command", "read_message", "is_tick", "is_heartbeat")
+_new = tuple.__new__
+
+
+class BoltTask(Task):
+    """One instance of a bolt."""
+
+    stock = (pystorm.bolt.Bolt, pystorm.bolt.BatchingBolt, pystorm.bolt.TicklessBatchingBolt)
+
+    def __init__(self, component: Component, task_id: int, world: World, conf: Mapping[str, Any]) -> None:
+        super().__init__(component, task_id, world, conf)
+        self.queue: deque[Any] = deque()
+        self.held: Held = {}
+        self.target: Target = (task_id, self.held, self.queue.append)
+        self.tick_s = float(conf.get("topology.tick.tuple.freq.secs") or 0)
+        self.tick_due = float("inf")
+        self.batch_due = float("inf")
+        self.restarts_max = int(conf.get("run.restarts_max", 3))
+        self._in_a_row = 0
+        self._acked_at_restart = 0
+        self._failure: Failure | None = None
+
+    # --- set-up -----------------------------------------------------------------------------------------
+
+    def shortcut(self) -> None:
+        """Hand emit, ack, fail and the reading of tuples over to the engine where they are pystorm's own."""
+        bolt = self.instance
+        self.is_batching = isinstance(bolt, pystorm.bolt.BatchingBolt)
+        self.is_tickless = isinstance(bolt, pystorm.bolt.TicklessBatchingBolt)
+        self._direct = not self.overrides(*_READING)
+        self._emit = make_emit(self, bolt, returns_ids=True)
+        self._ack_one = make_ack(self)
+        if not self.overrides("emit", "send_message"):
+            bolt.emit = make_emit(self, bolt, returns_ids=not self.is_batching)
+        self._acks_directly = not self.overrides("ack", "send_message")
+        if self._acks_directly:
+            bolt.ack = self._ack_one
+        if not self.overrides("fail", "send_message"):
+            bolt.fail = self._fail_one
+
+    def start_timers(self, now: float) -> None:
+        """Begin the tick period, and that of a TicklessBatchingBolt."""
+        if self.tick_s:
+            self.tick_due = now + self.tick_s
+        if self.is_tickless:
+            self.batch_due = now + float(self.instance.secs_between_batches)
+
+    # --- messages of the component ------------------------------------------------------------------------
+
+    def receive(self, message: dict[str, Any]) -> None:
+        """Take acks and fails besides what every component sends."""
+        command = message.get("command")
+        if command == "ack":
+            self._ack_one(message["id"])
+        elif command == "fail":
+            self._fail_one(message["id"])
+        else:
+            super().receive(message)
+
+    def _fail_one(self, tup: Any) -> None:
+        tuple_id = tup.id if isinstance(tup, Tuple) else tup
+        reason = self._failure or Failure("fail", self.name, self.task_id)
+        if acker.fail(self.held, tuple_id, reason) or tuple_id.startswith(UNTRACKED):
+            self.failed += 1
+            if self.world.observer is not None:
+                self.world.observer.on_fail(self, tuple_id)
+
+    # --- work ---------------------------------------------------------------------------------------------
+
+    def run_queue(self) -> None:
+        """Process what is in the queue now; what arrives meanwhile waits for the next call."""
+        queue, count = self.queue, len(self.queue)
+        if not self._direct:
+            for _ in range(count):
+                self._run_message(queue.popleft())
+            return
+        while count > 0:
+            # An error leaves the inner loop, which so needs no handler per tuple, and may replace the component.
+            count -= self._run_directly(count)
+
+    def _run_directly(self, count: int) -> int:
+        """Process up to ``count`` tuples as pystorm's own ``_run`` would; return how many were taken."""
+        bolt, popleft, tup = self.instance, self.queue.popleft, None
+        process, ack = bolt.process, bolt.ack
+        acks = not self.is_batching
+        done = 0
+        try:
+            for _ in range(count):
+                tup = popleft()
+                done += 1
+                bolt._current_tups = [tup]
+                process(tup)
+                if acks and bolt.auto_ack:
+                    ack(tup)
+            bolt._current_tups = []
+        except Exception as error:
+            self.executed += done
+            self._crashed(error, tup)
+        else:
+            self.executed += done
+        return done
+
+    def _run_message(self, tup: Any) -> None:
+        """Feed one tuple as the message that Storm would send, for classes that read in their own way."""
+        tuple_id, source, stream, task, values = tup
+        message = {"id": tuple_id, "comp": source, "stream": stream, "task": task, "tuple": list(values)}
+        self.instance._pending_commands.append(message)
+        if tuple_id != TICK:
+            self.executed += 1
+        try:
+            self.instance._run()
+        except Exception as error:
+            self._crashed(error, tup)
+
+    def tick(self) -> None:
+        """Deliver a tick tuple at once."""
+        tup = Tuple(TICK, "__system", "__tick", -1, (int(self.tick_s) if self.tick_s.is_integer() else self.tick_s,))
+        if not self._direct:
+            self._run_message(tup)
+            return
+        bolt = self.instance
+        try:
+            bolt._current_tups = [tup]
+            bolt.process_tick(tup)
+            if not self.is_batching and bolt.auto_ack:
+                bolt.ack(tup)
+            bolt._current_tups = []
+        except Exception as error:
+            self._crashed(error, tup)
+
+    def run_batches(self, now: float) -> None:
+        """Do what a TicklessBatchingBolt's timer thread would do now."""
+        self._guarded(self.instance.process_batches)
+        self.batch_due = now + float(self.instance.secs_between_batches)
+
+    def drain(self) -> None:
+        """Ask the bolt to let go of what it holds: by ``drain``, or by processing its batches."""
+        if callable(drain := getattr(self.instance, "drain", None)):
+            self._guarded(drain)
+        elif self.is_batching and self.instance._batches:
+            self._guarded(self.instance.process_batches)
+
+    def _guarded(self, call: Callable[[], Any]) -> None:
+        try:
+            call()
+            self.instance._current_tups = []
+        except Exception as error:
+            self._crashed(error, None)
+
+    # --- errors -------------------------------------------------------------------------------------------
+
+    def _crashed(self, error: Exception, tup: Any) -> None:
+        """Do what pystorm and Storm do when a bolt raises: report, fail, and restart unless it goes on.
+
+        Raises:
+            DownspoutError: ``error`` itself where it is not about one record, because another record will not help.
+            ComponentError: the bolt was restarted too often in a row.
+        """
+        self.errors += 1
+        if isinstance(error, DownspoutError) and not isinstance(error, RecordError):
+            raise error
+        about = f"{self.place}: {describe(tup)}" if tup is not None else self.place
+        self.world.errors.report(self.name, error, f"{about}: {type(error).__name__}: {error}")
+        self._failure = failure_of(self, error)
+        self._muted = True  # pystorm's own report of the error would be the second one
+        try:
+            self.instance._handle_run_exception(error)
+        except Exception:
+            self.world.log.exception("%s: while handling the error before", self.place)
+        finally:
+            self._muted = False
+            self.instance._current_tups = []
+        try:
+            if self.instance.exit_on_exception:
+                self._restart(error, self._failure, tup)
+        finally:
+            self._failure = None
+
+    def _restart(self, error: Exception, failure: Failure, tup: Any) -> None:
+        """Replace the component, as Storm replaces its process; what the old one held is lost with it."""
+        if self.acked > self._acked_at_restart:
+            self._in_a_row = 0
+        self._acked_at_restart = self.acked
+        self._in_a_row += 1
+        waiting = {queued.id for queued in self.queue}
+        innocent = Failure("timeout", self.name, self.task_id, "held by a task that was restarted")
+        for tuple_id in [held for held in self.held if held not in waiting]:
+            culprit = tup is not None and tuple_id == tup.id
+            acker.fail(self.held, tuple_id, failure if culprit else innocent)
+            self.failed += 1
+            if self.world.observer is not None:
+                self.world.observer.on_fail(self, tuple_id)
+        if self._in_a_row > self.restarts_max:
+            raise ComponentError(
+                f"{self.error(error, 'process', tup).message}; {self._in_a_row} times in a row without a tuple that "
+                "was processed",
+                cure="correct the bolt, or set exit_on_exception = False so that it goes on after a bad tuple",
+            ) from error
+        self.restarts += 1
+        self.world.log.warning("%s is restarted", self.place)
+        self.build()
+
+
+def make_ack(task: BoltTask) -> Callable[[Any], None]:
+    """Return the function that acks a tuple or an id."""
+    pop, observer = task.held.pop, task.world.observer
+
+    def ack(tup: Any) -> None:
+        """Indicate that processing of a tuple has succeeded."""
+        tuple_id = tup[0] if isinstance(tup, Tuple) else tup
+        root: Any = pop(tuple_id, None)
+        if root is None:
+            if not tuple_id.startswith(UNTRACKED):
+                return  # a tick, or settled before
+        elif type(root) is Tree:
+            root.pending -= 1
+            if not root.pending:
+                root.forest.complete(root)
+        else:
+            for tree in root:
+                tree.pending -= 1
+                if not tree.pending:
+                    tree.forest.complete(tree)
+        task.acked += 1
+        if observer is not None:
+            observer.on_ack(task, tuple_id)
+
+    return ack
+
+
+def make_emit(task: BoltTask, bolt: Any, *, returns_ids: bool) -> Callable[..., list[int] | None]:
+    """Return the function that emits for a bolt. One long function, because calls are what costs time here."""
+    outlets, held, world = task.outlets, task.held, task.world
+    name, task_id, observer = task.name, task.task_id, world.observer
+    next_id, next_untracked = world.next_id, world.next_untracked
+
+    def emit(
+        tup: Any, stream: Any = None, anchors: Any = None, direct_task: Any = None, need_task_ids: bool = False
+    ) -> list[int] | None:
+        """Emit a new tuple to a stream."""
+        outlet = outlets.get(stream)
+        if outlet is None or not isinstance(tup, list | tuple) or len(tup) != outlet[2]:
+            raise task.wrong_emit(outlet, stream, tup)
+        stream_name, kind, _, targets, route, _, is_direct = outlet
+        if anchors is None:
+            anchors = bolt._current_tups if bolt.auto_anchor else ()
+        root: Any
+        if len(anchors) == 1:
+            anchor = anchors[0]
+            root = held.get(anchor[0] if isinstance(anchor, Tuple) else anchor)
+        else:
+            root = acker.join(held, [a[0] if isinstance(a, Tuple) else a for a in anchors])
+        values = _new(kind, tup)
+        if direct_task is not None:
+            targets = task.direct_targets(outlet, direct_task)
+        elif is_direct:
+            raise task.wrong_emit(outlet, stream, tup)
+        elif targets is None:
+            targets = route(values)
+        task.emitted += 1
+        ids = []
+        for _, target_held, put in targets:
+            if root is None:
+                tuple_id = next_untracked()
+            else:
+                tuple_id = next_id()
+                if type(root) is Tree:
+                    target_held[tuple_id] = root
+                    root.pending += 1
+                else:
+                    acker.attach(target_held, tuple_id, root)
+            put(_new(Tuple, (tuple_id, name, stream_name, task_id, values)))
+            ids.append(tuple_id)
+        if observer is not None:
+            observer.on_emit(task, stream_name, values, ids)
+        if need_task_ids and returns_ids:
+            return [direct_task] if direct_task is not None else [target[0] for target in targets]
+        return None
+
+    return emit

@@ -1,0 +1,172 @@
+"""What is wrong with a topology, found without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from downspout import config
+from downspout.errors import ConfigError
+from downspout.local.graph import Component, Graph, nearest
+from downspout.local.settings import Settings, reads, resolve
+
+__all__ = ["Finding", "findings", "resolve", "values_table"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong (``is_error``) or that one should know."""
+
+    is_error: bool
+    where: str
+    what: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{'error' if self.is_error else 'warning'}: {self.where}: {self.what}. Try: {self.cure}"
+
+
+def findings(graph: Graph, settings: Settings) -> list[Finding]:
+    """Return all that can be said of a graph and its values, errors first."""
+    found = [Finding(True, graph.name, problem, "correct the wiring") for problem in graph.problems()]
+    found += _unreachable(graph)
+    for component in graph.components.values():
+        conf = dict(settings.components[component.name].values)
+        found += _scopes(component, conf)
+        if reads(component, "kafka") and component.is_spout:
+            found += _kafka(component, conf)
+            found += _stalls(graph, settings, component, conf)
+        if reads(component, "parquet"):
+            found += _sink(graph, component, conf)
+    return sorted(found, key=lambda finding: not finding.is_error)
+
+
+def _scopes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
+    for scope in getattr(component.cls, "settings_scopes", ()):
+        try:
+            config.parse_scope(conf, scope)
+        except ConfigError as error:
+            yield Finding(True, component.name, error.message, error.cure or "`downspout settings`")
+    for key in component.config:
+        if key in config.SETTINGS and not reads(component, config.SETTINGS[key].scope) and not key.startswith("run."):
+            cls = component.cls.__name__
+            yield Finding(False, component.name, f"{key} is set, but {cls} does not read it", "remove it")
+
+
+def _kafka(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
+    if not conf["kafka.topics"] and not conf["kafka.pattern"]:
+        yield Finding(True, component.name, "it reads no topic", "topics=[...] or pattern=...")
+    if conf["kafka.topics"] and conf["kafka.pattern"]:
+        yield Finding(True, component.name, "it has both topics and a pattern", "one of them")
+
+
+def _stalls(graph: Graph, settings: Settings, spout: Component, conf: dict[str, Any]) -> Iterator[Finding]:
+    """A sink acks when it flushes; a spout that may not emit enough for a flush waits for its age every time."""
+    pending = int(conf.get("topology.max.spout.pending") or 0)
+    for sink in graph.components.values():
+        if not pending or not reads(sink, "parquet"):
+            continue
+        values = settings.components[sink.name].values
+        rows, age_s = int(values["parquet.flush_rows"]), float(values["parquet.flush_age_s"])
+        if pending * spout.par < rows:
+            yield Finding(
+                False,
+                spout.name,
+                f"topology.max.spout.pending = {pending:,} per task is below parquet.flush_rows = {rows:,} of "
+                f"{sink.name}: each flush waits for its age, so at most {pending * spout.par:,} records pass in "
+                f"{age_s:g} s",
+                f"topology.max.spout.pending of at least {rows:,}, or fewer flush_rows",
+            )
+
+
+def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
+    age_s, timeout_s = float(conf["parquet.flush_age_s"]), float(conf["topology.message.timeout.secs"])
+    if age_s > timeout_s / 3:
+        yield Finding(
+            True,
+            component.name,
+            f"parquet.flush_age_s = {age_s:g} is more than a third of the message timeout of {timeout_s:g} s: rows "
+            "would time out while they wait",
+            f"parquet.flush_age_s of at most {timeout_s / 3:g}",
+        )
+    if conf.get("topology.acker.executors") == 0:
+        yield Finding(
+            False, component.name, "without ackers a crash loses what the sink holds", "topology.acker.executors = 1"
+        )
+    columns = [str(column).partition(":")[0].strip() for column in conf["parquet.schema"] or ()]
+    for given in component.inputs:
+        source = graph.components.get(given.source)
+        stream = source.streams.get(given.stream) if source else None
+        if stream is None:
+            continue
+        if "origin" not in stream.fields:
+            yield Finding(
+                False,
+                component.name,
+                f"stream {given.stream!r} of {given.source!r} has no field `origin`: rows are written at least once, "
+                "not exactly once",
+                "hand the spout's field `origin` on",
+            )
+        if getattr(component.cls, "aggregates", False):  # its columns are results, not fields of its input
+            continue
+        for column in columns:
+            if column not in stream.fields:
+                yield Finding(
+                    True,
+                    component.name,
+                    f"column {column!r} of parquet.schema is no field of stream {given.stream!r} of {given.source!r}",
+                    nearest(column, stream.fields),
+                )
+
+
+def _unreachable(graph: Graph) -> Iterator[Finding]:
+    reached = {spout.name for spout in graph.spouts}
+    while True:
+        more = {
+            bolt.name
+            for bolt in graph.bolts
+            if bolt.name not in reached and any(given.source in reached for given in bolt.inputs)
+        }
+        if not more:
+            break
+        reached |= more
+    for bolt in graph.bolts:
+        if bolt.name not in reached:
+            yield Finding(True, bolt.name, "no spout's tuples reach it", "an input that leads back to a spout")
+    for spout in graph.spouts:
+        for stream in spout.streams:
+            if not any(graph.subscribers(spout.name, stream)):
+                yield Finding(False, spout.name, f"nobody reads its stream {stream!r}", "a bolt that does")
+
+
+def values_table(graph: Graph, settings: Settings, *, everything: bool = False) -> str:
+    """Return each component's values and where they came from; secrets are not shown."""
+    lines = [f"topology {graph.name}"]
+    lines += _values(settings.run, ("run",), everything)
+    for component in graph.components.values():
+        scopes = tuple(getattr(component.cls, "settings_scopes", ()))
+        kind = "spout" if component.is_spout else "bolt"
+        lines.append(
+            f"{kind} {component.name} ({component.cls.__module__}.{component.cls.__name__}, par {component.par})"
+        )
+        for given in component.inputs:
+            fields = f"({', '.join(given.fields)})" if given.fields else ""
+            lines.append(f"  reads {given.source}:{given.stream} by {given.grouping}{fields}")
+        lines += _values(settings.components[component.name], scopes, everything)
+    return "\n".join(lines)
+
+
+def _values(resolved: config.Resolved, scopes: tuple[str, ...], everything: bool) -> Iterator[str]:
+    for key, value in sorted(resolved.values.items()):
+        known = key in config.SETTINGS
+        source = resolved.sources[key]
+        if source == "default" and not (everything and known and config.SETTINGS[key].scope in scopes):
+            continue
+        if known and config.SETTINGS[key].scope not in scopes and source != "component":
+            continue
+        shown = "…" if any(word in key for word in _SECRET) else value
+        yield f"  {key} = {shown}  ({source})"
+
+
+_SECRET = ("password", "secret", "token", "sasl_plain", "oauth")

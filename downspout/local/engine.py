@@ -1,0 +1,412 @@
+"""The loop: one thread, an injected clock and an injected source of chance.
+
+A round: spouts emit, bolts process until their queues are empty, spouts are told what is complete, timers fire. Nothing
+waits but the clock's ``sleep``, and that only where a whole round did nothing. Spouts are told of acks after the bolts'
+turn and not inside it, so a spout never runs in the middle of a bolt.
+
+============  ===========================================================================================
+a run stops   when
+============  ===========================================================================================
+``end``       all spouts have ``end_reached()``: everything up to the end as of the start is acked and committed
+``for``       it has run for ``run.for_s``
+``records``   ``run.records`` trees are complete
+``signal``    ``stop()`` was called: no new tuples, bolts drain, trees finish (at most ``run.drain_s``)
+``aborted``   ``abort()`` was called, or a component ended the run (then the error goes on to the caller)
+============  ===========================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import TopologyError
+from downspout.local import acker
+from downspout.local.bolt_task import BoltTask
+from downspout.local.build import build_tasks
+from downspout.local.graph import Graph
+from downspout.local.result import Counts, RunResult
+from downspout.local.spout_task import SpoutTask
+from downspout.local.task import Task
+from downspout.local.world import Observer, World
+
+BURST_TUPLES = 256
+"""Tuples that spouts may emit before bolts get their turn; one call of next_tuple may emit more."""
+BURST_CALLS = 64
+PASSES_MAX = 64
+"""How often the bolts' queues are gone through in a round; in a cycle they might never be empty."""
+IDLE_S = (0.001, 0.010)
+"""First and longest sleep after rounds that did nothing."""
+TIMER_S = 0.1
+"""How often timers are looked at in a busy run."""
+REST_FACTOR = 9
+"""A spout that waited d seconds for nothing is left alone for 9 · d while others have work."""
+DRAIN_EVERY_S = 0.25
+"""How often bolts are asked again to let go of what they hold."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """When a run stops by itself; see the settings ``run.*``."""
+
+    until: str | None = None
+    for_s: float | None = None
+    records: int | None = None
+    drain_s: float = 30.0
+
+
+class View(Protocol):
+    """Shows a run while it goes on."""
+
+    def update(self, engine: Engine) -> None:
+        """Look at the engine; called about ten times a second at most."""
+
+
+class Engine:
+    """A topology in this process.
+
+    Args:
+        graph: what to run.
+        confs: the whole configuration of each component.
+        bounds: when to stop.
+        clock: the time.
+        rng: shuffles.
+        observer: sees every emit, ack and fail (tests).
+        created: called with each task before its component's ``initialize`` (tests).
+        view: shows the run.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        confs: Mapping[str, Mapping[str, Any]],
+        *,
+        bounds: Bounds | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        rng: random.Random | None = None,
+        observer: Observer | None = None,
+        created: Callable[[Task], None] | None = None,
+        view: View | None = None,
+    ) -> None:
+        graph.check()
+        self.graph = graph
+        self.bounds = bounds or Bounds()
+        self.clock = clock
+        self.view = view
+        ackers = _ackers(next(iter(confs.values()), {}))
+        self.world = World(clock=clock, ackers=ackers > 0, observer=observer, created=created)
+        self.tasks = build_tasks(graph, confs, self.world, rng or random.Random(), ackers)
+        self.spouts = [task for task in self.tasks if isinstance(task, SpoutTask)]
+        by_name: dict[str, list[BoltTask]] = {}
+        for task in self.tasks:
+            if isinstance(task, BoltTask):
+                by_name.setdefault(task.name, []).append(task)
+        self.bolts = [task for bolt in graph.bolts for task in by_name[bolt.name]]
+        self.log: logging.Logger = self.world.log
+        self.started = 0.0
+        self.active = False
+        self._reason: str | None = None
+        self._aborted = False
+        self._idle_s = IDLE_S[0]
+        self._timers_due = self._drain_due = 0.0
+
+    # --- from outside -------------------------------------------------------------------------------------
+
+    def stop(self, reason: str = "signal") -> None:
+        """Let the run finish: no new tuples, then drain. May be called from a signal handler."""
+        self._reason = self._reason or reason
+
+    def abort(self) -> None:
+        """Stop without waiting for anything. May be called from a signal handler."""
+        self._aborted = True
+        self.stop("aborted")
+
+    def activate(self) -> None:
+        """Let spouts emit."""
+        if not self.active:
+            self.active = True
+            for spout in self.spouts:
+                spout.activate()
+
+    def deactivate(self) -> None:
+        """Keep spouts from emitting; acks and fails still reach them."""
+        if self.active:
+            self.active = False
+            for spout in self.spouts:
+                spout.deactivate()
+
+    @property
+    def in_flight(self) -> int:
+        """How many trees are open."""
+        return sum(len(spout.forest.open) for spout in self.spouts)
+
+    @property
+    def done(self) -> int:
+        """How many trees are complete; tuples without an id count at once."""
+        return sum(spout.acked + spout.untracked for spout in self.spouts)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is on its way out."""
+        return self._reason is not None
+
+    # --- the run ------------------------------------------------------------------------------------------
+
+    def run(self) -> RunResult:
+        """Build, activate, loop, drain, close.
+
+        Raises:
+            DownspoutError: a component ended the run. What was acked is committed as far as possible.
+        """
+        self.started = self.clock.monotonic()
+        self._check_bounds_early()
+        try:
+            for task in self.tasks:
+                task.build()
+            self._check_bounds()
+            self._start()
+            while self._reason is None:
+                self.round()
+            self._drain()
+        except BaseException:
+            self._wind_up(quietly=True)
+            raise
+        self._wind_up(quietly=False)
+        return self.result()
+
+    def _start(self) -> None:
+        now = self.clock.monotonic()
+        for bolt in self.bolts:
+            bolt.start_timers(now)
+        self.activate()
+
+    def _check_bounds_early(self) -> None:
+        if self.bounds.until is None:
+            return
+        for spout in self.spouts:
+            if not all(hasattr(spout.component.cls, name) for name in ("exhausted", "end_reached")):
+                raise TopologyError(
+                    f"--until end: the spout {spout.name} ({spout.component.cls.__name__}) knows no end",
+                    cure="--for 30s or --records 1000",
+                )
+
+    def _check_bounds(self) -> None:
+        if self.bounds.records is not None and not self.spouts:
+            raise TopologyError("--records: there is no spout")
+
+    def round(self) -> None:
+        """Do one round; sleep if there was nothing to do."""
+        worked = self._run_spouts() if self.active and not self._has_queued() else False
+        worked = self._work() or worked
+        if not worked or self.clock.monotonic() >= self._timers_due:
+            worked = self._timers() or worked
+        self._look_for_the_end(worked)
+        if worked:
+            self._idle_s = IDLE_S[0]
+        elif self._reason is None:
+            self._sleep()
+
+    def _work(self) -> bool:
+        """Let bolts process what is queued and spouts hear of it; return whether there was anything."""
+        worked = self._run_bolts()
+        for spout in self.spouts:
+            if spout.forest.completed or spout.forest.failed:
+                spout.settle()
+                worked = True
+        return worked
+
+    def _has_queued(self) -> bool:
+        return any(bolt.queue for bolt in self.bolts)
+
+    def _run_spouts(self) -> bool:
+        emitted = False
+        now = self.clock.monotonic()
+        resting = []
+        for spout in self.spouts:
+            if spout.rest_until > now:
+                resting.append(spout)
+            else:
+                emitted = self._burst(spout) or emitted
+        if not emitted:
+            for spout in resting:
+                spout.rest_until = 0.0
+        return emitted
+
+    def _burst(self, spout: SpoutTask) -> bool:
+        """Call next_tuple until enough was emitted for the bolts to be worth a turn; return whether anything was."""
+        start = spout.emitted
+        for _ in range(BURST_CALLS):
+            if not spout.may_emit or self._reason is not None or self._enough():
+                break
+            before = self.clock.monotonic()
+            if not spout.next_tuple():
+                now = self.clock.monotonic()
+                spout.rest_until = now + REST_FACTOR * (now - before)
+                break
+            if spout.emitted - start >= BURST_TUPLES:
+                break
+        return spout.emitted != start
+
+    def _enough(self) -> bool:
+        """Whether ``run.records`` needs no further tuples, unless some of those in flight fail."""
+        return self.bounds.records is not None and self.done + self.in_flight >= self.bounds.records
+
+    def _run_bolts(self) -> bool:
+        worked = False
+        for _ in range(PASSES_MAX):
+            more = False
+            for bolt in self.bolts:
+                if bolt.queue:
+                    bolt.run_queue()
+                    more = True
+                    if self._aborted:
+                        return True
+            if not more:
+                break
+            worked = True
+        return worked
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    def _timers(self) -> bool:
+        """Fire what is due: ticks, batches, timeouts, the view. Return whether a component did something."""
+        now = self.clock.monotonic()
+        self._timers_due = now + TIMER_S
+        worked = False
+        for bolt in self.bolts:
+            if now >= bolt.tick_due:
+                bolt.tick_due = max(bolt.tick_due + bolt.tick_s, now)  # a tick that was missed is not made up for
+                bolt.tick()
+                worked = True
+            if now >= bolt.batch_due:
+                bolt.run_batches(now)
+                worked = True
+        worked = self._expire(now) or worked
+        if self.view is not None:
+            self.view.update(self)
+        return worked
+
+    def _expire(self, now: float) -> bool:
+        expired = sum(spout.forest.expire(now - spout.timeout_s) for spout in self.spouts)
+        if expired:
+            self.log.warning("%s tuples timed out", f"{expired:,}")
+            for bolt in self.bolts:
+                acker.sweep(bolt.held)
+        return expired > 0
+
+    def _sleep(self) -> None:
+        now = self.clock.monotonic()
+        dues = [min(bolt.tick_due, bolt.batch_due) for bolt in self.bolts]
+        dues += [oldest + spout.timeout_s for spout in self.spouts if (oldest := spout.forest.oldest()) is not None]
+        wait = min([self._idle_s, *(due - now for due in dues)])
+        self._idle_s = min(self._idle_s * 2, IDLE_S[1])
+        if wait > 0:
+            self.clock.sleep(wait)
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    def _look_for_the_end(self, worked: bool) -> None:
+        bounds = self.bounds
+        if bounds.for_s is not None and self.clock.monotonic() - self.started >= bounds.for_s:
+            self.stop("for")
+        if bounds.records is not None:
+            if self.done >= bounds.records:
+                self.stop("records")
+            elif not worked and self._enough():
+                self._drain_bolts()
+        if bounds.until == "end" and not worked and all(spout.instance.exhausted() for spout in self.spouts):
+            if all(spout.instance.end_reached() for spout in self.spouts):
+                self.stop("end")
+            elif self.in_flight:
+                self._drain_bolts()
+
+    def _drain_bolts(self) -> None:
+        """Ask each bolt, sources first, to let go of what it holds; at most every DRAIN_EVERY_S."""
+        now = self.clock.monotonic()
+        if now < self._drain_due:
+            return
+        self._drain_due = now + DRAIN_EVERY_S
+        for bolt in self.bolts:
+            bolt.drain()
+            self._run_bolts()
+        self._work()
+
+    def _drain(self) -> None:
+        """Finish what is in flight, within ``run.drain_s``."""
+        if self._aborted:
+            return
+        deadline = self.clock.monotonic() + self.bounds.drain_s
+        self._drain_due = 0.0
+        while not self._aborted:
+            self._drain_bolts()
+            worked = self._work()
+            if not self.in_flight and not self._has_queued():
+                break
+            if self.clock.monotonic() >= deadline:
+                self.log.warning("%s tuples are still in flight after %g s", self.in_flight, self.bounds.drain_s)
+                break
+            worked = self._timers() or worked
+            if not worked:
+                self._sleep()
+
+    def _wind_up(self, quietly: bool) -> None:
+        """Deactivate (spouts commit then) and close everything; after an error or abort, whatever still can be."""
+        guard = contextlib.suppress(Exception) if quietly else contextlib.nullcontext()
+        if not self._aborted:
+            if quietly:
+                self.active = False
+                for spout in self.spouts:
+                    with contextlib.suppress(Exception):
+                        spout.settle()
+                        spout.deactivate()
+            else:
+                self._work()
+                self.deactivate()
+        for task in [*self.spouts, *self.bolts]:
+            if task.instance is not None:
+                with guard:
+                    task.close()
+
+    def result(self, *, reports: bool = True) -> RunResult:
+        """Return the figures as of now; without ``reports``, components are not asked for theirs."""
+        components = {name: Counts() for name in self.graph.components}
+        for task in self.tasks:
+            counts = components[task.name]
+            counts.tasks += 1
+            for figure in ("emitted", "executed", "acked", "failed", "errors", "restarts"):
+                setattr(counts, figure, getattr(counts, figure) + getattr(task, figure))
+        latencies = self.world.latencies
+        return RunResult(
+            reason=self._reason or "running",
+            drained=self.in_flight == 0,
+            duration_s=self.clock.monotonic() - self.started,
+            components=components,
+            completed=self.done,
+            failed=sum(spout.failed for spout in self.spouts),
+            timeouts=sum(spout.timeouts for spout in self.spouts),
+            in_flight=self.in_flight,
+            latency_p50_ms=latencies.quantile_ms(0.5),
+            latency_p99_ms=latencies.quantile_ms(0.99),
+            errors=self.world.errors.summary(),
+            reports=self.reports() if reports else {},
+            metrics={task.place: task.metrics for task in self.tasks if task.metrics},
+        )
+
+    def reports(self) -> dict[str, dict[str, float]]:
+        """Return the components' own figures; those of several tasks are added."""
+        found: dict[str, dict[str, float]] = {}
+        for task in self.tasks:
+            for figure, value in task.report().items():
+                figures = found.setdefault(task.name, {})
+                figures[figure] = figures.get(figure, 0) + value
+        return found
+
+
+def _ackers(conf: Mapping[str, Any]) -> int:
+    given = conf.get("topology.acker.executors")
+    return 1 if given is None else int(given)

@@ -1,0 +1,173 @@
+"""A spout's task: where trees start and end."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pystorm.spout
+from pystorm.component import Tuple
+
+from downspout.component import Bounded, Explains, Failure
+from downspout.errors import DownspoutError
+from downspout.local.acker import Forest, Tree
+from downspout.local.graph import Component
+from downspout.local.task import Task
+from downspout.local.world import World
+
+_READING = ("_run", "read_command", "read_message")
+_new = tuple.__new__
+
+
+class SpoutTask(Task):
+    """One instance of a spout."""
+
+    stock = (pystorm.spout.Spout,)
+
+    def __init__(self, component: Component, task_id: int, world: World, conf: Mapping[str, Any]) -> None:
+        super().__init__(component, task_id, world, conf)
+        self.forest = Forest()
+        self.pending_max = int(conf.get("topology.max.spout.pending") or 0) or float("inf")
+        self.timeout_s = float(conf.get("topology.message.timeout.secs") or 30)
+        self.untracked = 0
+        self.timeouts = 0
+        self.stamp: float | None = None
+        self.rest_until = 0.0
+
+    def shortcut(self) -> None:
+        """Hand emit over to the engine where it is pystorm's own; call the methods unless ``_run`` is changed."""
+        spout = self.instance
+        self._emit = make_emit(self)
+        if not self.overrides("emit", "send_message"):
+            spout.emit = self._emit
+        self._direct = not self.overrides(*_READING)
+        self.is_bounded = isinstance(spout, Bounded)
+        self._fail_with: Callable[[Any, Failure], None] | None = (
+            spout.fail_with if self._direct and isinstance(spout, Explains) else None
+        )
+
+    @property
+    def may_emit(self) -> bool:
+        """Whether fewer trees are open than ``topology.max.spout.pending``."""
+        return len(self.forest.open) < self.pending_max
+
+    def next_tuple(self) -> bool:
+        """Call the spout's ``next_tuple``; return whether it emitted."""
+        before = self.emitted
+        self.stamp = None
+        self._call("next_tuple", "next")
+        return self.emitted != before
+
+    def activate(self) -> None:
+        """Tell the spout that it may emit."""
+        self._call("activate", "activate")
+
+    def deactivate(self) -> None:
+        """Tell the spout to rest; ours commit then."""
+        self._call("deactivate", "deactivate")
+
+    def settle(self) -> int:
+        """Tell the spout which trees are complete or failed; return how many."""
+        forest = self.forest
+        completed, forest.completed = forest.completed, []
+        failed, forest.failed = forest.failed, []
+        self.stamp = None
+        if self._direct and completed:
+            try:
+                ack = self.instance.ack
+                for tree in completed:
+                    ack(tree.msg_id)
+            except Exception as error:
+                raise self._fatal(error, "ack") from error
+        else:
+            for tree in completed:
+                self._call("ack", "ack", tree.msg_id)
+        self.acked += len(completed)
+        for tree, failure in failed:
+            self._fail(tree, failure)
+        self.world.latencies.add(completed, self.world.clock.monotonic)
+        return len(completed) + len(failed)
+
+    def _fail(self, tree: Tree, failure: Failure) -> None:
+        self.failed += 1
+        self.timeouts += failure.kind == "timeout"
+        if self._fail_with is None:
+            self._call("fail", "fail", tree.msg_id)
+            return
+        try:
+            self._fail_with(tree.msg_id, failure)
+        except Exception as error:
+            raise self._fatal(error, "fail_with") from error
+
+    def _call(self, method: str, command: str, *msg_id: Any) -> None:
+        try:
+            if self._direct:
+                getattr(self.instance, method)(*msg_id)
+            else:
+                message = {"command": command, "id": msg_id[0]} if msg_id else {"command": command}
+                self.instance._pending_commands.append(message)
+                self.instance._run()
+        except Exception as error:
+            raise self._fatal(error, method) from error
+
+    def _fatal(self, error: Exception, doing: str) -> DownspoutError:
+        """Return the error that ends the run: a spout that raised cannot be trusted to know where it was."""
+        self.errors += 1
+        if isinstance(error, DownspoutError):
+            return error
+        found = self.error(error, doing)
+        self.world.log.error("%s\n%s", found.message, "".join(traceback.format_exception(error)).rstrip())
+        return found
+
+
+def make_emit(task: SpoutTask) -> Callable[..., list[int] | None]:
+    """Return the function that emits for a spout."""
+    outlets, world, forest = task.outlets, task.world, task.forest
+    name, task_id, observer = task.name, task.task_id, world.observer
+    next_id, next_untracked, monotonic = world.next_id, world.next_untracked, world.clock.monotonic
+
+    def emit(
+        tup: Any, tup_id: Any = None, stream: Any = None, direct_task: Any = None, need_task_ids: bool = False
+    ) -> list[int] | None:
+        """Emit a spout tuple."""
+        outlet = outlets.get(stream)
+        if outlet is None or not isinstance(tup, list | tuple) or len(tup) != outlet[2]:
+            raise task.wrong_emit(outlet, stream, tup)
+        stream_name, kind, _, targets, route, _, is_direct = outlet
+        values = _new(kind, tup)
+        if direct_task is not None:
+            targets = task.direct_targets(outlet, direct_task)
+        elif is_direct:
+            raise task.wrong_emit(outlet, stream, tup)
+        elif targets is None:
+            targets = route(values)
+        task.emitted += 1
+        ids = []
+        tree = None
+        if tup_id is not None and world.ackers:
+            if task.stamp is None:  # once per call of next_tuple, and not before it has waited for its records
+                task.stamp = monotonic()
+            tree = Tree(forest, tup_id, task.stamp)
+        for _, target_held, put in targets:
+            if tree is None:
+                tuple_id = next_untracked()
+            else:
+                tuple_id = next_id()
+                target_held[tuple_id] = tree
+                tree.pending += 1
+            put(_new(Tuple, (tuple_id, name, stream_name, task_id, values)))
+            ids.append(tuple_id)
+        if observer is not None:
+            observer.on_emit(task, stream_name, values, ids)
+        if tree is not None:
+            forest.planted(tree)
+        else:
+            task.untracked += 1
+            if tup_id is not None:  # no ackers: Storm acks inside emit
+                task.instance.ack(tup_id)
+        if need_task_ids:
+            return [direct_task] if direct_task is not None else [target[0] for target in targets]
+        return None
+
+    return emit

@@ -1,0 +1,291 @@
+"""One task: an unmodified pystorm component, driven without pipes.
+
+pystorm's components speak to Storm through a serializer. Here that serializer is a :class:`Pipe` into the engine, so
+any component works, whatever it overrides. Where a class has *not* overridden ``emit``, ``ack``, ``fail`` or
+``send_message``, the instance gets a function that does the same without a message in between, and where it has not
+overridden how tuples are read, tuples are handed to ``process`` directly. Both are what pystorm would have done, at a
+third of the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pystorm.bolt
+import pystorm.component
+import pystorm.spout
+from pystorm.component import StormHandler
+from pystorm.exceptions import StormWentAwayError
+
+from downspout.component import Failure
+from downspout.errors import ComponentError, DownspoutError, TopologyError
+from downspout.local.acker import Held
+from downspout.local.graph import Component, nearest
+from downspout.local.groupings import Route
+from downspout.local.world import World
+
+Target = tuple[int, Held, Callable[[Any], None]]
+"""A task that can be sent to: its id, its map of unsettled tuples, and the append of its queue."""
+
+
+class Outlet(NamedTuple):
+    """A stream of one task, ready to emit to.
+
+    Attributes:
+        stream: its name.
+        kind: the namedtuple of its fields.
+        size: how many fields there are.
+        fixed: the targets of every tuple, where they are always the same.
+        route: otherwise, the function that picks them.
+        direct: targets by task id, of subscribers with a direct grouping.
+        is_direct: whether every emit must name a task.
+    """
+
+    stream: str
+    kind: Any
+    size: int
+    fixed: Any
+    route: Route[Target]
+    direct: Mapping[int, Target]
+    is_direct: bool
+
+
+class Pipe:
+    """Stands where pystorm's serializer stands: messages go to the task."""
+
+    def __init__(self, receive: Callable[[dict[str, Any]], None]) -> None:
+        self.send_message = receive
+        self.input_stream = self.output_stream = None
+
+    def read_message(self) -> Any:
+        """There is nothing to read: tuples are handed over, never waited for."""
+        raise StormWentAwayError()
+
+
+class Task:
+    """What spout tasks and bolt tasks share: building the component, its streams, its messages and its counters."""
+
+    stock: tuple[type, ...] = ()
+
+    def __init__(self, component: Component, task_id: int, world: World, conf: Mapping[str, Any]) -> None:
+        self.component = component
+        self.name = component.name
+        self.task_id = task_id
+        self.world = world
+        self.conf = conf
+        self.context: dict[str, Any] = {}
+        self.outlets: dict[str | None, Outlet] = {}
+        self.instance: Any = None
+        self.emitted = self.executed = self.acked = self.failed = self.errors = self.restarts = 0
+        self.metrics: dict[str, Any] = {}
+        self._emit: Callable[..., list[int] | None] = lambda *args, **kwargs: None
+        self._muted = False
+        self._handlers: list[logging.Handler] = []
+
+    @property
+    def place(self) -> str:
+        """The task's name for messages: component and task id."""
+        return f"{self.name}[task {self.task_id}]"
+
+    def build(self) -> None:
+        """Make the component and initialize it.
+
+        Raises:
+            ComponentError: its constructor or ``initialize`` raised; a DownspoutError goes through as it is.
+        """
+        try:
+            self.instance = construct(self.component.cls)
+            self._set_up()
+            self.shortcut()
+            if hasattr(self.instance, "clock"):
+                self.instance.clock = self.world.clock
+            if self.world.created is not None:
+                self.world.created(self)
+            self.instance.initialize(dict(self.conf), self.context)
+        except DownspoutError:
+            raise
+        except Exception as error:
+            raise self.error(error, "initialize") from error
+
+    def _set_up(self) -> None:
+        """Do pystorm's own set-up, and undo what it does to the whole process: a handler on the root logger."""
+        instance, root = self.instance, logging.getLogger()
+        instance.serializer = Pipe(self.receive)
+        before = list(root.handlers)
+        self._muted = True
+        try:
+            instance._setup_component(dict(self.conf), self.context)
+        finally:
+            self._muted = False
+            for handler in [handler for handler in root.handlers if handler not in before]:
+                root.removeHandler(handler)
+                if not isinstance(handler, StormHandler):  # pystorm.log.path: a file for this component
+                    self._drop_handlers()
+                    instance.logger.addHandler(handler)
+                    self._handlers.append(handler)
+
+    def _drop_handlers(self) -> None:
+        for handler in self._handlers:
+            self.instance.logger.removeHandler(handler)
+            handler.close()
+        self._handlers.clear()
+
+    def shortcut(self) -> None:
+        """Replace what the class has not overridden."""
+        raise NotImplementedError
+
+    def overrides(self, *names: str) -> bool:
+        """Return whether the user's class has any of these methods of its own."""
+        cls = type(self.instance)
+        return any(
+            all(getattr(cls, name, None) is not getattr(base, name, None) for base in self.stock) for name in names
+        )
+
+    def receive(self, message: dict[str, Any]) -> None:
+        """Take a message of pystorm's multilang protocol."""
+        command = message.get("command")
+        if command == "emit":
+            self._receive_emit(message)
+        elif command == "log":
+            if not self._muted:
+                level = _LEVELS.get(message.get("level", 2), logging.INFO)
+                self.world.log.log(level, "%s: %s", self.place, message.get("msg"))
+        elif command == "error":
+            if not self._muted:
+                self.world.log.error("%s: %s", self.place, message.get("msg"))
+        elif command == "metrics":
+            self.metrics[str(message.get("name"))] = message.get("params")
+
+    def _receive_emit(self, message: dict[str, Any]) -> None:
+        wanted = bool(message.get("need_task_ids", True)) and message.get("task") is None
+        how: dict[str, Any] = {"stream": message.get("stream"), "direct_task": message.get("task")}
+        if self.component.is_spout:
+            how["tup_id"] = message.get("id")
+        else:
+            how["anchors"] = message.get("anchors") or ()
+        task_ids = self._emit(message["tuple"], need_task_ids=wanted, **how)
+        if wanted:
+            self.instance._pending_task_ids.append(task_ids)
+
+    def error(self, error: BaseException, doing: str, tup: Any = None) -> ComponentError:
+        """Return a ComponentError that names component, task, tuple and the user's line."""
+        about = f" of {describe(tup)}" if tup is not None else ""
+        message = f"{self.place}: {doing}{about} raised {type(error).__name__}: {error}{_line(error)}"
+        return ComponentError(message, cure="the traceback is in the log above; correct the component")
+
+    def wrong_emit(self, outlet: Outlet | None, stream: str | None, tup: Any) -> Exception:
+        """Return what is wrong with an emit that cannot be."""
+        if not isinstance(tup, list | tuple):
+            return TypeError(f"All Tuples must be either lists or tuples, received {type(tup)!r} instead.")
+        if outlet is None:
+            known = [name for name in self.outlets if name is not None]
+            cure = nearest(stream or "default", known) if known else "declare it in outputs"
+            return TopologyError(f"{self.place} emits to stream {stream or 'default'!r}, which it has not", cure=cure)
+        if len(tup) != outlet.size:
+            fields = ", ".join(outlet.kind._fields)
+            return TopologyError(
+                f"{self.place} emits {len(tup)} values to stream {outlet.stream!r}, which has {outlet.size} fields "
+                f"({fields})",
+                cure="emit one value per field",
+            )
+        return TopologyError(
+            f"{self.place} emits to the direct stream {outlet.stream!r} without a task", cure="give direct_task"
+        )
+
+    def direct_targets(self, outlet: Outlet, task_id: int) -> tuple[Target, ...]:
+        """Return where a direct emit goes: to that task, or nowhere if it does not read this stream (as in Storm)."""
+        if (target := outlet.direct.get(task_id)) is not None:
+            return (target,)
+        reader = self.world.names.get(task_id)
+        if reader is None:
+            raise TopologyError(f"{self.place} emits to task {task_id}, which is no task", cure="use need_task_ids")
+        if reader in self.world.readers.get((self.name, outlet.stream), ()):
+            raise TopologyError(
+                f"{self.place} emits directly to {reader}, which reads stream {outlet.stream!r} otherwise",
+                cure="declare the stream direct and give Grouping.DIRECT",
+            )
+        return ()
+
+    def report(self) -> Mapping[str, float]:
+        """Return the component's own figures, where it has any."""
+        report = getattr(self.instance, "report", None)
+        return dict(report()) if callable(report) else {}
+
+    def close(self) -> None:
+        """Call the component's ``close``, where it has one, and let go of its log file."""
+        try:
+            if callable(close := getattr(self.instance, "close", None)):
+                close()
+        finally:
+            self._drop_handlers()
+
+
+def construct(cls: Any) -> Any:
+    """Make a component that is connected to nothing.
+
+    A TicklessBatchingBolt wants a timer thread and a signal handler of its own. The engine is its timer, so it gets
+    neither: its ``_batch_entry`` does nothing, and pystorm's ``signal`` is out of reach while it is built (which
+    would fail outside the main thread anyway).
+    """
+    instance = cls.__new__(cls)
+    if isinstance(instance, pystorm.bolt.TicklessBatchingBolt):
+        instance._batch_entry = lambda: None
+    thread = threading.current_thread()
+    name = thread.name
+    try:
+        with _no_signals():
+            instance.__init__(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
+    finally:
+        thread.name = name
+    return instance
+
+
+@contextlib.contextmanager
+def _no_signals() -> Iterator[None]:
+    real = pystorm.bolt.signal
+    pystorm.bolt.signal = SimpleNamespace(signal=lambda number, handler: None, SIGUSR1=None)
+    try:
+        yield
+    finally:
+        pystorm.bolt.signal = real
+
+
+def describe(tup: Any) -> str:
+    """Return a tuple's coordinates in Kafka where it has any, else what it holds.
+
+    >>> from collections import namedtuple
+    >>> values = namedtuple("T", "topic partition offset")("orders", 3, 918)
+    >>> describe(pystorm.component.Tuple("7", "spout", "default", 2, values))
+    'orders[3]@918 (from spout)'
+    """
+    values = getattr(tup, "values", tup)
+    origin = getattr(values, "origin", None)
+    if isinstance(origin, list | tuple) and len(origin) == 5:
+        place = f"{origin[0]}[{origin[2]}]@{origin[3]}"
+    elif all(hasattr(values, name) for name in ("topic", "partition", "offset")):
+        place = f"{values.topic}[{values.partition}]@{values.offset}"
+    else:
+        text = repr(tuple(values) if isinstance(values, tuple) else values)
+        place = f"tuple {text if len(text) <= 200 else text[:197] + '...'}"
+    return f"{place} (from {getattr(tup, 'component', '?')})"
+
+
+def _line(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+_LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+
+
+def failure_of(task: Task, error: BaseException) -> Failure:
+    """Return the reason that a spout is told when a bolt raised."""
+    stack = "".join(traceback.format_exception(error))
+    return Failure("exception", task.name, task.task_id, f"{type(error).__name__}: {error}", stack)

@@ -1,0 +1,91 @@
+"""What all tasks of a run share: time, names, the log, and errors without floods."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.local.result import Latencies
+
+UNTRACKED = "u"
+"""First letter of the ids of tuples that belong to no tree."""
+TICK = "tick"
+"""The id of tick tuples."""
+
+
+class Observer(Protocol):
+    """Sees what tasks do; the test harness is one. Not for production: it costs time per tuple."""
+
+    def on_emit(self, task: Any, stream: str, values: tuple[Any, ...], targets: list[str]) -> None:
+        """A task emitted ``values``; ``targets`` are the ids that the deliveries got."""
+
+    def on_ack(self, task: Any, tuple_id: str) -> None:
+        """A bolt acked a tuple."""
+
+    def on_fail(self, task: Any, tuple_id: str) -> None:
+        """A bolt failed a tuple, or raised on it."""
+
+
+class ErrorLog:
+    """Reports errors: the first of a kind in full, then at each power of ten how many there were.
+
+    Two errors are of a kind if the same component raised the same class in the same line.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._counts: dict[tuple[str, str, str], int] = {}
+        self.first: dict[tuple[str, str, str], str] = {}
+
+    def report(self, component: str, error: BaseException, message: str) -> None:
+        """Take note of an error."""
+        frames = traceback.extract_tb(error.__traceback__)
+        line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        kind = (component, type(error).__name__, line)
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        if count == 1:
+            self.first[kind] = message
+            self._log.error("%s\n%s", message, "".join(traceback.format_exception(error)).rstrip())
+        elif count in _POWERS:
+            self._log.error("%s (%s time of this error; the first has the traceback)", message, f"{count:,}th")
+
+    def summary(self) -> list[str]:
+        """Return one line per kind: how often, and the first message."""
+        return [f"{count:,} × {self.first[kind]}" for kind, count in self._counts.items()]
+
+
+_POWERS = frozenset(10**n for n in range(1, 12))
+
+
+@dataclass
+class World:
+    """What tasks need of the engine.
+
+    Attributes:
+        clock: the time.
+        names: component by task id.
+        readers: who reads a stream, by (component, stream).
+        ackers: whether there are ackers; without, spout tuples are acked inside emit.
+        observer: sees every emit, ack and fail.
+        created: called with each task between construction and ``initialize`` of its component.
+    """
+
+    clock: Clock = SYSTEM_CLOCK
+    names: Mapping[int, str] = field(default_factory=dict)
+    readers: Mapping[tuple[str, str], list[str]] = field(default_factory=dict)
+    ackers: bool = True
+    observer: Observer | None = None
+    created: Callable[[Any], None] | None = None
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger("downspout.local"))
+
+    def __post_init__(self) -> None:
+        self.errors = ErrorLog(self.log)
+        self.latencies = Latencies()
+        # Ids are text, as over Storm's pipes; making them is one C call.
+        self.next_id: Callable[[], str] = map(str, itertools.count(1)).__next__
+        self.next_untracked: Callable[[], str] = map((UNTRACKED + "%d").__mod__, itertools.count(1)).__next__
