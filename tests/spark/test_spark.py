@@ -1,0 +1,125 @@
+"""Reading sinks with Spark, and finishing partial aggregates."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from downspout.errors import ConfigError, SinkError
+from downspout.spark.read import ORIGIN_COLUMNS, finish_aggregates, read_sink
+from downspout.spark.session import spark_session
+from topologies import word_count_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def write(path: Path, **columns: list[object]) -> None:
+    """Write one Parquet file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+
+
+def test_session_is_quiet_and_local(spark: SparkSession) -> None:
+    """The session is in UTC, binds to the loopback interface and serves no web page."""
+    conf = spark.sparkContext.getConf()
+    assert conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert conf.get("spark.driver.host") == "127.0.0.1"
+    assert spark.sparkContext.uiWebUrl is None
+    assert spark.sql("SELECT current_timezone()").first() == ("UTC",)
+
+
+def test_a_running_session_is_used_and_left_running(spark: SparkSession) -> None:
+    """Asked for a session while one runs, the same is given, and it survives the block."""
+    with spark_session("another") as given:
+        assert given is spark
+    assert spark.range(3).count() == 3
+
+
+def test_python_workers_have_our_packages(spark: SparkSession) -> None:
+    """Code that runs in Spark's Python workers runs on this very Python."""
+    import sys
+
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
+    assert found == [sys.executable]
+
+
+def test_read_sees_what_is_in_sight(spark: SparkSession, tmp_path: Path) -> None:
+    """Visible files are read, with their Hive folders as columns; the sink's own folders are not."""
+    origin = {name: ["t"] for name in ORIGIN_COLUMNS}
+    write(tmp_path / "month=1" / "part-a-1.parquet", word=["a"], **origin)
+    write(tmp_path / "month=2" / "part-a-2.parquet", word=["b"], **origin)
+    write(tmp_path / "_downspout" / "staging" / "part-a-3.parquet", word=["hidden"], **origin)
+    rows = read_sink(spark, tmp_path).orderBy("word").collect()
+    assert [row.asDict() for row in rows] == [{"word": "a", "month": 1}, {"word": "b", "month": 2}]
+    assert set(ORIGIN_COLUMNS) <= set(read_sink(spark, tmp_path, origins=True).columns)
+
+
+def test_read_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
+    """No directory, and a directory in which only the sink's own folders hold files, are errors with a cure."""
+    with pytest.raises(SinkError, match=r"does not exist\. Try: run the topology"):
+        read_sink(spark, tmp_path / "none")
+    write(tmp_path / "sink" / "_downspout" / "staging" / "x.parquet", a=[1])
+    with pytest.raises(SinkError, match="holds no data files"):
+        read_sink(spark, tmp_path / "sink")
+
+
+def test_finishing_equals_aggregating_everything(spark: SparkSession) -> None:
+    """However rows are cut into partial aggregates, finished they equal the aggregates of all rows."""
+    chance = random.Random(7)
+    rows = pd.DataFrame(
+        {"key": [chance.choice("abc") for _ in range(300)], "x": [chance.randrange(-50, 50) for _ in range(300)]}
+    )
+    rows["piece"] = [chance.randrange(9) for _ in range(300)]
+
+    def aggregate(by: list[str]) -> pd.DataFrame:
+        return rows.groupby(by).agg(n=("x", "size"), s=("x", "sum"), low=("x", "min"), high=("x", "max")).reset_index()
+
+    partials = aggregate(["piece", "key"]).drop(columns="piece")
+    frame = spark.createDataFrame(partials.to_dict("records"))
+    finished = finish_aggregates(frame, ["key"], {"n": "sum", "s": "sum", "low": "min", "high": "max"})
+    found = [row.asDict() for row in finished.orderBy("key").collect()]
+    assert found == aggregate(["key"]).to_dict("records")
+
+
+def test_finishing_keeps_nothing_apart_from_null(spark: SparkSession) -> None:
+    """A key whose partial results are all null, as the delay of cancelled flights, stays null and is not lost."""
+    frame = spark.createDataFrame([("a", None), ("a", None), ("b", 2)], "key string, most int")
+    found = finish_aggregates(frame, ["key"], {"most": "max"}).orderBy("key").collect()
+    assert [tuple(row) for row in found] == [("a", None), ("b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [({"n": "avg"}, r"avg\(n\) cannot finish"), ({"m": "sum"}, "have no column m. Try: one of key, n")],
+)
+def test_finishing_refuses(spark: SparkSession, columns: dict[str, str], said: str) -> None:
+    """A function that does not finish partial results, or a column that is not there, is refused by name."""
+    frame = spark.createDataFrame([("a", 1)], "key string, n int")
+    with pytest.raises(ConfigError, match=said):
+        finish_aggregates(frame, ["key"], columns)
+
+
+def test_word_counts_are_finished(spark: SparkSession, tmp_path: Path) -> None:
+    """The counts of the Spark twin equal Python's Counter over all words, however they were split into files."""
+    words = ("to be or not to be that is the question " * 3).split()
+    for number, piece in enumerate(_fours(words)):
+        counts = Counter(piece)
+        write(
+            tmp_path / "word_counts" / f"part-{number}.parquet",
+            word=list(counts), count=list(counts.values()),
+        )  # fmt: skip
+    assert word_count_spark.run(spark, tmp_path) == Counter(words)
+
+
+def _fours(words: list[str]) -> list[list[str]]:
+    return [words[start : start + 4] for start in range(0, len(words), 4)]
