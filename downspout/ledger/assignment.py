@@ -141,17 +141,17 @@ def id_prefix(epoch: int, topic_id: str, partition: int) -> str:
 
 
 def split_id(message_id: object) -> tuple[str, int] | None:
-    """Return the prefix and the offset of a message id; None where it is not one of ours.
+    """Return the prefix (without its last slash) and the offset of a message id; None where it is not one of ours.
 
     >>> split_id("3/6jPMvg1sQ2uJmzGz1yRHQw/0/17")
-    ('3/6jPMvg1sQ2uJmzGz1yRHQw/0/', 17)
+    ('3/6jPMvg1sQ2uJmzGz1yRHQw/0', 17)
     >>> split_id("from elsewhere") is None
     True
     """
     if not isinstance(message_id, str):
         return None
-    prefix, slash, offset = message_id.rpartition("/")
+    prefix, _, offset = message_id.rpartition("/")
     try:
-        return prefix + slash, int(offset)
+        return prefix, int(offset)
     except ValueError:
         return None

@@ -33,7 +33,10 @@ from sortedcontainers import SortedDict, SortedSet
 from downspout.ledger.ranges import Ranges
 from downspout.ledger.retries import Backoff
 
-__all__ = ["PartitionLedger", "Trouble"]
+__all__ = ["NEVER", "PartitionLedger", "Trouble"]
+
+NEVER = 1 << 62
+"""A time that does not come."""
 
 
 @dataclass(slots=True)
@@ -180,6 +183,15 @@ class PartitionLedger:
             self._reschedule(offset, trouble, now)
         return trouble
 
+    def postpone(self, offset: int, until: int) -> None:
+        """Let the retry of ``offset`` wait until then (:data:`NEVER`: it is settled in another way). O(log f)."""
+        trouble = self._troubled.get(offset)
+        if trouble is not None and trouble.emitted_at is None:
+            self._ready.discard(offset)
+            trouble.ready_at = until
+            if until != NEVER:
+                heappush(self._schedule, (until, offset))
+
     def resolve(self, offset: int) -> bool:
         """Take ``offset`` as done without an ack: filtered, dead-lettered. False: it was done before."""
         if offset >= self.next:
@@ -316,15 +328,13 @@ class PartitionLedger:
         return offset < self.base or offset in self._done
 
     def done_beyond(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges that are done above ``offset``, in order: what the commit's metadata should
-        tell."""
+        """Yield the ranges that are done above ``offset``, in order: what a commit's metadata should tell."""
         for start, end in self._done:
             if end > offset:
                 yield max(start, offset), end
 
     def failures_from(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield (offset, failed attempts) at and above ``offset``, in order, of this and of earlier
-        owners."""
+        """Yield (offset, failed attempts) from ``offset`` on, in order, of this and of earlier owners."""
         yield from ((o, t.failures) for o, t in self._troubled.items() if o >= offset and t.failures)
         # History lies above all that was seen, so the order holds.
         yield from sorted((o, n) for o, n in self._history.items() if o >= offset)

@@ -1,0 +1,78 @@
+"""Bounded runs: "the end as of now", and whether it is reached by the whole group."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from downspout.errors import BrokerError
+from downspout.kafka.port import ConsumerPort, TopicPartition
+from downspout.kafka.spout_state import Partition
+
+__all__ = ["Bounds", "missing_topics", "no_topic"]
+
+ASK_MS = 500
+"""How often the group's commits for partitions of other members are asked for."""
+
+
+def missing_topics(consumer: ConsumerPort, topics: Iterable[str]) -> list[str]:
+    """Return the topics that do not exist."""
+    return [topic for topic in topics if not consumer.partitions_for(topic)]
+
+
+def no_topic(topic: str, bootstrap: str) -> BrokerError:
+    """Return the error for a topic that a bounded run needs and that does not exist."""
+    return BrokerError(
+        f"topic {topic} does not exist on {bootstrap}",
+        cure=f"`downspout kafka create {topic}`, or look at the spelling",
+    )
+
+
+class Bounds:
+    """The offsets at which a bounded run ends.
+
+    Args:
+        ends: the end of each partition of the topics, as of the start.
+    """
+
+    def __init__(self, ends: Mapping[TopicPartition, int]) -> None:
+        self._ends = dict(ends)
+        self._open = set(self._ends)
+        """Partitions whose commit is not known to have reached the end."""
+        self._asked_at = -ASK_MS
+
+    @classmethod
+    def of(cls, consumer: ConsumerPort, topics: Collection[str]) -> Bounds:
+        """Take the ends as of now."""
+        partitions = [TopicPartition(t, p) for t in topics for p in sorted(consumer.partitions_for(t))]
+        return cls(consumer.end_offsets(partitions) if partitions else {})
+
+    def add(self, consumer: ConsumerPort, partitions: Collection[TopicPartition]) -> None:
+        """Bound partitions that were not known at the start (topics by pattern): their end is as of now."""
+        if new := [tp for tp in partitions if tp not in self._ends]:
+            ends = consumer.end_offsets(new)
+            self._ends.update(ends)
+            self._open |= ends.keys()
+
+    def stop(self, tp: TopicPartition) -> int | None:
+        """Return the offset at which a partition ends."""
+        return self._ends.get(tp)
+
+    def reached(self, consumer: ConsumerPort, parts: Mapping[TopicPartition, Partition], now: int) -> bool:
+        """Return whether the commits of the group have reached all ends.
+
+        Ours are known; those of other members are asked for, now and then.
+
+        Raises:
+            KafkaError: the broker did not answer.
+        """
+        for tp in list(self._open):
+            part = parts.get(tp)
+            if part is not None and part.commit is not None and part.commit[0] >= self._ends[tp]:
+                self._open.discard(tp)
+        others = self._open - parts.keys()
+        if others and now - self._asked_at >= ASK_MS:
+            self._asked_at = now
+            for tp, commit in consumer.committed(others).items():
+                if commit is not None and commit.offset >= self._ends[tp]:
+                    self._open.discard(tp)
+        return not self._open

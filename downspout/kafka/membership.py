@@ -1,0 +1,295 @@
+"""Which partitions are ours, and where each starts: facts from the listener, acted on by the spout's own thread.
+
+The race that shapes this file: kafka-python calls a listener in the middle of our ``poll``, on its own thread, where
+asking the broker anything raises and waiting would deadlock. So the listener writes down what happened, and pauses what is new, so
+that nothing of it is read before it is known where to start. When ``poll`` has returned, the spout calls
+:meth:`Membership.settle`, which may ask the broker. If the broker does not answer, the partitions stay paused, and
+the next call asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from downspout.errors import DataLossError
+from downspout.kafka.emit import tuple_maker
+from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
+from downspout.kafka.spout_state import Figures, Partition
+from downspout.ledger.assignment import Assignment, Fact
+from downspout.ledger.metadata import NOTHING, Progress, decode
+from downspout.ledger.offsets import PartitionLedger
+from downspout.ledger.retries import Backoff
+from downspout.ledger.start import Start, start_at
+
+__all__ = ["Identity", "Listener", "Membership"]
+
+Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who commits: goes into the metadata of each commit."""
+
+    topology_id: str
+    task: int
+
+
+class Listener:
+    """Writes rebalance callbacks down. Called on the client's thread while the spout's own thread waits in ``poll``."""
+
+    def __init__(self, consumer: ConsumerPort) -> None:
+        self._consumer = consumer
+        self._known: Collection[TopicPartition] = ()
+        self.facts: deque[Fact[TopicPartition]] = deque()
+
+    def expect(self, known: Collection[TopicPartition]) -> None:
+        """Before a poll: what need not be paused if it is assigned, because it only stays or returns."""
+        self._known = known
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Note it, and let nothing new be read before its start is decided."""
+        self._consumer.pause([tp for tp in partitions if tp not in self._known])
+        self.facts.append(Fact("assigned", frozenset(partitions)))
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Note it."""
+        self.facts.append(Fact("revoked", frozenset(partitions)))
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Note it."""
+        self.facts.append(Fact("lost", frozenset(partitions)))
+
+
+class Membership:
+    """The partitions of one consumer.
+
+    Args:
+        consumer: subscribed with :attr:`listener`.
+        settings: those of the scope ``kafka``.
+        identity: who we are.
+        figures: where lost offsets are counted.
+        log: where warnings go.
+    """
+
+    def __init__(
+        self,
+        consumer: ConsumerPort,
+        settings: Mapping[str, Any],
+        identity: Identity,
+        figures: Figures,
+        log: logging.Logger,
+    ) -> None:
+        self.listener = Listener(consumer)
+        self.parts: dict[TopicPartition, Partition] = {}
+        """What is ours, started and verified: only these are read and committed."""
+        self.by_key: dict[str, Partition] = {}
+        """Where acks and fails go: those of :attr:`parts`, and those set aside."""
+        self._consumer = consumer
+        self._settings = settings
+        self._identity = identity
+        self._figures = figures
+        self._log = log
+        self._assignment: Assignment[TopicPartition] = Assignment()
+        self._aside: dict[TopicPartition, Partition] = {}
+        self._unstarted: set[TopicPartition] = set()
+        self._unverified: set[TopicPartition] = set()
+        self._backoff = Backoff(
+            settings["retry_initial_ms"], settings["retry_delay_ms"], settings["retry_delay_ms_max"]
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether an assignment has arrived and all of it has started."""
+        return self._assignment.settled and not self._unstarted and not self._unverified
+
+    def expect(self) -> None:
+        """To be called before each poll."""
+        self.listener.expect(self.parts.keys() | self._aside.keys())
+
+    def fold(self) -> bool:
+        """Take what the listener has written down; return whether anything changed hands. Asks nobody."""
+        facts: list[Fact[TopicPartition]] = []
+        while self.listener.facts:
+            facts.append(self.listener.facts.popleft())
+        if not facts:
+            return False
+        changes = self._assignment.fold(facts)
+        for tp in changes.forgotten:
+            self._forget(tp)
+        for tp in self._assignment.aside:
+            if tp in self.parts:
+                self._aside[tp] = self.parts.pop(tp)
+        for tp in changes.gained:
+            # It may have been ours before, and lost and won again within one poll: that is a new epoch.
+            self._forget(tp)
+            self._unstarted.add(tp)
+        self._unverified |= changes.returned & self._aside.keys()
+        self._unstarted |= changes.returned - self._aside.keys()
+        self._unstarted &= set(self._assignment.owned)
+        self._unverified &= set(self._assignment.owned)
+        return True
+
+    def settle(self) -> set[TopicPartition]:
+        """Start what is new and take back what has returned; return what was started.
+
+        Raises:
+            KafkaError: the broker did not answer; call again.
+            DataLossError: records that were not processed are gone, and ``kafka.on_data_loss`` says ``fail``.
+        """
+        if not self._unstarted and not self._unverified:
+            return set()
+        committed = self._consumer.committed(self._unstarted | self._unverified)
+        for tp in list(self._unverified):
+            self._take_back(tp, committed.get(tp))
+        started = set(self._unstarted)
+        if started:
+            self._start_all(committed)
+        return started
+
+    def check_log(self) -> None:
+        """The broker says that an offset is out of range: find the partitions, and go by ``kafka.on_data_loss``.
+
+        Raises:
+            KafkaError: the broker did not answer.
+            DataLossError: as in :meth:`settle`.
+        """
+        begins = self._consumer.beginning_offsets(self.parts.keys())
+        ends = self._consumer.end_offsets(self.parts.keys())
+        for tp, part in list(self.parts.items()):
+            if part.reading < begins[tp]:
+                self._skip_lost(part.ledger, part.place, begins[tp], ends[tp])
+                part.drop_waiting_below(part.ledger.next)
+                for offset in [o for o in part.setbacks if part.ledger.is_done(o)]:
+                    part.forget(offset)
+                part.sought = None
+                part.seek(self._consumer, max(begins[tp], part.ledger.next))
+            elif part.reading > ends[tp]:
+                self._restart_truncated(part, begins[tp], ends[tp])
+
+    # --- inside ---
+
+    def _forget(self, tp: TopicPartition) -> None:
+        for holder in (self.parts, self._aside):
+            if (part := holder.pop(tp, None)) is not None:
+                self.by_key.pop(part.key, None)
+        self._unstarted.discard(tp)
+        self._unverified.discard(tp)
+
+    def _take_back(self, tp: TopicPartition, committed: OffsetAndMetadata | None) -> None:
+        """A partition has returned: it goes on, unless somebody else has committed for it meanwhile."""
+        part = self._aside[tp]
+        self._unverified.discard(tp)
+        told = None if committed is None else (committed.offset, committed.metadata)
+        if told == part.commit:
+            self.parts[tp] = self._aside.pop(tp)
+            part.drop_waiting(self._consumer)
+            part.seek(self._consumer, part.reading)
+            self._consumer.resume([tp])
+            return
+        self._forget(tp)
+        self._assignment.renew(tp)
+        self._consumer.pause([tp])
+        self._unstarted.add(tp)
+
+    def _start_all(self, committed: Committed) -> None:
+        fresh = sorted(self._unstarted)
+        begins = self._consumer.beginning_offsets(fresh)
+        ends = self._consumer.end_offsets(fresh)
+        times: Mapping[TopicPartition, int | None] = {}
+        if self._settings["start"].endswith("TIMESTAMP"):
+            times = self._consumer.offsets_for_times(dict.fromkeys(fresh, self._settings["start_timestamp_ms"] or 0))
+        topic_ids = {topic: self._consumer.topic_id(topic) for topic in {tp.topic for tp in fresh}}
+        for tp in fresh:
+            commit = committed.get(tp)
+            topic_id = topic_ids[tp.topic]
+            told = NOTHING if commit is None else decode(commit.offset, commit.metadata, topic_id=topic_id)
+            where = self._where(tp, commit, told, begins[tp], ends[tp], times.get(tp))
+            self._start(tp, topic_id, where, commit)
+
+    def _where(
+        self,
+        tp: TopicPartition,
+        commit: OffsetAndMetadata | None,
+        told: Progress,
+        begin: int,
+        end: int,
+        at_time: int | None,
+    ) -> PartitionLedger:
+        """Return the ledger that the partition starts with: section 5's table, and what the commit's metadata tells."""
+        ours = told.topology_id == self._identity.topology_id
+        start = start_at(self._settings["start"], committed=commit is not None, by_this_topology=ours)
+        if start is not Start.COMMITTED or commit is None:
+            places = {Start.BEGINNING: begin, Start.END: end, Start.TIMESTAMP: end if at_time is None else at_time}
+            return PartitionLedger(places[start], self._backoff)
+        if commit.offset > end:
+            return PartitionLedger(self._truncated(tp, commit.offset, begin, end), self._backoff)
+        ledger = PartitionLedger(commit.offset, self._backoff, told.done, told.failures)
+        if commit.offset < begin:
+            self._skip_lost(ledger, lambda offset: _place(tp, offset), begin, end)
+        return ledger
+
+    def _start(
+        self, tp: TopicPartition, topic_id: str, ledger: PartitionLedger, commit: OffsetAndMetadata | None
+    ) -> None:
+        settings = self._settings
+        part = Partition(
+            tp=tp,
+            topic_id=topic_id,
+            epoch=self._assignment.epoch(tp),
+            ledger=ledger,
+            make=tuple_maker(settings["fields"], settings["key_format"], settings["value_format"], topic_id),
+            reading=ledger.next,
+            commit=None if commit is None else (commit.offset, commit.metadata),
+        )
+        self.parts[tp] = part
+        self.by_key[part.key] = part
+        self._unstarted.discard(tp)
+        part.seek(self._consumer, part.reading)
+        self._consumer.resume([tp])
+
+    def _skip_lost(self, ledger: PartitionLedger, place: Any, begin: int, end: int) -> None:
+        """The log begins at ``begin`` now: go on from there or from the end, or give up."""
+        policy = self._settings["on_data_loss"]
+        base = ledger.base
+        lost = ledger.skip_to(end if policy == "latest" else begin)
+        if not lost:
+            return
+        if policy == "fail":
+            raise DataLossError(
+                f"{place(base)}: {lost} records up to offset {begin} were not processed and are gone from Kafka",
+                cure="kafka.on_data_loss=earliest goes on with what is left (retention may be too short)",
+            )
+        self._figures.lost += lost
+        self._log.warning("%s: %d records are lost; goes on at %d", place(base), lost, ledger.next)
+
+    def _truncated(self, tp: TopicPartition, reading: int, begin: int, end: int) -> int:
+        """The log ends below what was read: it was truncated, or the topic was created again."""
+        policy = self._settings["on_data_loss"]
+        if policy == "fail":
+            raise DataLossError(
+                f"{_place(tp, reading)}: the log ends at {end}: it was truncated, or the topic was created again",
+                cure="kafka.on_data_loss=earliest reads it from its beginning",
+            )
+        self._figures.lost += reading - end
+        start = begin if policy == "earliest" else end
+        self._log.warning("%s: the log ends at %d; goes on at %d", _place(tp, reading), end, start)
+        return start
+
+    def _restart_truncated(self, part: Partition, begin: int, end: int) -> None:
+        start = self._truncated(part.tp, part.reading, begin, end)
+        tp, commit = part.tp, part.commit
+        self._forget(tp)
+        self._assignment.renew(tp)
+        told = None if commit is None else OffsetAndMetadata(commit[0], commit[1], -1)
+        topic_id = self._consumer.topic_id(tp.topic)
+        self._start(tp, topic_id, PartitionLedger(start, self._backoff), told)
+
+
+def _place(tp: TopicPartition, offset: int) -> str:
+    from downspout.errors import coordinates
+
+    return coordinates(tp.topic, tp.partition, offset)

@@ -1,0 +1,92 @@
+"""Which of the client's errors pass by themselves, and what to do meanwhile: count, warn once, back off.
+
+Nothing here waits: after an error the work is not tried again before a time that grows with each error in a row.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kafka import errors
+
+from downspout.errors import BrokerError
+from downspout.kafka.spout_state import Figures
+from downspout.ledger.retries import Backoff
+
+__all__ = ["Patience"]
+
+MEMBERSHIP = (
+    errors.CommitFailedError,
+    errors.RebalanceInProgressError,
+    errors.IllegalGenerationError,
+    errors.UnknownMemberIdError,
+    errors.MemberIdRequiredError,
+)
+"""The group goes on without us at the moment. The next poll joins again, and then tells what is ours."""
+
+
+class Patience:
+    """Takes the client's errors for one kind of work.
+
+    Args:
+        work: what is being done, for messages: ``"poll"``.
+        bootstrap: the brokers, for messages.
+        figures: where errors are counted.
+        log: where warnings go.
+        warn_ms: an error of one kind is warned about once in this time.
+    """
+
+    def __init__(self, work: str, bootstrap: str, figures: Figures, log: logging.Logger, warn_ms: int = 30_000) -> None:
+        self._work = work
+        self._bootstrap = bootstrap
+        self._figures = figures
+        self._log = log
+        self._warn_ms = warn_ms
+        self._warned: dict[str, int] = {}
+        self._in_a_row = 0
+        self._not_before = 0
+        self._backoff = Backoff(initial_ms=50, delay_ms=50, delay_ms_max=2_000)
+
+    def waits(self, now: int) -> bool:
+        """Return whether it is too early for the next try."""
+        return now < self._not_before
+
+    def succeeded(self) -> None:
+        """Forget the errors in a row."""
+        self._in_a_row = 0
+        self._not_before = 0
+
+    def bear(self, error: Exception, now: int) -> None:
+        """Count an error that may pass, and back off.
+
+        Raises:
+            BrokerError: it does not pass.
+        """
+        if isinstance(error, errors.FencedInstanceIdError):
+            raise BrokerError(
+                f"another process is the same member of the group now ({self._work})",
+                cure="give each process that runs this topology its own --member N",
+            ) from error
+        if not (getattr(error, "retriable", False) or isinstance(error, MEMBERSHIP)):
+            raise BrokerError(
+                f"{self._bootstrap}: {self._work} failed: {describe(error)}",
+                cure="look at the broker's log and at the rights of this client",
+            ) from error
+        self._figures.errors += 1
+        self._in_a_row += 1
+        self._not_before = now + self._backoff.delay(self._in_a_row)
+        kind = type(error).__name__
+        if now - self._warned.get(kind, -self._warn_ms) >= self._warn_ms:
+            self._warned[kind] = now
+            self._log.warning("%s: %s failed, goes on trying: %s", self._bootstrap, self._work, describe(error))
+
+
+def describe(error: BaseException) -> str:
+    """Return class and message of an error.
+
+    >>> describe(ValueError("no")), describe(KeyError())
+    ('ValueError: no', 'KeyError')
+    """
+    text = str(error)
+    name = type(error).__name__
+    return text if text.startswith(name) else f"{name}: {text}" if text else name

@@ -1,0 +1,176 @@
+"""What the spout keeps: per partition, in counters, and when what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from downspout.component import Failure
+from downspout.errors import coordinates
+from downspout.kafka.port import ConsumerPort, Record, TopicPartition
+from downspout.ledger.assignment import id_prefix
+from downspout.ledger.offsets import PartitionLedger
+
+__all__ = ["Figures", "Partition", "Setback", "Timer"]
+
+
+@dataclass(slots=True)
+class Figures:
+    """Counters of a spout's life; the names are in ``downspout.metrics``."""
+
+    records: int = 0
+    acked: int = 0
+    failed: int = 0
+    timeouts: int = 0
+    retries: int = 0
+    dead_lettered: int = 0
+    filtered: int = 0
+    compacted: int = 0
+    lost: int = 0
+    skipped: int = 0
+    stale: int = 0
+    errors: int = 0
+
+
+@dataclass(slots=True)
+class Setback:
+    """When a record failed first and last (ms since the epoch), and why, where that is known."""
+
+    first_ms: int
+    last_ms: int
+    failure: Failure | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Partition:
+    """One partition that is ours, during one epoch.
+
+    Attributes:
+        tp: which.
+        topic_id: Kafka's id of the topic.
+        epoch: of the assignment.
+        ledger: what happened to its records.
+        make: makes a tuple's values of a record.
+        reading: the next offset to read, as far as this spout has asked for.
+        stop: bounded run: nothing at or beyond it is emitted or committed.
+        waiting: records that were polled and not yet looked at, from index ``at`` on.
+        sought: the retry that the reader was sent back to, until records come from there.
+        commit: offset and metadata that the broker has from us.
+        setbacks: by offset, of records that failed and are not resolved.
+        condemned: offsets that will not be tried again: they go to the dead-letter topic.
+        held: records of ``setbacks`` in their last try, and of ``condemned``, as far as there is room.
+    """
+
+    tp: TopicPartition
+    topic_id: str
+    epoch: int
+    ledger: PartitionLedger
+    make: Callable[[Record], list[Any]]
+    reading: int
+    stop: int | None = None
+    waiting: Sequence[Record] = ()
+    at: int = 0
+    sought: int | None = None
+    commit: tuple[int, str] | None = None
+    setbacks: dict[int, Setback] = field(default_factory=dict)
+    condemned: set[int] = field(default_factory=set)
+    held: dict[int, Record] = field(default_factory=dict)
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        self.prefix = id_prefix(self.epoch, self.topic_id, self.tp.partition)
+
+    @property
+    def key(self) -> str:
+        """What message ids of this partition and epoch are found by."""
+        return self.prefix[:-1]
+
+    def place(self, offset: int | None = None) -> str:
+        """Name the partition, or a record in it, for messages."""
+        return coordinates(self.tp.topic, self.tp.partition, offset)
+
+    def accept(self, records: Sequence[Record]) -> int:
+        """Take what a poll brought; return how many records it resolved as compacted (see :meth:`close_gap`)."""
+        compacted = self.close_gap(records[0].offset)
+        self.reading = records[-1].offset + 1
+        if self.stop is not None and self.reading > self.stop:
+            records = [record for record in records if record.offset < self.stop]
+        self.waiting, self.at = records, 0
+        return compacted
+
+    def close_gap(self, first: int) -> int:
+        """After a seek to a retry, the log's first record is at ``first``: what waits below it is not there any more."""
+        compacted = 0
+        if self.sought is not None:
+            compacted = self.ledger.gone(self.sought, first)
+            for offset in [o for o in self.setbacks if self.ledger.is_done(o)]:
+                self.forget(offset)
+            self.sought = None
+        return compacted
+
+    def drop_waiting(self, consumer: ConsumerPort) -> None:
+        """Put unread records back: they will be read again."""
+        if self.at < len(self.waiting):
+            self.seek(consumer, self.waiting[self.at].offset)
+        self.waiting, self.at = (), 0
+
+    def drop_waiting_below(self, offset: int) -> None:
+        """Skip waiting records that a commit has covered."""
+        while self.at < len(self.waiting) and self.waiting[self.at].offset < offset:
+            self.at += 1
+
+    @property
+    def has_waiting(self) -> bool:
+        """Return whether records wait to be looked at."""
+        return self.at < len(self.waiting)
+
+    def seek(self, consumer: ConsumerPort, offset: int) -> None:
+        """Read on from ``offset``."""
+        consumer.seek(self.tp, offset)
+        self.reading = offset
+
+    def forget(self, offset: int) -> None:
+        """Drop what was kept about the failures of a record that is resolved."""
+        self.setbacks.pop(offset, None)
+        self.condemned.discard(offset)
+        self.held.pop(offset, None)
+
+    def commit_point(self, consumer: ConsumerPort) -> int:
+        """Return the offset to commit now."""
+        position = None if self.has_waiting else consumer.position(self.tp)
+        point = self.ledger.commit_point(position)
+        return point if self.stop is None else max(self.ledger.base, min(point, self.stop))
+
+    def read_to_end(self, consumer: ConsumerPort) -> bool:
+        """Bounded run: return whether all below the stop was read and emitted, retries included."""
+        if self.stop is None or self.has_waiting or self.ledger.failed or self.condemned:
+            return False
+        return self.ledger.next >= self.stop or consumer.position(self.tp) >= self.stop
+
+
+class Timer:
+    """Something that is due every ``period_ms``, first after ``period_ms + delay_ms``.
+
+    >>> timer = Timer(30_000, delay_ms=500, now=0)
+    >>> timer.due(30_499), timer.due(30_500)
+    (False, True)
+    >>> timer.restart(30_500); timer.due(60_499), timer.due(60_500)
+    (False, True)
+    """
+
+    def __init__(self, period_ms: int, now: int, delay_ms: int = 0) -> None:
+        self._period = period_ms
+        self._at = now + period_ms + delay_ms
+
+    def due(self, now: int) -> bool:
+        """Return whether the time has come."""
+        return now >= self._at
+
+    def restart(self, now: int) -> None:
+        """Wait one more period from now."""
+        self._at = now + self._period
+
+    def expedite(self) -> None:
+        """Be due at once."""
+        self._at = 0

@@ -1,0 +1,64 @@
+"""The one table of figures: what a component counts and measures, under which name and in which unit.
+
+The live view, the summary of a run and the documentation derive from it, and so will exporters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["METRICS", "Metric"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table.
+
+    Attributes:
+        name: as in a component's ``report()``.
+        kind: ``"counter"`` (only grows) or ``"gauge"``.
+        unit: what one of it is.
+        help: one sentence.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    help: str
+
+
+# fmt: off   (one row, one line: it reads as a table)
+_TABLE = (
+    # --- KafkaSpout ---
+    Metric("records", "counter", "tuples", "Tuples emitted, retries included."),
+    Metric("acked", "counter", "tuples", "Tuples whose tree was processed."),
+    Metric("failed", "counter", "attempts", "Attempts that failed; timeouts are counted apart."),
+    Metric("timeouts", "counter", "attempts", "Attempts that timed out."),
+    Metric("retries", "counter", "tuples", "Tuples emitted again."),
+    Metric("dead_lettered", "counter", "records", "Records written to the dead-letter topic."),
+    Metric("filtered", "counter", "records", "Records with a null value, resolved without a tuple."),
+    Metric("compacted", "counter", "records", "Failed records that the log's cleaner removed before their retry."),
+    Metric("lost", "counter", "offsets", "Offsets that were gone from Kafka before they were processed."),
+    Metric(
+        "skipped",
+        "counter",
+        "records",
+        "Records fetched that were done or out already: refetched, or done by an earlier owner.",
+    ),
+    Metric(
+        "stale",
+        "counter",
+        "ids",
+        "Acks and fails of an earlier assignment or of something unknown; they change nothing.",
+    ),
+    Metric("errors", "counter", "errors", "Errors of the client that were retried."),
+    Metric("lag", "gauge", "records", "Offsets between the commit point and the end of the log as of the last fetch."),
+    Metric("in_flight", "gauge", "tuples", "Tuples that are out."),
+    Metric("retry_waiting", "gauge", "records", "Failed records that wait for their retry."),
+    Metric("committed", "gauge", "offsets", "Sum of the committed offsets of the partitions owned."),
+    Metric("partitions", "gauge", "partitions", "Partitions owned."),
+    Metric("oldest_pending_s", "gauge", "seconds", "Age of the record that holds a commit back, where it is out."),
+)
+# fmt: on
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE}

@@ -1,0 +1,582 @@
+"""KafkaSpout: records of a consumer group as tuples, resumed where it left off, each processed at least once.
+
+One call of :meth:`KafkaSpout.next_tuple` is one turn of the loop:
+
+    rebalance work → dead letters → commit → poll → emit
+
+It follows Apache Storm's ``storm-kafka-client``. What happened to each record is kept in ``downspout.ledger``; this file
+connects it with Storm's callbacks on one side and with the consumer port (``downspout.kafka.port``) on the other.
+
+* The commit is the next offset to read: the lowest that is not done. What is done beyond it travels in the commit's
+  metadata, so neither a restart nor a rebalance repeats it.
+* A failed record is read again: the consumer seeks back to the lowest one whose back-off is over.
+* Before a planned hand-over the spout drains: it polls nothing, waits some calls for acks, commits, and only then
+  lets the consumer give its partitions up.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import streamparse
+from kafka import errors
+from streamparse.dsl.spout import ShellSpoutSpec
+
+from downspout import config as configuration
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.component import Failure
+from downspout.errors import BrokerError, ConfigError
+from downspout.kafka import committing
+from downspout.kafka.bounds import Bounds, missing_topics, no_topic
+from downspout.kafka.deadletter import DeadLetters
+from downspout.kafka.emit import check_fields
+from downspout.kafka.giving_up import GivingUp
+from downspout.kafka.membership import Identity, Membership
+from downspout.kafka.patience import Patience, describe
+from downspout.kafka.port import ConsumerPort, cluster_for
+from downspout.kafka.spout_state import Figures, Partition, Setback, Timer
+
+FIRST_COMMIT_DELAY_MS = 500
+"""The reference's first commit comes this much later than one period."""
+BUSY_POLL_MS = 10
+"""Longest wait in a poll while tuples are out: their acks come on this thread."""
+UNATTENDED_MS = 1_000
+"""After so long without ``next_tuple`` (max spout pending is reached), acks and fails look at the timers."""
+ALIVE_MS = 60_000
+"""After so long without a poll, one with all partitions paused keeps the membership (the client allows 300 s)."""
+
+
+class KafkaSpout(streamparse.Spout):
+    """Emits the records of Kafka topics; see ``downspout settings`` for what can be set (``kafka.…``).
+
+    >>> spec = KafkaSpout.spec(topics=["orders"], fields=["key", "value", "origin"])
+    >>> spec.outputs["default"].output_fields
+    ['key', 'value', 'origin']
+    """
+
+    outputs: ClassVar[list[str]] = list(configuration.SETTINGS["kafka.fields"].default)
+    settings_scopes: ClassVar[tuple[str, ...]] = ("kafka",)
+    clock: Clock = SYSTEM_CLOCK
+
+    @classmethod
+    def spec(
+        cls, name: str | None = None, par: int | None = None, config: dict[str, Any] | None = None, **settings: Any
+    ) -> ShellSpoutSpec:
+        """Put the spout into a topology.
+
+        Args:
+            name: default: the name of the topology's attribute.
+            par: how many tasks; each is a member of the consumer group.
+            config: Storm's settings for this component, and ours by their whole names.
+            settings: ours without ``kafka.``: ``topics=["orders"], start="LATEST"``.
+
+        Raises:
+            ConfigError: a setting is unknown, malformed or out of range.
+        """
+        given = {**(config or {}), **configuration.component_config("kafka", settings)}
+        fields = configuration.parse_scope(given, "kafka", "spec")["fields"]
+        check_fields(fields)
+        return ShellSpoutSpec(
+            cls,
+            command="streamparse_run",
+            script=f"{cls.__module__}.{cls.__name__}",
+            name=name,
+            par=par,
+            config=given,
+            outputs=list(fields),
+        )
+
+    # --- life cycle ---
+
+    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Read the settings and look at the topics; the group is joined by the first poll.
+
+        Raises:
+            ConfigError: the settings make no sense.
+            BrokerError: no broker answers, or a bounded run lacks a topic.
+        """
+        self._log = self.logger or logging.getLogger(__name__)
+        self._settings = settings = configuration.parse_scope(storm_conf, "kafka")
+        _check(settings)
+        self._group = settings["group"] or storm_conf.get("topology.name") or "downspout"
+        self._bounded = storm_conf.get("run.until") == "end"
+        self._timeout_ms = _message_timeout_ms(storm_conf)
+        self._identity = Identity(
+            str(storm_conf.get("storm.id") or storm_conf.get("topology.name") or ""), int(context.get("taskid") or 0)
+        )
+        self._instance = _instance_id(storm_conf, context)
+        self._figures = Figures()
+        self._cluster = cluster_for(settings["bootstrap"])
+        topic = settings["dead_letter_topic"].format(group=self._group)
+        letters = DeadLetters(self._cluster, topic) if topic else None
+        self._giving_up = GivingUp(letters, self._figures, self._log)
+        self._poll_patience = self._new_patience("poll")
+        self._commit_patience = self._new_patience("commit")
+        self._commit_timer = Timer(settings["commit_period_ms"], self._now(), FIRST_COMMIT_DELAY_MS)
+        self._turns: deque[Partition] = deque()
+        self._consumer: ConsumerPort | None = None
+        self._bounds: Bounds | None = None
+        self._ended = False
+        self._active = True
+        self._drain_until: int | None = None
+        self._next_at = self._poll_at = self._now()
+        self._join()
+
+    def activate(self) -> None:
+        """Go on after ``deactivate``, joining the group again if it was left."""
+        self._active = True
+        if self._consumer is None:
+            self._join()
+
+    def deactivate(self) -> None:
+        """Commit. Once nothing is out (acks are still taken), commit again and leave the group."""
+        self._active = False
+        self._put_back()
+        self._commit(self._now())
+        self._leave_if_idle()
+
+    def close(self) -> None:
+        """Commit what is done and leave the group."""
+        if self._consumer is not None:
+            self._put_back()
+            self._leave()
+        self._giving_up.close()
+
+    # --- the loop ---
+
+    def next_tuple(self) -> None:
+        """One turn: rebalance work, dead letters, commit, poll, emit. Never waits longer than one poll.
+
+        Raises:
+            RecordError: a record failed for good, and there is no dead-letter topic.
+            DataLossError: records that were not processed are gone (``kafka.on_data_loss=fail``).
+            BrokerError: Kafka says no, and will go on saying it.
+        """
+        if not self._active or self._consumer is None:
+            return
+        now = self._next_at = self._now()
+        self._settle(now)
+        self._giving_up.write(self._now, self._is_ours)
+        if self._drains(now):
+            return
+        if self._commit_timer.due(now) or self._finished():
+            self._commit(now)
+        if not self._turns:
+            self._poll(now)
+        self._emit_waiting(now)
+
+    def _settle(self, now: int) -> None:
+        """Act on what the rebalance listener has written down."""
+        membership, consumer = self._membership, self._need_consumer()
+        self._catch_up()
+        if membership.settled or self._poll_patience.waits(now):
+            return
+        try:
+            started = membership.settle()
+            if self._bounds is not None and started:
+                self._bounds.add(consumer, started)
+        except errors.KafkaError as error:
+            self._poll_patience.bear(error, now)
+            return
+        for tp in started:
+            self._membership.parts[tp].stop = self._bounds.stop(tp) if self._bounds else None
+        if started:
+            # A start that is not committed would be decided again after a crash: under LATEST that loses records.
+            self._commit_timer.expedite()
+
+    def _catch_up(self) -> None:
+        """Learn what has changed hands since the last poll. What that poll brought was dropped, so read it again."""
+        if not self._membership.fold():
+            return
+        self._turns.clear()
+        consumer = self._need_consumer()
+        for part in self._membership.parts.values():
+            part.drop_waiting(consumer)
+            part.seek(consumer, part.reading)
+
+    def _drains(self, now: int) -> bool:
+        """Before a planned hand-over: return whether this call should do nothing but wait for acks."""
+        if not self._need_consumer().rejoin_pending():
+            self._drain_until = None
+            return False
+        if self._drain_until is None:
+            self._drain_until = now + self._settings["drain_ms_max"]
+            self._put_back()
+        if now >= self._drain_until:
+            # Drained, or out of time: what is not acked goes to the next owner. The polls to come complete the join.
+            return False
+        if any(part.ledger.in_flight for part in self._membership.parts.values()):
+            return True
+        if self._commit(now):
+            self._drain_until = now
+            return False
+        return True
+
+    def _commit(self, now: int) -> bool:
+        """Commit what has changed; return whether the broker has it all."""
+        if self._consumer is None or self._commit_patience.waits(now):
+            return False
+        self._commit_timer.restart(now)
+        self._catch_up()
+        try:
+            committing.commit(self._consumer, self._membership.parts.values(), self._identity)
+        except errors.KafkaError as error:
+            self._commit_patience.bear(error, now)
+            self._commit_timer.expedite()
+            return False
+        self._commit_patience.succeeded()
+        return True
+
+    def _poll(self, now: int) -> None:
+        """Read on, from the lowest retry that is ready where there is one; partitions at their limit are paused."""
+        if self._poll_patience.waits(now):
+            return
+        consumer, parts = self._need_consumer(), self._membership.parts
+        resting = [tp for tp, part in parts.items() if not self._aim(part, now)]
+        busy = any(part.ledger.in_flight for part in parts.values())
+        timeout = min(self._settings["poll_timeout_ms"], BUSY_POLL_MS if busy else 5_000)
+        self._membership.expect()
+        consumer.pause(resting)
+        try:
+            batches = consumer.poll(timeout, self._settings["poll_records_max"])
+        except errors.OffsetOutOfRangeError:
+            self._look_at_log(now)
+            return
+        except errors.NoOffsetForPartitionError:
+            batches = {}  # the client has no start for what is new, and needs none: the next turn decides it
+        except errors.KafkaError as error:
+            self._poll_patience.bear(error, now)
+            return
+        finally:
+            mine = consumer.assignment()
+            consumer.resume([tp for tp in resting if tp in mine and tp in parts])
+            self._poll_at = now
+        self._poll_patience.succeeded()
+        if not self._membership.listener.facts:
+            for tp, part in parts.items():
+                if tp in batches or part.sought is not None:
+                    self._accept(part, batches.get(tp, ()))
+
+    def _accept(self, part: Partition, records: Any) -> None:
+        if records:
+            self._figures.compacted += part.accept(records)
+            if part.has_waiting:
+                self._turns.append(part)
+        elif part.sought is not None and (position := self._need_consumer().position(part.tp)) > part.sought:
+            # Nothing but markers or emptied batches there: the reader has gone past it.
+            self._figures.compacted += part.close_gap(position)
+            part.reading = position
+
+    def _aim(self, part: Partition, now: int) -> bool:
+        """Send the reader back to a retry that is ready; return whether the partition should be polled."""
+        if not part.ledger.may_poll(self._settings["uncommitted_max"], now):
+            return False
+        retry = part.ledger.earliest_ready_retry(now)
+        if retry is not None:
+            if part.sought != retry:
+                part.sought = retry
+            if part.reading != retry:
+                part.seek(self._need_consumer(), retry)
+        elif part.ledger.next - part.reading > self._settings["poll_records_max"]:
+            # Back from a retry, and all from here on was read before: no need to read it again.
+            part.seek(self._need_consumer(), part.ledger.next)
+        return retry is not None or part.stop is None or part.reading < part.stop
+
+    def _look_at_log(self, now: int) -> None:
+        try:
+            self._membership.check_log()
+        except errors.KafkaError as error:
+            self._poll_patience.bear(error, now)
+
+    def _emit_waiting(self, now: int) -> None:
+        """Emit what was polled; partitions take turns, so that a busy one cannot starve the others."""
+        turns = self._turns
+        left = self._settings["emits_per_next_max"]
+        while left > 0 and turns:
+            part = turns.popleft()
+            left -= self._emit_some(part, -(-left // (len(turns) + 1)), now)
+            if part.has_waiting:
+                turns.append(part)
+
+    def _emit_some(self, part: Partition, most: int, now: int) -> int:
+        """Look at the records of one partition until ``most`` were emitted or none waits; return how many were."""
+        figures, ledger, emit, make, prefix = self._figures, part.ledger, self.emit, part.make, part.prefix
+        emit_null = self._settings["emit_null"]
+        records, at, end = part.waiting, part.at, len(part.waiting)
+        seen = ledger.next
+        sent = 0
+        while at < end and sent < most:
+            record = records[at]
+            at += 1
+            part.at = at
+            offset = record.offset
+            if offset < seen and not self._try_again(part, record, now):
+                continue
+            if record.value is None and not emit_null:
+                figures.filtered += ledger.resolve(offset)
+                continue
+            if not ledger.emit(offset, now):
+                figures.skipped += 1
+                continue
+            try:
+                values = make(record)
+            except Exception as error:  # whatever a format raises is this record's failure
+                self._unreadable(part, record, error, now)
+                continue
+            # In flight before it leaves: without ackers the ack comes inside emit.
+            sent += 1
+            emit(values, tup_id=prefix + str(offset))
+        figures.records += sent
+        return sent
+
+    def _try_again(self, part: Partition, record: Any, now: int) -> bool:
+        """A record comes a second time; return whether it is a retry to emit."""
+        offset = record.offset
+        if offset in part.condemned:
+            self._giving_up.bring(part, record, now)
+            return False
+        trouble = part.ledger.trouble(offset)
+        if trouble is None or trouble.emitted_at is not None or trouble.ready_at > now:
+            self._figures.skipped += 1
+            return False
+        last_try = trouble.failures >= self._settings["retries_max"]
+        if last_try or trouble.timeouts >= self._settings["timeouts_max"] - 1:
+            self._giving_up.hold(part, record)
+        self._figures.retries += 1
+        return True
+
+    def _unreadable(self, part: Partition, record: Any, error: Exception, now: int) -> None:
+        """The key or value is not in its format: trying again cannot help, so it is given up at once."""
+        failure = Failure("exception", component=self.component_name or "", error=describe(error))
+        part.ledger.fail(record.offset, now)
+        self._figures.failed += 1
+        self._set_back(part, record.offset, failure)
+        self._giving_up.hold(part, record)
+        self._giving_up.condemn(part, record.offset)
+
+    # --- what Storm calls ---
+
+    def ack(self, tup_id: str) -> None:
+        """Take an ack. Unknown, double and late ones change nothing."""
+        try:
+            key, _, offset_text = tup_id.rpartition("/")
+            part = self._membership.by_key[key]
+            offset = int(offset_text)
+        except (KeyError, ValueError, AttributeError):
+            self._figures.stale += 1
+            return
+        if not part.ledger.ack(offset):
+            self._figures.stale += 1
+            return
+        self._figures.acked += 1
+        if part.setbacks:
+            self._giving_up.let_go(part, offset)
+        self._between_turns()
+
+    def fail(self, tup_id: str) -> None:
+        """Take a fail of unknown reason: its age tells whether it is a timeout."""
+        self.fail_with(tup_id, None)
+
+    def fail_with(self, tup_id: str, failure: Failure | None) -> None:
+        """Take a fail, with its reason where the engine knows it; a timeout counts no attempt."""
+        key, _, offset_text = str(tup_id).rpartition("/")
+        part = self._membership.by_key.get(key)
+        offset = int(offset_text) if part is not None and offset_text.isdecimal() else -1
+        emitted_at = part.ledger.emitted_at(offset) if part is not None else None
+        if part is None or emitted_at is None:
+            self._figures.stale += 1
+            return
+        now = self._now()
+        timed_out = now - emitted_at >= self._timeout_ms if failure is None else failure.kind == "timeout"
+        trouble = (part.ledger.timeout if timed_out else part.ledger.fail)(offset, now)
+        if trouble is None:
+            return
+        self._figures.timeouts += timed_out
+        self._figures.failed += not timed_out
+        self._set_back(part, offset, failure or (Failure("timeout") if timed_out else Failure("fail")))
+        if trouble.failures > self._settings["retries_max"] or trouble.timeouts >= self._settings["timeouts_max"]:
+            self._giving_up.condemn(part, offset)
+        self._between_turns()
+
+    def _set_back(self, part: Partition, offset: int, failure: Failure) -> None:
+        now_ms = int(self.clock.wall() * 1000)
+        setback = part.setbacks.setdefault(offset, Setback(now_ms, now_ms))
+        setback.last_ms = now_ms
+        setback.failure = failure
+
+    def _between_turns(self) -> None:
+        """Storm does not call ``next_tuple`` while it has enough, or after ``deactivate``; but time passes."""
+        if not self._active:
+            self._leave_if_idle()
+            return
+        now = self._now()
+        if now - self._next_at < UNATTENDED_MS:
+            return
+        if self._commit_timer.due(now):
+            self._commit(now)
+        if now - self._poll_at >= ALIVE_MS and self._consumer is not None:
+            self._stay_alive(now)
+
+    def _stay_alive(self, now: int) -> None:
+        """Poll with everything paused: nothing comes, but the group sees that we are there."""
+        consumer = self._need_consumer()
+        self._poll_at = now
+        self._membership.expect()
+        resting = [tp for tp in consumer.assignment() if tp not in consumer.paused()]
+        consumer.pause(resting)
+        try:
+            consumer.poll(0, 1)
+        except errors.KafkaError as error:
+            self._poll_patience.bear(error, now)
+        finally:
+            consumer.resume([tp for tp in resting if tp in consumer.assignment()])
+
+    # --- what the engine asks ---
+
+    def exhausted(self) -> bool:
+        """Bounded run: return whether all of our partitions is emitted; acks may be outstanding."""
+        if not self._bounded or self._consumer is None:
+            return self._ended
+        consumer, membership = self._consumer, self._membership
+        return membership.settled and all(part.read_to_end(consumer) for part in membership.parts.values())
+
+    def end_reached(self) -> bool:
+        """Bounded run: return whether the group has committed up to the end of all partitions of the topics."""
+        if not self._ended and self._bounds is not None and self._consumer is not None:
+            now = self._now()
+            try:
+                self._ended = self._bounds.reached(self._consumer, self._membership.parts, now)
+            except errors.KafkaError as error:
+                self._poll_patience.bear(error, now)
+        return self._ended
+
+    def report(self) -> Mapping[str, float]:
+        """Return figures for the live view; ``downspout.metrics`` explains them."""
+        figures = {name: float(getattr(self._figures, name)) for name in Figures.__slots__}
+        parts = list(self._membership.parts.values())
+        now = self._now()
+        points = [part.ledger.commit_point() for part in parts]
+        ages = [
+            now - at for part, p in zip(parts, points, strict=True) if (at := part.ledger.emitted_at(p)) is not None
+        ]
+        return figures | {
+            "lag": sum(max(0, (self._end(part) or point) - point) for part, point in zip(parts, points, strict=True)),
+            "in_flight": sum(part.ledger.in_flight for part in parts),
+            "retry_waiting": sum(part.ledger.failed for part in parts),
+            "committed": sum(part.commit[0] for part in parts if part.commit is not None),
+            "partitions": len(parts),
+            "oldest_pending_s": max(ages, default=0) / 1000,
+        }
+
+    # --- inside ---
+
+    def _join(self) -> None:
+        """Make a consumer and subscribe; the first poll joins the group."""
+        settings, topics = self._settings, self._settings["topics"] or []
+        client = {"auto_offset_reset": "none", "session_timeout_ms": settings["session_timeout_ms"]}
+        try:
+            consumer = self._cluster.consumer(
+                group=self._group, instance_id=self._instance, client={**settings["client"], **client}
+            )
+            missing = missing_topics(consumer, topics)
+            if missing and self._bounded:
+                raise no_topic(missing[0], settings["bootstrap"])
+            if self._bounded and self._bounds is None:
+                self._bounds = Bounds.of(consumer, topics)
+        except errors.KafkaError as error:
+            raise BrokerError(
+                f"{settings['bootstrap']}: cannot read: {describe(error)}",
+                cure="start the broker, or set kafka.bootstrap",
+            ) from error
+        for topic in missing:
+            self._log.warning("topic %s does not exist on %s; waits for it", topic, settings["bootstrap"])
+        self._membership = Membership(consumer, settings, self._identity, self._figures, self._log)
+        if topics:
+            consumer.subscribe(topics, self._membership.listener)
+        else:
+            consumer.subscribe_pattern(settings["pattern"], self._membership.listener)
+        self._consumer = consumer
+
+    def _leave_if_idle(self) -> None:
+        if self._consumer is not None and not any(p.ledger.in_flight for p in self._membership.parts.values()):
+            self._leave()
+
+    def _leave(self) -> None:
+        """Commit and leave the group: others get the partitions at once."""
+        self._commit(self._now())
+        self.end_reached()
+        consumer, self._consumer = self._need_consumer(), None
+        try:
+            consumer.close(leave_group=True)
+        except errors.KafkaError as error:
+            self._log.warning("leaving group %s failed: %s", self._group, describe(error))
+
+    def _put_back(self) -> None:
+        """Drop what was polled and not emitted; it will be read again, by us or by another member."""
+        self._turns.clear()
+        if self._consumer is not None:
+            self._catch_up()
+            for part in self._membership.parts.values():
+                part.drop_waiting(self._consumer)
+
+    def _finished(self) -> bool:
+        """Bounded run: return whether all is acked, so that there is no need to wait for the timer."""
+        parts = self._membership.parts.values()
+        return (
+            self._bounded
+            and any(part.commit is None or part.commit[0] < (part.stop or 0) for part in parts)
+            and not any(part.ledger.pending for part in parts)
+            and self.exhausted()
+        )
+
+    def _end(self, part: Partition) -> int | None:
+        if self._consumer is None or part.tp not in self._consumer.assignment():
+            return None
+        return self._consumer.highwater(part.tp)
+
+    def _is_ours(self, part: Partition) -> bool:
+        return self._membership.parts.get(part.tp) is part
+
+    def _need_consumer(self) -> ConsumerPort:
+        assert self._consumer is not None
+        return self._consumer
+
+    def _new_patience(self, work: str) -> Patience:
+        return Patience(work, self._settings["bootstrap"], self._figures, self._log)
+
+    def _now(self) -> int:
+        return int(self.clock.monotonic() * 1000)
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    """Raise a ConfigError where settings contradict each other."""
+    check_fields(settings["fields"])
+    if bool(settings["topics"]) == bool(settings["pattern"]):
+        raise ConfigError("exactly one of kafka.topics and kafka.pattern must be set", cure='topics=["orders"]')
+    if settings["start"].endswith("TIMESTAMP") and settings["start_timestamp_ms"] is None:
+        raise ConfigError(f"kafka.start is {settings['start']}, but there is no time", cure="kafka.start_timestamp_ms")
+    for name in ("enable_auto_commit", "group_id", "group_instance_id", "bootstrap_servers"):
+        if name in settings["client"]:
+            raise ConfigError(f"kafka.client.{name} cannot be set: the spout decides it", cure="remove it")
+
+
+def _message_timeout_ms(conf: Mapping[str, Any]) -> float:
+    if conf.get("topology.enable.message.timeouts") is False:
+        return float("inf")
+    return float(conf.get("topology.message.timeout.secs") or 30) * 1000
+
+
+def _instance_id(conf: Mapping[str, Any], context: Mapping[str, Any]) -> str:
+    """Return the static member's name: the same after a restart, another for each task and process."""
+    component = str(context.get("componentid") or "spout")
+    tasks = sorted(int(task) for task, name in (context.get("task->component") or {}).items() if name == component)
+    task = int(context.get("taskid") or 0)
+    index = tasks.index(task) if task in tasks else task
+    name = "-".join(
+        [str(conf.get("topology.name") or "topology"), component, str(index), str(conf.get("run.member") or 1)]
+    )
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-249:]

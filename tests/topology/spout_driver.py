@@ -1,0 +1,104 @@
+"""Drives a KafkaSpout by its methods, as Storm would, and notes what it emits."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from downspout.ledger.assignment import split_id
+from downspout.testing.fake_kafka import FakeKafka
+from spouts.kafka import KafkaSpout
+
+GROUP = "readers"
+TOPIC = "orders"
+
+
+class Driver:
+    """One task of a spout.
+
+    ``emitted`` holds (message id, values) in order; ``offsets`` the offsets of these.
+    """
+
+    def __init__(self, kafka: FakeKafka, member: int = 1, topology_id: str = "orders-1", **settings: Any) -> None:
+        self.kafka = kafka
+        self.emitted: list[tuple[str, list[Any]]] = []
+        self.spout = KafkaSpout(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
+        self.spout.clock = kafka.clock
+        self.spout.component_name = "reader"
+        self.spout.logger = logging.getLogger("tests.spout")
+        self.spout.emit = self._emit  # type: ignore[method-assign]
+        conf = {"topology.name": "shop", "storm.id": topology_id, "run.member": member, "kafka.group": GROUP}
+        conf |= {"kafka.topics": [TOPIC], "kafka.bootstrap": kafka.bootstrap, "kafka.fields": ["offset", "value"]}
+        for name, value in settings.items():
+            conf[name.replace("__", ".") if "__" in name else f"kafka.{name}"] = value
+        self.conf = {key: value for key, value in conf.items() if value is not None}
+        self.spout.initialize(self.conf, {"taskid": 3, "componentid": "reader", "task->component": {"3": "reader"}})
+        self.spout.activate()
+
+    def _emit(self, values: list[Any], tup_id: str, **_: Any) -> None:
+        self.emitted.append((tup_id, values))
+
+    def run(self, turns: int = 8) -> list[int]:
+        """Call ``next_tuple`` so often; return the offsets emitted meanwhile."""
+        before = len(self.emitted)
+        for _ in range(turns):
+            self.spout.next_tuple()
+        return [offset_of(tup_id) for tup_id, _ in self.emitted[before:]]
+
+    @property
+    def offsets(self) -> list[int]:
+        """Return the offsets emitted so far, in order."""
+        return [offset_of(tup_id) for tup_id, _ in self.emitted]
+
+    def last_id(self, offset: int, partition: int = 0) -> str:
+        """Return the message id under which an offset was last emitted."""
+        tail = f"/{partition}/{offset}"
+        return next(tup_id for tup_id, _ in reversed(self.emitted) if tup_id.endswith(tail))
+
+    def ack(self, offsets: Iterable[int], partition: int = 0) -> None:
+        """Ack the last emit of these offsets."""
+        for offset in offsets:
+            self.spout.ack(self.last_id(offset, partition))
+
+    def fail(self, offsets: Iterable[int], partition: int = 0) -> None:
+        """Fail the last emit of these offsets."""
+        for offset in offsets:
+            self.spout.fail(self.last_id(offset, partition))
+
+    def ack_all(self) -> None:
+        """Ack everything emitted; those that were acked before are double acks."""
+        for tup_id, _ in self.emitted:
+            self.spout.ack(tup_id)
+
+    def commit(self) -> None:
+        """Let the commit period pass and the spout take a turn."""
+        self.kafka.clock.sleep(31)
+        self.spout.next_tuple()
+
+    def committed(self, partition: int = 0) -> int | None:
+        """Return the group's commit."""
+        found = {tp.partition: meta.offset for tp, meta in self.kafka.committed(GROUP).items() if tp.topic == TOPIC}
+        return found.get(partition)
+
+    def crash(self) -> None:
+        """Die without a word, as ``kill -9`` does."""
+        self.spout._consumer.crash()
+
+    def figure(self, name: str) -> float:
+        """Return one figure of the report."""
+        return self.spout.report()[name]
+
+
+def offset_of(tup_id: str) -> int:
+    """Return the offset in a message id."""
+    parsed = split_id(tup_id)
+    assert parsed is not None
+    return parsed[1]
+
+
+def fill(kafka: FakeKafka, count: int, partition: int = 0, topic: str = TOPIC) -> None:
+    """Append records whose value is their number."""
+    for number in range(count):
+        kafka.produce(topic, str(number).encode(), partition=partition)
