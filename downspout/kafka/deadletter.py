@@ -272,4 +272,5 @@ def _number(value: object) -> int | None:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split()) if str(error) else type(error).__name__
+    name, text = type(error).__name__, " ".join(str(error).split())
+    return text if text.startswith(name) else f"{name}: {text}".rstrip(": ")

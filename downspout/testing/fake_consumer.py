@@ -68,7 +68,6 @@ class FakeConsumer:
         self._rejoin_needed = True
         self._prepared = False
         self._asked = False
-        self._last_poll = cluster.clock.monotonic()
         self._joined_topics: frozenset[str] | None = None
 
     # --- what to read ---
@@ -120,10 +119,8 @@ class FakeConsumer:
         self._not_in_listener("poll")
         self._cluster.faults.raise_next("poll")
         found: dict[TopicPartition, Sequence[Record]] = {}
-        if self._cluster.is_up:
-            if self._wanted is None or self._join():
-                found = self._fetch(max_records)
-            self._last_poll = self._cluster.clock.monotonic()
+        if self._cluster.is_up and (self._wanted is None or self._join()):
+            found = self._fetch(max_records)
         if not found:
             self._cluster.clock.sleep(timeout_ms / 1000)
         return found
@@ -300,10 +297,12 @@ class FakeConsumer:
 
     def _join(self) -> bool:
         """Bring the membership up to date inside a poll; return whether reading may go on."""
+        group, now = self._need_group(), self._cluster.clock.monotonic()
         self._heartbeat()
+        if self._member in group.members:
+            group.members[self._member].polled_at = now
         if not self._rejoin_needed:
             return True
-        group, now = self._need_group(), self._cluster.clock.monotonic()
         if not self._prepared:
             self._prepare_join()
         if not self._asked or self._member not in group.members:
@@ -343,7 +342,7 @@ class FakeConsumer:
         """Take the new assignment over (``_on_join_complete_async``)."""
         self._generation, self._state = group.generation, "stable"
         self._rejoin_needed = self._prepared = self._asked = False
-        group.members[self._member].silent_since = None
+        self._thaw()
         before, after = set(self._places), set(group.assignment[self._member])
         self._take(after)
         listener = self._listener_of()
@@ -361,9 +360,7 @@ class FakeConsumer:
         self._cluster.tick()
         if self._state != "stable" or self._group is None or not self._cluster.is_up:
             return
-        late = self._cluster.clock.monotonic() - self._last_poll > self._poll_interval_s
-        if late and self._member in self._group.members:
-            self._stop(leave_group=self._instance is None)
+        if self._instance is not None and self._polled_too_late(self._group):
             self._forget_membership()
             return
         self._thaw()
@@ -378,6 +375,10 @@ class FakeConsumer:
         changed = self._joined_topics is not None and self._joined_topics != self._need_wanted()()
         if changed or self._group.preparing:
             self._rejoin_needed = True
+
+    def _polled_too_late(self, group: Group) -> bool:
+        member = group.members.get(self._member)
+        return member is not None and self._cluster.clock.monotonic() - member.polled_at > self._poll_interval_s
 
     def _thaw(self) -> None:
         if self._group is not None and self._state == "stable" and self._member in self._group.members:

@@ -42,6 +42,7 @@ class Member:
         owned: what it said it owns when it joined (cooperative protocol).
         joined: whether it has joined the rebalance that is being prepared.
         silent_since: when its heartbeats stopped; None while they come.
+        polled_at: when it polled last; a client that does not poll for ``rebalance_s`` stops being a member by itself.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Member:
     owned: frozenset[TopicPartition] = frozenset()
     joined: bool = False
     silent_since: float | None = None
+    polled_at: float = 0.0
 
     def rank(self) -> tuple[bool, str, str]:
         """Static members come first, each kind in the order of its names, as in Kafka's assignors."""
@@ -113,7 +115,7 @@ class Group:
         else:
             member.topics, member.owned = facts["topics"], facts["owned"]
         self.prepare(now)
-        member.joined, member.silent_since = True, None
+        member.joined, member.silent_since, member.polled_at = True, None, now
         self._complete_if_all_joined(now)
         return member.id
 
@@ -135,6 +137,11 @@ class Group:
     def tick(self, now: float) -> None:
         """Notice what time and topics have changed: silent members, late joiners, other partitions."""
         for member in list(self.members.values()):
+            if member.silent_since is None and not member.joined and now - member.polled_at > member.rebalance_s:
+                if member.instance is None:
+                    self.leave(member.id, now)
+                    continue
+                member.silent_since = member.polled_at + member.rebalance_s
             if member.silent_since is not None and now - member.silent_since >= member.session_s:
                 self.leave(member.id, now)
         if self.members and not self.preparing and self._topics() != self._snapshot:

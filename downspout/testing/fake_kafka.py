@@ -341,6 +341,7 @@ class FakeKafka:
         now = self.clock.monotonic()
         for group in self._groups.values():
             for member in group.members.values():
+                member.polled_at = now
                 member.silent_since = None if member.silent_since is None else now
 
     def run_remote(self, operation: str, action: Callable[[], T]) -> T:

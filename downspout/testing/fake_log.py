@@ -178,7 +178,7 @@ def _record(
         "headers": kept,
         "serialized_key_size": -1 if key is None else len(key),
         "serialized_value_size": -1 if value is None else len(value),
-        "serialized_header_size": sum(len(name) + len(content) for name, content in kept),
+        "serialized_header_size": sum(len(name) + len(content or b"") for name, content in kept),
     }
     return ConsumerRecord(*(given.get(name) for name in ConsumerRecord._fields))
 

@@ -1,0 +1,75 @@
+"""The contract of the consumer port, on the fake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+pytest.register_assert_rewrite("tests.kafka.contract")
+
+from downspout.kafka.port import TopicPartition  # noqa: E402
+from downspout.testing import FakeKafka  # noqa: E402
+from downspout.testing.fake_log import Transaction  # noqa: E402
+from tests.kafka import contract  # noqa: E402
+
+
+class FakeStage:
+    """The fake needs no backstage: its own methods do it."""
+
+    def __init__(self, cluster: FakeKafka) -> None:
+        self.cluster = cluster
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Create a topic."""
+        self.cluster.create_topic(topic, partitions)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        self.cluster.delete_topic(topic)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Let a topic have more partitions."""
+        self.cluster.add_partitions(topic, total)
+
+    def delete_records(self, partition: TopicPartition, before: int) -> None:
+        """Move the start of a log."""
+        self.cluster.delete_records(partition.topic, partition.partition, before)
+
+    def transaction(self, partition: TopicPartition, values: Sequence[bytes]) -> Transaction:
+        """Begin a transaction and write these."""
+        opened = self.cluster.transaction()
+        for value in values:
+            opened.send(partition.topic, value, partition=partition.partition)
+        return opened
+
+    def wait(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        self.cluster.clock.sleep(seconds)
+
+
+@pytest.fixture
+def stage() -> Iterator[FakeStage]:
+    """A fresh cluster for each test."""
+    with FakeKafka("contract") as cluster:
+        yield FakeStage(cluster)
+
+
+class TestReading(contract.ReadingContract):
+    """On the fake."""
+
+
+class TestTopics(contract.TopicContract):
+    """On the fake."""
+
+
+class TestCommits(contract.CommitContract):
+    """On the fake."""
+
+
+class TestGroups(contract.GroupContract):
+    """On the fake."""
+
+
+class TestDeadLetters(contract.DeadLetterContract):
+    """On the fake."""

@@ -1,0 +1,123 @@
+"""Dead letters beyond the contract: what goes wrong, and what strangers write."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka import errors
+
+from downspout.component import Failure
+from downspout.errors import BrokerError
+from downspout.kafka.deadletter import PREFIX, DeadLetters, parse_dead_letter, read_dead_letters
+from downspout.kafka.port import Record
+from downspout.testing import FakeKafka
+
+NAMES = ["topic", "partition", "offset", "attempts", "task", "exception.message", "first.failure.ms", "nonsense"]
+
+
+def _record(kafka: FakeKafka, **given: object) -> Record:
+    kafka.produce("orders", b"poison", **given)  # type: ignore[arg-type]
+    return kafka.records("orders")[-1]
+
+
+def _write(letters: DeadLetters, record: Record, failure: Failure | None = None) -> None:
+    letters.write(record, attempts=1, first_failure_ms=1, last_failure_ms=2, failure=failure)
+
+
+@pytest.mark.parametrize("operation", ["ensure_topic", "send", "flush"])
+def test_a_write_that_fails_claims_nothing(operation: str) -> None:
+    """Whatever step fails, the error names the topic and the record, and a later write works."""
+    with FakeKafka("dead") as kafka:
+        record, letters = _record(kafka), DeadLetters(kafka, "dead")
+        kafka.faults.fail_next(operation, errors.KafkaTimeoutError("gone"))
+        with pytest.raises(BrokerError, match=r"orders\[0\]@0: .* topic dead: KafkaTimeoutError: gone\. Try: "):
+            _write(letters, record)
+        assert not kafka.records("dead")
+        _write(letters, record)
+        assert len(kafka.records("dead")) == 1
+
+
+def test_a_topic_that_is_deleted_is_made_again() -> None:
+    """A dead-letter topic that vanishes fails one write and is created by the next."""
+    with FakeKafka("dead") as kafka:
+        record, letters = _record(kafka), DeadLetters(kafka, "dead")
+        _write(letters, record)
+        kafka.delete_topic("dead")
+        with pytest.raises(BrokerError):
+            _write(letters, record)
+        _write(letters, record)
+        assert len(kafka.records("dead")) == 1
+
+
+def test_a_letter_of_a_letter_tells_the_last_origin() -> None:
+    """A record that was a dead letter itself is told by its latest place, and keeps the older headers."""
+    with FakeKafka("dead") as kafka:
+        _write(DeadLetters(kafka, "first"), _record(kafka))
+        _write(DeadLetters(kafka, "second"), kafka.records("first")[0])
+        (letter,) = read_dead_letters(kafka, "second")
+        assert letter.topic == "first"
+        assert [value for name, value in letter.letter.headers if name == PREFIX + "topic"] == [b"orders", b"first"]
+
+
+def test_long_and_strange_errors_fit() -> None:
+    """Error texts are bounded, and text that is no valid Unicode is written all the same."""
+    with FakeKafka("dead") as kafka:
+        failure = Failure("exception", "parse", 1, f"ValueError: \ud800{'x' * 5000}", "y" * 50_000)
+        _write(DeadLetters(kafka, "dead"), _record(kafka), failure)
+        (letter,) = read_dead_letters(kafka, "dead")
+        assert letter.error is not None
+        assert letter.error.startswith("\\ud800xxx")
+        assert len(letter.error) < 1100
+        assert len(letter.stack or "") == 8000
+
+
+def test_a_topic_called_unknown_is_known() -> None:
+    """The word that stands for nothing in other headers is a topic's name where it stands for the topic."""
+    with FakeKafka("dead") as kafka:
+        kafka.produce("unknown", b"v")
+        _write(DeadLetters(kafka, "dead"), kafka.records("unknown")[0])
+        (letter,) = read_dead_letters(kafka, "dead")
+        assert letter.origin == ("unknown", "", 0, 0)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(NAMES).map(PREFIX.__add__) | st.text(max_size=5),
+            st.binary(max_size=30) | st.integers().map(lambda n: str(n).encode()) | st.none(),
+        ),
+        max_size=12,
+    )
+)
+def test_strangers_headers_never_crash_the_reader(headers: list[tuple[str, bytes]]) -> None:
+    """Whatever headers a record has, it is parsed: numbers are non-negative or None, and origins are whole or None."""
+    with FakeKafka("garbage") as kafka:
+        letter = parse_dead_letter(_record(kafka, headers=headers))
+        for number in (letter.partition, letter.offset, letter.attempts, letter.task, letter.first_failure_ms):
+            assert number is None or 0 <= number < 10**18
+        assert letter.origin is None or (letter.topic and letter.partition is not None)
+        assert len(letter.headers) == sum(not name.startswith(PREFIX) for name, _ in headers)
+
+
+def test_foreign_records_are_all_yielded() -> None:
+    """Records without an origin are no duplicates of each other."""
+    with FakeKafka("foreign") as kafka:
+        for _ in range(3):
+            kafka.produce("dead", b"v")
+        assert [letter.origin for letter in read_dead_letters(kafka, "dead")] == [None, None, None]
+
+
+def test_a_broker_that_goes_away_in_the_middle_is_an_error() -> None:
+    """A reader that gets nothing more though the log goes on gives up with the place, and never ends quietly."""
+    with FakeKafka("stuck") as kafka:
+        for _ in range(501):
+            kafka.produce("dead", b"v")
+        letters = read_dead_letters(kafka, "dead")
+        assert len(list(islice(letters, 500))) == 500
+        kafka.broker_down()
+        with pytest.raises(BrokerError, match=r"dead\[0\]@500: nothing comes, but the log ends at 501"):
+            next(letters)
