@@ -28,8 +28,10 @@ import pandas as pd
 from kafka.admin import KafkaAdminClient
 from rich.table import Table
 
+from downspout import jars
 from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import BrokerError, DownspoutError
+from downspout.kafka.embedded import EmbeddedKafka, default_directory
 from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition, cluster_for
 from downspout.local.engine import Engine
 from downspout.local.runner import run as run_topology
@@ -76,6 +78,7 @@ class Demo:
         self.options, self.screen = options, screen
         self.output = Output(options.output)
         self.nothing_new = True
+        self.broker_left = ""
 
     def run(self) -> int:
         """Do all steps; return the exit code."""
@@ -93,9 +96,29 @@ class Demo:
 
     @contextmanager
     def broker(self) -> Iterator[str]:
-        """Give the address of a broker; at the end stop it, unless it ran before."""
-        raise NotImplementedError
-        yield ""
+        """Give the address of a broker; at the end stop it, unless somebody else started it."""
+        self.screen.step(1, "Start Kafka")
+        with self.screen.busy("looking for the broker's jars, fetching them through Ivy where they are missing"):
+            jars.resolve("kafka", progress=lambda line: None)
+        kafka = EmbeddedKafka(default_directory())
+        running = kafka.status()
+        ours = running is None or demo_state.started_broker(running.pid)
+        if running is None:
+            with self.screen.busy("starting the broker"):
+                running = kafka.start()
+            demo_state.note_broker(running.pid)
+            self.screen.say(f"a broker of our own at {running.bootstrap}, its data in {kafka.directory}")
+        else:
+            self.screen.say(f"the broker at {running.bootstrap} runs already")
+        try:
+            yield running.bootstrap
+        finally:
+            if ours:
+                kafka.stop()
+                demo_state.note_broker(None)
+                self.broker_left = "Kafka is stopped again; its data stays."
+            else:
+                self.broker_left = "Kafka was running before, and goes on."
 
     # --- 2 ---
 
@@ -222,6 +245,7 @@ class Demo:
         say(f"{output}/report         the finished tables: {', '.join(TABLES)}")
         say(f"{output}/charts         {', '.join(CHARTS)}")
         say("")
+        say(self.broker_left)
         say("Next: downspout kafka start; downspout run topologies/word_count.py --until end")
         say("      downspout audit output/flights           the same question, asked of any topology")
         say("      read topologies/flight_delays.py and its twin topologies/flight_delays_spark.py")
