@@ -110,16 +110,12 @@ def attach(held: Held, tuple_id: str, root: Root) -> None:
         tree.pending += 1
 
 
-def ack(held: Held, tuple_id: str) -> bool:
-    """Settle a tuple; return whether it was there to settle."""
-    root = held.pop(tuple_id, None)
-    if root is None:
-        return False
+def settle(root: Root) -> None:
+    """Count an ack of a tuple that was just taken out of a Held map."""
     for tree in trees_of(root):
         tree.pending -= 1
         if not tree.pending:
             tree.forest.complete(tree)
-    return True
 
 
 def fail(held: Held, tuple_id: str, failure: Failure) -> bool:

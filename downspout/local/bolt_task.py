@@ -19,6 +19,7 @@ from downspout.local.world import TICK, UNTRACKED, World
 
 _READING = ("_run", "read_tuple", "read_command", "read_message", "is_tick", "is_heartbeat")
 _new = tuple.__new__
+_SEQUENCES = (list, tuple)  # written inline as list | tuple it would be made anew by each call
 
 
 class BoltTask(Task):
@@ -99,10 +100,12 @@ class BoltTask(Task):
 
     def _run_directly(self, count: int) -> int:
         """Process up to ``count`` tuples as pystorm's own ``_run`` would; return how many were taken."""
-        bolt, popleft, tup = self.instance, self.queue.popleft, None
+        bolt, popleft, pop, tup = self.instance, self.queue.popleft, self.held.pop, None
         process, ack = bolt.process, bolt.ack
         acks = not self.is_batching
-        done = 0
+        inline = self._acks_directly and self.world.observer is None
+        done = acked = 0
+        root: Any
         try:
             for _ in range(count):
                 tup = popleft()
@@ -110,14 +113,34 @@ class BoltTask(Task):
                 bolt._current_tups = [tup]
                 process(tup)
                 if acks and bolt.auto_ack:
-                    ack(tup)
+                    if not inline:
+                        ack(tup)
+                    elif type(root := pop(tup[0], None)) is Tree:  # acker.settle, without the call
+                        acked += 1
+                        root.pending -= 1
+                        if not root.pending:
+                            root.forest.complete(root)
+                    else:
+                        self._settle(tup[0], root)
             bolt._current_tups = []
         except Exception as error:
             self.executed += done
+            self.acked += acked
             self._crashed(error, tup)
         else:
             self.executed += done
+            self.acked += acked
         return done
+
+    def _settle(self, tuple_id: str, root: Any) -> None:
+        """Count an ack for the trees that ``held`` had under this id."""
+        if root is not None:
+            acker.settle(root)
+        elif not tuple_id.startswith(UNTRACKED):
+            return  # a tick, or settled before
+        self.acked += 1
+        if self.world.observer is not None:
+            self.world.observer.on_ack(self, tuple_id)
 
     def _run_message(self, tup: Any) -> None:
         """Feed one tuple as the message that Storm would send, for classes that read in their own way."""
@@ -154,7 +177,7 @@ class BoltTask(Task):
 
     def drain(self) -> None:
         """Ask the bolt to let go of what it holds: by ``drain``, or by processing its batches."""
-        if callable(drain := getattr(self.instance, "drain", None)):
+        if (drain := self.optional("drain")) is not None:
             self._guarded(drain)
         elif self.is_batching and self.instance._batches:
             self._guarded(self.instance.process_batches)
@@ -222,27 +245,12 @@ class BoltTask(Task):
 
 def make_ack(task: BoltTask) -> Callable[[Any], None]:
     """Return the function that acks a tuple or an id."""
-    pop, observer = task.held.pop, task.world.observer
+    pop, settle = task.held.pop, task._settle
 
     def ack(tup: Any) -> None:
         """Indicate that processing of a tuple has succeeded."""
         tuple_id = tup[0] if isinstance(tup, Tuple) else tup
-        root: Any = pop(tuple_id, None)
-        if root is None:
-            if not tuple_id.startswith(UNTRACKED):
-                return  # a tick, or settled before
-        elif type(root) is Tree:
-            root.pending -= 1
-            if not root.pending:
-                root.forest.complete(root)
-        else:
-            for tree in root:
-                tree.pending -= 1
-                if not tree.pending:
-                    tree.forest.complete(tree)
-        task.acked += 1
-        if observer is not None:
-            observer.on_ack(task, tuple_id)
+        settle(tuple_id, pop(tuple_id, None))
 
     return ack
 
@@ -258,7 +266,7 @@ def make_emit(task: BoltTask, bolt: Any, *, returns_ids: bool) -> Callable[..., 
     ) -> list[int] | None:
         """Emit a new tuple to a stream."""
         outlet = outlets.get(stream)
-        if outlet is None or not isinstance(tup, list | tuple) or len(tup) != outlet[2]:
+        if outlet is None or not isinstance(tup, _SEQUENCES) or len(tup) != outlet[2]:
             raise task.wrong_emit(outlet, stream, tup)
         stream_name, kind, _, targets, route, _, is_direct = outlet
         if anchors is None:
@@ -277,7 +285,7 @@ def make_emit(task: BoltTask, bolt: Any, *, returns_ids: bool) -> Callable[..., 
         elif targets is None:
             targets = route(values)
         task.emitted += 1
-        ids = []
+        ids: list[str] | None = None if observer is None else []
         for _, target_held, put in targets:
             if root is None:
                 tuple_id = next_untracked()
@@ -289,8 +297,9 @@ def make_emit(task: BoltTask, bolt: Any, *, returns_ids: bool) -> Callable[..., 
                 else:
                     acker.attach(target_held, tuple_id, root)
             put(_new(Tuple, (tuple_id, name, stream_name, task_id, values)))
-            ids.append(tuple_id)
-        if observer is not None:
+            if ids is not None:
+                ids.append(tuple_id)
+        if observer is not None and ids is not None:
             observer.on_emit(task, stream_name, values, ids)
         if need_task_ids and returns_ids:
             return [direct_task] if direct_task is not None else [target[0] for target in targets]

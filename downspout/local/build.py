@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import namedtuple
 from collections.abc import Mapping
 from typing import Any
@@ -61,8 +62,13 @@ def _outlet(
         if given.grouping == "direct":
             direct.update({target[0]: target for target in targets[reader.name]})
     fixed, route = combine(routes) if routes else ((), lambda values: ())
-    kind = namedtuple("Values", stream.fields)  # type: ignore[misc]
+    kind = namedtuple(_type_name(source, stream.name), stream.fields)  # type: ignore[misc]
     return Outlet(stream.name, kind, len(stream.fields), fixed, route, direct, stream.direct)
+
+
+def _type_name(source: str, stream: str) -> str:
+    """Return the name that pystorm gives to the values' namedtuple."""
+    return "".join(re.sub(r"\W|^(?=\d)", "_", part.title()) for part in (source, stream)) + "Tuple"
 
 
 def _context(graph: Graph, component: Component, task_id: int, names: Mapping[str, str]) -> dict[str, Any]:

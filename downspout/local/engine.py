@@ -30,7 +30,7 @@ from downspout.local import acker
 from downspout.local.bolt_task import BoltTask
 from downspout.local.build import build_tasks
 from downspout.local.graph import Graph
-from downspout.local.result import Counts, RunResult
+from downspout.local.result import RunResult, collect
 from downspout.local.spout_task import SpoutTask
 from downspout.local.task import Task
 from downspout.local.world import Observer, World
@@ -79,6 +79,7 @@ class Engine:
         observer: sees every emit, ack and fail (tests).
         created: called with each task before its component's ``initialize`` (tests).
         view: shows the run.
+        round_s: seconds to sleep after every round, so that time passes in a simulation.
     """
 
     def __init__(
@@ -92,12 +93,14 @@ class Engine:
         observer: Observer | None = None,
         created: Callable[[Task], None] | None = None,
         view: View | None = None,
+        round_s: float = 0.0,
     ) -> None:
         graph.check()
         self.graph = graph
         self.bounds = bounds or Bounds()
         self.clock = clock
         self.view = view
+        self._round_s = round_s
         ackers = _ackers(next(iter(confs.values()), {}))
         self.world = World(clock=clock, ackers=ackers > 0, observer=observer, created=created)
         self.tasks = build_tasks(graph, confs, self.world, rng or random.Random(), ackers)
@@ -208,6 +211,8 @@ class Engine:
         self._look_for_the_end(worked)
         if worked:
             self._idle_s = IDLE_S[0]
+            if self._round_s:
+                self.clock.sleep(self._round_s)
         elif self._reason is None:
             self._sleep()
 
@@ -372,39 +377,10 @@ class Engine:
                 with guard:
                     task.close()
 
-    def result(self, *, reports: bool = True) -> RunResult:
-        """Return the figures as of now; without ``reports``, components are not asked for theirs."""
-        components = {name: Counts() for name in self.graph.components}
-        for task in self.tasks:
-            counts = components[task.name]
-            counts.tasks += 1
-            for figure in ("emitted", "executed", "acked", "failed", "errors", "restarts"):
-                setattr(counts, figure, getattr(counts, figure) + getattr(task, figure))
-        latencies = self.world.latencies
-        return RunResult(
-            reason=self._reason or "running",
-            drained=self.in_flight == 0,
-            duration_s=self.clock.monotonic() - self.started,
-            components=components,
-            completed=self.done,
-            failed=sum(spout.failed for spout in self.spouts),
-            timeouts=sum(spout.timeouts for spout in self.spouts),
-            in_flight=self.in_flight,
-            latency_p50_ms=latencies.quantile_ms(0.5),
-            latency_p99_ms=latencies.quantile_ms(0.99),
-            errors=self.world.errors.summary(),
-            reports=self.reports() if reports else {},
-            metrics={task.place: task.metrics for task in self.tasks if task.metrics},
-        )
-
-    def reports(self) -> dict[str, dict[str, float]]:
-        """Return the components' own figures; those of several tasks are added."""
-        found: dict[str, dict[str, float]] = {}
-        for task in self.tasks:
-            for figure, value in task.report().items():
-                figures = found.setdefault(task.name, {})
-                figures[figure] = figures.get(figure, 0) + value
-        return found
+    def result(self) -> RunResult:
+        """Return the figures as of now."""
+        passed = self.clock.monotonic() - self.started
+        return collect(self.graph, self.tasks, self.world, reason=self._reason or "running", duration_s=passed)
 
 
 def _ackers(conf: Mapping[str, Any]) -> int:

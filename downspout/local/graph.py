@@ -172,18 +172,19 @@ def from_class(cls: Any, name: str) -> Graph:
         TopologyError: it holds what cannot run here (Java components, shell components, custom groupings), or is
             wired wrongly.
     """
-    components = {spec.name: _component(spec) for spec in cls.specs}
+    components = {spec.name: component_of(spec) for spec in cls.specs}
     graph = Graph(name, components, dict(cls.config))
     graph.check()
     return graph
 
 
-def _component(spec: Any) -> Component:
+def component_of(spec: Any) -> Component:
+    """Return the component that a streamparse spec describes; see :func:`from_class` for errors."""
     _refuse(spec)
     streams = {
         key: Stream(key, tuple(info.output_fields), bool(info.direct)) for key, info in (spec.outputs or {}).items()
     }
-    inputs = tuple(_input(spec.name, source, grouping) for source, grouping in spec.inputs.items())
+    inputs = tuple(_input(spec.name, source, grouping) for source, grouping in (spec.inputs or {}).items())
     config = spec.config if isinstance(spec.config, dict) else json.loads(spec.config or "{}")
     return Component(spec.name, spec.component_cls, _par(spec.par), config, streams, inputs)
 

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 
 from downspout.local.engine import Engine
-from downspout.local.result import RunResult
+from downspout.local.result import RunResult, counts_of
 
 TABLE_EVERY_S = 0.5
 LINE_EVERY_S = 5.0
@@ -130,7 +130,6 @@ class TableView:
         table = Table(title=engine.graph.name, caption=rates.line(), title_justify="left", caption_justify="left")
         for heading in ("component", "tasks", "emitted", "executed", "acked", "failed", "queue", "holds", "errors"):
             table.add_column(heading, justify="left" if heading == "component" else "right")
-        result = engine.result(reports=False)
         queues: dict[str, list[int]] = {}
         for bolt in engine.bolts:
             sums = queues.setdefault(bolt.name, [0, 0])
@@ -138,7 +137,7 @@ class TableView:
             sums[1] += len(bolt.held)
         for spout in engine.spouts:
             queues.setdefault(spout.name, [0, 0])[1] += len(spout.forest.open)
-        for name, counts in result.components.items():
+        for name, counts in counts_of(engine.graph, engine.tasks).items():
             figures = (counts.tasks, counts.emitted, counts.executed, counts.acked, counts.failed, *queues[name])
             table.add_row(name, *(f"{figure:,}" for figure in figures), f"{counts.errors:,}")
         return table
@@ -166,7 +165,7 @@ def summary(name: str, result: RunResult) -> str:
     lines.append(trees)
     for component, counts in result.components.items():
         line = f"  {component}: emitted {counts.emitted:,}"
-        if counts.executed or not counts.acked:
+        if component not in result.spouts:
             line += f", executed {counts.executed:,}"
         line += f", acked {counts.acked:,}, failed {counts.failed:,}"
         if counts.errors:

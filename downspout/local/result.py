@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from downspout.local.acker import Tree
-
-SAMPLES_MAX = 20_000
-
-
-class Latencies:
-    """How long complete trees took: all of the first SAMPLES_MAX, then every second one, every fourth, …"""
-
-    def __init__(self) -> None:
-        self._samples: list[float] = []
-        self._stride = 1
-
-    def add(self, completed: Sequence[Tree], now: Callable[[], float]) -> None:
-        """Take note of trees that are complete now."""
-        if not completed:
-            return
-        end = now()
-        self._samples.extend([end - tree.started for tree in completed[:: self._stride]])
-        while len(self._samples) > SAMPLES_MAX:
-            self._samples = self._samples[::2]
-            self._stride *= 2
-
-    def quantile_ms(self, q: float) -> float | None:
-        """Return a quantile in milliseconds; None without any complete tree. O(samples · log)."""
-        if not self._samples:
-            return None
-        ordered = sorted(self._samples)
-        return ordered[min(len(ordered) - 1, int(q * len(ordered)))] * 1000
+from downspout.local.graph import Graph
+from downspout.local.spout_task import SpoutTask
+from downspout.local.task import Task
+from downspout.local.world import World
 
 
 @dataclass
@@ -68,6 +44,7 @@ class RunResult:
         reports: the components' own figures, by component; those of several tasks are added.
         metrics: what components gave to ``report_metric``, by task.
         signal: the number of the signal that stopped the run.
+        spouts: the names of the spouts.
     """
 
     reason: str
@@ -84,7 +61,50 @@ class RunResult:
     reports: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     signal: int | None = None
+    spouts: Sequence[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
         return asdict(self)
+
+
+def counts_of(graph: Graph, tasks: Sequence[Task]) -> dict[str, Counts]:
+    """Return what each component did so far."""
+    components = {name: Counts() for name in graph.components}
+    for task in tasks:
+        counts = components[task.name]
+        counts.tasks += 1
+        for figure in ("emitted", "executed", "acked", "failed", "errors", "restarts"):
+            setattr(counts, figure, getattr(counts, figure) + getattr(task, figure))
+    return components
+
+
+def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, duration_s: float) -> RunResult:
+    """Return the figures of a run as of now."""
+    spouts = [task for task in tasks if isinstance(task, SpoutTask)]
+    in_flight = sum(len(spout.forest.open) for spout in spouts)
+    return RunResult(
+        reason=reason,
+        drained=in_flight == 0,
+        duration_s=duration_s,
+        components=counts_of(graph, tasks),
+        completed=sum(spout.acked + spout.untracked for spout in spouts),
+        failed=sum(spout.failed for spout in spouts),
+        timeouts=sum(spout.timeouts for spout in spouts),
+        in_flight=in_flight,
+        latency_p50_ms=world.latencies.quantile_ms(0.5),
+        latency_p99_ms=world.latencies.quantile_ms(0.99),
+        errors=world.errors.summary(),
+        reports=_reports(tasks),
+        metrics={task.place: task.metrics for task in tasks if task.metrics},
+        spouts=[component.name for component in graph.spouts],
+    )
+
+
+def _reports(tasks: Sequence[Task]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for task in tasks:
+        for figure, value in task.report().items():
+            figures = found.setdefault(task.name, {})
+            figures[figure] = figures.get(figure, 0) + value
+    return found

@@ -18,6 +18,7 @@ from downspout.local.world import World
 
 _READING = ("_run", "read_command", "read_message")
 _new = tuple.__new__
+_SEQUENCES = (list, tuple)  # written inline as list | tuple it would be made anew by each call
 
 
 class SpoutTask(Task):
@@ -73,6 +74,11 @@ class SpoutTask(Task):
         completed, forest.completed = forest.completed, []
         failed, forest.failed = forest.failed, []
         self.stamp = None
+        if (observer := self.world.observer) is not None:
+            for tree in completed:
+                observer.on_tree(self, tree.msg_id, None)
+            for tree, failure in failed:
+                observer.on_tree(self, tree.msg_id, failure)
         if self._direct and completed:
             try:
                 ack = self.instance.ack
@@ -132,7 +138,7 @@ def make_emit(task: SpoutTask) -> Callable[..., list[int] | None]:
     ) -> list[int] | None:
         """Emit a spout tuple."""
         outlet = outlets.get(stream)
-        if outlet is None or not isinstance(tup, list | tuple) or len(tup) != outlet[2]:
+        if outlet is None or not isinstance(tup, _SEQUENCES) or len(tup) != outlet[2]:
             raise task.wrong_emit(outlet, stream, tup)
         stream_name, kind, _, targets, route, _, is_direct = outlet
         values = _new(kind, tup)
@@ -143,7 +149,7 @@ def make_emit(task: SpoutTask) -> Callable[..., list[int] | None]:
         elif targets is None:
             targets = route(values)
         task.emitted += 1
-        ids = []
+        ids: list[str] | None = None if observer is None else []
         tree = None
         if tup_id is not None and world.ackers:
             if task.stamp is None:  # once per call of next_tuple, and not before it has waited for its records
@@ -157,8 +163,9 @@ def make_emit(task: SpoutTask) -> Callable[..., list[int] | None]:
                 target_held[tuple_id] = tree
                 tree.pending += 1
             put(_new(Tuple, (tuple_id, name, stream_name, task_id, values)))
-            ids.append(tuple_id)
-        if observer is not None:
+            if ids is not None:
+                ids.append(tuple_id)
+        if observer is not None and ids is not None:
             observer.on_emit(task, stream_name, values, ids)
         if tree is not None:
             forest.planted(tree)

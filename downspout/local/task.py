@@ -10,6 +10,7 @@ third of the time.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
 import threading
@@ -213,15 +214,32 @@ class Task:
             )
         return ()
 
+    def optional(self, name: str) -> Callable[[], Any] | None:
+        """Return one of the methods in ``downspout.component`` where the component has it.
+
+        A user's component may happen to have a method of that name that needs arguments: then it is not ours to call.
+        """
+        method: Callable[[], Any] | None = getattr(self.instance, name, None)
+        if not callable(method):
+            return None
+        try:
+            inspect.signature(method).bind()
+        except (TypeError, ValueError):
+            return None
+        return method
+
     def report(self) -> Mapping[str, float]:
         """Return the component's own figures, where it has any."""
-        report = getattr(self.instance, "report", None)
-        return dict(report()) if callable(report) else {}
+        report = self.optional("report")
+        figures = report() if report is not None else None
+        if not isinstance(figures, Mapping):
+            return {}
+        return {str(name): value for name, value in figures.items() if isinstance(value, int | float)}
 
     def close(self) -> None:
         """Call the component's ``close``, where it has one, and let go of its log file."""
         try:
-            if callable(close := getattr(self.instance, "close", None)):
+            if (close := self.optional("close")) is not None:
                 close()
         finally:
             self._drop_handlers()

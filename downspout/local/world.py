@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.local.result import Latencies
+from downspout.component import Failure
+from downspout.local.latencies import Latencies
 
 UNTRACKED = "u"
 """First letter of the ids of tuples that belong to no tree."""
@@ -29,6 +30,9 @@ class Observer(Protocol):
 
     def on_fail(self, task: Any, tuple_id: str) -> None:
         """A bolt failed a tuple, or raised on it."""
+
+    def on_tree(self, task: Any, msg_id: Any, failure: Failure | None) -> None:
+        """A spout is told that a tree is complete (``failure`` is None) or failed."""
 
 
 class ErrorLog:

@@ -8,10 +8,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from downspout.testing.clock import VirtualClock as VirtualClock
     from downspout.testing.fake_kafka import FakeKafka as FakeKafka
+    from downspout.testing.harness import Crash as Crash
+    from downspout.testing.harness import Fail as Fail
+    from downspout.testing.harness import Lose as Lose
+    from downspout.testing.harness import On as On
+    from downspout.testing.harness import run_bolt as run_bolt
+    from downspout.testing.harness import run_topology as run_topology
 
 _HOMES = {
+    "Crash": "downspout.testing.harness",
+    "Fail": "downspout.testing.harness",
     "FakeKafka": "downspout.testing.fake_kafka",
+    "Lose": "downspout.testing.harness",
+    "On": "downspout.testing.harness",
     "VirtualClock": "downspout.testing.clock",
+    "run_bolt": "downspout.testing.harness",
+    "run_topology": "downspout.testing.harness",
 }
 """Public name → module. Imported on first use, so that pytest, which loads our plugin everywhere, stays fast."""
 

@@ -1,0 +1,361 @@
+"""Run a topology, or one bolt, inside a test: in virtual time, with rows instead of spouts and failures as data.
+
+    def test_counts():
+        result = run_topology(WordCount, spouts={"word_spout": [["dog"], ["cat"], ["dog"]]})
+        assert result.emitted("count_bolt")[-1] == ("dog", 2)
+
+Nothing is mocked: components are built, wired and driven by the engine that ``downspout run`` uses. The same
+seed gives the same run, tuple by tuple.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import streamparse
+from streamparse.dsl.component import ComponentSpec
+
+from downspout.clock import Clock
+from downspout.component import Failure
+from downspout.errors import TopologyError
+from downspout.local.bolt_task import BoltTask
+from downspout.local.engine import Bounds, Engine
+from downspout.local.graph import Component, Graph, Input, Stream, component_of, from_class, nearest
+from downspout.local.result import Counts, RunResult
+from downspout.local.settings import reads, resolve
+from downspout.testing.clock import VirtualClock
+
+ROUND_S = 0.001
+"""Virtual seconds that a round of the engine takes, so that time passes in a busy run too."""
+VIRTUAL_S_MAX = 3600.0
+"""Virtual seconds after which a run that should have ended by itself is given up."""
+REPLAYS_MAX = 10
+"""How often rows that stand for a spout are emitted again after a fail."""
+
+Row = Sequence[Any] | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong with the ``nth`` tuple (from 1, over all tasks) that a bolt is given."""
+
+    component: str
+    nth: int
+
+
+class Fail(Fault):
+    """The bolt fails the tuple instead of processing it."""
+
+
+class Crash(Fault):
+    """The bolt raises instead of processing the tuple."""
+
+
+class Lose(Fault):
+    """The bolt neither processes nor acks the tuple, so its tree times out."""
+
+
+@dataclass(frozen=True)
+class On:
+    """A row for a stream other than ``default``."""
+
+    stream: str
+    values: Row
+
+
+class StubSpout(streamparse.Spout):
+    """Emits given rows in order, each with an id, and again when they fail."""
+
+    outputs: ClassVar[list[str]] = []
+
+    def load(self, rows: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
+        """Take the rows, as (stream, values)."""
+        self.rows = rows
+        self._waiting = deque(range(len(rows)))
+        self._replays: dict[int, int] = {}
+        self._open = 0
+        self.given_up: list[tuple[Any, ...]] = []
+
+    def next_tuple(self) -> None:
+        """Emit the next row."""
+        if self._waiting:
+            index = self._waiting.popleft()
+            self._open += 1
+            stream, values = self.rows[index]
+            self.emit(list(values), tup_id=str(index), stream=stream)
+
+    def ack(self, tup_id: str) -> None:
+        """Be done with a row."""
+        self._open -= 1
+
+    def fail(self, tup_id: str) -> None:
+        """Emit a row again, unless that was done too often."""
+        index = int(tup_id)
+        self._open -= 1
+        self._replays[index] = self._replays.get(index, 0) + 1
+        if self._replays[index] > REPLAYS_MAX:
+            self.given_up.append(self.rows[index][1])
+        else:
+            self._waiting.append(index)
+
+    def exhausted(self) -> bool:
+        """Whether no row waits."""
+        return not self._waiting
+
+    def end_reached(self) -> bool:
+        """Whether no row waits or is in flight."""
+        return not self._waiting and self._open <= 0
+
+
+@dataclass
+class TopologyResult:
+    """What a run did, by component.
+
+    Attributes:
+        run: the engine's own result: why it stopped, counters, latencies.
+        clock: the clock of the run.
+        components: the component objects that were in use at the end, by name, in the order of their tasks.
+    """
+
+    run: RunResult
+    clock: Clock
+    components: Mapping[str, list[Any]]
+    _emitted: Mapping[str, list[tuple[str, Any]]]
+    _acked: Mapping[str, list[Any]]
+    _failed: Mapping[str, list[Any]]
+
+    def emitted(self, component: str, stream: str = "default") -> list[Any]:
+        """Return the values that a component emitted on a stream, in order, as named tuples."""
+        self._known(component)
+        return [values for name, values in self._emitted.get(component, []) if name == stream]
+
+    def acked(self, component: str) -> list[Any]:
+        """Return the values that a bolt acked; of a spout: the rows, or message ids, whose trees are complete."""
+        self._known(component)
+        return list(self._acked.get(component, []))
+
+    def failed(self, component: str) -> list[Any]:
+        """Return the values that a bolt failed or raised on; of a spout: the rows, or ids, that failed or timed out."""
+        self._known(component)
+        return list(self._failed.get(component, []))
+
+    def counts(self, component: str) -> Counts:
+        """Return a component's counters."""
+        self._known(component)
+        return self.run.components[component]
+
+    @property
+    def errors(self) -> list[str]:
+        """One line per kind of error that components raised."""
+        return self.run.errors
+
+    def _known(self, component: str) -> None:
+        if component not in self.components:
+            raise KeyError(f"no component {component!r}; try {nearest(component, self.components)}")
+
+
+@dataclass
+class _Recorder:
+    """Notes what happens, and makes happen what the faults say."""
+
+    faults: Sequence[Fault]
+    rows: Mapping[str, list[tuple[str, tuple[Any, ...]]]]
+    tasks: dict[tuple[str, int], Any] = field(default_factory=dict)
+    emitted: dict[str, list[tuple[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    acked: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    failed: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    _values: dict[str, Any] = field(default_factory=dict)
+    _given: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def on_emit(self, task: Any, stream: str, values: tuple[Any, ...], targets: list[str]) -> None:
+        self.emitted[task.name].append((stream, values))
+        self._values.update(dict.fromkeys(targets, values))
+
+    def on_ack(self, task: Any, tuple_id: str) -> None:
+        self.acked[task.name].append(self._values.get(tuple_id, tuple_id))
+
+    def on_fail(self, task: Any, tuple_id: str) -> None:
+        self.failed[task.name].append(self._values.get(tuple_id, tuple_id))
+
+    def on_tree(self, task: Any, msg_id: Any, failure: Failure | None) -> None:
+        stub = isinstance(task.instance, StubSpout)
+        what = task.instance.rows[int(msg_id)][1] if stub else msg_id
+        (self.acked if failure is None else self.failed)[task.name].append(what)
+
+    def created(self, task: Any) -> None:
+        self.tasks[task.name, task.task_id] = task
+        if isinstance(task.instance, StubSpout):
+            siblings = sorted(number for number, name in task.world.names.items() if name == task.name)
+            task.instance.load(self.rows[task.name][siblings.index(task.task_id) :: len(siblings)])
+        planned = {fault.nth: fault for fault in self.faults if fault.component == task.name}
+        if planned and isinstance(task, BoltTask):
+            self._plant(task, planned)
+
+    def _plant(self, task: BoltTask, planned: Mapping[int, Fault]) -> None:
+        real = task.instance.process
+
+        def process(tup: Any) -> None:
+            self._given[task.name] += 1
+            fault = planned.get(self._given[task.name])
+            if isinstance(fault, Fail):
+                task.instance.fail(tup)
+            elif isinstance(fault, Crash):
+                raise RuntimeError(f"injected: {fault}")
+            elif isinstance(fault, Lose):
+                task.held.pop(tup.id, None)
+            else:
+                real(tup)
+
+        task.instance.process = process
+
+
+def run_topology(
+    topology: Any,
+    *,
+    spouts: Mapping[str, Iterable[Row | On]] | None = None,
+    config: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+    seed: int = 0,
+    until: str | None = "end",
+    records: int | None = None,
+    for_s: float | None = None,
+    faults: Sequence[Fault] = (),
+) -> TopologyResult:
+    """Run a topology to its end and return what happened.
+
+    Args:
+        topology: a streamparse Topology class, or a graph.
+        spouts: rows that stand for a spout, by its name: lists of values, or dicts by field name. They are
+            emitted again when they fail.
+        config: settings and Storm's keys, stronger than those of the topology.
+        clock: the time; not given: a VirtualClock.
+        seed: of shuffles.
+        until: ``"end"`` needs spouts that know an end: rows, or a KafkaSpout. Not used with ``records`` or ``for_s``.
+        records: stop after this many trees.
+        for_s: stop after this many (virtual) seconds.
+        faults: what goes wrong.
+
+    Raises:
+        DownspoutError: as ``downspout run`` would.
+        TimeoutError: the run did not end within an hour of virtual time.
+    """
+    graph = topology if isinstance(topology, Graph) else from_class(topology, topology.__name__)
+    graph, rows = _with_stubs(graph, spouts or {})
+    _check_faults(graph, faults)
+    clock = clock or VirtualClock()
+    until = until if records is None and for_s is None else None
+    virtual = isinstance(clock, VirtualClock)
+    limit = VIRTUAL_S_MAX if for_s is None and virtual else for_s
+    options = {"run.seed": seed, "run.until": until, "run.records": records, "run.for_s": for_s, **(config or {})}
+    confs = _confs(graph, options, clock)
+    recorder = _Recorder(faults, rows)
+    engine = Engine(
+        graph,
+        confs,
+        bounds=Bounds(until, limit, records),
+        clock=clock,
+        rng=random.Random(seed),
+        observer=recorder,
+        created=recorder.created,
+        round_s=ROUND_S if virtual else 0.0,
+    )
+    run = engine.run()
+    if for_s is None and run.reason == "for":
+        raise TimeoutError(f"{graph.name} did not end within {limit:g} s; {run.in_flight} tuple trees are open")
+    instances: dict[str, list[Any]] = {name: [] for name in graph.components}
+    for task in engine.tasks:
+        instances[task.name].append(task.instance)
+    return TopologyResult(run, clock, instances, recorder.emitted, recorder.acked, recorder.failed)
+
+
+def run_bolt(
+    bolt: Any,
+    tuples: Iterable[Row],
+    config: Mapping[str, Any] | None = None,
+    *,
+    fields: Sequence[str] = (),
+    **options: Any,
+) -> TopologyResult:
+    """Give tuples to one bolt and return what happened; its name in the result is ``"bolt"``.
+
+    Args:
+        bolt: the class, or its ``spec(...)`` where that takes settings.
+        tuples: the values of each tuple: a list, or a dict by field name.
+        config: settings and Storm's keys.
+        fields: names of the fields, where ``tuples`` are lists; not given: ``field_0``, ``field_1``, …
+        options: as for :func:`run_topology`.
+
+    >>> class Shout(streamparse.Bolt):
+    ...     outputs = ["word"]
+    ...     def process(self, tup):
+    ...         self.emit([tup.values.word.upper()])
+    >>> run_bolt(Shout, [{"word": "dog"}]).emitted("bolt")
+    [BoltDefaultTuple(word='DOG')]
+    """
+    rows = list(tuples)
+    if not fields and rows:
+        first = rows[0]
+        fields = list(first) if isinstance(first, Mapping) else [f"field_{index}" for index in range(len(first))]
+    under_test = replace(
+        component_of(bolt if isinstance(bolt, ComponentSpec) else bolt.spec()),
+        name="bolt",
+        inputs=(Input("input", "default"),),
+        par=1,
+    )
+    source = Component("input", StubSpout, streams={"default": Stream("default", tuple(fields))})
+    graph = Graph("run_bolt", {"input": source, "bolt": under_test})
+    return run_topology(graph, spouts={"input": rows}, config=config, **options)
+
+
+def _with_stubs(
+    graph: Graph, spouts: Mapping[str, Iterable[Row | On]]
+) -> tuple[Graph, dict[str, list[tuple[str, tuple[Any, ...]]]]]:
+    components, rows = dict(graph.components), {}
+    for name, given in spouts.items():
+        if name not in components or not components[name].is_spout:
+            names = [spout.name for spout in graph.spouts]
+            raise TopologyError(f"there is no spout {name!r} to put rows in place of", cure=nearest(name, names))
+        component = components[name]
+        components[name] = replace(component, cls=StubSpout)
+        rows[name] = [_row(component, item) for item in given]
+    return replace(graph, components=components), rows
+
+
+def _row(component: Component, item: Row | On) -> tuple[str, tuple[Any, ...]]:
+    stream, values = (item.stream, item.values) if isinstance(item, On) else ("default", item)
+    if stream not in component.streams:
+        raise TopologyError(f"{component.name} has no stream {stream!r}", cure=nearest(stream, component.streams))
+    fields = component.streams[stream].fields
+    if isinstance(values, Mapping):
+        if set(values) != set(fields):
+            raise TopologyError(f"{component.name}: {dict(values)!r} has not the fields {', '.join(fields)}")
+        return stream, tuple(values[name] for name in fields)
+    if isinstance(values, str | bytes):
+        raise TopologyError(f"{component.name}: a row is a list of values, not {values!r}", cure=f"[{values!r}]")
+    return stream, tuple(values)
+
+
+def _check_faults(graph: Graph, faults: Sequence[Fault]) -> None:
+    bolts = [bolt.name for bolt in graph.bolts]
+    for fault in faults:
+        if fault.component not in bolts:
+            raise TopologyError(f"{fault}: there is no such bolt", cure=nearest(fault.component, bolts))
+
+
+def _confs(graph: Graph, options: Mapping[str, Any], clock: Clock) -> dict[str, dict[str, Any]]:
+    settings = resolve(graph, options=options, environ={}, file=Path("/nonexistent"))
+    confs = settings.confs()
+    for name, conf in confs.items():
+        conf["topology.name"] = graph.name
+        conf["storm.id"] = f"{graph.name}-1-{int(clock.wall())}"
+        if reads(graph.components[name], "kafka") and conf["kafka.bootstrap"] == "embedded":
+            raise TopologyError(
+                f"{name} would read from the embedded broker",
+                cure='config={"kafka.bootstrap": "fake://test"} with a FakeKafka of that name',
+            )
+    return confs
