@@ -4,8 +4,8 @@ One call of :meth:`KafkaSpout.next_tuple` is one turn of the loop:
 
     rebalance work → dead letters → commit → poll → emit
 
-It follows Apache Storm's ``storm-kafka-client``. What happened to each record is kept in ``downspout.ledger``; this file
-connects it with Storm's callbacks on one side and with the consumer port (``downspout.kafka.port``) on the other.
+It follows Apache Storm's ``storm-kafka-client``. What happened to each record is kept in ``downspout.ledger``; this
+file connects it with Storm's callbacks on one side and with the consumer port (``downspout.kafka.port``) on the other.
 
 * The commit is the next offset to read: the lowest that is not done. What is done beyond it travels in the commit's
   metadata, so neither a restart nor a rebalance repeats it.
@@ -17,7 +17,6 @@ connects it with Storm's callbacks on one side and with the consumer port (``dow
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -29,25 +28,26 @@ from streamparse.dsl.spout import ShellSpoutSpec
 from downspout import config as configuration
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.component import Failure
-from downspout.errors import BrokerError, ConfigError
+from downspout.errors import BrokerError
 from downspout.kafka import committing
 from downspout.kafka.bounds import Bounds, missing_topics, no_topic
 from downspout.kafka.deadletter import DeadLetters
 from downspout.kafka.emit import check_fields
 from downspout.kafka.giving_up import GivingUp
-from downspout.kafka.membership import Identity, Membership
+from downspout.kafka.membership import Membership
 from downspout.kafka.patience import Patience, describe
 from downspout.kafka.port import ConsumerPort, cluster_for
+from downspout.kafka.reading import Reader
+from downspout.kafka.spout_report import summarise
+from downspout.kafka.spout_setup import Setup
 from downspout.kafka.spout_state import Figures, Partition, Setback, Timer
 
 FIRST_COMMIT_DELAY_MS = 500
 """The reference's first commit comes this much later than one period."""
-BUSY_POLL_MS = 10
-"""Longest wait in a poll while tuples are out: their acks come on this thread."""
 UNATTENDED_MS = 1_000
 """After so long without ``next_tuple`` (max spout pending is reached), acks and fails look at the timers."""
-ALIVE_MS = 60_000
-"""After so long without a poll, one with all partitions paused keeps the membership (the client allows 300 s)."""
+LOOK_UP_MASK = 15
+"""Every 16th ack looks at the clock."""
 
 
 class KafkaSpout(streamparse.Spout):
@@ -100,30 +100,24 @@ class KafkaSpout(streamparse.Spout):
             BrokerError: no broker answers, or a bounded run lacks a topic.
         """
         self._log = self.logger or logging.getLogger(__name__)
-        self._settings = settings = configuration.parse_scope(storm_conf, "kafka")
-        _check(settings)
-        self._group = settings["group"] or storm_conf.get("topology.name") or "downspout"
-        self._bounded = storm_conf.get("run.until") == "end"
-        self._timeout_ms = _message_timeout_ms(storm_conf)
-        self._identity = Identity(
-            str(storm_conf.get("storm.id") or storm_conf.get("topology.name") or ""), int(context.get("taskid") or 0)
-        )
-        self._instance = _instance_id(storm_conf, context)
+        self._setup = Setup.of(storm_conf, context)
+        self._settings = settings = self._setup.settings
         self._figures = Figures()
         self._cluster = cluster_for(settings["bootstrap"])
-        topic = settings["dead_letter_topic"].format(group=self._group)
+        topic = self._setup.dead_letter_topic
         letters = DeadLetters(self._cluster, topic) if topic else None
         self._giving_up = GivingUp(letters, self._figures, self._log)
-        self._poll_patience = self._new_patience("poll")
-        self._commit_patience = self._new_patience("commit")
+        self._poll_patience = Patience("poll", settings["bootstrap"], self._figures, self._log)
+        self._commit_patience = Patience("commit", settings["bootstrap"], self._figures, self._log)
         self._commit_timer = Timer(settings["commit_period_ms"], self._now(), FIRST_COMMIT_DELAY_MS)
         self._turns: deque[Partition] = deque()
         self._consumer: ConsumerPort | None = None
+        self._membership: Membership = None  # type: ignore[assignment]   # made by _join
         self._bounds: Bounds | None = None
         self._ended = False
         self._active = True
         self._drain_until: int | None = None
-        self._next_at = self._poll_at = self._now()
+        self._next_at = self._now()
         self._join()
 
     def activate(self) -> None:
@@ -160,13 +154,13 @@ class KafkaSpout(streamparse.Spout):
             return
         now = self._next_at = self._now()
         self._settle(now)
-        self._giving_up.write(self._now, self._is_ours)
+        self._giving_up.write(self._now, self._membership.by_key, self._membership.parts.values())
         if self._drains(now):
             return
-        if self._commit_timer.due(now) or self._finished():
+        if self._commit_timer.due(now) or self._finished() or self._crowded():
             self._commit(now)
-        if not self._turns:
-            self._poll(now)
+        if not self._turns and not self._poll_patience.waits(now):
+            self._turns.extend(self._reader.poll(now))
         self._emit_waiting(now)
 
     def _settle(self, now: int) -> None:
@@ -223,74 +217,13 @@ class KafkaSpout(streamparse.Spout):
         self._commit_timer.restart(now)
         self._catch_up()
         try:
-            committing.commit(self._consumer, self._membership.parts.values(), self._identity)
+            committing.commit(self._consumer, self._membership.parts.values(), self._setup.identity)
         except errors.KafkaError as error:
             self._commit_patience.bear(error, now)
             self._commit_timer.expedite()
             return False
         self._commit_patience.succeeded()
         return True
-
-    def _poll(self, now: int) -> None:
-        """Read on, from the lowest retry that is ready where there is one; partitions at their limit are paused."""
-        if self._poll_patience.waits(now):
-            return
-        consumer, parts = self._need_consumer(), self._membership.parts
-        resting = [tp for tp, part in parts.items() if not self._aim(part, now)]
-        busy = any(part.ledger.in_flight for part in parts.values())
-        timeout = min(self._settings["poll_timeout_ms"], BUSY_POLL_MS if busy else 5_000)
-        self._membership.expect()
-        consumer.pause(resting)
-        try:
-            batches = consumer.poll(timeout, self._settings["poll_records_max"])
-        except errors.OffsetOutOfRangeError:
-            self._look_at_log(now)
-            return
-        except errors.NoOffsetForPartitionError:
-            batches = {}  # the client has no start for what is new, and needs none: the next turn decides it
-        except errors.KafkaError as error:
-            self._poll_patience.bear(error, now)
-            return
-        finally:
-            mine = consumer.assignment()
-            consumer.resume([tp for tp in resting if tp in mine and tp in parts])
-            self._poll_at = now
-        self._poll_patience.succeeded()
-        if not self._membership.listener.facts:
-            for tp, part in parts.items():
-                if tp in batches or part.sought is not None:
-                    self._accept(part, batches.get(tp, ()))
-
-    def _accept(self, part: Partition, records: Any) -> None:
-        if records:
-            self._figures.compacted += part.accept(records)
-            if part.has_waiting:
-                self._turns.append(part)
-        elif part.sought is not None and (position := self._need_consumer().position(part.tp)) > part.sought:
-            # Nothing but markers or emptied batches there: the reader has gone past it.
-            self._figures.compacted += part.close_gap(position)
-            part.reading = position
-
-    def _aim(self, part: Partition, now: int) -> bool:
-        """Send the reader back to a retry that is ready; return whether the partition should be polled."""
-        if not part.ledger.may_poll(self._settings["uncommitted_max"], now):
-            return False
-        retry = part.ledger.earliest_ready_retry(now)
-        if retry is not None:
-            if part.sought != retry:
-                part.sought = retry
-            if part.reading != retry:
-                part.seek(self._need_consumer(), retry)
-        elif part.ledger.next - part.reading > self._settings["poll_records_max"]:
-            # Back from a retry, and all from here on was read before: no need to read it again.
-            part.seek(self._need_consumer(), part.ledger.next)
-        return retry is not None or part.stop is None or part.reading < part.stop
-
-    def _look_at_log(self, now: int) -> None:
-        try:
-            self._membership.check_log()
-        except errors.KafkaError as error:
-            self._poll_patience.bear(error, now)
 
     def _emit_waiting(self, now: int) -> None:
         """Emit what was polled; partitions take turns, so that a busy one cannot starve the others."""
@@ -345,7 +278,7 @@ class KafkaSpout(streamparse.Spout):
             return False
         last_try = trouble.failures >= self._settings["retries_max"]
         if last_try or trouble.timeouts >= self._settings["timeouts_max"] - 1:
-            self._giving_up.hold(part, record)
+            part.hold(record)
         self._figures.retries += 1
         return True
 
@@ -355,7 +288,7 @@ class KafkaSpout(streamparse.Spout):
         part.ledger.fail(record.offset, now)
         self._figures.failed += 1
         self._set_back(part, record.offset, failure)
-        self._giving_up.hold(part, record)
+        part.hold(record)
         self._giving_up.condemn(part, record.offset)
 
     # --- what Storm calls ---
@@ -372,10 +305,12 @@ class KafkaSpout(streamparse.Spout):
         if not part.ledger.ack(offset):
             self._figures.stale += 1
             return
-        self._figures.acked += 1
+        figures = self._figures
+        figures.acked += 1
         if part.setbacks:
-            self._giving_up.let_go(part, offset)
-        self._between_turns()
+            part.forget(offset)
+        if not (figures.acked & LOOK_UP_MASK and self._active):
+            self._between_turns()
 
     def fail(self, tup_id: str) -> None:
         """Take a fail of unknown reason: its age tells whether it is a timeout."""
@@ -391,7 +326,7 @@ class KafkaSpout(streamparse.Spout):
             self._figures.stale += 1
             return
         now = self._now()
-        timed_out = now - emitted_at >= self._timeout_ms if failure is None else failure.kind == "timeout"
+        timed_out = now - emitted_at >= self._setup.timeout_ms if failure is None else failure.kind == "timeout"
         trouble = (part.ledger.timeout if timed_out else part.ledger.fail)(offset, now)
         if trouble is None:
             return
@@ -418,35 +353,21 @@ class KafkaSpout(streamparse.Spout):
             return
         if self._commit_timer.due(now):
             self._commit(now)
-        if now - self._poll_at >= ALIVE_MS and self._consumer is not None:
-            self._stay_alive(now)
-
-    def _stay_alive(self, now: int) -> None:
-        """Poll with everything paused: nothing comes, but the group sees that we are there."""
-        consumer = self._need_consumer()
-        self._poll_at = now
-        self._membership.expect()
-        resting = [tp for tp in consumer.assignment() if tp not in consumer.paused()]
-        consumer.pause(resting)
-        try:
-            consumer.poll(0, 1)
-        except errors.KafkaError as error:
-            self._poll_patience.bear(error, now)
-        finally:
-            consumer.resume([tp for tp in resting if tp in consumer.assignment()])
+        if self._consumer is not None:
+            self._reader.stay_alive(now)
 
     # --- what the engine asks ---
 
     def exhausted(self) -> bool:
         """Bounded run: return whether all of our partitions is emitted; acks may be outstanding."""
-        if not self._bounded or self._consumer is None:
+        if not self._setup.bounded or self._consumer is None:
             return self._ended
         consumer, membership = self._consumer, self._membership
         return membership.settled and all(part.read_to_end(consumer) for part in membership.parts.values())
 
     def end_reached(self) -> bool:
         """Bounded run: return whether the group has committed up to the end of all partitions of the topics."""
-        if not self._ended and self._bounds is not None and self._consumer is not None:
+        if not self._ended and self._bounds and self._consumer is not None and self._membership.settled:
             now = self._now()
             try:
                 self._ended = self._bounds.reached(self._consumer, self._membership.parts, now)
@@ -456,36 +377,22 @@ class KafkaSpout(streamparse.Spout):
 
     def report(self) -> Mapping[str, float]:
         """Return figures for the live view; ``downspout.metrics`` explains them."""
-        figures = {name: float(getattr(self._figures, name)) for name in Figures.__slots__}
-        parts = list(self._membership.parts.values())
-        now = self._now()
-        points = [part.ledger.commit_point() for part in parts]
-        ages = [
-            now - at for part, p in zip(parts, points, strict=True) if (at := part.ledger.emitted_at(p)) is not None
-        ]
-        return figures | {
-            "lag": sum(max(0, (self._end(part) or point) - point) for part, point in zip(parts, points, strict=True)),
-            "in_flight": sum(part.ledger.in_flight for part in parts),
-            "retry_waiting": sum(part.ledger.failed for part in parts),
-            "committed": sum(part.commit[0] for part in parts if part.commit is not None),
-            "partitions": len(parts),
-            "oldest_pending_s": max(ages, default=0) / 1000,
-        }
+        parts = list(self._membership.parts.values()) if self._consumer is not None else []
+        return summarise(self._figures, parts, self._consumer, self._now())
 
     # --- inside ---
 
     def _join(self) -> None:
         """Make a consumer and subscribe; the first poll joins the group."""
         settings, topics = self._settings, self._settings["topics"] or []
-        client = {"auto_offset_reset": "none", "session_timeout_ms": settings["session_timeout_ms"]}
         try:
             consumer = self._cluster.consumer(
-                group=self._group, instance_id=self._instance, client={**settings["client"], **client}
+                group=self._setup.group, instance_id=self._setup.instance, client=self._setup.client
             )
             missing = missing_topics(consumer, topics)
-            if missing and self._bounded:
+            if missing and self._setup.bounded:
                 raise no_topic(missing[0], settings["bootstrap"])
-            if self._bounded and self._bounds is None:
+            if self._setup.bounded and self._bounds is None:
                 self._bounds = Bounds.of(consumer, topics)
         except errors.KafkaError as error:
             raise BrokerError(
@@ -494,11 +401,13 @@ class KafkaSpout(streamparse.Spout):
             ) from error
         for topic in missing:
             self._log.warning("topic %s does not exist on %s; waits for it", topic, settings["bootstrap"])
-        self._membership = Membership(consumer, settings, self._identity, self._figures, self._log)
+        last = self._membership.last_epoch if self._membership is not None else 0
+        self._membership = Membership(consumer, settings, self._setup.identity, self._figures, self._log, last)
         if topics:
             consumer.subscribe(topics, self._membership.listener)
         else:
             consumer.subscribe_pattern(settings["pattern"], self._membership.listener)
+        self._reader = Reader(consumer, self._membership, settings, self._figures, self._poll_patience, self._now())
         self._consumer = consumer
 
     def _leave_if_idle(self) -> None:
@@ -513,7 +422,7 @@ class KafkaSpout(streamparse.Spout):
         try:
             consumer.close(leave_group=True)
         except errors.KafkaError as error:
-            self._log.warning("leaving group %s failed: %s", self._group, describe(error))
+            self._log.warning("leaving group %s failed: %s", self._setup.group, describe(error))
 
     def _put_back(self) -> None:
         """Drop what was polled and not emitted; it will be read again, by us or by another member."""
@@ -527,56 +436,21 @@ class KafkaSpout(streamparse.Spout):
         """Bounded run: return whether all is acked, so that there is no need to wait for the timer."""
         parts = self._membership.parts.values()
         return (
-            self._bounded
+            self._setup.bounded
             and any(part.commit is None or part.commit[0] < (part.stop or 0) for part in parts)
             and not any(part.ledger.pending for part in parts)
             and self.exhausted()
         )
 
-    def _end(self, part: Partition) -> int | None:
-        if self._consumer is None or part.tp not in self._consumer.assignment():
-            return None
-        return self._consumer.highwater(part.tp)
-
-    def _is_ours(self, part: Partition) -> bool:
-        return self._membership.parts.get(part.tp) is part
+    def _crowded(self) -> bool:
+        """Return whether a partition is at its limit and a commit would give it room, ahead of the timer."""
+        most = self._settings["uncommitted_max"]
+        ledgers = [part.ledger for part in self._membership.parts.values()]
+        return any(led.outstanding >= most and (led.commit_point() - led.base) * 8 >= most for led in ledgers)
 
     def _need_consumer(self) -> ConsumerPort:
         assert self._consumer is not None
         return self._consumer
 
-    def _new_patience(self, work: str) -> Patience:
-        return Patience(work, self._settings["bootstrap"], self._figures, self._log)
-
     def _now(self) -> int:
         return int(self.clock.monotonic() * 1000)
-
-
-def _check(settings: Mapping[str, Any]) -> None:
-    """Raise a ConfigError where settings contradict each other."""
-    check_fields(settings["fields"])
-    if bool(settings["topics"]) == bool(settings["pattern"]):
-        raise ConfigError("exactly one of kafka.topics and kafka.pattern must be set", cure='topics=["orders"]')
-    if settings["start"].endswith("TIMESTAMP") and settings["start_timestamp_ms"] is None:
-        raise ConfigError(f"kafka.start is {settings['start']}, but there is no time", cure="kafka.start_timestamp_ms")
-    for name in ("enable_auto_commit", "group_id", "group_instance_id", "bootstrap_servers"):
-        if name in settings["client"]:
-            raise ConfigError(f"kafka.client.{name} cannot be set: the spout decides it", cure="remove it")
-
-
-def _message_timeout_ms(conf: Mapping[str, Any]) -> float:
-    if conf.get("topology.enable.message.timeouts") is False:
-        return float("inf")
-    return float(conf.get("topology.message.timeout.secs") or 30) * 1000
-
-
-def _instance_id(conf: Mapping[str, Any], context: Mapping[str, Any]) -> str:
-    """Return the static member's name: the same after a restart, another for each task and process."""
-    component = str(context.get("componentid") or "spout")
-    tasks = sorted(int(task) for task, name in (context.get("task->component") or {}).items() if name == component)
-    task = int(context.get("taskid") or 0)
-    index = tasks.index(task) if task in tasks else task
-    name = "-".join(
-        [str(conf.get("topology.name") or "topology"), component, str(index), str(conf.get("run.member") or 1)]
-    )
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-249:]

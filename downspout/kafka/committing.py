@@ -15,7 +15,8 @@ __all__ = ["commit"]
 def commit(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity) -> bool:
     """Commit what has changed and wait for the broker's word; return whether a request was sent.
 
-    If it raises, the broker may have applied it or not: nothing is taken as committed, and the next commit tells it again.
+    If it raises, the broker may have applied it or not: nothing is taken as committed, and the next commit says it
+    again.
 
     Raises:
         KafkaError: what the client raises.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -20,13 +19,8 @@ FIELDS = ("topic", "partition", "offset", "key", "value", "timestamp", "headers"
 
 Decoder = Callable[[bytes], Any]
 
-
-def _utf8(data: bytes) -> str:
-    return codecs.decode(data, "utf-8")
-
-
-DECODERS: dict[str, Decoder | None] = {"utf8": _utf8, "json": orjson.loads, "bytes": None}
-"""By the name of the format; None leaves the bytes alone."""
+DECODERS: dict[str, Decoder | None] = {"utf8": bytes.decode, "json": orjson.loads, "bytes": None}
+"""By the name of the format; None leaves the bytes alone. C functions: they run for each record."""
 
 
 def check_fields(fields: Sequence[str]) -> None:

@@ -1,14 +1,15 @@
 """Records that fail for good: each is written to the dead-letter topic, and only then resolved.
 
 The whole record is needed for that. In its last try a record is held in memory; where there is no room, or it
-was never held, it is read again: the spout goes back to it as for a retry, and hands it over here instead of emitting it.
+was never held, it is read again: the spout goes back to it as for a retry, and hands it over here instead of
+emitting it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 
 from kafka.errors import KafkaError
 
@@ -22,9 +23,6 @@ from downspout.ledger.retries import Backoff
 
 __all__ = ["GivingUp"]
 
-HELD_MAX = 1_000
-"""Records held in memory, for all partitions."""
-HELD_BYTES_MAX = 32 * 1024 * 1024
 WRITE_MS_MAX = 1_000
 """Letters are written for at most so long (and one letter more) in one call of ``next_tuple``."""
 NO_ROOM_MS = 1_000
@@ -45,30 +43,9 @@ class GivingUp:
         self._figures = figures
         self._log = log
         self._queue: deque[tuple[Partition, int]] = deque()
-        self._held = 0
-        self._held_bytes = 0
         self._not_before = 0
         self._failed_writes = 0
         self._backoff = Backoff(initial_ms=200, delay_ms=200, delay_ms_max=10_000)
-
-    def hold(self, part: Partition, record: Record) -> bool:
-        """Keep a record in its last try, if there is room; return whether it is kept."""
-        if record.offset in part.held:
-            return True
-        size = _size(record)
-        if self._held >= HELD_MAX or self._held_bytes + size > HELD_BYTES_MAX:
-            return False
-        part.held[record.offset] = record
-        self._held += 1
-        self._held_bytes += size
-        return True
-
-    def let_go(self, part: Partition, offset: int) -> None:
-        """Drop all that was kept about a record: it is resolved."""
-        if (record := part.held.get(offset)) is not None:
-            self._held -= 1
-            self._held_bytes -= _size(record)
-        part.forget(offset)
 
     def condemn(self, part: Partition, offset: int) -> None:
         """Try this record no more; it is waiting for a retry at the moment."""
@@ -82,36 +59,37 @@ class GivingUp:
         offset = record.offset
         if offset in part.held:
             return
-        if self.hold(part, record):
+        if part.hold(record):
             part.ledger.postpone(offset, NEVER)
             self._queue.append((part, offset))
         else:
             part.ledger.postpone(offset, now + NO_ROOM_MS)
 
-    def write(self, now: Callable[[], int], is_ours: Callable[[Partition], bool]) -> None:
+    def write(self, now: Callable[[], int], parts: Mapping[str, Partition], mine: Container[Partition]) -> None:
         """Write letters and resolve their records.
 
         Args:
             now: the time in ms.
-            is_ours: whether a partition may still be resolved for: those that were taken away are not ours to judge.
+            parts: by key; a partition that is not among them was taken away, and others judge its records.
+            mine: those that are not set aside in a rebalance: only for them anything may be resolved.
 
         Raises:
             RecordError: there is no dead-letter topic.
         """
         until = now() + WRITE_MS_MAX
-        while self._queue and self._not_before <= now() < until:
-            part, offset = self._queue[0]
-            record = part.held.get(offset)
-            if record is None or not is_ours(part):
-                self._queue.popleft()
-                self.let_go(part, offset)
-                continue
-            if not self._write_one(part, record, now()):
+        for _ in range(len(self._queue)):
+            if not self._not_before <= now() < until:
                 return
-            self._queue.popleft()
-            part.ledger.resolve(offset)
-            self.let_go(part, offset)
-            self._figures.dead_lettered += 1
+            part, offset = self._queue.popleft()
+            record = part.held.get(offset)
+            if parts.get(part.key) is not part or record is None:
+                continue
+            if part in mine and self._write_one(part, record, now()):
+                part.ledger.resolve(offset)
+                part.forget(offset)
+                self._figures.dead_lettered += 1
+            else:
+                self._queue.append((part, offset))
 
     def _write_one(self, part: Partition, record: Record, now: int) -> bool:
         trouble = part.ledger.trouble(record.offset)
@@ -157,7 +135,3 @@ def _describe(failure: Failure | None) -> str:
         return "the reason is not known"
     where = f" in {failure.component}" if failure.component else ""
     return f"last by {failure.kind}{where}{': ' + failure.error if failure.error else ''}"
-
-
-def _size(record: Record) -> int:
-    return 200 + len(record.key or b"") + len(record.value or b"")

@@ -1,10 +1,10 @@
 """Which partitions are ours, and where each starts: facts from the listener, acted on by the spout's own thread.
 
 The race that shapes this file: kafka-python calls a listener in the middle of our ``poll``, on its own thread, where
-asking the broker anything raises and waiting would deadlock. So the listener writes down what happened, and pauses what is new, so
-that nothing of it is read before it is known where to start. When ``poll`` has returned, the spout calls
-:meth:`Membership.settle`, which may ask the broker. If the broker does not answer, the partitions stay paused, and
-the next call asks again.
+asking the broker anything raises and waiting would deadlock. So the listener writes down what happened, and pauses
+what is new, so that nothing of it is read before it is known where to start. When ``poll`` has returned, the spout
+calls :meth:`Membership.settle`, which may ask the broker. If the broker does not answer, the partitions stay paused,
+and the next call asks again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from downspout.errors import DataLossError
+from downspout.kafka.data_loss import DataLoss
 from downspout.kafka.emit import tuple_maker
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition
@@ -73,6 +73,7 @@ class Membership:
         identity: who we are.
         figures: where lost offsets are counted.
         log: where warnings go.
+        last_epoch: of an earlier membership of this process.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Membership:
         identity: Identity,
         figures: Figures,
         log: logging.Logger,
+        last_epoch: int = 0,
     ) -> None:
         self.listener = Listener(consumer)
         self.parts: dict[TopicPartition, Partition] = {}
@@ -91,15 +93,19 @@ class Membership:
         self._consumer = consumer
         self._settings = settings
         self._identity = identity
-        self._figures = figures
-        self._log = log
-        self._assignment: Assignment[TopicPartition] = Assignment()
+        self._loss = DataLoss(settings["on_data_loss"], figures, log)
+        self._assignment: Assignment[TopicPartition] = Assignment(last_epoch)
         self._aside: dict[TopicPartition, Partition] = {}
         self._unstarted: set[TopicPartition] = set()
         self._unverified: set[TopicPartition] = set()
         self._backoff = Backoff(
             settings["retry_initial_ms"], settings["retry_delay_ms"], settings["retry_delay_ms_max"]
         )
+
+    @property
+    def last_epoch(self) -> int:
+        """Return the latest epoch."""
+        return self._assignment.last_epoch
 
     @property
     def settled(self) -> bool:
@@ -161,10 +167,9 @@ class Membership:
         ends = self._consumer.end_offsets(self.parts.keys())
         for tp, part in list(self.parts.items()):
             if part.reading < begins[tp]:
-                self._skip_lost(part.ledger, part.place, begins[tp], ends[tp])
+                self._loss.skip(part.ledger, tp, begins[tp], ends[tp])
                 part.drop_waiting_below(part.ledger.next)
-                for offset in [o for o in part.setbacks if part.ledger.is_done(o)]:
-                    part.forget(offset)
+                part.forget_done()
                 part.sought = None
                 part.seek(self._consumer, max(begins[tp], part.ledger.next))
             elif part.reading > ends[tp]:
@@ -226,10 +231,10 @@ class Membership:
             places = {Start.BEGINNING: begin, Start.END: end, Start.TIMESTAMP: end if at_time is None else at_time}
             return PartitionLedger(places[start], self._backoff)
         if commit.offset > end:
-            return PartitionLedger(self._truncated(tp, commit.offset, begin, end), self._backoff)
+            return PartitionLedger(self._loss.restart(tp, commit.offset, begin, end), self._backoff)
         ledger = PartitionLedger(commit.offset, self._backoff, told.done, told.failures)
         if commit.offset < begin:
-            self._skip_lost(ledger, lambda offset: _place(tp, offset), begin, end)
+            self._loss.skip(ledger, tp, begin, end)
         return ledger
 
     def _start(
@@ -251,45 +256,11 @@ class Membership:
         part.seek(self._consumer, part.reading)
         self._consumer.resume([tp])
 
-    def _skip_lost(self, ledger: PartitionLedger, place: Any, begin: int, end: int) -> None:
-        """The log begins at ``begin`` now: go on from there or from the end, or give up."""
-        policy = self._settings["on_data_loss"]
-        base = ledger.base
-        lost = ledger.skip_to(end if policy == "latest" else begin)
-        if not lost:
-            return
-        if policy == "fail":
-            raise DataLossError(
-                f"{place(base)}: {lost} records up to offset {begin} were not processed and are gone from Kafka",
-                cure="kafka.on_data_loss=earliest goes on with what is left (retention may be too short)",
-            )
-        self._figures.lost += lost
-        self._log.warning("%s: %d records are lost; goes on at %d", place(base), lost, ledger.next)
-
-    def _truncated(self, tp: TopicPartition, reading: int, begin: int, end: int) -> int:
-        """The log ends below what was read: it was truncated, or the topic was created again."""
-        policy = self._settings["on_data_loss"]
-        if policy == "fail":
-            raise DataLossError(
-                f"{_place(tp, reading)}: the log ends at {end}: it was truncated, or the topic was created again",
-                cure="kafka.on_data_loss=earliest reads it from its beginning",
-            )
-        self._figures.lost += reading - end
-        start = begin if policy == "earliest" else end
-        self._log.warning("%s: the log ends at %d; goes on at %d", _place(tp, reading), end, start)
-        return start
-
     def _restart_truncated(self, part: Partition, begin: int, end: int) -> None:
-        start = self._truncated(part.tp, part.reading, begin, end)
+        start = self._loss.restart(part.tp, part.reading, begin, end)
         tp, commit = part.tp, part.commit
         self._forget(tp)
         self._assignment.renew(tp)
         told = None if commit is None else OffsetAndMetadata(commit[0], commit[1], -1)
         topic_id = self._consumer.topic_id(tp.topic)
         self._start(tp, topic_id, PartitionLedger(start, self._backoff), told)
-
-
-def _place(tp: TopicPartition, offset: int) -> str:
-    from downspout.errors import coordinates
-
-    return coordinates(tp.topic, tp.partition, offset)

@@ -15,6 +15,12 @@ from downspout.ledger.offsets import PartitionLedger
 __all__ = ["Figures", "Partition", "Setback", "Timer"]
 
 
+HELD_MAX = 1_000
+"""Records that one partition holds in memory because they may fail for good."""
+HELD_BYTES_MAX = 8 * 1024 * 1024
+"""Their keys and values; a single larger record is held all the same."""
+
+
 @dataclass(slots=True)
 class Figures:
     """Counters of a spout's life; the names are in ``downspout.metrics``."""
@@ -76,6 +82,7 @@ class Partition:
     setbacks: dict[int, Setback] = field(default_factory=dict)
     condemned: set[int] = field(default_factory=set)
     held: dict[int, Record] = field(default_factory=dict)
+    held_bytes: int = 0
     prefix: str = ""
 
     def __post_init__(self) -> None:
@@ -100,12 +107,11 @@ class Partition:
         return compacted
 
     def close_gap(self, first: int) -> int:
-        """After a seek to a retry, the log's first record is at ``first``: what waits below it is not there any more."""
+        """After a seek to a retry, the first record is at ``first``: what waits below it is not there any more."""
         compacted = 0
         if self.sought is not None:
             compacted = self.ledger.gone(self.sought, first)
-            for offset in [o for o in self.setbacks if self.ledger.is_done(o)]:
-                self.forget(offset)
+            self.forget_done()
             self.sought = None
         return compacted
 
@@ -130,11 +136,28 @@ class Partition:
         consumer.seek(self.tp, offset)
         self.reading = offset
 
+    def hold(self, record: Record) -> bool:
+        """Keep a record in its last try, if there is room; return whether it is kept."""
+        if record.offset in self.held:
+            return True
+        size = _size(record)
+        if self.held and (len(self.held) >= HELD_MAX or self.held_bytes + size > HELD_BYTES_MAX):
+            return False
+        self.held[record.offset] = record
+        self.held_bytes += size
+        return True
+
     def forget(self, offset: int) -> None:
         """Drop what was kept about the failures of a record that is resolved."""
         self.setbacks.pop(offset, None)
         self.condemned.discard(offset)
-        self.held.pop(offset, None)
+        if (record := self.held.pop(offset, None)) is not None:
+            self.held_bytes -= _size(record)
+
+    def forget_done(self) -> None:
+        """Drop what was kept about records that the ledger has resolved by itself."""
+        for offset in [offset for offset in self.setbacks if self.ledger.is_done(offset)]:
+            self.forget(offset)
 
     def commit_point(self, consumer: ConsumerPort) -> int:
         """Return the offset to commit now."""
@@ -147,6 +170,10 @@ class Partition:
         if self.stop is None or self.has_waiting or self.ledger.failed or self.condemned:
             return False
         return self.ledger.next >= self.stop or consumer.position(self.tp) >= self.stop
+
+
+def _size(record: Record) -> int:
+    return len(record.key or b"") + len(record.value or b"")
 
 
 class Timer:

@@ -60,10 +60,11 @@ class Assignment(Generic[P]):
     (1, 2)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, last_epoch: int = 0) -> None:
         self._owned: dict[P, int] = {}
         self._aside: dict[P, int] = {}
-        self._epoch = 0
+        self.last_epoch = last_epoch
+        """The latest epoch that was started; a later membership of the same process goes on counting from it."""
         self.settled = False
         """Whether any assignment, even an empty one, has arrived."""
 
@@ -83,9 +84,9 @@ class Assignment(Generic[P]):
 
     def renew(self, partition: P) -> int:
         """Start a new epoch for a partition that is ours: what is out from before no longer counts."""
-        self._epoch += 1
-        self._owned[partition] = self._epoch
-        return self._epoch
+        self.last_epoch += 1
+        self._owned[partition] = self.last_epoch
+        return self.last_epoch
 
     def fold(self, facts: Iterable[Fact[P]]) -> Changes[P]:
         """Apply facts in order and return what they come to. O(partitions)."""
@@ -105,7 +106,7 @@ class Assignment(Generic[P]):
                     returned.discard(partition)
             else:
                 if not opened:
-                    self._epoch += 1
+                    self.last_epoch += 1
                     opened = True
                 self._assign(fact.partitions, gained, returned)
         held = self._owned.keys() | self._aside.keys()
@@ -117,7 +118,7 @@ class Assignment(Generic[P]):
             if partition in self._owned:
                 continue
             if (epoch := self._aside.pop(partition, None)) is None:
-                self._owned[partition] = self._epoch
+                self._owned[partition] = self.last_epoch
                 gained.add(partition)
             else:
                 self._owned[partition] = epoch

@@ -88,6 +88,7 @@ class PartitionLedger:
         "_done",
         "_flying",
         "_history",
+        "_known_end",
         "_ready",
         "_retrying",
         "_schedule",
@@ -108,6 +109,8 @@ class PartitionLedger:
         self._backoff = backoff or Backoff()
         self._done = Ranges(done)
         self._done.discard_below(base)
+        self._known_end = self._done.end or base
+        """Above this, an offset seen first cannot be done: no need to search."""
         self._absent = Ranges()
         """The part of done that was never emitted: only for counting what was."""
         self._flying: dict[int, int] = {}
@@ -137,7 +140,7 @@ class PartitionLedger:
             self.next = offset + 1
             if self._history and offset in self._history:
                 self._recall(offset, now)
-            elif offset in self._done:
+            elif offset < self._known_end and offset in self._done:
                 return False
             else:
                 self._flying[offset] = now
@@ -212,27 +215,27 @@ class PartitionLedger:
     def gone(self, start: int, end: int) -> int:
         """Resolve what waits for a retry in ``[start, end)``, because the log has no record there any more.
 
-        Those that are out stay: their ack or fail is still to come. Returns how many were resolved.
+        Those that are out stay: their ack or fail is still to come. So do those that need no retry (postponed to
+        :data:`NEVER`). Returns how many were resolved.
         """
-        waiting = [o for o in self._troubled.irange(start, end - 1) if self._troubled[o].emitted_at is None]
+        waiting = [
+            offset
+            for offset in self._troubled.irange(start, end - 1)
+            if self._troubled[offset].emitted_at is None and self._troubled[offset].ready_at != NEVER
+        ]
         for offset in waiting:
             self.resolve(offset)
         return len(waiting)
 
     def skip_to(self, offset: int) -> int:
-        """Resolve all below ``offset``, seen or not: it is lost. Returns how many of these were not done.
+        """The log begins at ``offset`` now: resolve what waits for a retry below it, and pass over what was not seen.
 
-        Their acks, if they still come, change nothing.
+        Those that are out stay, as in :meth:`gone`. Returns how many offsets are lost.
         """
-        lost = sum(end - start for start, end in self._done.missing(self.base, offset))
-        for key in [o for o in self._flying if o < offset]:
-            del self._flying[key]
-        for key in list(self._troubled.irange(None, offset - 1)):
-            self.resolve(key)
-        self._done.add_range(self.base, offset)
-        self._history = {o: n for o, n in self._history.items() if o >= offset}
+        lost = self.gone(self.base, offset)
         if offset > self.next:
-            self._absent.add_range(self.next, offset)
+            lost += sum(end - start for start, end in self._done.missing(self.next, offset))
+            self._pass_over(offset)
             self.next = offset
         return lost
 

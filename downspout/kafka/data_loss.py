@@ -1,0 +1,68 @@
+"""What to do when records are gone from Kafka: ``kafka.on_data_loss``.
+
+Two things happen. The log may *begin* later than where we read: retention or DeleteRecords was faster. Or it may *end*
+earlier: it was truncated by an unclean leader election, or the topic was deleted and created again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from downspout.errors import DataLossError, coordinates
+from downspout.kafka.port import TopicPartition
+from downspout.kafka.spout_state import Figures
+from downspout.ledger.offsets import PartitionLedger
+
+__all__ = ["DataLoss"]
+
+
+class DataLoss:
+    """The policy: ``fail`` stops the run, ``earliest`` goes on with what is left, ``latest`` at the end.
+
+    Args:
+        policy: one of the three.
+        figures: where lost offsets are counted.
+        log: where warnings go.
+    """
+
+    def __init__(self, policy: str, figures: Figures, log: logging.Logger) -> None:
+        self._policy = policy
+        self._figures = figures
+        self._log = log
+
+    def skip(self, ledger: PartitionLedger, tp: TopicPartition, begin: int, end: int) -> None:
+        """The log begins at ``begin`` now: let the ledger go on from there, or from its end.
+
+        Raises:
+            DataLossError: not all below was processed or is out, and the policy is ``fail``.
+        """
+        place = coordinates(tp.topic, tp.partition, ledger.base)
+        lost = ledger.skip_to(begin)
+        if lost and self._policy == "latest":
+            lost += ledger.skip_to(end)
+        if not lost:
+            return
+        if self._policy == "fail":
+            raise DataLossError(
+                f"{place}: {lost} offsets below {begin} were not processed and are gone from Kafka",
+                cure="kafka.on_data_loss=earliest goes on with what is left; retention may be too short",
+            )
+        self._figures.lost += lost
+        self._log.warning("%s: %d offsets are lost; goes on at %d", place, lost, ledger.next)
+
+    def restart(self, tp: TopicPartition, reading: int, begin: int, end: int) -> int:
+        """The log ends at ``end``, below where we read: return where to start again.
+
+        Raises:
+            DataLossError: the policy is ``fail``.
+        """
+        place = coordinates(tp.topic, tp.partition, reading)
+        if self._policy == "fail":
+            raise DataLossError(
+                f"{place}: the log ends at {end}: it was truncated, or the topic was created again",
+                cure="kafka.on_data_loss=earliest reads it from its beginning",
+            )
+        self._figures.lost += reading - end
+        start = begin if self._policy == "earliest" else end
+        self._log.warning("%s: the log ends at %d; goes on at %d", place, end, start)
+        return start

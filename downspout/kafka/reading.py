@@ -1,0 +1,134 @@
+"""Reading: which partitions are polled, from where, and what came."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kafka import errors
+
+from downspout.kafka.membership import Membership
+from downspout.kafka.patience import Patience
+from downspout.kafka.port import ConsumerPort, Record, TopicPartition
+from downspout.kafka.spout_state import Figures, Partition
+
+__all__ = ["Reader"]
+
+BUSY_POLL_MS = 10
+"""Longest wait in a poll while tuples are out: their acks come on this thread."""
+ALIVE_MS = 60_000
+"""After so long without a poll, one with all partitions paused keeps the membership (the client allows 300 s)."""
+
+
+class Reader:
+    """Polls one consumer for the partitions of its membership.
+
+    Args:
+        consumer: what to poll.
+        membership: which partitions.
+        settings: those of the scope ``kafka``.
+        figures: where compacted records are counted.
+        patience: takes the client's errors.
+        now: the time in ms.
+    """
+
+    def __init__(
+        self,
+        consumer: ConsumerPort,
+        membership: Membership,
+        settings: Mapping[str, Any],
+        figures: Figures,
+        patience: Patience,
+        now: int,
+    ) -> None:
+        self._consumer = consumer
+        self._membership = membership
+        self._settings = settings
+        self._figures = figures
+        self._patience = patience
+        self._polled_at = now
+
+    def poll(self, now: int) -> list[Partition]:
+        """Poll once; return the partitions that have records waiting now.
+
+        Each is read from its lowest retry that is ready, where there is one. Partitions at their limit, or at the
+        end of a bounded run, are paused meanwhile. If the poll changed what is ours, all that it brought is dropped,
+        to be read again.
+        """
+        parts = self._membership.parts
+        resting = [tp for tp, part in parts.items() if not self._aim(part, now)]
+        busy = any(part.ledger.in_flight for part in parts.values())
+        timeout = self._settings["poll_timeout_ms"]
+        batches = self._poll(resting, min(timeout, BUSY_POLL_MS) if busy else timeout, now)
+        if batches is None or self._membership.listener.facts:
+            return []
+        for tp, part in parts.items():
+            self._accept(part, batches.get(tp, ()))
+        return [part for part in parts.values() if part.has_waiting]
+
+    def stay_alive(self, now: int) -> None:
+        """If the last poll is long ago, poll with everything paused: nothing comes, but the group sees us."""
+        if now - self._polled_at >= ALIVE_MS and not self._patience.waits(now):
+            self._poll(list(self._consumer.assignment() - self._consumer.paused()), 0, now)
+
+    def _poll(
+        self, resting: Collection[TopicPartition], timeout_ms: int, now: int
+    ) -> Mapping[TopicPartition, Sequence[Record]] | None:
+        """Poll with some partitions paused; None where that failed."""
+        self._polled_at = now
+        self._membership.expect()
+        try:
+            with self._paused(resting):
+                batches = self._consumer.poll(timeout_ms, self._settings["poll_records_max"])
+        except errors.NoOffsetForPartitionError:
+            return {}  # the client has no start for what is new, and needs none: the spout decides it
+        except errors.OffsetOutOfRangeError:
+            if not self._membership.listener.facts:  # else it may be of a partition that has just gone
+                self._look_at_log(now)
+            return None
+        except errors.KafkaError as error:
+            self._patience.bear(error, now)
+            return None
+        self._patience.succeeded()
+        return batches
+
+    @contextmanager
+    def _paused(self, resting: Collection[TopicPartition]) -> Iterator[None]:
+        self._consumer.pause(resting)
+        try:
+            yield
+        finally:
+            # What was taken away in this poll cannot be resumed.
+            mine = self._consumer.assignment()
+            self._consumer.resume([tp for tp in resting if tp in mine])
+
+    def _aim(self, part: Partition, now: int) -> bool:
+        """Send the reader to a retry that is ready; return whether the partition should be polled."""
+        if not part.ledger.may_poll(self._settings["uncommitted_max"], now):
+            return False
+        retry = part.ledger.earliest_ready_retry(now)
+        if retry is not None:
+            part.sought = retry
+            if part.reading != retry:
+                part.seek(self._consumer, retry)
+            return True
+        part.sought = None
+        if part.ledger.next - part.reading > self._settings["poll_records_max"]:
+            # Back from a retry, and all from here to there was read before: no need to read it again.
+            part.seek(self._consumer, part.ledger.next)
+        return part.stop is None or part.reading < part.stop
+
+    def _accept(self, part: Partition, records: Sequence[Record]) -> None:
+        if records:
+            self._figures.compacted += part.accept(records)
+        elif part.sought is not None and (position := self._consumer.position(part.tp)) > part.sought:
+            # Nothing but markers or emptied batches there: the reader has gone past it.
+            self._figures.compacted += part.close_gap(position)
+            part.reading = position
+
+    def _look_at_log(self, now: int) -> None:
+        try:
+            self._membership.check_log()
+        except errors.KafkaError as error:
+            self._patience.bear(error, now)

@@ -1,0 +1,106 @@
+"""What a spout knows before it reads: its settings, checked, and who it is in the consumer group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from downspout import config
+from downspout.errors import ConfigError
+from downspout.kafka.emit import check_fields
+from downspout.kafka.membership import Identity
+
+__all__ = ["Setup"]
+
+DECIDED = ("enable_auto_commit", "group_id", "group_instance_id", "bootstrap_servers", "auto_offset_reset")
+"""Properties of the client that the spout decides by its own settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The checked settings of one task.
+
+    Attributes:
+        settings: those of the scope ``kafka``.
+        group: the consumer group.
+        instance: the static member's name: the same after a restart, another for each task and process.
+        identity: who commits.
+        bounded: whether the run ends at the end of the log as of the start.
+        timeout_ms: a tuple that is out for so long has timed out.
+        dead_letter_topic: empty: the run stops at a record that fails for good.
+    """
+
+    settings: Mapping[str, Any]
+    group: str
+    instance: str
+    identity: Identity
+    bounded: bool
+    timeout_ms: float
+    dead_letter_topic: str
+
+    @classmethod
+    def of(cls, conf: Mapping[str, Any], context: Mapping[str, Any]) -> Setup:
+        """Read Storm's configuration and context.
+
+        Raises:
+            ConfigError: a setting is unknown, out of range, missing or contradicts another.
+        """
+        settings = config.parse_scope(conf, "kafka")
+        _check(settings)
+        topology = str(conf.get("topology.name") or "topology")
+        group = settings["group"] or topology
+        return cls(
+            settings=settings,
+            group=group,
+            instance=_instance(topology, conf, context),
+            identity=Identity(str(conf.get("storm.id") or topology), int(context.get("taskid") or 0)),
+            bounded=conf.get("run.until") == "end",
+            timeout_ms=_message_timeout_ms(conf),
+            dead_letter_topic=(settings["dead_letter_topic"] or "").replace("{group}", group),
+        )
+
+    @property
+    def client(self) -> dict[str, Any]:
+        """Return the properties for the client: the user's, and what the spout needs."""
+        # "none": where reading starts, and what happens when records are gone, is decided here and not by the client.
+        ours = {"auto_offset_reset": "none", "session_timeout_ms": self.settings["session_timeout_ms"]}
+        return {**ours, **self.settings["client"]}
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    """Raise a ConfigError where settings contradict each other."""
+    check_fields(settings["fields"])
+    if bool(settings["topics"]) == bool(settings["pattern"]):
+        raise ConfigError("exactly one of kafka.topics and kafka.pattern must be set", cure='topics=["orders"]')
+    if settings["pattern"]:
+        try:
+            re.compile(settings["pattern"])
+        except re.error as error:
+            raise ConfigError(
+                f"kafka.pattern = {settings['pattern']!r} is no regular expression: {error}", cure="orders-.*"
+            ) from None
+    if settings["start"].endswith("TIMESTAMP") and settings["start_timestamp_ms"] is None:
+        raise ConfigError(f"kafka.start is {settings['start']}, but there is no time", cure="kafka.start_timestamp_ms")
+    for name in DECIDED:
+        if name in settings["client"]:
+            raise ConfigError(
+                f"kafka.client.{name} cannot be set: the spout's own settings decide it", cure="remove it"
+            )
+
+
+def _message_timeout_ms(conf: Mapping[str, Any]) -> float:
+    if conf.get("topology.enable.message.timeouts") is False:
+        return float("inf")
+    return float(conf.get("topology.message.timeout.secs") or 30) * 1000
+
+
+def _instance(topology: str, conf: Mapping[str, Any], context: Mapping[str, Any]) -> str:
+    component = str(context.get("componentid") or "spout")
+    names = context.get("task->component") or {}
+    tasks = sorted(int(task) for task, name in names.items() if name == component)
+    task = int(context.get("taskid") or 0)
+    index = tasks.index(task) if task in tasks else task
+    name = "-".join([topology, component, str(index), str(conf.get("run.member") or 1)])
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-249:]
