@@ -1,0 +1,231 @@
+"""What is in an embedded broker's directory, and what its files say.
+
+==================== ===========================================================================================
+``lock``             held by the broker itself as long as it lives (see ``downspout.locks``)
+``cluster.json``     the cluster's id and the last port: what makes it the same cluster after a restart
+``broker.json``      the running broker: host, port, pid, birth of the process, cluster id; written when it answers
+``server.properties````log4j2.properties``: written anew at each start
+``data/``            Kafka's own
+``logs/``            ``server.log`` (Kafka's log, rolled) and ``console.log`` (what the JVM itself had to say)
+==================== ===========================================================================================
+
+Kafka runs inside the directory, so its configuration names no path that would have to be escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from downspout.kafka.process import birth
+
+HOST = "127.0.0.1"
+PORTS = range(20_000, 30_000)
+"""Where free ports are looked for: below the range from which systems take the local ends of outgoing connections. A
+client that keeps knocking at a stopped broker's port could otherwise be given that very port and connect to itself."""
+
+RECORD_BYTES_MAX = 16 * 1024 * 1024
+FOREVER_MS = 100 * 365 * 24 * 3600 * 1000
+
+JVM_FLAGS = (
+    "-XX:TieredStopAtLevel=1",  # starts in half the time; a broker mostly copies bytes
+    "-XX:+UseSerialGC",
+    "-Xms64m",
+    "-Xmx256m",
+    "-XX:-UsePerfData",
+    "-Xshare:auto",
+    "-Djava.awt.headless=true",
+    "-Dlog4j2.configurationFile=log4j2.properties",
+)
+
+LOG4J = """\
+status = error
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = logs/server.log
+appender.file.filePattern = logs/server.%i.log
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %-5p %c{1}: %m%n
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 10MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+rootLogger.level = info
+rootLogger.appenderRef.file.ref = file
+logger.requests.name = kafka.network.RequestChannel$
+logger.requests.level = warn
+"""
+
+
+def server_properties(port: int, controller_port: int, overrides: Mapping[str, str] | None = None) -> str:
+    """Return the configuration of a single broker that is its own controller, reachable from this machine alone.
+
+    >>> "listeners=PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002" in server_properties(20001, 20002)
+    True
+    """
+    values = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": "data",
+        # one node: nothing can be replicated
+        "default.replication.factor": "1",
+        "min.insync.replicas": "1",
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        # one user: few partitions of the internal topics start faster
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+        # After `kill -9` the controller refuses the broker until its former session has run out (9 s by default), and
+        # the broker asks after 0.1, 0.3, 0.7, 1.5, 3.1 … s.
+        "broker.heartbeat.interval.ms": "500",
+        "broker.session.timeout.ms": "2500",
+        "group.min.session.timeout.ms": "500",
+        # a misspelt topic is an error, and a record of 5 MiB is none
+        "auto.create.topics.enable": "false",
+        "message.max.bytes": str(RECORD_BYTES_MAX),
+        "replica.fetch.max.bytes": str(RECORD_BYTES_MAX),
+        # Retention and rolling go by the records' own timestamps: flights of 2013 would be deleted at once, and a year
+        # of them in event-time order would be cut into a segment per week.
+        "log.retention.ms": "-1",
+        "log.roll.ms": str(FOREVER_MS),
+        # small: 256 MiB of heap are for everything
+        "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+        "num.recovery.threads.per.data.dir": "1",
+        **(overrides or {}),
+    }
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What makes it the same cluster after a restart."""
+
+    cluster_id: str
+    port: int | None = None
+    formatted: bool = False
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A broker that answers, or did when this was written."""
+
+    host: str
+    port: int
+    pid: int
+    birth: str
+    cluster_id: str
+
+    @property
+    def bootstrap(self) -> str:
+        """Its address as ``host:port``."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether that very process still runs (not another one that was given its id)."""
+        return birth(self.pid) == self.birth
+
+
+def new_cluster_id() -> str:
+    """Return an id in Kafka's form: a random UUID in URL-safe base64, never with a leading dash.
+
+    >>> len(new_cluster_id())
+    22
+    """
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+def read_cluster(directory: Path) -> Cluster | None:
+    """Return what ``cluster.json`` says, or None where there is none that can be read."""
+    found: Cluster | None = _read(directory / "cluster.json", Cluster)
+    return found
+
+
+def read_broker(directory: Path) -> Broker | None:
+    """Return what ``broker.json`` says of a process that still runs; a stale file is as good as none.
+
+    The file is stale after ``kill -9`` or a power cut: its process is gone, or its id belongs to another process.
+    """
+    broker: Broker | None = _read(directory / "broker.json", Broker)
+    return broker if broker is not None and broker.is_alive else None
+
+
+def _read(path: Path, kind: type[Any]) -> Any:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return kind(**values)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write(directory: Path, what: Cluster | Broker) -> None:
+    """Write ``cluster.json`` or ``broker.json``, so that a reader sees the old one or the new one and nothing else."""
+    path = directory / f"{type(what).__name__.lower()}.json"
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(asdict(what), file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def is_free(port: int) -> bool:
+    """Return whether a server could listen on this port of the loopback address now."""
+    with socket.socket() as probe:
+        # As the JVM does: connections of a stopped broker that linger in TIME_WAIT are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(avoid: int | None = None, chance: random.Random | None = None) -> int:
+    """Return a port that was free a moment ago; another process may take it before the broker does.
+
+    Raises:
+        OSError: none of a thousand is free.
+    """
+    chance = chance or random.Random()
+    for _ in range(1000):
+        port = chance.choice(PORTS)
+        if port != avoid and is_free(port):
+            return port
+    raise OSError(f"no free port between {PORTS.start} and {PORTS.stop}")
+
+
+def last_lines(directory: Path, count: int = 12) -> str:
+    """Return the end of what the broker last said: its log's, and the console's where the JVM itself failed."""
+    lines: list[str] = []
+    for name in ("server.log", "console.log"):
+        try:
+            text = (directory / "logs" / name).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        lines += text.splitlines()[-count:]
+    return "\n".join(lines[-2 * count :])

@@ -1,0 +1,401 @@
+"""A real Kafka for one machine: one node, KRaft, no installation beyond a JVM.
+
+The jars come from :mod:`downspout.jars`. A directory holds one cluster; it keeps its id, its data and, if it is free,
+its port, from one start to the next, also after ``kill -9``.
+
+Two processes must never run on one directory, so a file lock is taken before anything is written there. The broker
+inherits the open file that carries it, and we let go of our side once it answers: from then on the lock lives exactly
+as long as the broker, whatever becomes of us.
+
+"It answers" means that the metadata of *our* cluster come back from the port, with the broker registered in it.
+Choosing a free port races with every other process of the machine, and the loser of that race would otherwise take the
+winner's broker for its own.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from downspout import config, jars
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import BrokerError
+from downspout.kafka import broker_files, probe, process
+from downspout.kafka.broker_files import HOST, Broker, Cluster
+from downspout.locks import FileLock
+
+START_S_MAX = 60.0
+"""A start takes 1 to 2 s, and was seen to take 14 s on a busy machine."""
+
+STOP_S_MAX = 20.0
+POLL_S = 0.05
+ATTEMPTS_MAX = 5
+
+_detached: list[subprocess.Popen[bytes]] = []  # referenced for ever: Python warns of a child that it forgets
+
+
+class _PortTaken(Exception):
+    """Another process took one of the ports before the broker did."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is known of the broker of a directory.
+
+    Attributes:
+        state: ``running``; ``silent`` (the process lives and does not answer); ``starting`` (or somebody else holds
+            the lock); ``stopped``.
+        directory: where its data are.
+        broker: the process; None where there is none.
+    """
+
+    state: str
+    directory: Path
+    broker: Broker | None
+
+
+class EmbeddedKafka:
+    """The broker of one directory; as a context manager it is started and stopped.
+
+    Args:
+        directory: where the data, the logs and the configuration are; made where it is missing.
+        port: the port it must have; None: the one it had before, or any free one.
+        detached: it survives us. Otherwise it is stopped when our process ends, even by ``kill -9``.
+        properties: Kafka's own settings, in addition to ours or instead of them.
+        start_s_max: how long a start may take, in seconds.
+        clock: what waiting is.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        port: int | None = None,
+        *,
+        detached: bool = False,
+        properties: Mapping[str, str] | None = None,
+        start_s_max: float = START_S_MAX,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.directory = Path(directory).absolute()
+        self.port = port
+        self.detached = detached
+        self._properties = dict(properties or {})
+        self._start_s_max = start_s_max
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    # --- what there is ---
+
+    @property
+    def broker(self) -> Broker:
+        """The running broker.
+
+        Raises:
+            BrokerError: it does not run.
+        """
+        if (broker := broker_files.read_broker(self.directory)) is None:
+            raise BrokerError(f"No Kafka is running in {self.directory}", cure="`downspout kafka start`")
+        return broker
+
+    @property
+    def bootstrap(self) -> str:
+        """The address of the running broker as ``host:port``."""
+        return self.broker.bootstrap
+
+    def status(self) -> Status:
+        """Return what is known of the broker, whoever started it; asks it, which takes at most 2 s."""
+        if (broker := broker_files.read_broker(self.directory)) is not None:
+            state = "running" if _answers(broker) else "silent"
+        else:
+            state = "starting" if self._is_locked() else "stopped"
+        return Status(state, self.directory, broker)
+
+    def _is_locked(self) -> bool:
+        lock = FileLock(self.directory / "lock")
+        if not lock.path.exists():
+            return False
+        try:
+            is_free = lock.acquire()
+        except OSError:
+            return False
+        lock.release()
+        return not is_free
+
+    # --- starting ---
+
+    def start(self) -> Self:
+        """Start the broker and wait until it answers.
+
+        Raises:
+            BrokerError: the directory is locked or cannot be written to, the demanded port is in use, or the broker
+                ended or stayed silent (the message holds the end of its log).
+            MissingExtraError: no Java, or nothing to fetch the jars with.
+        """
+        library, program = jars.resolve("kafka")[0].parent, jars.java()
+        lock = self._lock()
+        try:
+            command = [str(program), *broker_files.JVM_FLAGS, "-cp", f"{library}/*"]
+            cluster = self._prepare(command)
+            broker = self._launch(command, cluster, lock)
+            broker_files.write(self.directory, replace(cluster, port=broker.port, formatted=True))
+            broker_files.write(self.directory, broker)
+        except OSError as error:
+            self._end_process()
+            lock.release()
+            raise self._unwritable(error) from error
+        except BaseException:
+            self._end_process()
+            lock.release()
+            raise
+        lock.hand_over()
+        return self
+
+    def _lock(self) -> FileLock:
+        lock = FileLock(self.directory / "lock")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if lock.acquire():
+                return lock
+        except OSError as error:
+            raise self._unwritable(error) from error
+        broker = broker_files.read_broker(self.directory)
+        who = f"the broker {broker.bootstrap} (process {broker.pid})" if broker else "another process that starts one"
+        raise BrokerError(
+            f"{self.directory} is in use by {who}",
+            cure="use that broker, stop it with `downspout kafka stop`, or choose another directory",
+        )
+
+    def _unwritable(self, error: OSError) -> BrokerError:
+        return BrokerError(
+            f"Kafka cannot use its directory {self.directory}: {error.strerror or error}",
+            cure="a directory that can be written to and has space (`--dir`, or DOWNSPOUT_HOME)",
+        )
+
+    def _prepare(self, command: list[str]) -> Cluster:
+        """Make the directory a cluster's own, once."""
+        (self.directory / "logs").mkdir(exist_ok=True)
+        (self.directory / "broker.json").unlink(missing_ok=True)  # we hold the lock: it is stale
+        (self.directory / "log4j2.properties").write_text(broker_files.LOG4J, encoding="utf-8")
+        cluster = broker_files.read_cluster(self.directory)
+        if cluster is None and (self.directory / "data" / "meta.properties").exists():
+            raise BrokerError(
+                f"{self.directory}/data belongs to a cluster, but cluster.json is gone or cannot be read",
+                cure="restore it, or remove the directory if its records are not needed",
+            )
+        cluster = cluster or Cluster(broker_files.new_cluster_id())
+        broker_files.write(self.directory, cluster)
+        if not cluster.formatted:
+            self._write_properties(*self._choose_ports(cluster.port, 0))
+            self._format(command, cluster)
+        return cluster
+
+    def _format(self, command: list[str], cluster: Cluster) -> None:
+        format_command = [*command, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
+        format_command += ["-t", cluster.cluster_id, "-c", "server.properties"]
+        with (self.directory / "logs" / "console.log").open("wb") as console:
+            done = subprocess.run(
+                format_command,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                timeout=self._start_s_max,
+                check=False,
+            )
+        if done.returncode != 0:
+            raise self._died(f"could not format {self.directory}/data (exit code {done.returncode})")
+
+    def _launch(self, command: list[str], cluster: Cluster, lock: FileLock) -> Broker:
+        for attempt in range(ATTEMPTS_MAX):
+            port, controller_port = self._choose_ports(cluster.port, attempt)
+            self._write_properties(port, controller_port)
+            try:
+                return self._launch_at(port, command, cluster, lock)
+            except _PortTaken:
+                self._end_process()
+                if self.port is not None and not broker_files.is_free(self.port):
+                    raise self._port_in_use() from None
+        raise self._died(f"lost the race for a free port {ATTEMPTS_MAX} times")
+
+    def _choose_ports(self, former: int | None, attempt: int) -> tuple[int, int]:
+        if self.port is not None:
+            if not broker_files.is_free(self.port):
+                raise self._port_in_use()
+            port = self.port
+        elif former is not None and attempt == 0 and broker_files.is_free(former):
+            port = former
+        else:
+            port = broker_files.free_port()
+        return port, broker_files.free_port(avoid=port)
+
+    def _port_in_use(self) -> BrokerError:
+        return BrokerError(
+            f"Port {self.port} of {HOST} is in use by another process",
+            cure="another port, or none to have a free one chosen",
+        )
+
+    def _write_properties(self, port: int, controller_port: int) -> None:
+        text = broker_files.server_properties(port, controller_port, self._properties)
+        (self.directory / "server.properties").write_text(text, encoding="latin-1", errors="backslashreplace")
+
+    def _launch_at(self, port: int, command: list[str], cluster: Cluster, lock: FileLock) -> Broker:
+        log = self.directory / "logs" / "server.log"
+        log_start = log.stat().st_size if log.exists() else 0
+        with (self.directory / "logs" / "console.log").open("wb") as console:
+            # A session of its own: Ctrl-C in our terminal must not take the broker down before we have drained.
+            self._process = subprocess.Popen(
+                [*command, "kafka.Kafka", "server.properties"],
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(lock.fileno(),),
+            )
+        pid = self._process.pid
+        born = process.birth(pid)
+        if born is not None and not self.detached:
+            self._watchdog = process.start_watchdog(pid, born)
+        elif self.detached:
+            _detached.append(self._process)
+        self._await_answer(port, cluster.cluster_id, log_start)
+        return Broker(HOST, port, pid, born or "", cluster.cluster_id)
+
+    def _await_answer(self, port: int, cluster_id: str, log_start: int) -> None:
+        assert self._process is not None
+        deadline = self._clock.monotonic() + self._start_s_max
+        while self._clock.monotonic() < deadline:
+            if (code := self._process.poll()) is not None:
+                if "Address already in use" in self._log_since(log_start):
+                    raise _PortTaken
+                raise self._died(f"ended while starting (exit code {code})")
+            try:
+                answer = probe.ask(HOST, port)
+            except (OSError, probe.NotKafkaError):
+                self._clock.sleep(POLL_S)
+                continue
+            if answer.cluster_id != cluster_id:
+                raise _PortTaken
+            if answer.brokers:
+                return
+            self._clock.sleep(POLL_S)
+        raise self._died(f"did not answer at {HOST}:{port} within {self._start_s_max:g} s")
+
+    def _log_since(self, start: int) -> str:
+        log = self.directory / "logs" / "server.log"
+        try:
+            data = log.read_bytes()
+        except OSError:
+            return ""
+        return data[start if len(data) >= start else 0 :].decode(errors="replace")
+
+    def _died(self, what: str) -> BrokerError:
+        return BrokerError(
+            f"Kafka {what}; its last words:\n{broker_files.last_lines(self.directory)}\n",
+            cure=f"read {self.directory}/logs/server.log and console.log",
+        )
+
+    # --- ending ---
+
+    def stop(self) -> bool:
+        """End the broker in order, whoever started it; return whether there was one.
+
+        Raises:
+            BrokerError: it does not end, even by ``kill -9``.
+        """
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> bool:
+        """End the broker by ``kill -9``, as a crash would: nothing is tidied up. Return whether there was one."""
+        return self._end(signal.SIGKILL)
+
+    def restart(self) -> Self:
+        """Stop the broker, if it runs, and start it again."""
+        self.stop()
+        return self.start()
+
+    def _end(self, number: int) -> bool:
+        broker = broker_files.read_broker(self.directory)
+        if broker is None:
+            self._end_process()
+            return False
+        if not self._signal_and_wait(broker, number, STOP_S_MAX) and not self._signal_and_wait(
+            broker, signal.SIGKILL, STOP_S_MAX
+        ):
+            raise BrokerError(f"Process {broker.pid} does not end", cure=f"see `ps -fp {broker.pid}`")
+        self._end_process()
+        if number != signal.SIGKILL:
+            self._forget()
+        return True
+
+    def _signal_and_wait(self, broker: Broker, number: int, seconds: float) -> bool:
+        process.send_signal(broker.pid, broker.birth, number)
+        deadline = self._clock.monotonic() + seconds
+        while broker.is_alive:
+            if self._clock.monotonic() >= deadline:
+                return False
+            self._clock.sleep(POLL_S)
+        return True
+
+    def _forget(self) -> None:
+        """Remove ``broker.json``, unless somebody has started the next broker already."""
+        lock = FileLock(self.directory / "lock")
+        if lock.acquire():
+            (self.directory / "broker.json").unlink(missing_ok=True)
+            lock.release()
+
+    def _end_process(self) -> None:
+        """Make sure that the process we started is gone, and its watchdog with it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            if self._process in _detached:
+                _detached.remove(self._process)
+            self._process = None
+        if self._watchdog is not None:
+            process.stop_watchdog(self._watchdog)
+            self._watchdog = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def default_directory() -> Path:
+    """Return where ``downspout kafka start`` keeps its broker."""
+    return config.home() / "kafka"
+
+
+def find_bootstrap(directory: Path | None = None) -> str:
+    """Return the address of the broker that ``downspout kafka start`` runs; this is what ``embedded`` stands for.
+
+    Raises:
+        BrokerError: it does not run, or does not answer.
+    """
+    where = (directory or default_directory()).absolute()
+    if (broker := broker_files.read_broker(where)) is None:
+        raise BrokerError(f"No embedded Kafka is running in {where}", cure="`downspout kafka start`")
+    if not _answers(broker, 10.0):
+        raise BrokerError(
+            f"The embedded Kafka {broker.bootstrap} (process {broker.pid}) does not answer",
+            cure=f"`downspout kafka stop`, then `downspout kafka start`; its log is {where}/logs/server.log",
+        )
+    return broker.bootstrap
+
+
+def _answers(broker: Broker, timeout_s: float = 2.0) -> bool:
+    try:
+        return probe.ask(broker.host, broker.port, timeout_s).cluster_id == broker.cluster_id
+    except (OSError, probe.NotKafkaError):
+        return False

@@ -1,0 +1,89 @@
+"""A lock between processes that dies with its holder.
+
+``flock`` on an open file: the kernel releases it when the last process that has the file open ends, however it ends,
+so there are no stale locks to clear up. The file itself stays; its presence means nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+
+RETRY_S = 0.1
+
+
+class FileLock:
+    """An exclusive lock on a file, held from :meth:`acquire` to :meth:`release`.
+
+    A child that is given :meth:`fileno` (``pass_fds``) goes on holding it after we have released our side with
+    :meth:`hand_over`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     first, second = FileLock(Path(folder) / "lock"), FileLock(Path(folder) / "lock")
+    ...     first.acquire(), second.acquire(), first.release(), second.acquire(), second.release()
+    (True, False, None, True, None)
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+
+    def acquire(self, timeout_s: float = 0.0, clock: Clock = SYSTEM_CLOCK) -> bool:
+        """Take the lock, waiting at most ``timeout_s`` for it; return whether we have it.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        deadline = clock.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if clock.monotonic() >= deadline:
+                    os.close(file)
+                    return False
+                clock.sleep(RETRY_S)
+            except BaseException:
+                os.close(file)
+                raise
+            else:
+                self._file = file
+                return True
+
+    def fileno(self) -> int:
+        """Return the open file that carries the lock.
+
+        Raises:
+            ValueError: the lock is not held.
+        """
+        if self._file is None:
+            raise ValueError(f"{self.path} is not locked by us")
+        return self._file
+
+    def hand_over(self) -> None:
+        """Close our side without unlocking: children that have the file open hold the lock from now on."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def release(self) -> None:
+        """Give the lock back, also if a child has the file open."""
+        if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            self.hand_over()
+
+    def __enter__(self) -> FileLock:
+        if not self.acquire():
+            raise BlockingIOError(f"{self.path} is locked by another process")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
