@@ -1,0 +1,263 @@
+"""The columns of a sink: declared once, and what does not fit is named.
+
+A schema is a list of ``name:type``. The types are those that every reader of Parquet, Spark above all, gets right:
+
+============================================  ==================================================================
+type                                          takes
+============================================  ==================================================================
+``string``, ``binary``                        str; bytes
+``bool``                                      bool
+``int8`` ``int16`` ``int32`` ``int64``        int in range; a float without a fraction
+``float32`` ``float64``                       float, int
+``decimal(p,s)``                              Decimal, int
+``date``                                      date, ``"2013-01-31"``
+``timestamp``                                 datetime (naive means UTC), ``"2013-01-31T05:17:00+01:00"``
+``timestamp_s`` ``timestamp_ms``              int since the epoch
+============================================  ==================================================================
+
+All timestamps are written in microseconds, UTC. A type that ends in ``!`` takes no null; any other does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from downspout.errors import ConfigError
+
+__all__ = ["ORIGIN_SCHEMA", "Column", "Columns", "Rejected"]
+
+ORIGIN_SCHEMA = pa.schema(
+    [
+        ("_topic", pa.string()), ("_topic_id", pa.string()), ("_partition", pa.int32()),
+        ("_offset", pa.int64()), ("_path", pa.string()),
+    ]
+)  # fmt: skip
+"""What a sink writes beside the row: which record it came from, and which of that record's rows it is."""
+
+_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(), "binary": pa.binary(), "bool": pa.bool_(),
+    "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
+    "float32": pa.float32(), "float64": pa.float64(), "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"), "timestamp_s": pa.timestamp("us", "UTC"),
+    "timestamp_ms": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+_FOLDERS = {"string", "int8", "int16", "int32", "int64", "date", "bool"}
+"""Types that may name a Hive folder: their text has one form, and readers find the type again."""
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_NOT_FOR_SPARK = {
+    "uint64": "int64 or decimal(20,0)", "float16": "float32", "timestamp_ns": "timestamp", "time": "string",
+    "int": "int32 or int64", "long": "int64", "float": "float32 or float64", "double": "float64", "str": "string",
+    "bytes": "binary", "boolean": "bool", "datetime": "timestamp",
+}  # fmt: skip
+
+Values = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A row that does not fit: its place among the rows given, and why."""
+
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        name: as in the tuple and in the file.
+        kind: the type as declared, without ``!``.
+        type: the Arrow type it is written as.
+        required: whether a null is refused.
+    """
+
+    name: str
+    kind: str
+    type: pa.DataType
+    required: bool
+
+    @property
+    def declared(self) -> str:
+        """The column as it is declared."""
+        return f"{self.name}:{self.kind}{'!' if self.required else ''}"
+
+    @property
+    def sized(self) -> bool:
+        """Whether its values have a length worth counting."""
+        return self.kind in ("string", "binary")
+
+    def array(self, values: Values) -> pa.Array:
+        """Return the values as an array.
+
+        Raises:
+            ValueError, TypeError, OverflowError: one does not fit (Arrow's errors are of these kinds).
+        """
+        made = pa.array(self._prepare(values), self.type)
+        if self.required and made.null_count:
+            raise ValueError("null where a value is required")
+        if self.kind == "string":
+            made.validate(full=True)  # invalid UTF-8 in bytes would be taken silently
+        return made
+
+    def _prepare(self, values: Values) -> Values:
+        if (convert := _CONVERT.get(self.kind)) is not None:
+            return [None if value is None else convert(value) for value in values]
+        if self.kind.startswith("int") or self.kind == "bool" or self.kind.startswith("float"):
+            wanted_bool = self.kind == "bool"
+            # Arrow takes True as 1 in a number column in some places: mixed-up fields should not pass.
+            if any((type(value) is bool) is not wanted_bool for value in values if value is not None):
+                raise TypeError("a bool where a number is declared, or the other way round")
+        return values
+
+
+def _moment(value: Any) -> datetime:
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(moment, datetime):
+        raise TypeError(f"a {type(value).__name__} is no datetime and no ISO text")
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _day(value: Any) -> date:
+    if isinstance(value, str):
+        return date.fromisoformat(value)
+    if isinstance(value, datetime) or not isinstance(value, date):
+        raise TypeError(f"a {type(value).__name__} is no date and no ISO text")
+    return value
+
+
+def _epoch(factor: int) -> Callable[[Any], int]:
+    def convert(value: Any) -> int:
+        if type(value) is not int:
+            raise TypeError(f"a {type(value).__name__} is no whole number of time units since the epoch")
+        return value * factor
+
+    return convert
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "timestamp": _moment,
+    "date": _day,
+    "timestamp_s": _epoch(1_000_000),
+    "timestamp_ms": _epoch(1_000),
+}
+
+
+class Columns:
+    """The columns of a sink.
+
+    >>> columns = Columns.parse(["carrier:string!", "delay:int16"])
+    >>> table, rejected = columns.table([["UA", None, "AA"], [2, 3, 99_999]])
+    >>> table.to_pylist()
+    [{'carrier': 'UA', 'delay': 2}]
+    >>> [r.row for r in rejected], rejected[1].reason
+    ([1, 2], 'delay = 99999 is no int16: Value 99999 too large to fit in C integer type')
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = tuple(columns)
+        self.names = tuple(column.name for column in columns)
+        self.schema = pa.schema([pa.field(c.name, c.type, nullable=not c.required) for c in columns])
+
+    @classmethod
+    def parse(cls, declared: Sequence[str]) -> Columns:
+        """Return the columns that a list of ``name:type`` declares.
+
+        Raises:
+            ConfigError: a type is unknown (the nearest one is suggested), or a name stands twice or is reserved.
+        """
+        columns = [_column(text) for text in declared]
+        names = [column.name for column in columns]
+        if not columns:
+            raise ConfigError("parquet.schema is empty", cure='schema={"carrier": "string", "delay": "int16"}')
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"parquet.schema: {name} stands twice", cure="one column per name")
+            if name in ORIGIN_SCHEMA.names:
+                raise ConfigError(f"parquet.schema: {name} is written by the sink itself", cure="remove it")
+        return cls(columns)
+
+    def check_folders(self, names: Sequence[str]) -> None:
+        """Raise a ConfigError if one of these columns cannot name Hive folders."""
+        for name in names:
+            column = next((c for c in self.columns if c.name == name), None)
+            if column is None:
+                raise ConfigError(f"parquet.partition_by: no column {name}", cure=f"one of {', '.join(self.names)}")
+            if column.kind not in _FOLDERS:
+                raise ConfigError(
+                    f"parquet.partition_by: {column.declared} cannot name folders",
+                    cure=f"a column of type {', '.join(sorted(_FOLDERS))}",
+                )
+        if len(names) >= len(self.columns):
+            raise ConfigError(
+                "parquet.partition_by takes all columns, none is left for the files", cure="leave one out"
+            )
+
+    def table(self, values: Sequence[Values]) -> tuple[pa.Table, list[Rejected]]:
+        """Return the rows that fit as a table, and those that do not.
+
+        Args:
+            values: one sequence per column, all of one length.
+
+        Whole columns at once; only where one does not fit is it halved until the culprits stand alone, O(k log n) for k.
+        """
+        arrays: list[pa.Array | None] = []
+        rejected: dict[int, str] = {}
+        for column, column_values in zip(self.columns, values, strict=True):
+            try:
+                arrays.append(column.array(column_values))
+            except (ValueError, TypeError, OverflowError):
+                arrays.append(None)
+                for row, reason in _culprits(column, column_values):
+                    rejected.setdefault(row, reason)
+        if not rejected:
+            return pa.Table.from_arrays(arrays, schema=self.schema), []
+        good = [row for row in range(len(values[0])) if row not in rejected]
+        kept = [
+            column.array([column_values[row] for row in good])
+            if array is None
+            else array.take(pa.array(good, pa.int64()))
+            for column, column_values, array in zip(self.columns, values, arrays, strict=True)
+        ]
+        return pa.Table.from_arrays(kept, schema=self.schema), [
+            Rejected(row, rejected[row]) for row in sorted(rejected)
+        ]
+
+
+def _column(text: str) -> Column:
+    name, colon, kind = text.partition(":")
+    name, kind = name.strip(), kind.strip()
+    required = kind.endswith("!")
+    kind = kind.rstrip("!").strip()
+    if not name or not colon or not kind:
+        raise ConfigError(f"parquet.schema: {text!r} is not name:type", cure='"carrier:string"')
+    if (match := _DECIMAL.fullmatch(kind)) is not None:
+        precision, scale = int(match.group(1)), int(match.group(2))
+        if not 1 <= precision <= 38 or scale > precision:
+            raise ConfigError(f"parquet.schema: {text}: precision is 1 to 38, scale at most that", cure="decimal(18,2)")
+        return Column(name, kind, pa.decimal128(precision, scale), required)
+    if (known := _TYPES.get(kind)) is None:
+        cure = _NOT_FOR_SPARK.get(kind, ", ".join([*_TYPES, "decimal(p,s)"]))
+        raise ConfigError(f"parquet.schema: {text}: no type {kind}", cure=cure)
+    return Column(name, kind, known, required)
+
+
+def _culprits(column: Column, values: Values, first: int = 0) -> list[tuple[int, str]]:
+    """Return the rows whose value does not fit, with the reason, by halving."""
+    try:
+        column.array(values)
+        return []
+    except (ValueError, TypeError, OverflowError) as error:
+        if len(values) == 1:
+            shown = repr(values[0])
+            shown = shown if len(shown) <= 80 else shown[:77] + "..."
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return [(first, f"{column.name} = {shown} is no {column.declared.partition(':')[2]}: {why}")]
+    half = len(values) // 2
+    return _culprits(column, values[:half], first) + _culprits(column, values[half:], first + half)

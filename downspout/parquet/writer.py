@@ -1,0 +1,255 @@
+"""The exactly-once writer: one flush, one commit point, whatever stops it.
+
+A flush (see docs/decisions/0006):
+
+1. read the log entries that are new, drop rows that are covered by now;
+2. stage hidden files, fsync them and their folders;
+3. create the next log entry exclusively. Another writer was first? Read its entry, drop what it covers, stage again, try the next;
+4. rename the files into sight. Only then may tuples be acked.
+
+Stopped before 3, nothing happened: the staged files are hidden, and the rows come again. Stopped after 3, the rows are
+committed: whoever opens the directory next rolls forward, renaming what an entry names and is still staged.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import SinkError
+from downspout.parquet import hive
+from downspout.parquet.coverage import Coverage
+from downspout.parquet.disk import Disk
+from downspout.parquet.identity import Identities, Mask
+from downspout.parquet.log import STAGING_FOLDER, CommitLog, DataFile, Entry
+
+__all__ = ["Flushed", "SinkWriter"]
+
+
+@dataclass(frozen=True)
+class Flushed:
+    """What a flush did.
+
+    Attributes:
+        rows: written.
+        covered: dropped, because they were in the directory already.
+        files: made.
+        bytes: their size.
+    """
+
+    rows: int = 0
+    covered: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+class SinkWriter:
+    """Writes to a directory that any number of writers share.
+
+    Args:
+        directory: made where it does not exist.
+        topology: the topology's name; a directory belongs to one.
+        columns: the columns as declared, partition columns included; the same for ever.
+        writer: this incarnation: unique for each time a task starts.
+        partition_by: columns that become folders.
+        compression: codec of the files.
+        disk: the file operations.
+        clock: for the entries' time stamps.
+
+    Raises (from ``open`` and ``flush``):
+        SinkError: the directory cannot be written, is damaged, belongs to another topology or has other columns.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        topology: str,
+        columns: Sequence[str],
+        writer: str,
+        partition_by: Sequence[str] = (),
+        compression: str = "zstd",
+        disk: Disk | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.directory = directory
+        self.disk = disk or Disk()
+        self.log = CommitLog(directory, self.disk)
+        self._topology = topology
+        self._partition_by = list(partition_by)
+        self._schema = (*columns, *(f"/{name}" for name in partition_by))
+        self._writer = writer
+        self._compression = compression
+        self._clock = clock
+        self._sequence = 0
+
+    def open(self) -> None:
+        """Read the log, check that the directory is ours, and finish what a stopped writer had committed."""
+        try:
+            self.disk.make_folder(self.log.folder)
+            probe = self.log.folder / f".{self._writer}.probe"
+            self.disk.write(probe, b"")
+            self.disk.remove(probe)
+            entries = self._catch_up()
+            self.log.check_complete()
+            self._roll_forward(entries)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _catch_up(self) -> list[Entry]:
+        """Read new entries; they must be of our topology and have our columns."""
+        entries = self.log.refresh()
+        if self.log.topology not in (None, self._topology):
+            raise SinkError(
+                f"{self.directory} belongs to topology {self.log.topology}, not to {self._topology}",
+                cure="another parquet.directory",
+            )
+        if self.log.schema not in (None, self._schema):
+            raise SinkError(
+                f"{self.directory} has the columns {', '.join(self.log.schema or ())}; "
+                f"this sink has {', '.join(self._schema)}",
+                cure="another parquet.directory, or the old columns: one directory has one schema",
+            )
+        return entries
+
+    def _roll_forward(self, entries: Sequence[Entry]) -> None:
+        """Bring into sight what is committed and still staged. Looks at history only if anything is staged at all."""
+        staged = {
+            path.relative_to(self.directory / STAGING_FOLDER).as_posix()
+            for path in self.disk.files_below(self.directory / STAGING_FOLDER)
+        }
+        for entry in entries if staged else ():
+            self._reveal([file for file in entry.files if file.path in staged])
+
+    def flush(self, identities: Identities, build: Callable[[Mask], pa.Table]) -> Flushed:
+        """Write the rows that are not in the directory yet; when this returns, they are durable and visible.
+
+        Args:
+            identities: of the rows, in their order; may be of rows without origin.
+            build: makes the table to write from the rows that a mask leaves. It is called again after a conflict.
+        """
+        try:
+            return self._flush(identities, build)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _flush(self, identities: Identities, build: Callable[[Mask], pa.Table]) -> Flushed:
+        # Entries of our own among the new ones: the link was made, but an error hid that from us. They are committed.
+        for entry in self._catch_up():
+            if entry.writer == self._writer:
+                self._reveal(entry.files)
+        wanted = identities.not_in(self.log.coverage)
+        while wanted.any():
+            staged = self._stage(build(wanted))
+            try:
+                while not self._append(staged, identities.coverage(wanted)):
+                    self._catch_up()
+                    still_wanted = wanted & identities.not_in(self.log.coverage)
+                    if still_wanted.sum() != wanted.sum():
+                        wanted = still_wanted
+                        break
+                else:
+                    self._reveal(staged)
+                    size = sum(file.bytes for file in staged)
+                    return Flushed(int(wanted.sum()), int((~wanted).sum()), len(staged), size)
+            except OSError:
+                if not self._is_committed(staged):
+                    self._discard(staged)
+                raise
+            self._discard(staged)
+        return Flushed(covered=len(identities))
+
+    def _append(self, staged: Sequence[DataFile], coverage: Coverage) -> bool:
+        return self.log.append(
+            Entry(
+                self.log.length, self._writer, self._topology, self._schema,
+                int(self._clock.wall() * 1000), tuple(staged), coverage,
+            )
+        )  # fmt: skip
+
+    def _is_committed(self, staged: Sequence[DataFile]) -> bool:
+        """Return whether the log names these files. In doubt yes: hidden files that stay harm nobody."""
+        try:
+            entry = Entry.from_bytes(self.log.path(self.log.length).read_bytes())
+        except FileNotFoundError:
+            # Not linked; or linked and taken into account, and the renaming failed.
+            return self.log.length > 0 and self._last_is_ours(staged)
+        except (OSError, ValueError):
+            return True
+        return entry.writer == self._writer
+
+    def _last_is_ours(self, staged: Sequence[DataFile]) -> bool:
+        try:
+            entry = Entry.from_bytes(self.log.path(self.log.length - 1).read_bytes())
+        except (OSError, ValueError):
+            return True
+        return entry.files == tuple(staged)
+
+    def _stage(self, table: pa.Table) -> list[DataFile]:
+        """Write the table's files where no reader looks, and force them to the disk."""
+        staging = self.directory / STAGING_FOLDER
+        name = f"part-{self._writer}-{self._sequence}.parquet"
+        self._sequence += 1
+        staged: list[DataFile] = []
+        folders: set[Path] = set()
+        try:
+            for folder, part in hive.split(table, self._partition_by):
+                content = _encode(part, self._compression)
+                target = f"{folder}/{name}" if folder else name
+                path = staging / target
+                self.disk.make_folder(path.parent)
+                staged.append(DataFile(target, part.num_rows, len(content)))
+                self.disk.write(path, content)
+                self.disk.sync(path)
+                folders.update(_up_to(path.parent, self.directory))
+            for place in sorted(folders):
+                self.disk.sync(place)
+        except OSError:
+            self._discard(staged)
+            raise
+        return staged
+
+    def _discard(self, staged: Sequence[DataFile]) -> None:
+        for file in staged:
+            self.disk.remove(self.directory / STAGING_FOLDER / file.path)
+
+    def _reveal(self, files: Sequence[DataFile]) -> None:
+        """Rename staged files into sight; whoever does it second finds nothing left to do."""
+        folders: set[Path] = set()
+        for file in files:
+            target = self.directory / file.path
+            self.disk.make_folder(target.parent)
+            try:
+                self.disk.rename(self.directory / STAGING_FOLDER / file.path, target)
+            except FileNotFoundError:
+                continue
+            folders.update(_up_to(target.parent, self.directory))
+        for place in sorted(folders):
+            self.disk.sync(place)
+
+    def _cannot_write(self, error: OSError) -> SinkError:
+        place = error.filename or self.directory
+        return SinkError(
+            f"{self.directory} cannot be written: {error.strerror or error} ({place}); nothing was acked",
+            cure="free the disk or correct the permissions, and start again: the rows come again",
+        )
+
+
+def _encode(table: pa.Table, compression: str) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression=compression, coerce_timestamps="us")
+    return buffer.getvalue()
+
+
+def _up_to(folder: Path, top: Path) -> list[Path]:
+    """Return a folder and those above it, up to and with ``top``."""
+    places = [folder]
+    while places[-1] != top:
+        places.append(places[-1].parent)
+    return places
