@@ -44,6 +44,7 @@ from downspout.kafka.spout_state import Figures, Partition, Setback, Timer
 
 FIRST_COMMIT_DELAY_MS = 500
 """The reference's first commit comes this much later than one period."""
+DRAINED = -1
 UNATTENDED_MS = 1_000
 """After so long without ``next_tuple`` (max spout pending is reached), acks and fails look at the timers."""
 LOOK_UP_MASK = 15
@@ -193,22 +194,26 @@ class KafkaSpout(streamparse.Spout):
             part.seek(consumer, part.reading)
 
     def _drains(self, now: int) -> bool:
-        """Before a planned hand-over: return whether this call should do nothing but wait for acks."""
+        """Before a planned hand-over: return whether this call should do nothing but wait for acks.
+
+        Drained, or out of time, the spout commits, and polls from then on: only that lets the join complete. What is
+        not acked by now goes to the next owner.
+        """
         if not self._need_consumer().rejoin_pending():
             self._drain_until = None
             return False
         if self._drain_until is None:
             self._drain_until = now + self._settings["drain_ms_max"]
             self._put_back()
-        if now >= self._drain_until:
-            # Drained, or out of time: what is not acked goes to the next owner. The polls to come complete the join.
+        if self._drain_until == DRAINED:
             return False
-        if any(part.ledger.in_flight for part in self._membership.parts.values()):
+        in_time = now < self._drain_until
+        if in_time and any(part.ledger.in_flight for part in self._membership.parts.values()):
             return True
-        if self._commit(now):
-            self._drain_until = now
-            return False
-        return True
+        if not self._commit(now) and in_time:
+            return True
+        self._drain_until = DRAINED
+        return False
 
     def _commit(self, now: int) -> bool:
         """Commit what has changed; return whether the broker has it all."""

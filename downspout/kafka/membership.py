@@ -126,7 +126,7 @@ class Membership:
         changes = self._assignment.fold(facts)
         for tp in changes.forgotten:
             self._forget(tp)
-        for tp in self._assignment.aside:
+        for tp in (*self._assignment.aside, *changes.returned):
             if tp in self.parts:
                 self._aside[tp] = self.parts.pop(tp)
         for tp in changes.gained:

@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
+from kafka import errors
+from kafka.structs import TopicPartition
 
+from downspout.component import Bounded, Explains, Reports
+from downspout.errors import BrokerError, ConfigError
+from downspout.ledger.metadata import decode
+from downspout.ledger.origin import Origin
+from downspout.metrics import METRICS
 from downspout.testing.fake_kafka import FakeKafka
+from spouts.kafka import KafkaSpout
 from tests.topology.spout_driver import GROUP, TOPIC, Driver, fill
-
-
-@pytest.fixture
-def kafka() -> Iterator[FakeKafka]:
-    """A fake Kafka with one topic of one partition and ten records."""
-    with FakeKafka("spout") as kafka:
-        kafka.create_topic(TOPIC, 1)
-        fill(kafka, 10)
-        yield kafka
 
 
 def test_emits_all_records_in_order(kafka: FakeKafka) -> None:
@@ -22,6 +19,19 @@ def test_emits_all_records_in_order(kafka: FakeKafka) -> None:
     driver = Driver(kafka)
     driver.run()
     assert [values for _, values in driver.emitted] == [[n, str(n)] for n in range(10)]
+
+
+def test_all_fields(kafka: FakeKafka) -> None:
+    """A tuple can hold whatever a record has, and its origin."""
+    kafka.create_topic("one", 1)
+    kafka.produce("one", b'{"a":1}', b"k", headers=[("h", b"v")], timestamp_ms=5)
+    fields = ["topic", "partition", "offset", "key", "value", "timestamp", "headers", "origin"]
+    driver = Driver(kafka, topics=["one"], fields=fields, value_format="json", key_format="bytes")
+    driver.run()
+    [(_, values)] = driver.emitted
+    assert values[:6] == ["one", 0, 0, b"k", {"a": 1}, 5]
+    assert list(values[6]) == [("h", b"v")]
+    assert values[7] == Origin("one", kafka.topic_id("one"), 0, 0, "")
 
 
 def test_commits_the_contiguous_acked_prefix(kafka: FakeKafka) -> None:
@@ -43,16 +53,158 @@ def test_commits_the_next_offset_to_read(kafka: FakeKafka) -> None:
     assert driver.figure("lag") == 0
 
 
-def test_a_failed_record_is_sought_and_emitted_again(kafka: FakeKafka) -> None:
-    """Only the failed one comes again, and then the commit goes on."""
+def test_gaps_never_block(kafka: FakeKafka) -> None:
+    """Offsets that hold no record, in the middle and at the end, are passed by the commit."""
+    kafka.gap(TOPIC, count=5)
+    fill(kafka, 2)
+    kafka.gap(TOPIC, count=3)
+    driver = Driver(kafka)
+    assert driver.run() == [*range(10), 15, 16]
+    driver.ack_all()
+    driver.run()
+    driver.commit()
+    assert driver.committed() == 20
+
+
+def test_aborted_records_leave_no_lag(kafka: FakeKafka) -> None:
+    """After an aborted transaction at the end of the log, lag returns to 0."""
+    transaction = kafka.transaction()
+    transaction.send(TOPIC, b"never", partition=0)
+    transaction.abort()
+    driver = Driver(kafka)
+    assert driver.run() == list(range(10))
+    driver.ack_all()
+    driver.run()
+    driver.commit()
+    assert driver.committed() == kafka.log(TopicPartition(TOPIC, 0)).end
+    assert driver.figure("lag") == 0
+
+
+def test_first_commit_comes_after_a_period_and_a_half_second(kafka: FakeKafka) -> None:
+    """The reference's timer: first after 30.5 s, then every 30 s."""
     driver = Driver(kafka)
     driver.run()
-    driver.ack([n for n in range(10) if n != 4])
-    driver.fail([4])
-    assert driver.run() == [4]
-    driver.ack([4])
+    driver.ack(range(5))
+    started = len(kafka.commits(GROUP))  # the start itself
+    kafka.clock.sleep(29)
+    driver.run(1)
+    assert len(kafka.commits(GROUP)) == started
     driver.commit()
+    assert driver.committed() == 5
+
+
+def test_no_request_when_nothing_has_changed(kafka: FakeKafka) -> None:
+    """Neither offset nor metadata changed: the broker is not asked."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack(range(5))
+    driver.commit()
+    count = len(kafka.commits(GROUP))
+    driver.commit()
+    assert len(kafka.commits(GROUP)) == count
+
+
+def test_the_resolved_start_is_committed_at_once(kafka: FakeKafka) -> None:
+    """Under LATEST, a crash before the first commit loses nothing that came after the first start."""
+    driver = Driver(kafka, start="LATEST")
+    driver.run(4)
     assert driver.committed() == 10
+    driver.crash()
+    fill(kafka, 3)
+    assert Driver(kafka, start="LATEST").run() == [10, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("EARLIEST", list(range(10))),
+        ("LATEST", []),
+        ("UNCOMMITTED_EARLIEST", [4, 5, 6, 7, 8, 9]),
+        ("UNCOMMITTED_LATEST", [4, 5, 6, 7, 8, 9]),
+        ("TIMESTAMP", [7, 8, 9]),
+        ("UNCOMMITTED_TIMESTAMP", [4, 5, 6, 7, 8, 9]),
+    ],
+)
+def test_start_of_another_topology(kafka: FakeKafka, strategy: str, expected: list[int]) -> None:
+    """A redeploy has a new topology id: its strategy decides whether the commit of the old one counts."""
+    kafka.delete_topic(TOPIC)
+    kafka.create_topic(TOPIC, 1)
+    for number in range(10):
+        kafka.produce(TOPIC, b"x", partition=0, timestamp_ms=1000 * number)
+    first = Driver(kafka)
+    first.run()
+    first.ack(range(4))
+    first.spout.close()
+    second = Driver(kafka, topology_id="orders-2", start=strategy, start_timestamp_ms=6500)
+    assert second.run() == expected
+
+
+def test_at_most_so_many_uncommitted(kafka: FakeKafka) -> None:
+    """A partition at its limit is not read on until the commit gives it room; then it is, before the timer."""
+    fill(kafka, 90)
+    driver = Driver(kafka, uncommitted_max=20, poll_records_max=5)
+    assert len(driver.run(30)) <= 20 + 5 - 1
+    driver.ack(range(16))
+    assert driver.run(30)
+
+
+def test_at_most_so_many_tuples_in_one_call(kafka: FakeKafka) -> None:
+    """With 1 a call emits one tuple, as the reference does."""
+    driver = Driver(kafka, emits_per_next_max=1)
+    driver.run(2)
+    assert all(len(driver.run(1)) <= 1 for _ in range(20))
+    assert driver.offsets == list(range(10))
+
+
+def test_partitions_take_turns(kafka: FakeKafka) -> None:
+    """A partition with many records cannot keep another one from its turn."""
+    kafka.create_topic("two", 2)
+    for number in range(500):
+        kafka.produce("two", b"x", partition=0)
+        if number < 5:
+            kafka.produce("two", b"x", partition=1)
+    driver = Driver(kafka, topics=["two"], fields=["partition"], emits_per_next_max=10, poll_records_max=2000)
+    driver.run(6)
+    assert [values for _, values in driver.emitted[:10]].count([1]) in (4, 5)
+
+
+def test_null_values_are_resolved_without_a_tuple(kafka: FakeKafka) -> None:
+    """A tombstone is filtered, counted and committed past."""
+    kafka.produce(TOPIC, None, b"k", partition=0)
+    driver = Driver(kafka)
+    assert driver.run() == list(range(10))
+    driver.ack_all()
+    driver.commit()
+    assert driver.committed() == 11
+    assert driver.figure("filtered") == 1
+
+
+def test_null_values_are_emitted_where_asked_for(kafka: FakeKafka) -> None:
+    """With kafka.emit_null a tombstone is a tuple with a null value."""
+    kafka.produce(TOPIC, None, b"k", partition=0)
+    driver = Driver(kafka, emit_null=True)
+    driver.run()
+    assert driver.emitted[-1][1] == [10, None]
+
+
+@pytest.mark.parametrize("foreign", ["", "x", "1/2", "a/b/c/d", None, 7, "99/xyz/0/3"])
+def test_ids_from_elsewhere_change_nothing(kafka: FakeKafka, foreign: object) -> None:
+    """An ack or fail of something that was never emitted is counted and ignored."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.spout.ack(foreign)
+    driver.spout.fail(foreign)
+    assert driver.figure("stale") == 2
+    assert driver.figure("in_flight") == 10
+
+
+def test_double_acks_and_fails_change_nothing(kafka: FakeKafka) -> None:
+    """The second word on one emit is ignored, whichever it is."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack([0, 0])
+    driver.fail([0, 1, 1])
+    assert (driver.figure("acked"), driver.figure("failed"), driver.figure("stale")) == (1, 1, 3)
 
 
 def test_restart_emits_only_what_was_not_acked(kafka: FakeKafka) -> None:
@@ -62,12 +214,230 @@ def test_restart_emits_only_what_was_not_acked(kafka: FakeKafka) -> None:
     driver.ack([0, 1, 3, 5, 6, 9])
     driver.commit()
     driver.crash()
-    successor = Driver(kafka)
-    assert successor.run() == [2, 4, 7, 8]
+    assert Driver(kafka).run() == [2, 4, 7, 8]
 
 
-def test_unsubscribed_group_name_is_used(kafka: FakeKafka) -> None:
-    """Commits go to the group that was set."""
+def test_deactivate_commits_and_leaves_when_nothing_is_out(kafka: FakeKafka) -> None:
+    """Acks still count after deactivate; with the last one the spout commits again and leaves; activate goes on."""
     driver = Driver(kafka)
     driver.run()
-    assert {commit.group for commit in kafka.commits(GROUP)} == {GROUP}
+    driver.ack(range(5))
+    driver.spout.deactivate()
+    assert driver.committed() == 5
+    assert driver.run() == []
+    driver.ack(range(5, 10))
+    assert driver.committed() == 10
+    assert not kafka.group(GROUP).members
+    fill(kafka, 2)
+    driver.spout.activate()
+    assert driver.run() == [10, 11]
+
+
+def test_deactivate_puts_back_what_was_not_emitted(kafka: FakeKafka) -> None:
+    """Records that were polled and not emitted come after activate, none lost and none twice."""
+    driver = Driver(kafka, emits_per_next_max=3)
+    driver.run(3)
+    driver.spout.deactivate()
+    driver.spout.activate()
+    driver.run(20)
+    assert driver.offsets == list(range(10))
+
+
+def test_acks_look_at_the_timer_while_next_is_not_called(kafka: FakeKafka) -> None:
+    """With max spout pending reached Storm calls ack only: the commit does not wait for next_tuple."""
+    fill(kafka, 90)
+    driver = Driver(kafka)
+    driver.run()
+    kafka.clock.sleep(40)
+    driver.ack(range(32))
+    assert driver.committed() == 16  # every 16th ack looks at the clock
+
+
+def test_a_silent_engine_does_not_cost_the_membership(kafka: FakeKafka) -> None:
+    """Acks alone keep the spout in its group for longer than the client's poll interval."""
+    fill(kafka, 90)
+    driver = Driver(kafka)
+    driver.run()
+    for number in range(20):
+        kafka.clock.sleep(45)
+        driver.ack(range(number * 4, number * 4 + 4))
+        driver.spout._between_turns()
+    assert driver.figure("partitions") == 1
+    assert driver.run() == []
+
+
+def test_metadata_names_who_committed(kafka: FakeKafka) -> None:
+    """The commit tells the topology and the task, in the reference's three keys."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack(range(3))
+    driver.commit()
+    [meta] = kafka.committed(GROUP).values()
+    told = decode(3, meta.metadata, topic_id=kafka.topic_id(TOPIC))
+    assert (told.topology_id, told.task) == ("orders-1", 3)
+
+
+def test_every_figure_is_in_the_table(kafka: FakeKafka) -> None:
+    """What the spout reports is what downspout.metrics explains."""
+    driver = Driver(kafka)
+    driver.run()
+    assert set(driver.spout.report()) <= set(METRICS)
+
+
+def test_offers_what_the_engines_look_for() -> None:
+    """The optional methods of downspout.component are there."""
+    assert issubclass(KafkaSpout, Explains)
+    assert issubclass(KafkaSpout, Bounded)
+    assert issubclass(KafkaSpout, Reports)
+
+
+def test_a_missing_topic_is_waited_for(kafka: FakeKafka) -> None:
+    """Without a bound, a topic that appears later is read from its beginning."""
+    driver = Driver(kafka, topics=["later"])
+    assert driver.run() == []
+    kafka.create_topic("later", 1)
+    fill(kafka, 3, topic="later")
+    assert driver.run(12) == [0, 1, 2]
+
+
+def test_topics_by_pattern(kafka: FakeKafka) -> None:
+    """A pattern reads the topics whose whole name matches."""
+    kafka.create_topic("orders-eu", 1)
+    kafka.create_topic("old-orders", 1)
+    fill(kafka, 2, topic="orders-eu")
+    fill(kafka, 2, topic="old-orders")
+    driver = Driver(kafka, topics=None, pattern="orders.*", fields=["topic"])
+    driver.run(12)
+    assert {topic for _, [topic] in driver.emitted} == {"orders", "orders-eu"}
+
+
+def test_spec_names_the_fields() -> None:
+    """The outputs of the component are the fields asked for; its config is plain JSON."""
+    spec = KafkaSpout.spec(topics=["a", "b"], fields=["value", "origin"], par=2, client={"fetch_max_bytes": 5})
+    assert spec.outputs["default"].output_fields == ["value", "origin"]
+    assert '"kafka.topics": ["a", "b"]' in spec.config
+    assert '"kafka.client.fetch_max_bytes": 5' in spec.config
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"topics": ["a"], "fields": ["colour"]},
+        {"topics": ["a"], "fields": ["key", "key"]},
+        {"topic": ["a"]},
+        {"topics": ["a"], "retries_max": -1},
+    ],
+)
+def test_bad_settings_fail_in_spec(bad: dict[str, object]) -> None:
+    """A setting that makes no sense is an error where the topology is written."""
+    with pytest.raises(ConfigError):
+        KafkaSpout.spec(**bad)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"topics": None},
+        {"pattern": "x"},
+        {"topics": None, "pattern": "("},
+        {"start": "TIMESTAMP"},
+        {"client.group_id": "x"},
+        {"client.enable_auto_commit": True},
+    ],
+)
+def test_contradictions_fail_in_initialize(kafka: FakeKafka, bad: dict[str, object]) -> None:
+    """Settings that contradict each other are an error before anything is read."""
+    with pytest.raises(ConfigError):
+        Driver(kafka, **bad)
+
+
+def test_two_tasks_have_different_static_names(kafka: FakeKafka) -> None:
+    """The instance id tells topology, component, task and member."""
+    one, two = Driver(kafka), Driver(kafka, member=2)
+    assert one.spout._setup.instance == "shop-reader-0-1"
+    assert two.spout._setup.instance == "shop-reader-0-2"
+
+
+def test_the_same_member_twice_stops_the_older(kafka: FakeKafka) -> None:
+    """A second process under the same static name fences the first, which says what to do."""
+    older = Driver(kafka)
+    older.run()
+    older.ack(range(5))
+    younger = Driver(kafka)
+    younger.run()
+    with pytest.raises(BrokerError, match="--member"):
+        older.commit()
+
+
+def test_no_broker_at_the_start_is_an_error(kafka: FakeKafka) -> None:
+    """A spout that cannot reach Kafka when it starts says so."""
+    kafka.broker_down()
+    with pytest.raises(BrokerError, match="fake://spout"):
+        Driver(kafka)
+
+
+def test_a_broker_away_for_20_seconds_is_waited_for(kafka: FakeKafka) -> None:
+    """Nothing raises while the broker is away, and afterwards nothing is missing or double."""
+    driver = Driver(kafka, commit_period_ms=1000)
+    driver.run()
+    driver.ack(range(5))
+    kafka.broker_down()
+    for _ in range(20):
+        kafka.clock.sleep(1)
+        driver.run(2)
+    assert driver.figure("errors") > 0
+    kafka.broker_up()
+    fill(kafka, 3)
+    driver.run(20)
+    driver.ack(range(5, 13))
+    driver.commit()
+    assert driver.offsets == list(range(13))
+    assert driver.committed() == 13
+
+
+def test_a_retriable_commit_error_is_retried(kafka: FakeKafka) -> None:
+    """The reference dies of it; ours tries again, and counts it."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack(range(10))
+    kafka.faults.fail_next("commit", errors.CoordinatorNotAvailableError, times=2)
+    driver.commit()
+    for _ in range(20):
+        kafka.clock.sleep(1)
+        driver.run(1)
+    assert driver.committed() == 10
+    assert driver.figure("errors") == 2
+
+
+def test_a_commit_that_was_applied_but_not_answered_is_said_again(kafka: FakeKafka) -> None:
+    """Not knowing is not an error: the commit never goes back, and ends right."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack(range(4))
+    kafka.faults.fail_next("commit", errors.RequestTimedOutError, applied=True)
+    driver.commit()
+    driver.ack(range(4, 10))
+    driver.commit()
+    offsets = [commit.offset for commit in kafka.commits(GROUP)]
+    assert offsets == sorted(offsets)
+    assert offsets[-1] == 10
+
+
+def test_a_retriable_poll_error_is_retried(kafka: FakeKafka) -> None:
+    """The records come all the same."""
+    driver = Driver(kafka)
+    kafka.faults.fail_next("poll", errors.KafkaConnectionError, times=3)
+    for _ in range(10):
+        kafka.clock.sleep(1)
+        driver.run(1)
+    assert driver.offsets == list(range(10))
+
+
+def test_a_fatal_error_names_the_work(kafka: FakeKafka) -> None:
+    """Missing rights stop the run with what was attempted."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack(range(10))
+    kafka.faults.fail_next("commit", errors.GroupAuthorizationFailedError)
+    with pytest.raises(BrokerError, match="commit failed: .*GroupAuthorizationFailed"):
+        driver.commit()

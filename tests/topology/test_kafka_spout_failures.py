@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+import pytest
+from kafka import errors
+
+from downspout.component import Failure
+from downspout.errors import DataLossError, RecordError
+from downspout.kafka.deadletter import read_dead_letters
+from downspout.testing.fake_kafka import FakeKafka
+from tests.topology.spout_driver import GROUP, TOPIC, Driver, fill
+
+LETTERS = f"{GROUP}.dead-letters"
+
+
+def fail_until_given_up(driver: Driver, offset: int, times: int) -> None:
+    """Fail a record so often, with time for the back-off."""
+    for _ in range(times):
+        driver.fail([offset])
+        driver.kafka.clock.sleep(11)
+        driver.run()
+
+
+def test_a_failed_record_is_sought_and_emitted_again(kafka: FakeKafka) -> None:
+    """Only the failed one comes again, and then the commit goes on."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    driver.fail([4])
+    assert driver.run() == [4]
+    driver.ack([4])
+    driver.commit()
+    assert driver.committed() == 10
+
+
+def test_several_failed_records_come_again_lowest_first(kafka: FakeKafka) -> None:
+    """The reader goes back to the lowest failed offset; the others are on the way."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.fail([8, 2, 5])
+    assert driver.run() == [2, 5, 8]
+
+
+def test_a_retry_waits_for_its_back_off(kafka: FakeKafka) -> None:
+    """Before its time a failed record does not come, and others still do."""
+    driver = Driver(kafka, retry_initial_ms=5000)
+    driver.run()
+    driver.fail([3])
+    fill(kafka, 2)
+    assert driver.run() == [10, 11]
+    kafka.clock.sleep(6)
+    assert driver.run() == [3]
+
+
+def test_a_retry_is_possible_at_the_limit_of_uncommitted(kafka: FakeKafka) -> None:
+    """A partition at its limit still reads what failed below it."""
+    fill(kafka, 90)
+    driver = Driver(kafka, uncommitted_max=20, poll_records_max=20)
+    driver.run()
+    assert driver.offsets == list(range(20))
+    driver.fail([3])
+    assert driver.run()[0] == 3
+    assert driver.figure("in_flight") <= 20 + 20 - 1
+
+
+def test_a_record_that_fails_for_good_is_dead_lettered(kafka: FakeKafka) -> None:
+    """After the last retry it is in the dead-letter topic with its coordinates, and only then committed past."""
+    driver = Driver(kafka, retries_max=2)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    fail_until_given_up(driver, 4, 3)
+    driver.commit()
+    [letter] = read_dead_letters(kafka, LETTERS)
+    assert (letter.topic, letter.partition, letter.offset, letter.attempts) == (TOPIC, 0, 4, 3)
+    assert letter.letter.value == b"4"
+    assert driver.committed() == 10
+    assert driver.figure("dead_lettered") == 1
+    assert driver.offsets.count(4) == 3
+
+
+def test_without_any_retry_the_record_is_read_again_for_its_letter(kafka: FakeKafka) -> None:
+    """With kafka.retries_max=0 nothing was held in memory: the record is fetched once more and not emitted."""
+    driver = Driver(kafka, retries_max=0)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    fail_until_given_up(driver, 4, 1)
+    driver.commit()
+    assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == [4]
+    assert driver.offsets.count(4) == 1
+    assert driver.committed() == 10
+
+
+def test_the_letter_says_why(kafka: FakeKafka) -> None:
+    """The engine's reason for the last failure is in the letter's headers."""
+    driver = Driver(kafka, retries_max=0)
+    driver.run()
+    driver.spout.fail_with(driver.last_id(4), Failure("exception", "parse", 7, "ValueError: no", "Traceback"))
+    driver.run()
+    [letter] = read_dead_letters(kafka, LETTERS)
+    assert (letter.component, letter.error_class, letter.error) == ("parse", "ValueError", "no")
+
+
+def test_nothing_is_resolved_while_the_dead_letter_topic_is_unwritable(kafka: FakeKafka) -> None:
+    """The commit stays before the record until its letter is durable."""
+    driver = Driver(kafka, retries_max=0)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    kafka.faults.fail_next("flush", errors.KafkaTimeoutError, times=1000)
+    fail_until_given_up(driver, 4, 1)
+    driver.commit()
+    assert driver.committed() == 4
+    kafka.faults.clear()
+    for _ in range(20):
+        kafka.clock.sleep(5)
+        driver.run(2)
+    driver.commit()
+    assert driver.committed() == 10
+    assert driver.figure("dead_lettered") == 1
+
+
+def test_without_a_dead_letter_topic_the_run_stops(kafka: FakeKafka) -> None:
+    """The error names the record, its attempts and its last failure; nothing is committed past it."""
+    driver = Driver(kafka, retries_max=1, dead_letter_topic="")
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    driver.fail([4])
+    driver.run()
+    driver.spout.fail_with(driver.last_id(4), Failure("exception", "parse", 7, "ValueError: no"))
+    with pytest.raises(RecordError, match=r"orders\[0\]@4: failed 2 times.*parse.*ValueError: no"):
+        driver.run()
+    driver.spout.close()
+    assert driver.committed() == 4
+
+
+def test_a_timeout_is_no_attempt(kafka: FakeKafka) -> None:
+    """A fail at the age of the message timeout backs off and does not count towards the ceiling."""
+    driver = Driver(kafka, retries_max=1)
+    driver.run()
+    for _ in range(5):
+        kafka.clock.sleep(31)
+        driver.fail([4])
+        kafka.clock.sleep(11)
+        assert 4 in driver.run()
+    assert (driver.figure("timeouts"), driver.figure("failed")) == (5, 0)
+
+
+def test_the_engines_word_counts_more_than_the_age(kafka: FakeKafka) -> None:
+    """A failure that the engine knows to be a timeout is one, however young."""
+    driver = Driver(kafka, retries_max=0)
+    driver.run()
+    driver.spout.fail_with(driver.last_id(4), Failure("timeout"))
+    assert driver.run() == [4]
+    assert driver.figure("timeouts") == 1
+
+
+def test_a_record_whose_ack_is_forgotten_does_not_block_for_ever(kafka: FakeKafka) -> None:
+    """Ten timeouts while others get through: it is given up."""
+    fill(kafka, 90)
+    driver = Driver(kafka, timeouts_max=3)
+    driver.run()
+    for number in range(3):
+        driver.ack(range(10 + 10 * number, 20 + 10 * number))
+        kafka.clock.sleep(31)
+        driver.fail([4])
+        kafka.clock.sleep(11)
+        driver.run()
+    assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == [4]
+
+
+def test_timeouts_of_everything_give_up_nothing(kafka: FakeKafka) -> None:
+    """While nothing gets through (a slow disk), no timeout counts towards giving up."""
+    driver = Driver(kafka, timeouts_max=3)
+    driver.run()
+    for _ in range(6):
+        kafka.clock.sleep(31)
+        driver.fail(range(10))
+        kafka.clock.sleep(11)
+        assert driver.run() == list(range(10))
+
+
+def test_attempts_survive_a_restart(kafka: FakeKafka) -> None:
+    """The ceiling counts the attempts of earlier lives: they travel in the commit's metadata."""
+    driver = Driver(kafka, retries_max=2)
+    driver.run()
+    driver.fail([4])
+    driver.run()
+    driver.fail([4])
+    driver.commit()
+    driver.crash()
+    successor = Driver(kafka, retries_max=2)
+    assert 4 in successor.run()
+    successor.fail([4])
+    kafka.clock.sleep(11)
+    successor.run()
+    [letter] = read_dead_letters(kafka, LETTERS)
+    assert (letter.offset, letter.attempts) == (4, 3)
+
+
+@pytest.mark.parametrize(("key", "value"), [(b"\xff", b"ok"), (b"ok", b"\xff")])
+def test_an_unreadable_record_is_given_up_at_once(kafka: FakeKafka, key: bytes, value: bytes) -> None:
+    """Bytes that are not in the declared format are a failed record, not a crash, and the others go on."""
+    kafka.produce(TOPIC, value, key, partition=0)
+    fill(kafka, 1)
+    driver = Driver(kafka, fields=["offset", "key", "value"])
+    assert driver.run() == [*range(10), 11]
+    driver.ack_all()
+    driver.commit()
+    [letter] = read_dead_letters(kafka, LETTERS)
+    assert (letter.offset, letter.error_class) == (10, "UnicodeDecodeError")
+    assert (letter.letter.key, letter.letter.value) == (key, value)
+    assert driver.committed() == 12
+
+
+def test_a_compacted_retry_is_resolved(kafka: FakeKafka) -> None:
+    """A failed record that the cleaner removed is counted as compacted, and the commit goes on."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack([n for n in range(10) if n not in (3, 4)])
+    driver.fail([3, 4])
+    kafka.remove_offsets(TOPIC, 0, [3, 4])
+    driver.run()
+    driver.commit()
+    assert driver.committed() == 10
+    assert driver.figure("compacted") == 2
+
+
+def test_a_retry_compacted_at_the_end_of_the_log_is_resolved(kafka: FakeKafka) -> None:
+    """Where nothing is left behind it either, it is not retried for ever."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack(range(9))
+    driver.fail([9])
+    kafka.remove_offsets(TOPIC, 0, [9])
+    driver.run()
+    driver.commit()
+    assert driver.committed() == 10
+
+
+def test_lost_records_stop_the_run_by_default(kafka: FakeKafka) -> None:
+    """Records deleted before they were processed are an error that names the place."""
+    driver = Driver(kafka, poll_records_max=2, emits_per_next_max=2)
+    driver.run(2)
+    kafka.delete_records(TOPIC, 0, before=8)
+    with pytest.raises(DataLossError, match=r"orders\[0\]@0: .* below 8"):
+        driver.run(10)
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", [8, 9, 10]), ("latest", [10])])
+def test_lost_records_can_be_passed_over(kafka: FakeKafka, policy: str, expected: list[int]) -> None:
+    """With another policy the spout goes on with what is left, or with what is new, and counts what is lost."""
+    first = Driver(kafka)
+    first.run()
+    first.ack(range(3))
+    first.spout.close()
+    kafka.delete_records(TOPIC, 0, before=8)
+    driver = Driver(kafka, on_data_loss=policy)
+    driver.run()
+    fill(kafka, 1)
+    driver.run()
+    assert driver.offsets == expected
+    assert driver.figure("lost") == (5 if policy == "earliest" else 7)
+
+
+def test_a_failed_record_that_was_deleted_is_lost(kafka: FakeKafka) -> None:
+    """Retention that overtakes a retry is data loss, and the rest goes on."""
+    driver = Driver(kafka, on_data_loss="earliest")
+    driver.run()
+    driver.fail([2])
+    driver.ack([n for n in range(10) if n != 2])
+    kafka.delete_records(TOPIC, 0, before=6)
+    driver.run()
+    driver.commit()
+    assert driver.committed() == 10
+    assert driver.figure("lost") == 1
+
+
+def test_what_is_out_is_not_lost(kafka: FakeKafka) -> None:
+    """Deleting records that are being processed loses nothing."""
+    driver = Driver(kafka)
+    driver.run()
+    kafka.delete_records(TOPIC, 0, before=10)
+    driver.run()
+    driver.ack_all()
+    driver.commit()
+    assert driver.committed() == 10
+    assert driver.figure("lost") == 0
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", [0, 1]), ("latest", [])])
+def test_a_truncated_log_starts_again(kafka: FakeKafka, policy: str, expected: list[int]) -> None:
+    """A log that ends below the commit is read again from where the policy says, in a new epoch."""
+    first = Driver(kafka)
+    first.run()
+    first.ack_all()
+    first.spout.close()
+    kafka.truncate(TOPIC, 0, end=2)
+    assert Driver(kafka, on_data_loss=policy).run() == expected
+
+
+def test_a_truncated_log_stops_the_run_by_default(kafka: FakeKafka) -> None:
+    """A commit beyond the end of the log is an error that says what may have happened."""
+    first = Driver(kafka)
+    first.run()
+    first.ack_all()
+    first.spout.close()
+    kafka.truncate(TOPIC, 0, end=2)
+    with pytest.raises(DataLossError, match=r"orders\[0\]@10: the log ends at 2"):
+        Driver(kafka).run()

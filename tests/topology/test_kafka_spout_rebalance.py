@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from kafka import errors
+from kafka.structs import TopicPartition
+
+from downspout.errors import BrokerError
+from downspout.testing.fake_kafka import FakeKafka
+from tests.topology.spout_driver import GROUP, TOPIC, Driver, fill
+
+PARTITIONS = 4
+RECORDS = 30
+
+
+@pytest.fixture(params=["eager", "cooperative"])
+def wide(request: pytest.FixtureRequest) -> Iterator[FakeKafka]:
+    """A fake Kafka with one topic of four partitions, under both rebalance protocols."""
+    with FakeKafka("wide", cooperative=request.param == "cooperative") as kafka:
+        kafka.create_topic(TOPIC, PARTITIONS)
+        for partition in range(PARTITIONS):
+            fill(kafka, RECORDS, partition)
+        yield kafka
+
+
+def where(driver: Driver) -> list[tuple[int, int]]:
+    """Return (partition, offset) of all that was emitted."""
+    return [(int(tup_id.split("/")[-2]), int(tup_id.split("/")[-1])) for tup_id, _ in driver.emitted]
+
+
+def run_all(drivers: list[Driver], turns: int = 40) -> None:
+    """Let members take turns, so that a rebalance can complete."""
+    for _ in range(turns):
+        for driver in drivers:
+            driver.spout.next_tuple()
+
+
+def settle_rebalance(drivers: list[Driver]) -> None:
+    """Run until every member knows what is its own, with time for drains to end."""
+    for _ in range(10):
+        run_all(drivers, 3)
+        drivers[0].kafka.clock.sleep(1)
+    run_all(drivers, 10)
+
+
+def test_planned_hand_over_repeats_nothing(wide: FakeKafka) -> None:
+    """The old owner drains and commits before it lets go: no record is emitted twice, none is missing."""
+    old = Driver(wide, poll_records_max=20, emits_per_next_max=20)
+    old.run(5)
+    new = Driver(wide, member=2)
+    for _ in range(60):
+        for driver in (old, new):
+            driver.spout.next_tuple()
+            driver.ack_all()
+    counts = Counter(where(old) + where(new))
+    assert set(counts.values()) == {1}
+    assert len(counts) == PARTITIONS * RECORDS
+    assert where(new)
+
+
+def test_hand_over_with_holes_repeats_only_what_was_not_acked(wide: FakeKafka) -> None:
+    """Acked records beyond the commit are not processed again by the next owner."""
+    old = Driver(wide)
+    old.run()
+    acked = {(p, o) for p in range(PARTITIONS) for o in range(RECORDS) if o % 3}
+    for partition, offset in acked:
+        old.ack([offset], partition)
+    new = Driver(wide, member=2)
+    settle_rebalance([old, new])
+    moved = {partition for partition, _ in where(new)}
+    assert moved
+    assert set(where(new)) == {(p, o) for p in moved for o in range(RECORDS) if o % 3 == 0}
+
+
+def test_late_words_on_revoked_partitions_change_nothing(wide: FakeKafka) -> None:
+    """After a hand-over, acks and fails of what was given away neither commit nor crash."""
+    old = Driver(wide)
+    old.run()
+    new = Driver(wide, member=2)
+    settle_rebalance([old, new])
+    moved = {partition for partition, _ in where(new)}
+    assert moved
+    before = dict(wide.committed(GROUP))
+    for partition in moved:
+        old.ack(range(10), partition)
+        old.fail(range(10, 20), partition)
+    for _ in range(3):
+        old.kafka.clock.sleep(31)
+        old.run(3)
+    after = wide.committed(GROUP)
+    assert all(after[TopicPartition(TOPIC, p)] == before[TopicPartition(TOPIC, p)] for p in moved)
+
+
+def test_nobody_commits_what_is_not_its_own(wide: FakeKafka) -> None:
+    """Through joins and departures, the commits of each partition never go back."""
+    drivers = [Driver(wide, commit_period_ms=100)]
+    drivers[0].run()
+    for member in (2, 3):
+        drivers.append(Driver(wide, member=member, commit_period_ms=100))
+        for _ in range(40):
+            for driver in drivers:
+                driver.spout.next_tuple()
+                driver.ack_all()
+            wide.clock.sleep(0.2)
+    drivers.pop(0).spout.close()
+    for _ in range(40):
+        run_all(drivers, 1)
+        for driver in drivers:
+            driver.ack_all()
+        wide.clock.sleep(0.2)
+    for partition in wide.partitions(TOPIC):
+        offsets = [c.offset for c in wide.commits(GROUP) if c.partition == partition]
+        assert offsets == sorted(offsets)
+        assert offsets[-1] == RECORDS
+
+
+def test_partitions_that_stay_keep_their_state(wide: FakeKafka) -> None:
+    """What returns in the same rebalance is not emitted again, and acks from before it count."""
+    driver = Driver(wide)
+    driver.run()
+    wide.rebalance(GROUP)
+    settle_rebalance([driver])
+    assert len(driver.emitted) == PARTITIONS * RECORDS
+    driver.ack_all()
+    driver.commit()
+    assert [driver.committed(p) for p in range(PARTITIONS)] == [RECORDS] * PARTITIONS
+    assert driver.figure("stale") == 0
+
+
+def test_the_drain_waits_only_so_long(wide: FakeKafka) -> None:
+    """A tuple that is never acked holds a hand-over back for kafka.drain_ms_max, and no longer."""
+    old = Driver(wide, drain_ms_max=3000)
+    old.run()
+    new = Driver(wide, member=2)
+    started = wide.clock.monotonic()
+    while not where(new):
+        run_all([old, new], 1)
+        wide.clock.sleep(0.1)
+        assert wide.clock.monotonic() - started < 10
+    assert wide.clock.monotonic() - started >= 3
+
+
+def test_nothing_is_polled_while_draining(wide: FakeKafka) -> None:
+    """A spout that prepares a hand-over emits nothing new."""
+    old = Driver(wide, poll_records_max=10, emits_per_next_max=10)
+    old.run(4)
+    wide.rebalance(GROUP)
+    assert old.run(5) == []
+
+
+def test_a_member_that_was_thrown_out_starts_from_the_commits(wide: FakeKafka) -> None:
+    """Lost partitions are forgotten without a commit; what was not committed comes again, under new ids."""
+    driver = Driver(wide)
+    driver.run()
+    driver.ack(range(10), partition=0)
+    count = len(wide.commits(GROUP))
+    wide.expire_members(GROUP)
+    settle_rebalance([driver])
+    assert all(commit.offset == 0 for commit in wide.commits(GROUP)[count:])
+    assert Counter(where(driver)) == {(p, o): 2 for p in range(PARTITIONS) for o in range(RECORDS)}
+
+
+def test_a_killed_members_work_is_taken_over(wide: FakeKafka) -> None:
+    """Its partitions go to the others after the session; only what it had not made known comes again."""
+    dead, alive = Driver(wide), Driver(wide, member=2)
+    for _ in range(20):
+        run_all([dead, alive], 1)
+        wide.clock.sleep(0.5)
+        alive.ack_all()
+    for partition, offset in where(dead):
+        if offset < 20:
+            dead.ack([offset], partition)
+    dead.commit()
+    given = set(where(dead))
+    dead.crash()
+    for _ in range(40):
+        wide.clock.sleep(1)
+        alive.run(2)
+        alive.ack_all()
+    again = set(where(alive)) & given
+    assert all(offset >= 20 for _, offset in again)
+    assert {*where(alive), *((p, o) for p, o in given if o < 20)} == {
+        (p, o) for p in range(PARTITIONS) for o in range(RECORDS)
+    }
+
+
+def test_a_start_that_the_broker_does_not_answer_is_asked_again(wide: FakeKafka) -> None:
+    """Until it is known where a partition starts, nothing of it is emitted; then all of it is."""
+    driver = Driver(wide)
+    wide.faults.fail_next("committed", errors.CoordinatorNotAvailableError, times=3)
+    for _ in range(20):
+        driver.run(2)
+        wide.clock.sleep(1)
+    assert len(driver.emitted) == PARTITIONS * RECORDS
+
+
+def test_new_partitions_are_read_from_their_beginning(wide: FakeKafka) -> None:
+    """A topic that grows is followed."""
+    driver = Driver(wide)
+    driver.run()
+    driver.ack_all()
+    wide.add_partitions(TOPIC, PARTITIONS + 1)
+    fill(wide, 5, PARTITIONS)
+    settle_rebalance([driver])
+    assert [(p, o) for p, o in where(driver) if p == PARTITIONS] == [(PARTITIONS, o) for o in range(5)]
+    assert len(driver.emitted) == PARTITIONS * RECORDS + 5
+
+
+# --- bounded runs ---
+
+
+def test_a_bounded_run_ends_at_the_end_as_of_its_start(kafka: FakeKafka) -> None:
+    """Records that come later are neither emitted nor committed."""
+    driver = Driver(kafka, run__until="end")
+    fill(kafka, 5)
+    assert not driver.spout.exhausted()
+    assert driver.run() == list(range(10))
+    assert driver.spout.exhausted()
+    assert not driver.spout.end_reached()
+    driver.ack_all()
+    driver.run(2)
+    assert driver.spout.end_reached()
+    assert driver.committed() == 10
+
+
+def test_a_bounded_run_is_not_exhausted_while_a_retry_waits(kafka: FakeKafka) -> None:
+    """All was emitted only once what failed was emitted again."""
+    driver = Driver(kafka, run__until="end", retry_initial_ms=1000)
+    driver.run()
+    driver.fail([3])
+    assert not driver.spout.exhausted()
+    kafka.clock.sleep(2)
+    assert driver.run() == [3]
+    assert driver.spout.exhausted()
+
+
+def test_a_bounded_run_of_an_empty_topic_ends_at_once(kafka: FakeKafka) -> None:
+    """Nothing to do is done."""
+    kafka.create_topic("empty", 3)
+    driver = Driver(kafka, topics=["empty"], run__until="end")
+    driver.run(4)
+    assert driver.spout.exhausted()
+    assert driver.spout.end_reached()
+
+
+def test_a_second_bounded_run_finds_nothing_new(kafka: FakeKafka) -> None:
+    """Run again, it ends without a tuple."""
+    first = Driver(kafka, run__until="end")
+    first.run()
+    first.ack_all()
+    first.run(2)
+    first.spout.close()
+    second = Driver(kafka, run__until="end")
+    assert second.run() == []
+    assert second.spout.end_reached()
+
+
+def test_a_bounded_run_passes_markers_at_the_end(kafka: FakeKafka) -> None:
+    """A tail that holds no record does not keep a run from its end."""
+    kafka.gap(TOPIC, count=3)
+    driver = Driver(kafka, run__until="end")
+    driver.run()
+    driver.ack_all()
+    driver.run(3)
+    assert driver.spout.end_reached()
+    assert driver.committed() == 13
+
+
+def test_a_bounded_run_without_its_topic_is_an_error(kafka: FakeKafka) -> None:
+    """The error names the topic and how to make it."""
+    with pytest.raises(BrokerError, match="nowhere.*downspout kafka create nowhere"):
+        Driver(kafka, topics=["nowhere"], run__until="end")
+
+
+def test_the_end_of_a_bounded_run_is_the_whole_groups(wide: FakeKafka) -> None:
+    """With two members, neither has reached the end before the other's partitions are committed."""
+    one, two = Driver(wide, run__until="end"), Driver(wide, member=2, run__until="end")
+    settle_rebalance([one, two])
+    assert where(one)
+    assert where(two)
+    one.ack_all()
+    for _ in range(4):
+        run_all([one, two], 2)
+        wide.clock.sleep(1)
+    assert one.spout.exhausted()
+    assert not one.spout.end_reached()
+    two.ack_all()
+    for _ in range(4):
+        run_all([one, two], 2)
+        wide.clock.sleep(1)
+    assert one.spout.end_reached()
+    assert two.spout.end_reached()
