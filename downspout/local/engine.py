@@ -45,7 +45,9 @@ IDLE_S = (0.001, 0.010)
 TIMER_S = 0.1
 """How often timers are looked at in a busy run."""
 REST_FACTOR = 9
-"""A spout that waited d seconds for nothing is left alone for 9 · d while others have work."""
+"""A spout that waited d seconds for nothing is left alone for 9 · d while others have work …"""
+REST_S_MAX = 1.0
+"""… but never longer than this."""
 DRAIN_EVERY_S = 0.25
 """How often bolts are asked again to let go of what they hold."""
 
@@ -251,7 +253,7 @@ class Engine:
             before = self.clock.monotonic()
             if not spout.next_tuple():
                 now = self.clock.monotonic()
-                spout.rest_until = now + REST_FACTOR * (now - before)
+                spout.rest_until = now + min(REST_S_MAX, REST_FACTOR * (now - before))
                 break
             if spout.emitted - start >= BURST_TUPLES:
                 break
@@ -362,16 +364,16 @@ class Engine:
     def _wind_up(self, quietly: bool) -> None:
         """Deactivate (spouts commit then) and close everything; after an error or abort, whatever still can be."""
         guard = contextlib.suppress(Exception) if quietly else contextlib.nullcontext()
-        if not self._aborted:
-            if quietly:
-                self.active = False
-                for spout in self.spouts:
-                    with contextlib.suppress(Exception):
-                        spout.settle()
-                        spout.deactivate()
-            else:
+        if not quietly:
+            if not self._aborted:
                 self._work()
                 self.deactivate()
+        elif self.active and not self._aborted:
+            self.active = False
+            for spout in self.spouts:
+                with guard:
+                    spout.settle()
+                    spout.deactivate()
         for task in [*self.spouts, *self.bolts]:
             if task.instance is not None:
                 with guard:

@@ -124,7 +124,9 @@ def nearest(name: object, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     found = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    return repr(found[0]) if found else f"one of {', '.join(map(repr, names))}"
+    if found or len(names) == 1:
+        return repr((found or names)[0])
+    return f"one of {', '.join(map(repr, names))}"
 
 
 def _problems(graph: Graph, component: Component) -> Iterator[str]:

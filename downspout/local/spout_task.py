@@ -31,6 +31,8 @@ class SpoutTask(Task):
         self.forest = Forest()
         self.pending_max = int(conf.get("topology.max.spout.pending") or 0) or float("inf")
         self.timeout_s = float(conf.get("topology.message.timeout.secs") or 30)
+        if conf.get("topology.enable.message.timeouts") is False:
+            self.timeout_s = float("inf")
         self.untracked = 0
         self.timeouts = 0
         self.stamp: float | None = None

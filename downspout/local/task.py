@@ -237,10 +237,18 @@ class Task:
         return {str(name): value for name, value in figures.items() if isinstance(value, int | float)}
 
     def close(self) -> None:
-        """Call the component's ``close``, where it has one, and let go of its log file."""
+        """Call the component's ``close``, where it has one, and let go of its log file.
+
+        Raises:
+            ComponentError: ``close`` raised; a DownspoutError goes through as it is.
+        """
         try:
             if (close := self.optional("close")) is not None:
                 close()
+        except DownspoutError:
+            raise
+        except Exception as error:
+            raise self.error(error, "close") from error
         finally:
             self._drop_handlers()
 

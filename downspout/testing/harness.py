@@ -253,11 +253,12 @@ def run_topology(
     limit = VIRTUAL_S_MAX if for_s is None and virtual else for_s
     options = {"run.seed": seed, "run.until": until, "run.records": records, "run.for_s": for_s, **(config or {})}
     confs = _confs(graph, options, clock)
+    drain_s = float(next(iter(confs.values()))["run.drain_s"])
     recorder = _Recorder(faults, rows)
     engine = Engine(
         graph,
         confs,
-        bounds=Bounds(until, limit, records),
+        bounds=Bounds(until, limit, records, drain_s),
         clock=clock,
         rng=random.Random(seed),
         observer=recorder,

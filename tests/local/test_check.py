@@ -1,0 +1,95 @@
+"""What `downspout check` finds without running anything."""
+
+import pytest
+import streamparse
+
+from downspout.local import check
+from downspout.local.graph import Component, Graph, Input, Stream
+
+
+class KafkaLike(streamparse.Spout):
+    settings_scopes = ("kafka",)
+
+
+class Sink(streamparse.Bolt):
+    settings_scopes = ("parquet",)
+
+
+GOOD = {"parquet.directory": "out", "parquet.schema": ["value:string"]}
+
+
+def graph(fields=("origin", "value"), spout=None, sink=None, topology=None, **more):
+    """Return a topology that has nothing wrong, changed as asked."""
+    components = {
+        "in": Component(
+            "in", KafkaLike, 1, {"kafka.topics": ["t"], **(spout or {})}, {"default": Stream("default", tuple(fields))}
+        ),
+        "out": Component("out", Sink, config=GOOD | (sink or {}), inputs=(Input("in", "default"),)),
+        **more,
+    }
+    return Graph("g", components, topology or {})
+
+
+def found(made):
+    """Return the findings as text."""
+    return [str(finding) for finding in check.findings(made, check.resolve(made, environ={}))]
+
+
+def test_nothing_is_found_where_nothing_is_wrong():
+    """A sound topology has no finding."""
+    assert found(graph()) == []
+
+
+FINDINGS = {
+    "no topic": ({"spout": {"kafka.topics": None}}, "error: in: it reads no topic"),
+    "topics and pattern": ({"spout": {"kafka.pattern": "t.*"}}, "error: in: it has both topics and a pattern"),
+    "no directory": ({"sink": {"parquet.directory": None}}, "error: out: parquet.directory is not set"),
+    "age": ({"sink": {"parquet.flush_age_s": 11}}, "error: out: parquet.flush_age_s = 11 is more than a third"),
+    "age against the topology's timeout": (
+        {"topology": {"topology.message.timeout.secs": 12}},
+        "error: out: parquet.flush_age_s = 8 is more than a third of the message timeout of 12 s",
+    ),
+    "no origin": ({"fields": ("value",)}, "warning: out: stream 'default' of 'in' has no field `origin`"),
+    "column": (
+        {"sink": {"parquet.schema": ["valu:string"]}},
+        "error: out: column 'valu' of parquet.schema is no field of stream 'default' of 'in'. Try: 'value'",
+    ),
+    "stall": (
+        {"spout": {"topology.max.spout.pending": 100}},
+        "warning: in: topology.max.spout.pending = 100 per task is below parquet.flush_rows = 100,000 of out",
+    ),
+    "no ackers": ({"topology": {"topology.acker.executors": 0}}, "warning: out: without ackers"),
+    "setting nobody reads": ({"sink": {"kafka.group": "g"}}, "warning: out: kafka.group is set, but Sink does not"),
+    "unreachable": (
+        {"lost": Component("lost", streamparse.Bolt, streams={"default": Stream("default", ("a",))},
+                           inputs=(Input("lost", "default"),))},
+        "error: lost: no spout's tuples reach it",
+    ),
+    "bad wiring": (
+        {"lost": Component("lost", streamparse.Bolt, inputs=(Input("in", "other"),))},
+        "error: g: lost reads stream 'other' of 'in'",
+    ),
+    "unread": (
+        {"more": Component("more", streamparse.Spout, streams={"default": Stream("default", ("a",))})},
+        "warning: more: nobody reads its stream 'default'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "finding"), FINDINGS.values(), ids=FINDINGS)
+def test_what_is_wrong_is_found(change, finding):
+    """Each mistake is found by itself, with the component's name."""
+    findings = found(graph(**change))
+    assert any(line.startswith(finding) for line in findings), findings
+
+
+def test_values_show_their_source_and_no_secret():
+    """The table says where each value came from, and hides passwords."""
+    made = graph(spout={"kafka.client.sasl_plain_password": "hunter2"})
+    table = check.values_table(
+        made, check.resolve(made, ["kafka.group=g"], environ={"DOWNSPOUT_PARQUET_DIRECTORY": "e"})
+    )
+    assert "kafka.group = g  (command line)" in table
+    assert "parquet.directory = e  (environment)" in table
+    assert "hunter2" not in table
+    assert "in:default by shuffle" in table

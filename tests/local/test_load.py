@@ -1,0 +1,228 @@
+"""A topology's file: found, read, or refused with the reason and the line."""
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import streamparse
+
+from downspout.errors import TopologyError
+from downspout.local.graph import Component, Graph, Input, Stream, from_class
+from downspout.local.load import load
+
+HEAD = """
+from streamparse import Bolt, Grouping, JavaBolt, ShellBolt, Spout, Stream, Topology
+
+class Words(Spout):
+    outputs = ["word"]
+
+class Count(Bolt):
+    outputs = ["word", "count"]
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a topology file below a project's root; what its import adds is taken away afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+
+    def write(body, head=HEAD, name="topologies/made.py"):
+        path = Path(name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(head + textwrap.dedent(body))
+        return str(path)
+
+    yield write
+    for module in set(sys.modules) - before:
+        del sys.modules[module]
+
+
+def test_a_topology_becomes_a_graph(write):
+    """Names, parallelism, streams, groupings and configuration are those of the class."""
+    graph = load(
+        write("""
+        class Made(Topology):
+            config = {"topology.message.timeout.secs": 7}
+            words = Words.spec(par=2, config={"a": 1})
+            count = Count.spec(inputs={words: Grouping.fields("word")}, par={"prod": 9, "dev": 3})
+            last = Count.spec(name="end", inputs={count["default"]: Grouping.GLOBAL})
+        """)
+    )
+    assert graph.name == "made"
+    assert graph.config == {"topology.message.timeout.secs": 7}
+    assert {name: component.par for name, component in graph.components.items()} == {"words": 2, "count": 3, "end": 1}
+    assert graph.components["words"].config == {"a": 1}
+    assert graph.components["count"].inputs == (Input("words", "default", "fields", ("word",)),)
+    assert graph.components["end"].inputs == (Input("count", "default", "global"),)
+    assert graph.components["count"].streams == {"default": Stream("default", ("word", "count"))}
+    assert [bolt.name for bolt in graph.bolts] == ["count", "end"]
+
+
+ERRORS = {
+    "unknown stream": (
+        "class Made(Topology):\n    words = Words.spec()\n    count = Count.spec(inputs=[words['wrods']])\n",
+        r"made.py:11: .*has no stream 'wrods'. Try: 'default'",
+    ),
+    "component of another topology": (
+        "other = Words.spec(name='wrds')\nclass Made(Topology):\n    words = Words.spec()\n"
+        "    count = Count.spec(inputs=[other])\n",
+        r"made.py:10: count reads 'wrds', which is no component of this topology. Try: 'words'",
+    ),
+    "missing field": (
+        "class Made(Topology):\n    words = Words.spec()\n"
+        "    count = Count.spec(inputs={words: Grouping.fields('wrod')})\n",
+        r"made.py:9: ValueError: Field 'wrod'",
+    ),
+    "java bolt": (
+        "class Made(Topology):\n    words = Words.spec()\n"
+        "    count = JavaBolt.spec(full_class_name='a.B', args_list=[], inputs=[words])\n",
+        "count is a Java component, which needs a JVM",
+    ),
+    "shell bolt": (
+        "class Made(Topology):\n    words = Words.spec()\n"
+        "    count = ShellBolt.spec(command='ruby', script='count.rb', inputs=[words])\n",
+        r"count is a shell component \(ruby count.rb\)",
+    ),
+    "custom grouping": (
+        "class Made(Topology):\n    words = Words.spec()\n"
+        "    count = Count.spec(inputs={words: Grouping.custom_object('a.B', [1])})\n",
+        "count: the grouping of 'words' is custom Java code",
+    ),
+    "direct grouping on a normal stream": (
+        "class Made(Topology):\n    words = Words.spec()\n    count = Count.spec(inputs={words: Grouping.DIRECT})\n",
+        "count: grouping 'direct' on 'words':'default', which is no direct stream",
+    ),
+    "no spout": ("class Made(Topology):\n    pass\n", "made.py:9: ValueError: A Topology requires at least one Spout"),
+    "no input": (
+        "class Made(Topology):\n    words = Words.spec()\n    count = Count.spec()\n",
+        "count.* requires at least one input",
+    ),
+    "field that is no identifier": (
+        "class Bad(Spout):\n    outputs = ['a-b']\nclass Made(Topology):\n    words = Bad.spec()\n",
+        "field 'a-b' of stream 'default' cannot be a Python attribute",
+    ),
+    "import error": ("import nowhere_to_be_found\n", "made.py:9: ModuleNotFoundError: No module named 'nowhere"),
+    "syntax error": ("class Made(Topology:\n", "made.py:9: "),
+    "error of the user's own": ("def f():\n    return 1 / 0\nf()\n", "made.py:10: ZeroDivisionError"),
+    "nothing in it": ("x = 1\n", "holds no topology"),
+}
+
+
+@pytest.mark.parametrize(("body", "message"), ERRORS.values(), ids=ERRORS)
+def test_what_is_wrong_is_said_with_its_place(write, body, message):
+    """A file that cannot run is refused with the user's line, the culprit and the nearest name."""
+    path = write(body)
+    with pytest.raises(TopologyError, match=message):
+        load(path)
+
+
+TWO = """
+class One(Topology):
+    words = Words.spec()
+    count = Count.spec(inputs=[words])
+
+class Two(Topology):
+    words = Words.spec()
+    count = Count.spec(inputs=[words])
+"""
+
+
+def test_one_of_several_topologies_must_be_named(write):
+    """A file with several topologies runs the one that --topology names, and refuses to guess."""
+    path = write(TWO)
+    with pytest.raises(TopologyError, match=r"several topologies: One, Two\. Try: --topology One"):
+        load(path)
+    assert load(path, "Two").name == "made-Two"
+    with pytest.raises(TopologyError, match=r"no topology 'Tow'\. Try: 'Two'"):
+        load(path, "Tow")
+
+
+def test_a_topology_can_be_named_by_module_and_class(write):
+    """module:Class is loaded as Python would import it."""
+    write(TWO, name="flows/by_module.py")
+    assert load("flows.by_module:One").name == "by_module-One"
+    with pytest.raises(TopologyError, match="ModuleNotFoundError"):
+        load("flows.by_modul:One")
+
+
+def test_an_imported_topology_counts_only_where_none_is_defined(write):
+    """A file that imports another file's topology to extend it holds one topology, its own."""
+    body = "    words = Words.spec()\n    count = Count.spec(inputs=[words])\n"
+    write(f"class Base(Topology):\n{body}", name="topologies/base_t.py")
+    assert load(write(f"from base_t import Base\nclass Own(Topology):\n{body}")).name == "made"
+
+
+def test_a_missing_file_names_its_nearest_sibling(write):
+    """A mistyped path is answered by the path that was meant."""
+    write("")
+    with pytest.raises(TopologyError, match=r"no file topologies/mad\.py\. Try: 'topologies/made\.py'"):
+        load("topologies/mad.py")
+
+
+def test_the_quickstart_project_loads_where_it_lies(monkeypatch):
+    """streamparse's own wordcount is found with its src/ folder, as `sparse run` finds it."""
+    project = Path(streamparse.__file__).parent / "bootstrap" / "project"
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in ("spouts", "bolts")}
+    try:
+        graph = load("topologies/wordcount.py")
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] in ("spouts", "bolts")]:
+            del sys.modules[name]
+        sys.modules.update(hidden)
+    assert list(graph.components) == ["word_spout", "count_bolt"]
+
+
+def test_a_graph_made_by_hand_is_checked_too():
+    """Wiring mistakes of a graph that no metaclass has looked at are all listed, with what was meant."""
+
+    class Words(streamparse.Spout):
+        outputs = ("word",)
+
+    class Count(streamparse.Bolt):
+        pass
+
+    graph = Graph(
+        "hand",
+        {
+            "words": Component("words", Words, streams={"default": Stream("default", ("word", "word"))}),
+            "a": Component("a", Count, inputs=(Input("word", "default"),)),
+            "b": Component("b", Count, inputs=(Input("words", "other"), Input("words", "default", "fields", ("wrd",)))),
+            "c": Component("c", Count, inputs=(Input("words", "default", "custom_object"),)),
+            "d": Component("d", Count),
+        },
+    )
+    with pytest.raises(TopologyError) as caught:
+        graph.check()
+    for part in (
+        "names a field twice",
+        "a reads 'word', which is no component (try 'words')",
+        "b reads stream 'other'",
+        "on 'wrd', which stream 'default' of 'words' lacks (try 'word')",
+        "runs only in Java",
+        "d has no input",
+    ):
+        assert part in str(caught.value)
+
+
+def test_a_cycle_has_an_order():
+    """Bolts that read each other are ordered all the same."""
+
+    class Words(streamparse.Spout):
+        outputs = ("word",)
+
+    class Loop(streamparse.Bolt):
+        outputs = ("word",)
+
+    class Made(streamparse.Topology):
+        words = Words.spec()
+        loop = Loop.spec(inputs=[words])
+
+    graph = from_class(Made, "made")
+    loop = graph.components["loop"]
+    again = Component("loop", loop.cls, streams=loop.streams, inputs=(*loop.inputs, Input("loop", "default")))
+    assert [bolt.name for bolt in Graph("x", {**graph.components, "loop": again}).bolts] == ["loop"]

@@ -1,0 +1,141 @@
+"""Which value holds for which component, and the topology's id between runs."""
+
+import json
+import multiprocessing
+
+import pytest
+import streamparse
+
+from downspout import config
+from downspout.errors import ConfigError
+from downspout.local.graph import Component, Graph, Input, Stream
+from downspout.local.runner import configurations
+from downspout.local.settings import resolve
+from downspout.local.state import topology_id
+from downspout.testing import VirtualClock
+
+
+class KafkaLike(streamparse.Spout):
+    settings_scopes = ("kafka",)
+
+
+class Sink(streamparse.Bolt):
+    settings_scopes = ("parquet",)
+
+
+def graph(par=1, config=None, topology_config=None):
+    """Return a spout that reads Kafka settings, before a sink."""
+    spout = Component("in", KafkaLike, par, config or {}, {"default": Stream("default", ("value",))})
+    return Graph(
+        "g", {"in": spout, "out": Component("out", Sink, inputs=(Input("in", "default"),))}, topology_config or {}
+    )
+
+
+LAYERS = [
+    ("command line", "component"),
+    ("command line", "all"),
+    ("environment", None),
+    ("component", None),
+    ("topology", None),
+    ("downspout.toml", None),
+    ("default", None),
+]
+
+
+@pytest.mark.parametrize("strongest", range(len(LAYERS)))
+def test_the_strongest_source_wins(strongest, tmp_path):
+    """Command line, environment, component, topology, file, default: the first that gives a value decides."""
+    key, given = "kafka.commit_period_ms", LAYERS[strongest:]
+    file = tmp_path / "downspout.toml"
+    if ("downspout.toml", None) in given:
+        file.write_text("[kafka]\ncommit_period_ms = 5\n")
+    settings = resolve(
+        graph(
+            config={key: 3} if ("component", None) in given else {},
+            topology_config={key: 4} if ("topology", None) in given else {},
+        ),
+        ([f"in:{key}=0"] if ("command line", "component") in given else [])
+        + ([f"{key}=1"] if ("command line", "all") in given else []),
+        environ={"DOWNSPOUT_KAFKA_COMMIT_PERIOD_MS": "2"} if ("environment", None) in given else {},
+        file=file,
+    )
+    found = settings.components["in"]
+    assert found.sources[key] == LAYERS[strongest][0]
+    assert found.values[key] == (strongest if strongest < 6 else config.SETTINGS[key].default)
+
+
+def test_storms_keys_have_storms_defaults_and_types():
+    """Keys of Storm pass through, with Storm's defaults, and numbers on the command line are numbers."""
+    values = resolve(graph(), ["topology.max.spout.pending=500"], environ={}).components["in"].values
+    assert values["topology.max.spout.pending"] == 500
+    assert values["topology.message.timeout.secs"] == 30
+
+
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_kafka_spouts_share_the_time_for_polls(tasks):
+    """Several Kafka spouts in one thread wait less each, unless the user says how long."""
+    shared = resolve(graph(par=tasks), environ={}).components["in"].values["kafka.poll_timeout_ms"]
+    assert shared == 200 // tasks
+    given = resolve(graph(par=tasks), ["kafka.poll_timeout_ms=150"], environ={}).components["in"].values
+    assert given["kafka.poll_timeout_ms"] == 150
+
+
+def test_a_setting_for_an_unknown_component_is_an_error():
+    """--set for a component that is not there names the nearest."""
+    with pytest.raises(ConfigError, match=r"no component 'inn'. Try: 'in'"):
+        resolve(graph(), ["inn:kafka.group=g"], environ={})
+
+
+def test_the_embedded_broker_is_looked_for_once_and_only_where_needed(monkeypatch):
+    """kafka.bootstrap = embedded becomes the broker's address for components that read Kafka settings."""
+    asked = []
+    monkeypatch.setattr("downspout.kafka.embedded.find_bootstrap", lambda: asked.append(1) or "127.0.0.1:9")
+    spouts = graph(par=2)
+    confs = configurations(spouts, resolve(spouts, environ={}))
+    assert (confs["in"]["kafka.bootstrap"], confs["out"]["kafka.bootstrap"]) == ("127.0.0.1:9", "embedded")
+    assert confs["in"]["storm.id"] == confs["out"]["storm.id"]
+    configurations(spouts, resolve(spouts, ["kafka.bootstrap=b:1"], environ={}))
+    assert asked == [1]
+
+
+def test_the_topology_id_stays_until_a_redeploy():
+    """A restart has the id of the first start; --redeploy counts on and takes the new time."""
+    clock = VirtualClock(wall=1000.0)
+    first = topology_id("flights", clock=clock)
+    clock.advance(50)
+    assert first == topology_id("flights", clock=clock) == "flights-1-1000"
+    assert topology_id("flights", redeploy=True, clock=clock) == "flights-2-1050"
+    assert topology_id("flights", clock=clock) == "flights-2-1050"
+    assert topology_id("other", clock=clock) == "other-1-1050"
+
+
+def test_a_broken_state_file_is_named():
+    """A state file that is not ours is an error that says what to do, not a new id in silence."""
+    topology_id("a/b c", clock=VirtualClock())
+    (path,) = (config.home() / "state").iterdir()
+    assert path.name == "a_b_c.json"
+    path.write_text("{")
+    with pytest.raises(ConfigError, match=r"a_b_c.json is not what Downspout wrote. Try: delete it"):
+        topology_id("a/b c")
+
+
+def test_an_unwritable_state_folder_is_named(monkeypatch, tmp_path):
+    """A home that cannot hold state is an error with a cure."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DOWNSPOUT_HOME", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match="cannot be kept"):
+        topology_id("x")
+
+
+def test_processes_that_start_together_agree_on_the_id(monkeypatch, tmp_path):
+    """Members that start at the same moment, with clocks apart, get one id."""
+    monkeypatch.setenv("DOWNSPOUT_HOME", str(tmp_path))
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        ids = pool.map(_id_at, [1000.0 + member for member in range(4)])
+    assert len(set(ids)) == 1
+    assert json.loads((tmp_path / "state" / "together.json").read_text())["id"] == ids[0]
+    assert len(list((tmp_path / "state").iterdir())) == 1
+
+
+def _id_at(wall):
+    return topology_id("together", clock=VirtualClock(wall=wall))

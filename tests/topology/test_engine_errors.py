@@ -1,0 +1,368 @@
+"""Components that raise: what fails, what is restarted, what ends the run, and what is said about it."""
+
+# ruff: noqa: D102   (components made for one test explain themselves)
+
+import logging
+
+import pytest
+from streamparse import BatchingBolt, Bolt, Spout, Topology
+
+from downspout.component import Bolt as OurBolt
+from downspout.errors import ComponentError, RecordError, SinkError
+from downspout.local.engine import Bounds, Engine
+from downspout.local.graph import from_class
+from downspout.testing import Crash, Lose, VirtualClock, run_bolt, run_topology
+
+
+class Words(Spout):
+    outputs = ("word",)
+
+
+class Picky(Bolt):
+    """Raises on "bad"; counts its instances."""
+
+    outputs = ("word",)
+    made = 0
+
+    def initialize(self, conf, context):
+        type(self).made += 1
+        self.number = type(self).made
+
+    def process(self, tup):
+        if tup.values.word == "bad":
+            raise ValueError("a bad word")
+        self.emit([f"{tup.values.word}{self.number}"])
+
+
+def picky(**attributes):
+    """Return a class of its own, so that instances are counted apart."""
+    return type("Picky", (Picky,), attributes)
+
+
+def before(bolt):
+    """Return a topology of words before a bolt."""
+
+    class Made(Topology):
+        words = Words.spec()
+        picky = bolt.spec(inputs=[words])
+
+    return Made
+
+
+def test_a_bolt_that_raises_is_restarted():
+    """exit_on_exception = True: the tuple fails, a new instance goes on with the next."""
+    result = run_topology(before(picky()), spouts={"words": [["a"], ["b"], ["c"]]}, faults=[Crash("picky", 2)])
+    assert [values.word for values in result.emitted("picky")] == ["a1", "c2", "b2"]
+    assert result.failed("words") == [("b",)]
+    assert (result.counts("picky").errors, result.counts("picky").restarts) == (1, 1)
+
+
+def test_a_bolt_may_go_on_after_an_error():
+    """exit_on_exception = False: the tuple fails and the same instance goes on."""
+    result = run_topology(
+        before(picky(exit_on_exception=False)), spouts={"words": [["a"], ["b"]]}, faults=[Crash("picky", 1)]
+    )
+    assert [values.word for values in result.emitted("picky")] == ["b1", "a1"]
+    assert result.counts("picky").restarts == 0
+
+
+def test_a_tuple_is_not_failed_with_auto_fail_off():
+    """auto_fail = False leaves a tuple that raised to its timeout."""
+    bolt = picky(exit_on_exception=False, auto_fail=False)
+    result = run_topology(before(bolt), spouts={"words": [["a"]]}, faults=[Crash("picky", 1)])
+    assert (result.run.timeouts, result.run.completed) == (1, 1)
+    assert result.clock.monotonic() >= 30
+
+
+def test_too_many_restarts_in_a_row_end_the_run():
+    """After run.restarts_max restarts without a processed tuple the run ends, naming component, task and tuple."""
+    with pytest.raises(ComponentError) as caught:
+        run_topology(before(picky()), spouts={"words": [["bad"]]}, config={"run.restarts_max": 2})
+    assert "picky[task 2]: process of tuple ('bad',) (from words) raised ValueError: a bad word (" in str(caught.value)
+    assert "3 times in a row" in str(caught.value)
+    assert caught.value.exit_code == 8
+
+
+def test_restarts_in_a_row_are_counted_anew_after_a_success():
+    """A bad tuple between good ones never ends the run by itself."""
+    rows = [[word] for word in ("bad", "ok") * 8]
+    faults = [Crash("picky", nth) for nth in range(1, 16, 2)]
+    result = run_topology(before(picky()), spouts={"words": [["ok"] for _ in rows]}, faults=faults)
+    assert result.counts("picky").restarts == 8
+    assert result.run.completed == len(rows)
+
+
+class Hoarder(Bolt):
+    """Holds tuples until drained; dies at "bad"."""
+
+    auto_ack = False
+    exit_on_exception = True
+
+    def initialize(self, conf, context):
+        self.held = []
+
+    def process(self, tup):
+        if tup.values.word == "bad":
+            raise ValueError("a bad word")
+        self.held.append(tup)
+
+    def drain(self):
+        while self.held:
+            self.ack(self.held.pop())
+
+
+class Judge(Spout):
+    """Emits a, bad, b once and keeps the reasons of fails."""
+
+    outputs = ("word",)
+
+    def initialize(self, conf, context):
+        self.words = ["b", "bad", "a"]
+        self.failures = {}
+
+    def next_tuple(self):
+        if self.words:
+            word = self.words.pop()
+            self.emit([word], tup_id=word)
+
+    def fail_with(self, tup_id, failure):
+        self.failures[tup_id] = failure
+
+
+def test_the_spout_learns_why_a_tuple_failed():
+    """The culprit's failure has kind, component, task, error and stack; what the restart lost is no culprit."""
+
+    class Made(Topology):
+        judge = Judge.spec()
+        hoarder = Hoarder.spec(inputs=[judge])
+
+    result = run_topology(Made, for_s=1)
+    (judge,) = result.components["judge"]
+    bad, innocent = judge.failures["bad"], judge.failures["a"]
+    assert (bad.kind, bad.component, bad.task, bad.error) == ("exception", "hoarder", 2, "ValueError: a bad word")
+    assert "raise ValueError" in bad.stack
+    assert innocent.kind == "timeout"
+    assert set(judge.failures) == {"a", "bad"}
+    assert result.run.completed == 1
+
+
+def test_kinds_of_failure():
+    """A fail of the bolt's own and a timeout are told apart from an exception."""
+
+    class Refuser(Bolt):
+        auto_ack = False
+
+        def process(self, tup):
+            self.fail(tup)
+
+    class Made(Topology):
+        judge = Judge.spec()
+        refuser = Refuser.spec(inputs=[judge])
+
+    result = run_topology(Made, for_s=40, faults=[Lose("refuser", 3)])
+    (judge,) = result.components["judge"]
+    kinds = {word: (failure.kind, failure.component) for word, failure in judge.failures.items()}
+    assert kinds == {"a": ("fail", "refuser"), "bad": ("fail", "refuser"), "b": ("timeout", "")}
+
+
+def test_a_record_error_is_about_one_record():
+    """A RecordError fails its tuple and nothing else, and its coordinates are in the log."""
+
+    class Parse(OurBolt):
+        def process(self, tup):
+            if tup.values.value == "bad":
+                raise RecordError("orders[3]@918: no JSON")
+
+    rows = [
+        {"origin": ["orders", "", 3, 918, ""], "value": "bad"},
+        {"origin": ["orders", "", 3, 919, ""], "value": "{}"},
+    ]
+    result = run_bolt(Parse, rows)
+    assert result.run.completed == 1
+    assert "bolt[task 2]: orders[3]@918 (from input): RecordError: orders[3]@918: no JSON" in result.errors[0]
+    assert result.errors[0].startswith("11 × ")
+
+
+def test_an_error_that_concerns_all_records_ends_the_run():
+    """A sink that cannot write stops the run with its own error, instead of failing record after record."""
+
+    class Sink(OurBolt):
+        def process(self, tup):
+            raise SinkError("disk full", cure="make room")
+
+    with pytest.raises(SinkError, match="disk full"):
+        run_bolt(Sink, [["a"]])
+
+
+class Broken(Spout):
+    outputs = ("word",)
+    closed = False
+
+    def next_tuple(self):
+        raise RuntimeError("no next")
+
+    def close(self):
+        type(self).closed = True
+
+
+def test_a_spout_that_raises_ends_the_run():
+    """An exception in next_tuple ends the run with component, task and line; components are closed."""
+
+    class Made(Topology):
+        words = Broken.spec()
+        picky = picky().spec(inputs=[words])
+
+    with pytest.raises(ComponentError, match=r"words\[task 3\]: next_tuple raised RuntimeError: no next \(.*:\d+\)"):
+        run_topology(Made, for_s=1)
+    assert Broken.closed
+
+
+@pytest.mark.parametrize("where", ["__init__", "initialize"])
+def test_a_component_that_cannot_start_ends_the_run(where):
+    """An exception while a component is made or initialized names it."""
+
+    def explode(self, *args, **kwargs):
+        raise OSError("no file")
+
+    with pytest.raises(ComponentError, match=r"picky\[task 2\]: initialize raised OSError: no file"):
+        run_topology(before(picky(**{where: explode})), spouts={"words": []})
+
+
+def test_an_error_flood_is_counted(caplog):
+    """Equal errors are logged in full once, then at each power of ten."""
+    rows = [["bad"]] * 15
+    with caplog.at_level(logging.ERROR, logger="downspout.local"):
+        run_topology(before(picky(exit_on_exception=False)), spouts={"words": rows}, until=None, for_s=0.001)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2 + (len([m for m in messages if "100th" in m]))
+    assert "Traceback" in messages[0]
+    assert "10th time of this error" in messages[1]
+
+
+class Half(BatchingBolt):
+    """Raises on batches of "bad"."""
+
+    outputs = ("word",)
+    exit_on_exception = False
+
+    def group_key(self, tup):
+        return tup.values.word
+
+    def process_batch(self, key, tups):
+        if key == "bad":
+            raise ValueError("a bad batch")
+
+
+def test_only_the_failing_batch_fails():
+    """With exit_on_exception off, a BatchingBolt fails the batch that raised and keeps the others."""
+    result = run_topology(before(Half), spouts={"words": [["ok"], ["bad"]]}, until=None, for_s=1)
+    assert ("ok",) in result.acked("words")
+    assert ("ok",) not in result.failed("words")
+    assert ("bad",) in result.failed("words")
+
+
+def test_logs_and_metrics_of_components_arrive(caplog):
+    """self.logger, self.log and report_metric reach the engine; pystorm's handler on the root logger does not stay."""
+
+    class Chatty(Bolt):
+        def process(self, tup):
+            self.logger.warning("by logger")
+            self.log("by log", "warn")
+            self.report_metric("size", 3)
+
+    handlers = list(logging.getLogger().handlers)
+    with caplog.at_level(logging.INFO):
+        result = run_bolt(Chatty, [["a"]])
+    assert "by logger" in caplog.text
+    assert "bolt[task 2]: by log" in caplog.text
+    assert result.run.metrics == {"bolt[task 2]": {"size": 3}}
+    assert logging.getLogger().handlers == handlers
+
+
+def test_a_components_log_file_is_its_own(tmp_path):
+    """pystorm.log.path gives each component a file, which is closed at the end."""
+
+    class Chatty(Bolt):
+        def process(self, tup):
+            self.logger.warning("written down")
+
+    config = {"pystorm.log.path": str(tmp_path), "pystorm.log.file": "{component_name}.log"}
+    result = run_bolt(Chatty, [["a"]], config=config)
+    assert "written down" in (tmp_path / "bolt.log").read_text()
+    assert result.components["bolt"][0].logger.handlers == []
+
+
+class Steps(Spout):
+    """Notes every call."""
+
+    outputs = ("word",)
+
+    def initialize(self, conf, context):
+        self.calls = ["initialize"]
+
+    def next_tuple(self):
+        self.calls.append("next")
+
+    def activate(self):
+        self.calls.append("activate")
+
+    def deactivate(self):
+        self.calls.append("deactivate")
+
+    def close(self):
+        self.calls.append("close")
+
+
+class OwnLoop(Steps):
+    """Overrides how commands are read, so it gets Storm's messages."""
+
+    def read_command(self):
+        return super().read_command()
+
+
+@pytest.mark.parametrize("spout", [Steps, OwnLoop])
+def test_the_life_of_a_spout(spout):
+    """initialize, activate, next…, deactivate, activate again, deactivate, close; no next while inactive."""
+
+    class Made(Topology):
+        words = spout.spec()
+        picky = picky().spec(inputs=[words])
+
+    graph = from_class(Made, "Made")
+    engine = Engine(graph, {name: {} for name in graph.components}, bounds=Bounds(), clock=VirtualClock())
+    for task in engine.tasks:
+        task.build()
+    engine.activate()
+    engine.round()
+    engine.deactivate()
+    engine.round()
+    engine.activate()
+    engine.round()
+    engine.stop()
+    engine._wind_up(quietly=False)
+    (task,) = engine.spouts
+    assert task.instance.calls == [
+        "initialize", "activate", "next", "deactivate", "activate", "next", "deactivate", "close",
+    ]  # fmt: skip
+
+
+def test_an_abort_waits_for_nothing():
+    """abort() ends the run without draining; what was in flight stays so and spouts are closed, not deactivated."""
+
+    class Made(Topology):
+        judge = Judge.spec()
+        hoarder = Hoarder.spec(inputs=[judge])
+
+    graph = from_class(Made, "Made")
+    engine = Engine(graph, {name: {} for name in graph.components}, clock=VirtualClock())
+
+    class Stopper:
+        def update(self, engine):
+            if engine.in_flight:
+                engine.abort()
+
+    engine.view = Stopper()
+    result = engine.run()
+    assert result.reason == "aborted"
+    assert result.in_flight == 1
+    assert not result.drained
