@@ -129,7 +129,7 @@ class Engine:
     def abort(self) -> None:
         """Stop without waiting for anything. May be called from a signal handler."""
         self._aborted = True
-        self.stop("aborted")
+        self._reason = "aborted"
 
     def activate(self) -> None:
         """Let spouts emit."""

@@ -19,7 +19,7 @@ REASONS = {
     "end": "the end was reached",
     "for": "its time was over",
     "records": "enough records were done",
-    "signal": "a signal asked for it; what was in flight was drained",
+    "signal": "a signal asked for it",
     "aborted": "a second signal stopped it at once; what was in flight will be read again",
 }
 
