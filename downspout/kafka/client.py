@@ -1,0 +1,203 @@
+"""Real brokers, with kafka-python 3: how its clients are made, and what is done about topics.
+
+The properties below are ours wherever they differ from kafka-python's; a user's (``kafka.client.…``) come before both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import kafka
+from kafka import errors
+from kafka.admin import KafkaAdminClient
+from kafka.net.compat import KafkaNetClient
+
+from downspout.errors import BrokerError, ConfigError
+from downspout.kafka.address import diagnose, parse_bootstrap
+from downspout.kafka.consumer import KafkaConsumerPort
+from downspout.kafka.port import Cluster
+from downspout.kafka.producer import KafkaProducerPort, NullableSerializer
+
+RECORD_BYTES_MAX = 16 * 1024 * 1024
+CONNECTION = {
+    "bootstrap_timeout_ms": 5000,
+    "reconnect_backoff_max_ms": 2000,  # the default of 30 s would let a broker that is back wait for us that long
+}
+CONSUMER = {
+    "enable_auto_commit": False,
+    "isolation_level": "read_committed",
+    "allow_auto_create_topics": False,
+    "metadata_max_age_ms": 30_000,  # how soon new topics and partitions are seen
+    "fetch_max_bytes": RECORD_BYTES_MAX,
+    "max_partition_fetch_bytes": 2 * 1024 * 1024,  # a larger record comes all the same, alone
+    "metrics_enabled": False,
+}
+PRODUCER = {
+    "acks": "all",
+    "enable_idempotence": True,
+    "max_request_size": RECORD_BYTES_MAX,
+    "max_block_ms": 10_000,
+    "linger_ms": 5,
+    "batch_size": 128 * 1024,
+    "metrics_enabled": False,
+}
+
+
+class KafkaCluster:
+    """Real brokers behind a bootstrap string; a :class:`~downspout.kafka.port.Cluster`.
+
+    Args:
+        bootstrap: ``host:port,host:port``.
+        client: kafka-python properties for every connection (security, above all).
+
+    Raises:
+        BrokerError: no address is answered (asked for at most 3 s each).
+        ConfigError: ``bootstrap`` is malformed.
+    """
+
+    def __init__(self, bootstrap: str, client: Mapping[str, Any] | None = None) -> None:
+        self.bootstrap = bootstrap
+        self._addresses = parse_bootstrap(bootstrap)
+        self._client = {**CONNECTION, **(client or {})}
+        self._check(self._client)
+
+    def _check(self, client: Mapping[str, Any]) -> None:
+        """Raise unless one address answers: a client would say so only after its time-out, and not why."""
+        plaintext = client.get("security_protocol", "PLAINTEXT") == "PLAINTEXT" and not client.get("proxy_url")
+        if (trouble := diagnose(self._addresses, plaintext=plaintext)) is not None:
+            raise BrokerError(
+                f"No Kafka at {self.bootstrap}: {trouble}",
+                cure="start the broker (`downspout kafka start`), or correct kafka.bootstrap",
+            )
+
+    @contextmanager
+    def _connecting(self, client: Mapping[str, Any]) -> Iterator[Callable[..., Any]]:
+        """Give a client factory; if the client cannot be made, end its thread and say what is wrong."""
+        made: list[Any] = []
+
+        def factory(**properties: Any) -> Any:
+            made.append(KafkaNetClient(**properties))
+            return made[-1]
+
+        self._check(client)
+        try:
+            yield factory
+        except errors.KafkaConfigurationError as error:
+            raise ConfigError(f"kafka.client: {error}", cure="kafka-python's names, with underscores") from None
+        except BaseException as error:
+            for net in made:
+                net.close()
+            if isinstance(error, errors.KafkaTimeoutError):
+                raise BrokerError(
+                    f"Kafka at {self.bootstrap} cannot be used: {error}",
+                    cure="look at security_protocol and at the broker's log",
+                ) from error
+            raise
+
+    def consumer(
+        self, *, group: str | None, instance_id: str | None = None, client: Mapping[str, Any] | None = None
+    ) -> KafkaConsumerPort:
+        """Return a consumer that commits only when told.
+
+        Raises:
+            BrokerError: no broker answers, or the installed kafka-python is another one than we know.
+            ConfigError: a property that kafka-python does not have, or that is decided here.
+        """
+        properties = {**self._client, **CONSUMER, **(client or {})}
+        if properties["enable_auto_commit"]:
+            raise ConfigError("kafka.client.enable_auto_commit cannot be set", cure="remove it")
+        starts_at_beginning = properties.setdefault("auto_offset_reset", None) is None
+        if starts_at_beginning:
+            properties["auto_offset_reset"] = "none"
+        if (session_ms := properties.get("session_timeout_ms")) is not None:
+            properties.setdefault("heartbeat_interval_ms", max(min(3000, session_ms // 3), 1))
+        with self._connecting(properties) as factory:
+            made = kafka.KafkaConsumer(
+                bootstrap_servers=self.bootstrap.split(","),
+                group_id=group,
+                group_instance_id=instance_id if group is not None else None,
+                kafka_client=factory,
+                **properties,
+            )
+        return KafkaConsumerPort(made, starts_at_beginning)
+
+    def producer(self, *, client: Mapping[str, Any] | None = None) -> KafkaProducerPort:
+        """Return an idempotent producer with acks=all.
+
+        Raises:
+            BrokerError: no broker answers.
+            ConfigError: a property that kafka-python does not have.
+        """
+        properties = {**self._client, **PRODUCER, **(client or {})}
+        with self._connecting(properties) as factory:
+            return KafkaProducerPort(
+                kafka.KafkaProducer(
+                    bootstrap_servers=self.bootstrap.split(","),
+                    value_serializer=NullableSerializer(),
+                    kafka_client=factory,
+                    **properties,
+                )
+            )
+
+    @contextmanager
+    def _admin(self) -> Iterator[KafkaAdminClient]:
+        with self._connecting(self._client) as factory:
+            admin = KafkaAdminClient(
+                bootstrap_servers=self.bootstrap.split(","),
+                kafka_client=factory,
+                request_timeout_ms=15_000,
+                **self._client,
+            )
+        try:
+            yield admin
+        finally:
+            admin.close()
+
+    def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
+        """Create the topic where it does not exist and wait until it can be used; return whether it was created.
+
+        Raises:
+            BrokerError: the broker refuses (a bad name or setting, no permission).
+        """
+        wanted = {"num_partitions": partitions, "configs": dict(config or {})}
+        with self._admin() as admin:
+            try:
+                admin.create_topics({topic: wanted}, wait_for_metadata=True)
+            except errors.TopicAlreadyExistsError:
+                return False
+            except errors.KafkaError as error:
+                raise BrokerError(
+                    f"{topic} cannot be created: {_brief(error)}", cure="another name or setting"
+                ) from error
+        return True
+
+    def delete_topic(self, topic: str) -> bool:
+        """Delete a topic with all its records; return whether there was one."""
+        with self._admin() as admin:
+            try:
+                admin.delete_topics([topic])
+            except errors.UnknownTopicOrPartitionError:
+                return False
+            except errors.KafkaError as error:
+                raise BrokerError(f"{topic} cannot be deleted: {_brief(error)}") from error
+        return True
+
+    def topics(self) -> dict[str, int]:
+        """Return all topics that are not Kafka's own, sorted, with their numbers of partitions."""
+        with self._admin() as admin:
+            found = admin.describe_topics()
+        return {t["name"]: len(t["partitions"]) for t in sorted(found, key=lambda t: t["name"]) if not t["is_internal"]}
+
+
+def _brief(error: Exception) -> str:
+    """Return an error's own words: kafka-python puts the whole request and answer into some."""
+    text = re.search(r"error_message='([^']+)'", str(error))
+    return text[1] if text else str(error)[:300] or type(error).__name__
+
+
+def _conforms(cluster: KafkaCluster) -> Cluster:
+    """Let the type checker compare the class with its port."""
+    return cluster

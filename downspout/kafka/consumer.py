@@ -1,0 +1,259 @@
+"""The consumer port on real brokers, with kafka-python 3: thin, records are passed through as they are.
+
+What kafka-python does by itself, and what of it we use (read in its source, version 3.0.12):
+
+* *Where reading starts.* A partition without a position gets the group's commit inside ``poll``. Where there is none,
+  ``auto_offset_reset="none"`` makes ``poll`` raise NoOffsetForPartitionError, and a position outside the log raises
+  OffsetOutOfRangeError; "earliest" and "latest" jump in both cases without a word. Here the default is: the beginning
+  in the first case, the error in the second. Whoever gives ``auto_offset_reset`` gets what kafka-python makes of it.
+* *Leaving.* ``close`` sends LeaveGroup for a dynamic member and never for a static one (its rule is
+  ``is_dynamic_member``). Broker and request know both, so :meth:`KafkaConsumerPort.close` answers that question by
+  what the caller wants.
+* *A pending rejoin.* The heartbeat's answer sets a flag on the coordinator, and changed metadata another;
+  ``need_rejoin`` looks at both. Nothing is revoked before the next ``poll``.
+* *Metadata.* Its questions for a topic wait without limit and let brokers create topics that do not exist. Ours are
+  sent as requests of their own.
+
+Those parts are private. :func:`_self_test` looks at each when a consumer is made, so that another version fails at
+once and not in the middle of a rebalance.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import kafka
+from kafka import errors
+from kafka.consumer.subscription_state import ConsumerRebalanceListener
+from kafka.protocol.metadata import MetadataRequest
+
+from downspout.errors import BrokerError
+from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, RebalanceListener, Record, TopicPartition
+
+REMOTE_MS_MAX = 4000
+"""How long a call that asks a broker may wait. Under Storm no call of a spout may take longer than 5 s."""
+
+
+class _Relay(ConsumerRebalanceListener):
+    """Hands the client's rebalance facts to our listener, which need not inherit from the client's class."""
+
+    def __init__(self, listener: RebalanceListener) -> None:
+        self._listener = listener
+
+    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        """Pass it on."""
+        self._listener.on_partitions_assigned(assigned)
+
+    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        """Pass it on."""
+        self._listener.on_partitions_revoked(revoked)
+
+    def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
+        """Pass it on."""
+        self._listener.on_partitions_lost(lost)
+
+
+class KafkaConsumerPort:
+    """A consumer; see :class:`~downspout.kafka.port.ConsumerPort`. Made by :meth:`KafkaCluster.consumer`.
+
+    Every call that asks a broker is bounded by :data:`REMOTE_MS_MAX` and then raises KafkaTimeoutError (retriable).
+    """
+
+    def __init__(self, consumer: Any, starts_at_beginning: bool) -> None:
+        _self_test(consumer)
+        # kafka-python does not hand this property of the consumer on to the part that it is meant for.
+        consumer._cluster.config["allow_auto_create_topics"] = consumer.config["allow_auto_create_topics"]
+        self._consumer = consumer
+        self._coordinator = consumer._coordinator
+        self._starts_at_beginning = starts_at_beginning
+        self._closed = False
+
+    # --- what to read ---
+
+    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        """Join the group for these topics at the next poll."""
+        self._need_group()
+        self._consumer.subscribe(topics=list(topics), listener=_Relay(listener))
+
+    def subscribe_pattern(self, pattern: str, listener: RebalanceListener) -> None:
+        """Join the group for topics whose whole name matches."""
+        self._need_group()
+        self._consumer.subscribe(pattern=rf"(?:{pattern})\Z", listener=_Relay(listener))
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these without any group membership."""
+        self._consumer.assign(list(partitions))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return what is assigned now."""
+        return frozenset(self._consumer.assignment())
+
+    def rejoin_pending(self) -> bool:
+        """Return whether the next poll may revoke partitions; asks nobody."""
+        return not self._closed and bool(self._coordinator.need_rejoin())
+
+    # --- reading ---
+
+    def poll(self, timeout_ms: int, max_records: int) -> Mapping[TopicPartition, Sequence[Record]]:
+        """Return up to ``max_records`` in offset order per partition.
+
+        Raises:
+            OffsetOutOfRangeError: a position is outside the log; the first argument maps partition to position.
+            LogTruncationError: the end of the log was cut off below a position (unclean leader election).
+        """
+        try:
+            return self._consumer.poll(timeout_ms=timeout_ms, max_records=max_records)  # type: ignore[no-any-return]
+        except errors.NoOffsetForPartitionError as error:
+            self._start_at_beginning(error)
+            return {}
+
+    def _start_at_beginning(self, error: errors.NoOffsetForPartitionError) -> None:
+        if not self._starts_at_beginning:
+            raise error
+        # Asks for the beginning in the background; a seek before the answer takes precedence.
+        self._consumer.seek_to_beginning(*(set(error.args[0]) & self.assignment()))
+
+    def position(self, partition: TopicPartition) -> int:
+        """Return the next offset that would be read."""
+        try:
+            found = self._consumer.position(partition, timeout_ms=REMOTE_MS_MAX)
+        except errors.NoOffsetForPartitionError as error:
+            self._start_at_beginning(error)
+            found = self._consumer.position(partition, timeout_ms=REMOTE_MS_MAX)
+        if found is None:
+            raise errors.KafkaTimeoutError(f"no position for {partition}")
+        return int(found)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on from ``offset``; records that were fetched but not returned are dropped."""
+        self._consumer.seek(partition, offset)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Return no records of these until resumed; the position stays."""
+        self._consumer.pause(*partitions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Undo ``pause``."""
+        self._consumer.resume(*partitions)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return what is paused."""
+        return frozenset(self._consumer.paused())
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """Return the end of the log as of the last fetch, without asking; None before the first."""
+        found: int | None = self._consumer.highwater(partition)
+        return found
+
+    # --- commits ---
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit and wait for the broker's word."""
+        self._consumer.commit(dict(offsets), timeout_ms=REMOTE_MS_MAX)
+
+    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Send a commit and do not wait."""
+        self._consumer.commit_async(dict(offsets))
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        """Return the group's commits with their metadata, in one request (the client's own method takes one each)."""
+        self._need_group()
+        found = self._coordinator.fetch_committed_offsets(list(partitions), timeout_ms=REMOTE_MS_MAX)
+        return {partition: found.get(partition) for partition in partitions}
+
+    def _need_group(self) -> None:
+        if self._consumer.config["group_id"] is None:
+            raise errors.IllegalStateError("Requires group_id")
+
+    # --- questions about the cluster ---
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the lowest offset that is still in each log."""
+        found: dict[TopicPartition, int] = self._consumer.beginning_offsets(list(partitions), REMOTE_MS_MAX)
+        return found
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the end of each log (read_committed: the last stable offset)."""
+        found: dict[TopicPartition, int] = self._consumer.end_offsets(list(partitions), REMOTE_MS_MAX)
+        return found
+
+    def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        """Return the first offset with a timestamp at or after the one given; None where there is none."""
+        found = self._consumer.offsets_for_times(dict(timestamps_ms), REMOTE_MS_MAX)
+        return {tp: None if (at := found.get(tp)) is None else at.offset for tp in timestamps_ms}
+
+    def partitions_for(self, topic: str) -> frozenset[int]:
+        """Return the topic's partitions as of now; empty where it does not exist."""
+        described = self._describe(topic)
+        return frozenset(p.partition_index for p in described.partitions) if described is not None else frozenset()
+
+    def topic_id(self, topic: str) -> str:
+        """Return Kafka's id of the topic as of now (base64 of its UUID); empty where unknown."""
+        described = self._describe(topic)
+        if described is None or described.topic_id is None or not described.topic_id.int:
+            return ""
+        return base64.urlsafe_b64encode(described.topic_id.bytes).decode().rstrip("=")
+
+    def _describe(self, topic: str) -> Any:
+        """Ask any broker for the metadata of one topic; None where there is no such topic."""
+        manager = self._consumer._manager
+
+        async def ask() -> Any:
+            request = MetadataRequest(
+                topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+            )
+            return await manager.wait_for(manager.send(request), REMOTE_MS_MAX)
+
+        (described,) = manager.run(ask).topics
+        kind = errors.for_code(described.error_code)
+        if kind in (errors.UnknownTopicOrPartitionError, errors.InvalidTopicError):
+            return None
+        if kind not in (errors.NoError, errors.LeaderNotAvailableError):
+            raise kind(topic)
+        return described
+
+    # --- the end ---
+
+    def close(self, leave_group: bool = True) -> None:
+        """Stop without committing anything; the listener is told.
+
+        Args:
+            leave_group: tell the group, so that others take over at once. Otherwise the place is kept until the session
+                ends: a static member that comes back before gets its partitions again without a rebalance.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._coordinator.is_dynamic_member = lambda: leave_group
+        self._consumer.close(autocommit=False, timeout_ms=REMOTE_MS_MAX)
+
+
+def _self_test(consumer: Any) -> None:
+    """Raise a BrokerError if the installed kafka-python lacks one of the private parts that we use."""
+    parts = {
+        "_coordinator.need_rejoin": "method",
+        "_coordinator.is_dynamic_member": "method",
+        "_coordinator.maybe_leave_group_async": "method",
+        "_coordinator.fetch_committed_offsets": "method",
+        "_cluster.config": "dict",
+        "_manager.run": "method",
+        "_manager.send": "method",
+        "_manager.wait_for": "method",
+    }
+    for path, kind in parts.items():
+        found: Any = consumer
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if type(found).__name__ != kind:
+            consumer.close(autocommit=False, timeout_ms=0)
+            raise BrokerError(
+                f"kafka-python {kafka.__version__} has no {path}, which downspout needs",
+                cure='`pip install "kafka-python>=3.0.9,<3.1"`',
+            )
+
+
+def _conforms(consumer: KafkaConsumerPort) -> ConsumerPort:
+    """Let the type checker compare the class with its port."""
+    return consumer

@@ -1,0 +1,89 @@
+"""The producer port on real brokers: kafka-python's producer, which also takes nulls and does not lose errors.
+
+Its errors come through one future per record; ours surface in the next ``send`` or in ``flush``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kafka.serializer import Serializer
+
+from downspout.kafka.port import ProducerPort
+
+
+class _Null:
+    """Stands for a value of null until it is serialized: kafka-python refuses a record without key and value."""
+
+
+_NULL = _Null()
+
+
+class NullableSerializer(Serializer):
+    """Passes bytes through, and makes :data:`_NULL` a null."""
+
+    def serialize(self, topic: str, headers: Any, data: Any) -> bytes | None:
+        """Return the bytes, or None for :data:`_NULL`."""
+        return None if data is _NULL else data
+
+
+class KafkaProducerPort:
+    """A producer; see :class:`~downspout.kafka.port.ProducerPort`. Made by :meth:`KafkaCluster.producer`."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+        self._error: BaseException | None = None
+
+    def send(
+        self,
+        topic: str,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Queue one record.
+
+        Raises:
+            KafkaError: this record cannot be sent, or an earlier one could not.
+        """
+        if self._error is not None:
+            self._raise()
+        sent = self._producer.send(
+            topic,
+            value=_NULL if value is None and key is None else value,
+            key=key,
+            headers=list(headers),
+            partition=partition,
+            timestamp_ms=timestamp_ms,
+        )
+        sent.add_errback(self._note)
+
+    def _note(self, error: BaseException) -> None:
+        self._error = self._error or error
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def flush(self, timeout_s: float = 30.0) -> None:
+        """Wait until all queued records are acknowledged by all replicas.
+
+        Raises:
+            KafkaError: one was not; which others were is not known.
+        """
+        self._producer.flush(timeout=timeout_s)
+        self._raise()
+
+    def close(self) -> None:
+        """Release the client; what is queued is still sent, for at most 5 s."""
+        self._producer.close(timeout=5.0)
+
+
+def _conforms(producer: KafkaProducerPort) -> ProducerPort:
+    """Let the type checker compare the class with its port."""
+    return producer
