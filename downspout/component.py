@@ -12,6 +12,7 @@ attribute                               who uses it, and for what
 ``exhausted()``                         spout in a bounded run: all was emitted, acks are outstanding
 ``end_reached()``                       spout in a bounded run: all was acked and committed
 ``drain()``                             bolt: write out what you hold now, do not wait for a tick
+``fail_because(tup, error)``            bolt: the engine puts its own here, so that the spout learns the reason
 ``report()``                            both: figures for the live view and the summary
 ``close()``                             both: called once at the end of a run
 ======================================  ==================================================================
@@ -82,7 +83,7 @@ class Reports(Protocol):
         """Return named figures; the names are in ``downspout.metrics``."""
 
 
-class Bolt(streamparse.Bolt):  # type: ignore[misc]
+class Bolt(streamparse.Bolt):
     """Base of the project's bolts: a streamparse bolt that goes on after a bad tuple.
 
     streamparse's default ends the process when ``process`` raises, which on Storm restarts a worker for one bad
@@ -92,3 +93,8 @@ class Bolt(streamparse.Bolt):  # type: ignore[misc]
     exit_on_exception = False
     settings_scopes: ClassVar[tuple[str, ...]] = ()
     clock: Clock = SYSTEM_CLOCK
+
+    def fail_because(self, tup: Any, error: Exception) -> None:
+        """Fail one tuple and say why, without raising; the local engine puts its own here, which tells the spout."""
+        self.logger.error("%s", error)
+        self.fail(tup)

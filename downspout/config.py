@@ -289,6 +289,8 @@ _TABLE: tuple[Setting, ...] = (
         None,
         "Columns as name:type, in order; the types are in docs/reference/schema.md.",
     ),
+    Setting("parquet.keys", list, [], "AggregateBolt: columns that make the key."),
+    Setting("parquet.aggregates", list, [], "AggregateBolt: count, or sum:x, min:x, max:x, count:x of a column x."),
     Setting("parquet.partition_by", list, [], "Columns that become Hive folders (month=7/)."),
     Setting("parquet.flush_rows", int, 100000, "Rows that cause a flush.", minimum=1),
     Setting(

@@ -1,7 +1,7 @@
 """Hive folders: ``month=7/``, spelled exactly as Spark spells and reads them.
 
-The rules are those of Spark's ``ExternalCatalogUtils``. Every value is safe: a separator, a NUL or ``..`` in the data cannot
-lead out of the directory, because the folder always begins with the column's name and separators are escaped.
+The rules are those of Spark's ``ExternalCatalogUtils``. Every value is safe: a separator, a NUL or ``..`` in the data
+cannot lead out of the directory, because the folder always begins with the column's name and separators are escaped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def too_long(column: str, value: Any) -> bool:
 
 
 def split(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-    """Yield (folders with ``/``, its rows without these columns), sorted; one pair with ``""`` where there are no columns."""
+    """Yield (folders with ``/``, its rows without these columns), sorted; without columns one pair with ``""``."""
     if not columns:
         yield "", table
         return

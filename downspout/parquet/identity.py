@@ -57,6 +57,11 @@ class Identities:
         nothing = np.empty(0, dtype=np.int64)
         return cls(count, [], nothing, nothing)
 
+    @property
+    def has_origins(self) -> bool:
+        """Return whether the rows have origins."""
+        return bool(self._streams)
+
     def __len__(self) -> int:
         return self._count
 
@@ -79,10 +84,10 @@ class Identities:
             covered.add(stream, self._offsets[(self._numbers == number) & mask])
         return covered
 
-    def columns(self) -> list[pa.Array]:
+    def columns(self) -> list[pa.Array[Any]]:
         """Return the origin columns of all rows, in the order of ``ORIGIN_SCHEMA``."""
         numbers = pa.array(self._numbers, pa.int64())
-        arrays: list[pa.Array] = []
+        arrays: list[pa.Array[Any]] = []
         for name, kind in zip(ORIGIN_SCHEMA.names, ORIGIN_SCHEMA.types, strict=True):
             if name == "_offset":
                 arrays.append(pa.array(self._offsets, kind))

@@ -22,21 +22,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
 
 from downspout.errors import ConfigError
+from downspout.parquet import hive
 
 __all__ = ["ORIGIN_SCHEMA", "Column", "Columns", "Rejected"]
 
-ORIGIN_SCHEMA = pa.schema(
+ORIGIN_SCHEMA: pa.Schema = pa.schema(
     [
-        ("_topic", pa.string()), ("_topic_id", pa.string()), ("_partition", pa.int32()),
-        ("_offset", pa.int64()), ("_path", pa.string()),
-    ]
+        pa.field("_topic", pa.string()), pa.field("_topic_id", pa.string()), pa.field("_partition", pa.int32()),
+        pa.field("_offset", pa.int64()), pa.field("_path", pa.string()),
+    ]  # type: ignore[arg-type]   # the stubs lose the field types in a list of several
 )  # fmt: skip
 """What a sink writes beside the row: which record it came from, and which of that record's rows it is."""
 
@@ -76,12 +77,14 @@ class Column:
         kind: the type as declared, without ``!``.
         type: the Arrow type it is written as.
         required: whether a null is refused.
+        is_folder: whether its values name Hive folders, which must not be too long.
     """
 
     name: str
     kind: str
     type: pa.DataType
     required: bool
+    is_folder: bool = False
 
     @property
     def declared(self) -> str:
@@ -93,7 +96,7 @@ class Column:
         """Whether its values have a length worth counting."""
         return self.kind in ("string", "binary")
 
-    def array(self, values: Values) -> pa.Array:
+    def array(self, values: Values) -> pa.Array[Any]:
         """Return the values as an array.
 
         Raises:
@@ -104,6 +107,8 @@ class Column:
             raise ValueError("null where a value is required")
         if self.kind == "string":
             made.validate(full=True)  # invalid UTF-8 in bytes would be taken silently
+            if self.is_folder and any(hive.too_long(self.name, value) for value in set(values)):
+                raise ValueError("too long for the name of a folder")
         return made
 
     def _prepare(self, values: Values) -> Values:
@@ -183,6 +188,10 @@ class Columns:
                 raise ConfigError(f"parquet.schema: {name} is written by the sink itself", cure="remove it")
         return cls(columns)
 
+    def with_folders(self, names: Sequence[str]) -> Columns:
+        """Return the same columns, of which these name folders."""
+        return Columns([replace(c, is_folder=c.name in names) for c in self.columns])
+
     def check_folders(self, names: Sequence[str]) -> None:
         """Raise a ConfigError if one of these columns cannot name Hive folders."""
         for name in names:
@@ -205,9 +214,9 @@ class Columns:
         Args:
             values: one sequence per column, all of one length.
 
-        Whole columns at once; only where one does not fit is it halved until the culprits stand alone, O(k log n) for k.
+        Whole columns at once; one that does not fit is halved until its k culprits stand alone: O(k log n).
         """
-        arrays: list[pa.Array | None] = []
+        arrays: list[pa.Array[Any] | None] = []
         rejected: dict[int, str] = {}
         for column, column_values in zip(self.columns, values, strict=True):
             try:
@@ -217,7 +226,7 @@ class Columns:
                 for row, reason in _culprits(column, column_values):
                     rejected.setdefault(row, reason)
         if not rejected:
-            return pa.Table.from_arrays(arrays, schema=self.schema), []
+            return pa.Table.from_arrays([a for a in arrays if a is not None], schema=self.schema), []
         good = [row for row in range(len(values[0])) if row not in rejected]
         kept = [
             column.array([column_values[row] for row in good])

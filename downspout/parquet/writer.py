@@ -4,7 +4,8 @@ A flush (see docs/decisions/0006):
 
 1. read the log entries that are new, drop rows that are covered by now;
 2. stage hidden files, fsync them and their folders;
-3. create the next log entry exclusively. Another writer was first? Read its entry, drop what it covers, stage again, try the next;
+3. create the next log entry exclusively. Another writer was first? Read its entry, drop what it covers, stage again,
+   try the next;
 4. rename the files into sight. Only then may tuples be acked.
 
 Stopped before 3, nothing happened: the staged files are hidden, and the rows come again. Stopped after 3, the rows are
@@ -17,6 +18,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -241,7 +243,7 @@ class SinkWriter:
         )
 
 
-def _encode(table: pa.Table, compression: str) -> bytes:
+def _encode(table: pa.Table, compression: Any) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression=compression, coerce_timestamps="us")
     return buffer.getvalue()

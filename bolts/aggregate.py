@@ -1,0 +1,62 @@
+"""AggregateBolt: partial aggregates into a Parquet directory, each row added up exactly once.
+
+It holds rows until the flush, folds those that the directory's log does not cover, and writes one row per key and
+flush. A reader finishes them (``downspout.spark.read.finish_aggregates``, or GROUP BY in any tool). Which records were
+added up is in the log, since the files cannot tell.
+
+With a fields grouping on the keys each key is with one task; the result is the same without one, in more rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from downspout import config
+from downspout.parquet.aggregate import fold, parse
+from downspout.parquet.identity import Identities, Mask
+from downspout.parquet.schema import Columns
+from downspout.parquet.sink_bolt import SinkBolt
+
+
+class AggregateBolt(SinkBolt):
+    """Folds by ``parquet.keys`` what ``parquet.aggregates`` says; ``parquet.schema`` has the columns that both need.
+
+    >>> schema = {"word": "string"}
+    >>> spec = AggregateBolt.spec(directory="out", schema=schema, keys=["word"], aggregates=["count"])
+    >>> spec.component_cls.__name__
+    'AggregateBolt'
+    """
+
+    @classmethod
+    def columns_of(cls, conf: Mapping[str, Any]) -> Columns:
+        """Return the input columns; keys and aggregates are checked with them."""
+        columns = super().columns_of(conf)
+        parse(_list(conf, "parquet.aggregates"), columns, _list(conf, "parquet.keys"))
+        return columns
+
+    @classmethod
+    def folder_columns(cls, columns: Columns, conf: Mapping[str, Any]) -> Columns:
+        """Return the keys, and a stand-in for the aggregates: only keys may name folders."""
+        keys = _list(conf, "parquet.keys")
+        return Columns([c for c in columns.columns if c.name in keys] + [columns.columns[0]] * bool(keys))
+
+    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Read keys and aggregates besides what every sink reads."""
+        self._keys = _list(storm_conf, "parquet.keys")
+        self._aggregates = parse(_list(storm_conf, "parquet.aggregates"), self.columns_of(storm_conf), self._keys)
+        super().initialize(storm_conf, context)
+
+    def fingerprint(self) -> list[str]:
+        """Return keys and aggregates besides the columns: partial results of other ones do not mix."""
+        return [*super().fingerprint(), *(f"key {k}" for k in self._keys), *(a.name for a in self._aggregates)]
+
+    def builder(self, table: pa.Table, identities: Identities) -> Callable[[Mask], pa.Table]:
+        """Return the function that folds the rows that are wanted."""
+        return lambda mask: fold(table.filter(pa.array(mask)), self._keys, self._aggregates)
+
+
+def _list(conf: Mapping[str, Any], key: str) -> list[str]:
+    return list(config.SETTINGS[key].parse(conf.get(key, []), "spec"))

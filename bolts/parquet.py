@@ -1,0 +1,38 @@
+"""ParquetBolt: rows into a Parquet directory, each exactly once.
+
+The files are ordinary: PySpark, DuckDB and pandas read the directory as it is. How a row stays single when it is
+replayed, by whichever task, is in ``downspout/parquet/writer.py`` and docs/decisions/0006.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from downspout.parquet.identity import Identities, Mask
+from downspout.parquet.schema import ORIGIN_SCHEMA
+from downspout.parquet.sink_bolt import SinkBolt
+
+
+def with_origins(table: pa.Table, identities: Identities) -> pa.Table:
+    """Return the rows with their origin columns behind; rows without origins as they are."""
+    if not identities.has_origins:
+        return table
+    for field, column in zip(ORIGIN_SCHEMA, identities.columns(), strict=True):
+        table = table.append_column(field, column)
+    return table
+
+
+class ParquetBolt(SinkBolt):
+    """Writes the columns of ``parquet.schema``, taken by name from its input's fields.
+
+    >>> spec = ParquetBolt.spec(directory="out", schema={"carrier": "string", "month": "int8"}, partition_by=["month"])
+    >>> spec.component_cls.__name__
+    'ParquetBolt'
+    """
+
+    def builder(self, table: pa.Table, identities: Identities) -> Callable[[Mask], pa.Table]:
+        """Return the function that filters the rows; nearly always all of them are wanted."""
+        rows = with_origins(table, identities)
+        return lambda mask: rows if mask.all() else rows.filter(pa.array(mask))

@@ -1,0 +1,90 @@
+"""Partial aggregates: what a flush adds up, to be finished by whoever reads.
+
+An aggregate is declared as ``count`` (rows), or ``function:column`` with sum, min, max or count (values that are not
+null). Its column is named ``count`` or ``function_column``. Rows are folded *after* the check against the log, so each
+row is added up in exactly one committed file. Sums and counts are finished by adding, minima and maxima by min and
+max. A mean is a sum and a count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from downspout.errors import ConfigError
+from downspout.parquet.schema import Columns
+
+FUNCTIONS = ("sum", "min", "max", "count")
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One aggregate: ``function`` over ``column``; a column of None counts rows."""
+
+    function: str
+    column: str | None
+
+    @property
+    def name(self) -> str:
+        """The column in the files."""
+        return f"{self.function}_{self.column}" if self.column else self.function
+
+    @property
+    def finisher(self) -> str:
+        """The function that finishes partial results."""
+        return "sum" if self.function == "count" else self.function
+
+
+def parse(declared: Sequence[str], columns: Columns, keys: Sequence[str]) -> list[Aggregate]:
+    """Return the aggregates that a list declares.
+
+    Raises:
+        ConfigError: another function, a column that the schema lacks, or no key.
+
+    >>> columns = Columns.parse(["route:string", "delay:int16"])
+    >>> [a.name for a in parse(["count", "sum:delay"], columns, ["route"])]
+    ['count', 'sum_delay']
+    """
+    if not keys:
+        raise ConfigError("parquet.keys is not set", cure=f"some of {', '.join(columns.names)}")
+    for name in keys:
+        if name not in columns.names:
+            raise ConfigError(f"parquet.keys: no column {name}", cure=f"some of {', '.join(columns.names)}")
+    if not declared:
+        raise ConfigError("parquet.aggregates is not set", cure='aggregates=["count", "sum:delay"]')
+    return [_aggregate(text, columns) for text in declared]
+
+
+def _aggregate(text: str, columns: Columns) -> Aggregate:
+    function, colon, column = text.partition(":")
+    if text == "count":
+        return Aggregate("count", None)
+    if function not in FUNCTIONS or not colon:
+        raise ConfigError(f"parquet.aggregates: {text!r} is none", cure="count, sum:x, min:x, max:x or count:x")
+    kind = next((c.kind for c in columns.columns if c.name == column), None)
+    if kind is None:
+        raise ConfigError(f"parquet.aggregates: {text}: no column {column}", cure=f"one of {', '.join(columns.names)}")
+    if function == "sum" and not kind.startswith(("int", "float", "decimal")):
+        raise ConfigError(f"parquet.aggregates: {text}: a {kind} cannot be added up", cure="min, max or count")
+    return Aggregate(function, column)
+
+
+def fold(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> pa.Table:
+    """Return one row per key.
+
+    Types do not depend on the data: counts and sums of whole numbers are int64, sums of others float64.
+
+    >>> rows = pa.table({"route": ["a", "b", "a"], "delay": [1, 2, None]})
+    >>> fold(rows, ["route"], [Aggregate("count", None), Aggregate("sum", "delay")]).sort_by("route").to_pylist()
+    [{'route': 'a', 'count': 2, 'sum_delay': 1}, {'route': 'b', 'count': 1, 'sum_delay': 2}]
+    """
+    wanted: list[Any] = [([], "count_all") if a.column is None else (a.column, a.function) for a in aggregates]
+    grouped = table.group_by(list(keys)).aggregate(wanted)
+    columns: dict[str, Any] = {name: grouped.column(name) for name in keys}
+    for aggregate in aggregates:
+        made = grouped.column("count_all" if aggregate.column is None else f"{aggregate.column}_{aggregate.function}")
+        columns[aggregate.name] = made.cast(pa.int64()) if aggregate.function == "count" else made
+    return pa.table(columns)
