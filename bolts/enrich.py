@@ -30,7 +30,7 @@ FLIGHT_FIELDS: tuple[str, ...] = (
 """What comes in beside ``origin``, in this order."""
 
 ADDED_FIELDS: tuple[str, ...] = (
-    *("scheduled_at", "route", "departed", "arrived"),
+    *("scheduled_at", "route"),
     *("airline", "from_name", "to_name", "to_lat", "to_lon", "to_zone"),
     *("manufacturer", "model", "plane_year"),
 )
@@ -101,9 +101,6 @@ def _read(path: Path, key: str, **columns: type) -> dict[str, tuple[Any, ...]]:
 def enrich(flight: Any, tables: Tables) -> list[Any]:
     """Return the values of ADDED_FIELDS for one flight; None for what no table knows. O(1).
 
-    ``departed`` and ``arrived`` are 1 or 0, so that adding them up counts: a flight without a departure delay was
-    cancelled, one without an arrival delay was cancelled or diverted.
-
     Args:
         flight: anything with FLIGHT_FIELDS as attributes, such as a tuple's named values.
         tables: see :func:`load_tables`.
@@ -112,8 +109,6 @@ def enrich(flight: Any, tables: Tables) -> list[Any]:
     return [
         scheduled_at(flight.time_hour, flight.minute),
         f"{from_airport}-{to_airport}" if from_airport and to_airport else None,
-        int(flight.dep_delay is not None),
-        int(flight.arr_delay is not None),
         *tables.airlines.get(flight.carrier, _NO_AIRLINE),
         tables.airports.get(from_airport, _NO_AIRPORT)[0],
         *tables.airports.get(to_airport, _NO_AIRPORT),

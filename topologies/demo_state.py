@@ -5,8 +5,8 @@ what                                   why
 =====================================  ===============================================================================
 ``.downspout/demo/lock``               two demos at a time would publish the same flights twice; freed by the kernel
                                        when its holder dies, however it dies
-``.downspout/demo/broker``             the process id of a broker that the demo started: a demo that was killed leaves
-                                       its broker running, and the next one must know that it may stop it
+``.downspout/demo/broker``             the process id of a broker that the demo started: when a demo is killed its
+                                       broker ends soon after, and the next demo must wait for that, not use it
 ``output/demo.json``                   which topic these files are from, and a number for them. The consumer group is
                                        called after that number: who deletes ``output`` deletes the progress with it
 ``output/report/_fingerprint.json``    from what the report was made; nobody moved → nothing to compute again

@@ -26,7 +26,6 @@ in one optimised pass.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -35,18 +34,11 @@ from pyspark.sql import functions as F
 
 from downspout.spark.read import finish_aggregates, read_sink
 from downspout.spark.session import spark_session
+from topologies.flight_delays import DELAYS
 from topologies.flights_data import weather_file
 
-FINISHERS: Mapping[str, str] = {
-    "flights": "sum",
-    "departed": "sum",
-    "arrived": "sum",
-    "dep_delay_sum": "sum",
-    "dep_delay_max": "max",
-    "arr_delay_sum": "sum",
-    "arr_delay_max": "max",
-}
-"""How each column of the partial aggregates is finished."""
+MEASURES = ("flights", "departed", "arrived", "dep_delay_sum", "dep_delay_max", "arr_delay_sum", "arr_delay_max")
+"""What every table counts: flights; those that departed and arrived; minutes of delay."""
 
 WEATHER_SCHEMA = (
     "origin string, year int, month int, day int, hour int, temp double, dewp double, humid double, "
@@ -61,7 +53,21 @@ def route_hours(partials: DataFrame) -> DataFrame:
     This is the second half of the AggregateBolt's work. The first half made a few partial sums of 336,776 rows,
     so what Spark still has to move between its tasks is small.
     """
-    return finish_aggregates(partials, ["route", "hour"], FINISHERS)
+    finished = finish_aggregates(partials, ["route", "hour"], DELAYS)
+    return finished.select(
+        "route",
+        "hour",
+        F.col("count").alias("flights"),
+        F.col("count_dep_delay").alias("departed"),
+        F.col("count_arr_delay").alias("arrived"),
+        *(_delay(function, column) for column in ("dep_delay", "arr_delay") for function in ("sum", "max")),
+    )
+
+
+def _delay(function: str, column: str) -> Column:
+    found = F.col(f"{function}_{column}")
+    # The sum of no delays is null in SQL and 0 here, as in pandas; their maximum stays null in both.
+    return (F.coalesce(found, F.lit(0)) if function == "sum" else found).alias(f"{column}_{function}")
 
 
 def routes(hours: DataFrame) -> DataFrame:
@@ -70,12 +76,19 @@ def routes(hours: DataFrame) -> DataFrame:
     It groups what :func:`route_hours` grouped: sums of sums are sums. Means are divided last, because the mean of
     means would weigh an hour with one flight like an hour with fifty.
     """
-    return with_means(finish_aggregates(hours, ["route"], FINISHERS))
+    return with_means(add_up(hours, "route"))
 
 
 def hours_of_day(hours: DataFrame) -> DataFrame:
     """Return flights, cancellations and mean delays by scheduled hour of the day (local time of New York)."""
-    return with_means(finish_aggregates(hours, ["hour"], FINISHERS))
+    return with_means(add_up(hours, "hour"))
+
+
+def add_up(totals: DataFrame, key: str) -> DataFrame:
+    """Return coarser totals, by ``key`` alone."""
+    return totals.groupBy(key).agg(
+        *((F.max if name.endswith("_max") else F.sum)(name).alias(name) for name in MEASURES)
+    )
 
 
 def by_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
@@ -92,9 +105,9 @@ def by_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
         # count(column) leaves nulls out, so it counts the flights that did depart and arrive.
         F.count("dep_delay").alias("departed"),
         F.count("arr_delay").alias("arrived"),
-        F.sum("dep_delay").alias("dep_delay_sum"),
+        F.coalesce(F.sum("dep_delay"), F.lit(0)).alias("dep_delay_sum"),
         F.max("dep_delay").alias("dep_delay_max"),
-        F.sum("arr_delay").alias("arr_delay_sum"),
+        F.coalesce(F.sum("arr_delay"), F.lit(0)).alias("arr_delay_sum"),
         F.max("arr_delay").alias("arr_delay_max"),
     )
     return with_means(totals)

@@ -24,7 +24,7 @@ from downspout.spark.session import spark_session
 
 def word_counts(partials: DataFrame) -> DataFrame:
     """Return each word with its count."""
-    return finish_aggregates(partials, ["word"], {"count": "sum"})
+    return finish_aggregates(partials, ["word"], ["count"])
 
 
 def run(spark: SparkSession, output: Path) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 ORIGIN_COLUMNS = ("_topic", "_topic_id", "_partition", "_offset", "_path")
 """What the sinks write beside the row: which record it came from, and which of that record's rows it is."""
 
-FINISHERS = ("sum", "min", "max")
-"""Functions that finish partial results: applied to these they give what they give applied to all rows."""
+_FINISHERS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+"""Which function finishes an aggregate's partial results."""
 
 
 def read_sink(spark: SparkSession, directory: str | Path, *, origins: bool = False) -> DataFrame:
@@ -50,31 +50,39 @@ def _data_files(directory: Path) -> list[Path]:
     ]
 
 
-def finish_aggregates(frame: DataFrame, keys: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
+def finish_aggregates(frame: DataFrame, keys: Sequence[str], aggregates: Sequence[str]) -> DataFrame:
     """Return one row per key from the partial aggregates that an AggregateBolt wrote.
 
-    Every flush of every task writes what it has added up since the flush before, so a key has many rows. Sums and
-    counts are finished by adding (``"sum"``), minima and maxima by ``"min"`` and ``"max"``. A mean cannot be finished:
-    keep its sum and its count, and divide at the very end.
+    Every flush of every task writes what it has added up since the flush before, so a key has many rows. Counts and
+    sums are finished by adding, minima and maxima by min and max. A mean cannot be finished: keep its sum and its
+    count, and divide at the very end.
 
     Args:
         frame: the partial aggregates.
-        keys: columns that make the key.
-        columns: column → the function that finishes it.
+        keys: the topology's ``parquet.keys``, or fewer of them for a coarser result.
+        aggregates: the topology's ``parquet.aggregates`` (``count``, ``sum:delay``), or some of them.
 
     Raises:
-        ConfigError: another function, or a column that is not there.
+        ConfigError: an aggregate is none, or its column or a key is not there.
     """
     from pyspark.sql import functions as F
 
-    for column, finisher in columns.items():
-        if finisher not in FINISHERS:
-            raise ConfigError(f"{finisher}({column}) cannot finish partial results", cure=", ".join(FINISHERS))
-    for column in (*keys, *columns):
+    finishers = dict(map(_finisher, aggregates))
+    for column in (*keys, *finishers):
         if column not in frame.columns:
             raise ConfigError(
                 f"the partial aggregates have no column {column}", cure=f"one of {', '.join(frame.columns)}"
             )
-    return frame.groupBy(*keys).agg(
-        *(getattr(F, finisher)(column).alias(column) for column, finisher in columns.items())
-    )
+    return frame.groupBy(*keys).agg(*(getattr(F, name)(column).alias(column) for column, name in finishers.items()))
+
+
+def _finisher(aggregate: str) -> tuple[str, str]:
+    """Return the column of an aggregate and the function that finishes it.
+
+    >>> _finisher("count"), _finisher("count:delay"), _finisher("max:delay")
+    (('count', 'sum'), ('count_delay', 'sum'), ('max_delay', 'max'))
+    """
+    function, _, column = aggregate.partition(":")
+    if function not in _FINISHERS or (not column and function != "count"):
+        raise ConfigError(f"{aggregate!r} cannot be finished", cure="count, count:x, sum:x, min:x or max:x")
+    return (f"{function}_{column}" if column else function), _FINISHERS[function]

@@ -82,31 +82,39 @@ def test_finishing_equals_aggregating_everything(spark: SparkSession) -> None:
     rows["piece"] = [chance.randrange(9) for _ in range(300)]
 
     def aggregate(by: list[str]) -> pd.DataFrame:
-        return rows.groupby(by).agg(n=("x", "size"), s=("x", "sum"), low=("x", "min"), high=("x", "max")).reset_index()
+        return (
+            rows.groupby(by)
+            .agg(count=("x", "size"), sum_x=("x", "sum"), min_x=("x", "min"), max_x=("x", "max"))
+            .reset_index()
+        )
 
     partials = aggregate(["piece", "key"]).drop(columns="piece")
     frame = spark.createDataFrame(partials.to_dict("records"))
-    finished = finish_aggregates(frame, ["key"], {"n": "sum", "s": "sum", "low": "min", "high": "max"})
+    finished = finish_aggregates(frame, ["key"], ["count", "sum:x", "min:x", "max:x"])
     found = [row.asDict() for row in finished.orderBy("key").collect()]
     assert found == aggregate(["key"]).to_dict("records")
 
 
 def test_finishing_keeps_nothing_apart_from_null(spark: SparkSession) -> None:
-    """A key whose partial results are all null, as the delay of cancelled flights, stays null and is not lost."""
-    frame = spark.createDataFrame([("a", None), ("a", None), ("b", 2)], "key string, most int")
-    found = finish_aggregates(frame, ["key"], {"most": "max"}).orderBy("key").collect()
+    """A key whose partial results are all null, as the delays of cancelled flights, is kept, with null."""
+    frame = spark.createDataFrame([("a", None), ("a", None), ("b", 2)], "key string, max_x int")
+    found = finish_aggregates(frame, ["key"], ["max:x"]).orderBy("key").collect()
     assert [tuple(row) for row in found] == [("a", None), ("b", 2)]
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
-    [({"n": "avg"}, r"avg\(n\) cannot finish"), ({"m": "sum"}, "have no column m. Try: one of key, n")],
+    ("aggregate", "said"),
+    [
+        ("avg:x", "'avg:x' cannot be finished"),
+        ("sum", "'sum' cannot be finished"),
+        ("sum:y", r"have no column sum_y\. Try: one of key, sum_x"),
+    ],
 )
-def test_finishing_refuses(spark: SparkSession, columns: dict[str, str], said: str) -> None:
-    """A function that does not finish partial results, or a column that is not there, is refused by name."""
-    frame = spark.createDataFrame([("a", 1)], "key string, n int")
+def test_finishing_refuses(spark: SparkSession, aggregate: str, said: str) -> None:
+    """An aggregate whose partial results cannot be finished, or that is not there, is refused by name."""
+    frame = spark.createDataFrame([("a", 1)], "key string, sum_x int")
     with pytest.raises(ConfigError, match=said):
-        finish_aggregates(frame, ["key"], columns)
+        finish_aggregates(frame, ["key"], [aggregate])
 
 
 def test_word_counts_are_finished(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""Delays of real flights: the main job's topology, and a tour of what a topology is.
+
+    spout ──▶ parse ──▶ enrich ──▶ flights         every flight, one row each
+                          └──────▶ route_delays    delays added up by route and hour
+
+* ``spout`` reads the topic ``flights`` and emits each record's identity (``origin``) and its value, which is JSON text.
+* ``parse`` turns the JSON into fields, ``enrich`` adds the names behind the codes. Neither keeps anything between
+  two tuples, so Storm and the engine may hand any tuple to any of their tasks: a *shuffle* grouping, the default.
+* ``flights`` writes rows. ``route_delays`` adds up, with two tasks, and reads with a *fields* grouping: tuples with the
+  same route and hour go to the same task.
+
+A tuple that ``enrich`` emits goes to both sinks, and the record is done (acked, then committed to Kafka) when both
+have it in a file. A sink acks after a flush, so records wait in flight for the slower of the two. If the process dies,
+those that were in flight are read again, and the sinks leave out what they have: each flight is in the files once.
+
+What the sinks leave, ``flight_delays_spark.py`` finishes. Run both with ``make demo``, or this one alone, on a
+topic ``flights`` that holds records such as ``flights_data.py`` makes::
+
+    downspout run topologies/flight_delays.py --until end
+    downspout run topologies/flight_delays.py --set flights:parquet.directory=/data/flights
+    downspout check topologies/flight_delays.py     # every setting, and where its value comes from
+"""
+
+from __future__ import annotations
+
+from streamparse import Grouping, Topology
+
+from bolts.aggregate import AggregateBolt
+from bolts.enrich import FLIGHT_FIELDS, EnrichBolt
+from bolts.parquet import ParquetBolt
+from bolts.parse import JsonParseBolt
+from spouts.kafka import KafkaSpout
+
+KEYS = {"from_airport": "origin", "to_airport": "dest"}
+"""Fields that are called otherwise in the JSON. There, ``origin`` is an airport; here, it is a row's identity."""
+
+FLIGHT = {
+    "scheduled_at": "timestamp",
+    "year": "int16",
+    "month": "int8",
+    "day": "int8",
+    "hour": "int8",
+    "minute": "int8",
+    "carrier": "string",
+    "airline": "string",
+    "flight": "int16",
+    "tailnum": "string",
+    "manufacturer": "string",
+    "model": "string",
+    "plane_year": "int16",
+    "route": "string",
+    "from_airport": "string",
+    "from_name": "string",
+    "to_airport": "string",
+    "to_name": "string",
+    "to_lat": "float64",
+    "to_lon": "float64",
+    "to_zone": "string",
+    "dep_time": "int16",
+    "sched_dep_time": "int16",
+    "dep_delay": "int16",
+    "arr_time": "int16",
+    "sched_arr_time": "int16",
+    "arr_delay": "int16",
+    "air_time": "int16",
+    "distance": "int16",
+}
+"""The columns of a flight. ``year`` to ``minute`` are local time as scheduled, ``scheduled_at`` is that moment in UTC,
+delays and ``air_time`` are minutes, ``distance`` is miles."""
+
+DELAYS = ["count", "count:dep_delay", "count:arr_delay"] + [
+    f"{function}:{column}" for column in ("dep_delay", "arr_delay") for function in ("sum", "max")
+]
+"""What is added up. A cancelled flight has no delay (null): ``count`` counts it, ``count:dep_delay`` does not."""
+
+
+class FlightDelays(Topology):
+    """Kafka in, two Parquet directories out."""
+
+    # Acks come in pieces as large as a flush. Commits every 5 s keep small what a crash makes us read again, and the
+    # limit on tuples in flight bounds the memory; it must exceed what the sinks hold back together before they flush.
+    config = {  # noqa: RUF012 - streamparse wants a plain class attribute
+        "topology.max.spout.pending": 120_000,
+        "kafka.commit_period_ms": 5_000,
+        "parquet.flush_rows": 30_000,
+    }
+
+    spout = KafkaSpout.spec(topics=["flights"], fields=["origin", "value"])
+    parse = JsonParseBolt.spec(
+        inputs=[spout],
+        fields=[f"{field}={KEYS[field]}" if field in KEYS else field for field in FLIGHT_FIELDS],
+    )
+    enrich = EnrichBolt.spec(inputs=[parse])
+    flights = ParquetBolt.spec(inputs=[enrich], directory="output/flights", schema=FLIGHT, partition_by=["month"])
+    route_delays = AggregateBolt.spec(
+        inputs={enrich: Grouping.fields("route", "hour")},
+        par=2,
+        directory="output/route_delays",
+        schema={"route": "string", "hour": "int8", "dep_delay": "int16", "arr_delay": "int16"},
+        keys=["route", "hour"],
+        aggregates=DELAYS,
+    )

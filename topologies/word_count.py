@@ -1,0 +1,42 @@
+"""Word count: lines of text in, the count of each word out, exact however often the run is interrupted.
+
+    spout ──▶ split ──▶ word_counts
+
+``split`` makes many tuples of one. Each word carries an identity of its own (the line's, and which word of it), so the
+sink can tell a replayed word from a repeated one. ``word_counts`` has two tasks and reads with a fields grouping on the
+word. It writes partial counts: each flush adds up what came since the one before. Finish them with the Spark twin::
+
+    downspout kafka start
+    downspout kafka produce lines < some.txt
+    downspout run topologies/word_count.py --until end
+    python -m topologies.word_count_spark
+
+Compare streamparse's classic word count, which keeps the counts in a bolt's memory: after a crash it begins at 0
+again, and a replayed line is counted twice.
+"""
+
+from __future__ import annotations
+
+from streamparse import Grouping, Topology
+
+from bolts.aggregate import AggregateBolt
+from bolts.split import SplitBolt
+from spouts.kafka import KafkaSpout
+
+
+class WordCount(Topology):
+    """Kafka in, partial counts out."""
+
+    # A line is done when its last word is in a file; words are many, so flushes are large and lines in flight limited.
+    config = {"topology.max.spout.pending": 50_000, "kafka.commit_period_ms": 5_000}  # noqa: RUF012
+
+    spout = KafkaSpout.spec(topics=["lines"], fields=["origin", "value"])
+    split = SplitBolt.spec(inputs=[spout])
+    word_counts = AggregateBolt.spec(
+        inputs={split: Grouping.fields("word")},
+        par=2,
+        directory="output/word_counts",
+        schema={"word": "string!"},
+        keys=["word"],
+        aggregates=["count"],
+    )
