@@ -9,6 +9,7 @@ from typing import Any
 import pystorm.bolt
 from pystorm.component import Tuple
 
+from downspout.component import Bolt as OurBolt
 from downspout.component import Failure
 from downspout.errors import ComponentError, DownspoutError, RecordError
 from downspout.local import acker
@@ -57,6 +58,8 @@ class BoltTask(Task):
             bolt.ack = self._ack_one
         if not self.overrides("fail", "send_message"):
             bolt.fail = self._fail_one
+        if isinstance(bolt, OurBolt):
+            bolt.fail_because = self._fail_because  # type: ignore[method-assign]
 
     def start_timers(self, now: float) -> None:
         """Begin the tick period, and that of a TicklessBatchingBolt."""
@@ -84,6 +87,16 @@ class BoltTask(Task):
             self.failed += 1
             if self.world.observer is not None:
                 self.world.observer.on_fail(self, tuple_id)
+
+    def _fail_because(self, tup: Any, error: Exception) -> None:
+        """Fail a tuple for a reason, which the spout is told; the component goes on."""
+        self.errors += 1
+        self.world.errors.report(self.name, error, f"{self.place}: {describe(tup)}: {type(error).__name__}: {error}")
+        self._failure = failure_of(self, error)
+        try:
+            self.instance.fail(tup)
+        finally:
+            self._failure = None
 
     # --- work ---------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from downspout import config
-from downspout.errors import ConfigError
+from downspout.errors import ConfigError, DownspoutError
 from downspout.local.graph import Component, Graph, nearest
 from downspout.local.settings import Settings, reads, resolve
 
@@ -48,6 +48,11 @@ def _scopes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
             config.parse_scope(conf, scope)
         except ConfigError as error:
             yield Finding(True, component.name, error.message, error.cure or "`downspout settings`")
+    if (columns_of := getattr(component.cls, "columns_of", None)) is not None:  # a sink checks its columns itself
+        try:
+            columns_of(conf)
+        except DownspoutError as error:
+            yield Finding(True, component.name, error.message, error.cure or "`downspout settings parquet`")
     for key in component.config:
         if key in config.SETTINGS and not reads(component, config.SETTINGS[key].scope) and not key.startswith("run."):
             cls = component.cls.__name__
@@ -108,8 +113,6 @@ def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[
                 "not exactly once",
                 "hand the spout's field `origin` on",
             )
-        if getattr(component.cls, "aggregates", False):  # its columns are results, not fields of its input
-            continue
         for column in columns:
             if column not in stream.fields:
                 yield Finding(

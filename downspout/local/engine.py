@@ -326,8 +326,8 @@ class Engine:
                 self.stop("records")
             elif not worked and self._enough():
                 self._drain_bolts()
-        if bounds.until == "end" and not worked and all(spout.instance.exhausted() for spout in self.spouts):
-            if all(spout.instance.end_reached() for spout in self.spouts):
+        if bounds.until == "end" and not worked and all(spout.exhausted() for spout in self.spouts):
+            if all(spout.end_reached() for spout in self.spouts):
                 self.stop("end")
             elif self.in_flight:
                 self._drain_bolts()

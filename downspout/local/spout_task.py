@@ -9,7 +9,7 @@ from typing import Any
 import pystorm.spout
 from pystorm.component import Tuple
 
-from downspout.component import Bounded, Explains, Failure
+from downspout.component import Explains, Failure
 from downspout.errors import DownspoutError
 from downspout.local.acker import Forest, Tree
 from downspout.local.graph import Component
@@ -45,7 +45,6 @@ class SpoutTask(Task):
         if not self.overrides("emit", "send_message"):
             spout.emit = self._emit
         self._direct = not self.overrides(*_READING)
-        self.is_bounded = isinstance(spout, Bounded)
         self._fail_with: Callable[[Any, Failure], None] | None = (
             spout.fail_with if self._direct and isinstance(spout, Explains) else None
         )
@@ -96,6 +95,20 @@ class SpoutTask(Task):
             self._fail(tree, failure)
         self.world.latencies.add(completed, self.world.clock.monotonic)
         return len(completed) + len(failed)
+
+    def exhausted(self) -> bool:
+        """Return whether a bounded spout has emitted everything up to its end."""
+        return self._ask("exhausted")
+
+    def end_reached(self) -> bool:
+        """Return whether a bounded spout has everything up to its end acked and committed."""
+        return self._ask("end_reached")
+
+    def _ask(self, question: str) -> bool:
+        try:
+            return bool(getattr(self.instance, question)())
+        except Exception as error:
+            raise self._fatal(error, question) from error
 
     def _fail(self, tree: Tree, failure: Failure) -> None:
         self.failed += 1

@@ -183,6 +183,48 @@ def test_a_record_error_is_about_one_record():
     assert result.errors[0].startswith("11 × ")
 
 
+def test_a_bolt_may_fail_a_tuple_for_a_reason():
+    """fail_because fails one tuple without raising; the spout learns kind, error and stack, and the log has it once."""
+
+    class Quiet(OurBolt):
+        auto_ack = False
+
+        def process(self, tup):
+            self.fail_because(tup, RecordError("orders[3]@918: too long"))
+
+    class Made(Topology):
+        judge = Judge.spec()
+        quiet = Quiet.spec(inputs=[judge])
+
+    result = run_topology(Made, for_s=1)
+    failure = result.components["judge"][0].failures["bad"]
+    assert (failure.kind, failure.component) == ("exception", "quiet")
+    assert failure.error == "RecordError: orders[3]@918: too long"
+    assert result.counts("quiet").errors == 3
+    assert len(result.errors) == 1
+
+
+def test_a_bounded_spout_that_cannot_say_where_it_is_ends_the_run():
+    """An exception in exhausted() is reported as the spout's, like one in next_tuple."""
+
+    class Lost(Words):
+        def next_tuple(self):
+            """Emit nothing."""
+
+        def exhausted(self):
+            raise RuntimeError("no idea")
+
+        def end_reached(self):
+            return False
+
+    class Made(Topology):
+        lost = Lost.spec()
+        picky = picky().spec(inputs=[lost])
+
+    with pytest.raises(ComponentError, match=r"lost\[task 2\]: exhausted raised RuntimeError: no idea"):
+        run_topology(Made)
+
+
 def test_an_error_that_concerns_all_records_ends_the_run():
     """A sink that cannot write stops the run with its own error, instead of failing record after record."""
 
