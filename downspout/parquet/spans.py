@@ -1,0 +1,92 @@
+"""Arithmetic on sets of offsets, for the audit: sorted disjoint half-open ranges, as plain lists.
+
+Each function walks its arguments once: O(ranges), whatever the number of offsets in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Span = tuple[int, int]
+Spans = list[Span]
+
+
+def of_offsets(offsets: Iterable[int] | NDArray[np.int64]) -> Spans:
+    """Return the set of some offsets, given in any order.
+
+    >>> of_offsets([5, 3, 4, 9, 9])
+    [(3, 6), (9, 10)]
+    """
+    given: NDArray[Any] = offsets if isinstance(offsets, np.ndarray) else np.array(list(offsets), dtype=np.int64)
+    ordered = np.unique(given)
+    if not len(ordered):
+        return []
+    breaks = np.flatnonzero(np.diff(ordered) != 1)
+    starts = ordered[np.concatenate(([0], breaks + 1))]
+    ends = ordered[np.concatenate((breaks, [len(ordered) - 1]))] + 1
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def union(*sets: Iterable[Span]) -> Spans:
+    """Return what is in any of the sets; they need not be sorted.
+
+    >>> union([(0, 3), (8, 9)], [(2, 5)], [(5, 6)])
+    [(0, 6), (8, 9)]
+    """
+    merged: Spans = []
+    for start, end in sorted(span for spans in sets for span in spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        elif start < end:
+            merged.append((start, end))
+    return merged
+
+
+def subtract(whole: Sequence[Span], away: Sequence[Span]) -> Spans:
+    """Return what is in ``whole`` and not in ``away``.
+
+    >>> subtract([(0, 10), (20, 22)], [(3, 5), (9, 21)])
+    [(0, 3), (5, 9), (21, 22)]
+    """
+    left: Spans = []
+    at = 0
+    for start, end in whole:
+        while at < len(away) and away[at][1] <= start:
+            at += 1
+        look = at
+        while look < len(away) and away[look][0] < end:
+            if away[look][0] > start:
+                left.append((start, away[look][0]))
+            start = max(start, away[look][1])
+            look += 1
+        if start < end:
+            left.append((start, end))
+    return left
+
+
+def intersect(one: Sequence[Span], other: Sequence[Span]) -> Spans:
+    """Return what is in both.
+
+    >>> intersect([(0, 10)], [(3, 5), (9, 21)])
+    [(3, 5), (9, 10)]
+    """
+    return subtract(one, subtract(one, other))
+
+
+def count(spans: Iterable[Span]) -> int:
+    """Return how many offsets a set has."""
+    return sum(end - start for start, end in spans)
+
+
+def show(spans: Sequence[Span], limit: int = 3) -> str:
+    """Return the beginning of a set for people.
+
+    >>> show([(3, 4), (7, 10), (12, 13), (20, 30)])
+    '@3, @7–9, @12, …'
+    """
+    texts = [f"@{start}" if end == start + 1 else f"@{start}–{end - 1}" for start, end in spans[:limit]]
+    return ", ".join(texts + ["…"] * (len(spans) > limit))
