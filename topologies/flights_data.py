@@ -26,7 +26,7 @@ from kafka.partitioner.default import murmur2
 
 from bolts.enrich import package_directory
 from downspout.errors import BrokerError, DataLossError, coordinates
-from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition
+from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -42,7 +42,8 @@ TOPIC_CONFIG = {
 _WHOLE = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 """Columns of whole numbers that pandas reads as floats because some are missing."""
 
-_READ_WAIT_MS = 10_000
+_READ_WAIT_MS = 100
+_READ_TRIES = 100
 
 Progress = Callable[[int, int], None]
 """Told how many records there are by now, and how many there will be."""
@@ -219,9 +220,12 @@ def _check_last(consumer: ConsumerPort, partition: TopicPartition, offset: int, 
     consumer.pause(others)
     consumer.resume([partition])
     consumer.seek(partition, offset)
-    for record in consumer.poll(_READ_WAIT_MS, 1).get(partition, ()):
-        if (record.offset, record.key, record.value) == (offset, wanted.key, wanted.value):
-            return
+    records: Sequence[Record] = ()
+    for _ in range(_READ_TRIES):
+        if records := consumer.poll(_READ_WAIT_MS, 1).get(partition, ()):
+            break
+    if [(record.offset, record.key, record.value) for record in records] == [(offset, wanted.key, wanted.value)]:
+        return
     where = coordinates(partition.topic, partition.partition, offset)
     raise BrokerError(
         f"{where} is not the flight that belongs there: somebody else wrote to the topic",
