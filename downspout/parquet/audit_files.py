@@ -1,7 +1,7 @@
 """The audit's first witness: what is in the data files, and whether they are those that the log names.
 
 Nothing here trusts the sink. The rows' origins are read from every visible file, as any reader sees them. Only
-aggregates, whose files hold no origins, are taken from the log, and there only from entries whose files are all in place.
+aggregates, whose files hold no origins, are taken from the log, and only from entries whose files are all in place.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,7 @@ class Found:
     """What the files and the log say.
 
     Attributes:
+        entries: how many the log has.
         rows: in each stream, the offsets with a row that a reader sees.
         repeated: those with more than one row.
         surplus: in each stream, rows beyond the first of their identity.
@@ -47,6 +49,7 @@ class Found:
         leftovers: staged files that no entry names: of flushes that were stopped.
     """
 
+    entries: int = 0
     rows: dict[Stream, Spans] = field(default_factory=dict)
     repeated: dict[Stream, Spans] = field(default_factory=dict)
     surplus: dict[Stream, int] = field(default_factory=dict)
@@ -90,6 +93,7 @@ def look_at_files(directory: Path) -> Found:
     """
     found = Found()
     entries = read_entries(directory)
+    found.entries = len(entries)
     for entry in entries:
         _add(found.logged, _spans(entry))
     on_disk = {path.relative_to(directory).as_posix(): path for path in visible_files(directory)}
@@ -97,7 +101,7 @@ def look_at_files(directory: Path) -> Found:
     counts = {name: _read(reader, name, path, found) for name, path in on_disk.items()}
     found.file_count = len(on_disk)
     _compare(found, directory, entries, counts)
-    found.aggregates = bool(entries) and reader.files == 0 and reader.without > 0
+    found.aggregates = bool(found.logged) and reader.files == 0 and reader.without > 0
     if found.aggregates:
         _take_from_log(found, entries)
     else:
@@ -188,10 +192,8 @@ class _OriginReader:
         codes = np.zeros(len(offsets), dtype=np.int64)
         values: list[list[object]] = []
         for name in (*_TEXTS, "_partition"):
-            column = table.column(name).combine_chunks()
-            encoded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
-            if isinstance(encoded, pa.ChunkedArray):
-                encoded = encoded.chunk(0)
+            column: Any = table.column(name).unify_dictionaries().combine_chunks()
+            encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
             values.append(encoded.dictionary.to_pylist())
             # A null in a text column never comes from a sink; code -1 + 1 keeps it apart from the others.
             codes = codes * (len(values[-1]) + 1) + encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False) + 1

@@ -1,0 +1,133 @@
+"""The audit's second witness: what Kafka holds at the offsets that have no row, and what the dead letters name.
+
+Only those offsets are read that something must be said about, so an audit of a directory that is complete asks Kafka
+for two numbers per partition and reads no record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kafka.errors import KafkaError, OffsetOutOfRangeError
+
+from downspout.errors import BrokerError, coordinates
+from downspout.kafka.deadletter import read_dead_letters
+from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
+from downspout.parquet import spans
+from downspout.parquet.spans import Span, Spans
+
+__all__ = ["KafkaSide", "Log", "dead_lettered"]
+
+POLL_MS = 200
+POLL_RECORDS = 2_000
+IDLE_POLLS_MAX = 150
+"""Polls in a row that bring nothing (30 s) before the audit gives up on a broker that claims to have more."""
+JUMP_OVER = 5_000
+"""Offsets between two wanted ranges that are rather read than sought over: a seek drops what was fetched."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """One partition as Kafka has it: ``[earliest, end)``, in a topic with this id."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    earliest: int
+    end: int
+
+
+class KafkaSide:
+    """Answers questions about topics. Reads without a group, so it moves nobody's offsets.
+
+    Raises (from all methods):
+        BrokerError: Kafka did not answer.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._consumer: ConsumerPort = cluster.consumer(group=None)
+
+    def close(self) -> None:
+        """Release the client."""
+        self._consumer.close()
+
+    def logs(self, topic: str) -> list[Log]:
+        """Return the partitions of a topic, in order; none where it does not exist."""
+        try:
+            partitions = [TopicPartition(topic, number) for number in sorted(self._consumer.partitions_for(topic))]
+            if not partitions:
+                return []
+            starts = self._consumer.beginning_offsets(partitions)
+            ends = self._consumer.end_offsets(partitions)
+            topic_id = self._consumer.topic_id(topic)
+        except KafkaError as error:
+            raise _no_answer(topic, error) from error
+        return [Log(topic, topic_id, tp.partition, starts[tp], ends[tp]) for tp in partitions]
+
+    def records(self, log: Log, wanted: Sequence[Span]) -> Iterator[Record]:
+        """Yield the records that are there at the wanted offsets, in order.
+
+        What is not yielded is not there: removed by compaction or by retention, a transaction's marker, or aborted.
+        """
+        partition = TopicPartition(log.topic, log.partition)
+        try:
+            if wanted:
+                self._consumer.assign([partition])
+            for start, end, parts in _groups(wanted):
+                for record in self._read(partition, start, end):
+                    while parts and parts[0][1] <= record.offset:
+                        parts.pop(0)
+                    if parts and parts[0][0] <= record.offset:
+                        yield record
+        except KafkaError as error:
+            raise _no_answer(coordinates(log.topic, log.partition), error) from error
+
+    def _read(self, partition: TopicPartition, start: int, end: int) -> Iterator[Record]:
+        self._consumer.seek(partition, start)
+        idle = 0
+        # By position and not by the number of records: the last offsets of a range may hold none.
+        while (position := self._consumer.position(partition)) < end:
+            try:
+                records = self._consumer.poll(POLL_MS, POLL_RECORDS).get(partition, ())
+            except OffsetOutOfRangeError:  # retention has moved the start while we read
+                earliest = self._consumer.beginning_offsets([partition])[partition]
+                if earliest <= position:
+                    raise
+                self._consumer.seek(partition, earliest)
+                continue
+            yield from (record for record in records if record.offset < end)
+            idle = idle + 1 if self._consumer.position(partition) == position else 0
+            if idle > IDLE_POLLS_MAX:
+                place = coordinates(partition.topic, partition.partition, position)
+                raise BrokerError(f"{place}: nothing comes, though the log goes on", cure="check the broker")
+
+
+def _groups(wanted: Sequence[Span]) -> Iterator[tuple[int, int, Spans]]:
+    """Yield ranges to read in one go, each with the wanted ranges in it."""
+    parts: Spans = []
+    for span in wanted:
+        if parts and span[0] - parts[-1][1] > JUMP_OVER:
+            yield parts[0][0], parts[-1][1], parts
+            parts = []
+        parts.append(span)
+    if parts:
+        yield parts[0][0], parts[-1][1], parts
+
+
+def dead_lettered(cluster: Cluster, topic: str) -> dict[tuple[str, str, int], Spans]:
+    """Return the offsets that a dead-letter topic names, by topic, topic id and partition.
+
+    A letter that does not tell the topic's id is under the id ``""``.
+    """
+    offsets: dict[tuple[str, str, int], list[int]] = {}
+    for letter in read_dead_letters(cluster, topic):
+        if letter.origin is not None:
+            name, topic_id, partition, offset = letter.origin
+            offsets.setdefault((name, topic_id, partition), []).append(offset)
+    return {place: spans.of_offsets(found) for place, found in offsets.items()}
+
+
+def _no_answer(place: str, error: KafkaError) -> BrokerError:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return BrokerError(f"{place} cannot be read for the audit: {text}", cure="`downspout kafka status`")
