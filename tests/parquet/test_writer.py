@@ -1,0 +1,189 @@
+"""The writer's protocol, stopped and interleaved at every single step, on real files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from downspout.errors import SinkError
+from downspout.parquet.disk import Disk
+from downspout.parquet.identity import Identities
+from downspout.parquet.log import STAGING_FOLDER, CommitLog
+from downspout.parquet.writer import Flushed, SinkWriter
+
+COLUMNS = ["month:int8", "value:int64"]
+
+
+class Stopped(BaseException):
+    """The process ended here: no handler runs, because nothing catches this."""
+
+
+class SteppedDisk(Disk):
+    """Calls ``before`` ahead of each step; once it has raised Stopped, no step happens any more."""
+
+    def __init__(self, before: Callable[[int], None]) -> None:
+        self.steps = 0
+        self._before = before
+        self._dead = False
+
+    def _step(self) -> None:
+        if self._dead:
+            raise Stopped
+        self.steps += 1
+        try:
+            self._before(self.steps)
+        except Stopped:
+            self._dead = True
+            raise
+
+
+def _stepped(name: str) -> Callable[..., Any]:
+    def call(self: SteppedDisk, *arguments: Any) -> Any:
+        self._step()
+        return getattr(Disk, name)(self, *arguments)
+
+    return call
+
+
+for _name in ("make_folder", "write", "sync", "link", "rename", "remove"):
+    setattr(SteppedDisk, _name, _stepped(_name))
+
+
+def flush(directory: Path, offsets: range, writer: str, disk: Disk | None = None) -> Flushed:
+    """Open a writer and flush rows of three months, two partitions."""
+    sink = SinkWriter(
+        directory, topology="t", columns=COLUMNS, writer=writer, partition_by=["month"], disk=disk or Disk()
+    )
+    sink.open()
+    identities = Identities.of([("t", "id", offset % 2, offset, "") for offset in offsets])
+    table = pa.table(
+        {
+            "month": pa.array([offset % 3 for offset in offsets], pa.int8()),
+            "value": pa.array(offsets, pa.int64()),
+        }
+    )
+    return sink.flush(identities, lambda mask: table.filter(pa.array(mask)))
+
+
+def visible(directory: Path) -> Counter[int]:
+    """Return how often a reader of the directory sees each value."""
+    files = [str(path) for path in directory.glob("month=*/*.parquet")]
+    return Counter(ds.dataset(files).to_table(columns=["value"])["value"].to_pylist()) if files else Counter()
+
+
+def steps_of_a_flush(directory: Path) -> int:
+    """Return how many steps opening and flushing take."""
+    disk = SteppedDisk(lambda step: None)
+    flush(directory, range(10), "count", disk)
+    return disk.steps
+
+
+def test_a_stop_at_any_step_neither_loses_nor_doubles_a_row(tmp_path: Path) -> None:
+    """Whatever step a writer stops before, after the replay to another writer each row is there once."""
+    steps = steps_of_a_flush(tmp_path / "count")
+    assert steps > 20
+    for stop in range(1, steps + 1):
+        directory = tmp_path / f"stop-{stop}"
+
+        def before(step: int, stop: int = stop) -> None:
+            if step == stop:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            flush(directory, range(10), "first", SteppedDisk(before))
+        assert max(visible(directory).values(), default=0) <= 1
+        flush(directory, range(5, 15), "second")
+        flush(directory, range(10), "first-again")
+        assert visible(directory) == Counter(range(15)), f"stopped before step {stop}"
+
+
+@pytest.mark.slow
+def test_a_second_stop_during_the_recovery_changes_nothing(tmp_path: Path) -> None:
+    """Stopped between commit and rename, and stopped again in rolling forward, each row is there once."""
+    steps = steps_of_a_flush(tmp_path / "count")
+    for stop in range(steps // 2, steps + 1):
+        for again in range(1, steps + 1):
+            directory = tmp_path / f"stop-{stop}-{again}"
+
+            def before(step: int, at: int = stop) -> None:
+                if step == at:
+                    raise Stopped
+
+            with pytest.raises(Stopped):
+                flush(directory, range(10), "first", SteppedDisk(before))
+            try:
+                flush(directory, range(10), "second", SteppedDisk(lambda step, at=again: before(step, at)))
+            except Stopped:
+                flush(directory, range(10), "third")
+            assert visible(directory) == Counter(range(10)), f"stopped before {stop}, then before {again}"
+
+
+def test_a_writer_paused_at_any_step_gives_way(tmp_path: Path) -> None:
+    """Whatever step a writer is paused before, while another commits overlapping rows, each row is there once."""
+    steps = steps_of_a_flush(tmp_path / "count")
+    for pause in range(1, steps + 1):
+        directory = tmp_path / f"pause-{pause}"
+
+        def before(step: int, pause: int = pause, directory: Path = directory) -> None:
+            if step == pause:
+                flush(directory, range(5, 15), "other")
+
+        flush(directory, range(10), "paused", SteppedDisk(before))
+        assert visible(directory) == Counter(range(15)), f"paused before step {pause}"
+
+
+def test_a_fully_covered_flush_after_a_conflict_writes_nothing(tmp_path: Path) -> None:
+    """A writer that finds all its rows committed by another leaves no file and no entry."""
+    done = []
+
+    def before(step: int) -> None:
+        if step == steps - 8 and not done:
+            done.append(flush(tmp_path / "out", range(10), "other"))
+
+    steps = steps_of_a_flush(tmp_path / "count")
+    result = flush(tmp_path / "out", range(10), "late", SteppedDisk(before))
+    assert result.rows + done[0].rows == 10
+    assert visible(tmp_path / "out") == Counter(range(10))
+    assert not list((tmp_path / "out" / STAGING_FOLDER).rglob("*.parquet"))
+
+
+def test_an_error_after_the_link_still_counts_as_committed(tmp_path: Path) -> None:
+    """A link that was made although an error hid it is found at the next flush, and its rows are not written again."""
+
+    class LyingDisk(Disk):
+        lies = 1
+
+        def link(self, source: Path, target: Path) -> None:
+            super().link(source, target)
+            if self.lies:
+                self.lies -= 1
+                raise OSError(5, "Input/output error", str(target))
+
+    disk = LyingDisk()
+    sink = SinkWriter(tmp_path, topology="t", columns=["value:int64"], writer="w", disk=disk)
+    sink.open()
+    identities = Identities.of([("t", "id", 0, offset, "") for offset in range(4)])
+    table = pa.table({"value": pa.array(range(4), pa.int64())})
+    with pytest.raises(SinkError, match="Input/output error"):
+        sink.flush(identities, lambda mask: table.filter(pa.array(mask)))
+    assert sink.flush(identities, lambda mask: table.filter(pa.array(mask))).covered == 4
+    files = [str(path) for path in tmp_path.glob("*.parquet")]
+    assert ds.dataset(files).to_table()["value"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_rows_without_origin_are_written_as_often_as_they_come(tmp_path: Path) -> None:
+    """Without identities the sink is at-least-once, still atomically."""
+    sink = SinkWriter(tmp_path, topology="t", columns=["value:int64"], writer="w")
+    sink.open()
+    table = pa.table({"value": pa.array([1, 1], pa.int64())})
+    for _ in range(2):
+        assert sink.flush(Identities.none(2), lambda mask: table.filter(pa.array(mask))).rows == 2
+    assert CommitLog(tmp_path).refresh()[-1].number == 1
+    files = [str(path) for path in tmp_path.glob("*.parquet")]
+    assert ds.dataset(files).to_table()["value"].to_pylist() == [1, 1, 1, 1]
