@@ -109,8 +109,9 @@ class Membership:
 
     @property
     def settled(self) -> bool:
-        """Whether an assignment has arrived and all of it has started."""
-        return self._assignment.settled and not self._unstarted and not self._unverified
+        """Whether an assignment has arrived, all of it has started, and nothing has happened since."""
+        waits = self._unstarted or self._unverified or self.listener.facts
+        return self._assignment.settled and not waits
 
     def expect(self) -> None:
         """To be called before each poll."""

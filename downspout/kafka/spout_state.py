@@ -161,9 +161,10 @@ class Partition:
 
     def commit_point(self, consumer: ConsumerPort) -> int:
         """Return the offset to commit now."""
-        position = None if self.has_waiting else consumer.position(self.tp)
-        point = self.ledger.commit_point(position)
-        return point if self.stop is None else max(self.ledger.base, min(point, self.stop))
+        if not self.has_waiting:
+            position = consumer.position(self.tp)
+            self.ledger.passed(position if self.stop is None else min(position, self.stop))
+        return self.ledger.commit_point()
 
     def read_to_end(self, consumer: ConsumerPort) -> bool:
         """Bounded run: return whether all below the stop was read and emitted, retries included."""

@@ -212,6 +212,15 @@ class PartitionLedger:
         self._done.add(offset)
         return True
 
+    def passed(self, position: int) -> None:
+        """The reader stands at ``position``, and nothing that it read still waits to be emitted.
+
+        So there is no record between the last one seen and there: transaction markers, perhaps.
+        """
+        if position > self.next:
+            self._pass_over(position)
+            self.next = position
+
     def gone(self, start: int, end: int) -> int:
         """Resolve what waits for a retry in ``[start, end)``, because the log has no record there any more.
 
@@ -241,26 +250,15 @@ class PartitionLedger:
 
     # --- what the spout asks ---
 
-    def commit_point(self, position: int | None = None) -> int:
-        """Return the offset to commit: the lowest that is not done.
-
-        Args:
-            position: the reader's place, if nothing that it read still waits to be emitted. Where all is
-            done, the commit goes
-                up to it: behind the last record there may be transaction markers.
-        """
-        point = self._done.first_gap(self.base)
-        if point >= self.next and position is not None and position > point:
-            return self._done.first_gap(position)
-        return point
+    def commit_point(self) -> int:
+        """Return the offset to commit: the lowest that is not done. O(1) while acks come in order, else O(log h)."""
+        return self._done.first_gap(self.base)
 
     def committed(self, offset: int) -> None:
         """Forget what lies below ``offset``: the broker has it now. O(ranges dropped)."""
         if offset <= self.base:
             return
-        if offset > self.next:
-            self._pass_over(offset)
-            self.next = offset
+        self.passed(offset)
         self.base = offset
         self._done.discard_below(offset)
         self._absent.discard_below(offset)

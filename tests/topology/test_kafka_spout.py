@@ -439,5 +439,5 @@ def test_a_fatal_error_names_the_work(kafka: FakeKafka) -> None:
     driver.run()
     driver.ack(range(10))
     kafka.faults.fail_next("commit", errors.GroupAuthorizationFailedError)
-    with pytest.raises(BrokerError, match="commit failed: .*GroupAuthorizationFailed"):
+    with pytest.raises(BrokerError, match=r"commit failed: .*GroupAuthorizationFailed"):
         driver.commit()

@@ -270,7 +270,7 @@ def test_a_bounded_run_passes_markers_at_the_end(kafka: FakeKafka) -> None:
 
 def test_a_bounded_run_without_its_topic_is_an_error(kafka: FakeKafka) -> None:
     """The error names the topic and how to make it."""
-    with pytest.raises(BrokerError, match="nowhere.*downspout kafka create nowhere"):
+    with pytest.raises(BrokerError, match=r"nowhere.*downspout kafka create nowhere"):
         Driver(kafka, topics=["nowhere"], run__until="end")
 
 

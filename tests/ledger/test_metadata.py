@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downspout.ledger.metadata import BYTES_MAX, NOTHING, decode, encode
+from downspout.ledger.ranges import Ranges
+
+BASE = st.integers(0, 2**63)
+GAPS = st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)), max_size=60)
+TRIES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 99)), max_size=20)
+NAMES = st.text(max_size=40)
+
+
+def ranges_above(base: int, gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return disjoint ranges above a base."""
+    found, end = [], base
+    for gap, length in gaps:
+        found.append((end + gap, end + gap + length))
+        end += gap + length
+    return found
+
+
+def tries_from(base: int, gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ascending (offset, attempts)."""
+    found, offset = [], base
+    for gap, attempts in gaps:
+        found.append((offset + gap, attempts))
+        offset += gap + 1
+    return found
+
+
+SAMPLE = encode(
+    1000, topology_id="shop-1", task=3, topic_id="T", done=[(1001, 1004), (1010, 1011)], failures=[(1000, 2)]
+)
+
+
+@given(BASE, GAPS, TRIES, NAMES, st.integers(0, 10**6), NAMES)
+def test_what_is_encoded_is_decoded(
+    base: int, gaps: list[tuple[int, int]], tries: list[tuple[int, int]], owner: str, task: int, topic_id: str
+) -> None:
+    """A payload that fits comes back whole."""
+    done, failures = ranges_above(base, gaps), tries_from(base, tries)
+    text = encode(base, topology_id=owner, task=task, topic_id=topic_id, done=done, failures=failures)
+    told = decode(base, text, topic_id=topic_id)
+    assert (told.topology_id, told.task) == (owner, task)
+    assert list(told.done) == done[: len(told.done)]
+    if len(text) < BYTES_MAX // 2:
+        assert list(told.done) == done
+        assert told.failures == dict(failures)
+
+
+@given(st.integers(0, 10**12), st.integers(1, 5000), st.integers(0, 3000), st.integers(0, 4096))
+def test_the_length_is_bounded_by_a_horizon(base: int, ranges: int, failed: int, bytes_max: int) -> None:
+    """However many holes there are, the text fits, and what is left out is the highest."""
+    done = [(base + 2 * n + 1, base + 2 * n + 2) for n in range(ranges)]
+    failures = [(base + 2 * n, 1) for n in range(failed)]
+    text = encode(base, topology_id="shop-1", task=3, done=done, failures=failures, bytes_max=bytes_max)
+    assert len(text.encode()) <= bytes_max
+    told = decode(base, text)
+    assert list(told.done) == done[: len(told.done)]
+    assert list(told.failures.items()) == failures[: len(told.failures)]
+
+
+def test_thousands_of_holes_keep_hundreds_of_ranges() -> None:
+    """The horizon is lowered, the ranges are never dropped whole."""
+    done = [(2 * n + 1, 2 * n + 2) for n in range(5000)]
+    text = encode(0, topology_id="shop-1", task=3, done=done, failures=[(0, 1)])
+    assert len(decode(0, text).done) > 900
+
+
+def test_the_json_has_exactly_the_references_keys() -> None:
+    """Storm's own parser refuses any other key."""
+    assert set(json.loads(SAMPLE)) == {"topologyId", "taskId", "threadName"}
+
+
+@pytest.mark.parametrize("position", range(len(SAMPLE)))
+def test_every_bit_flip_is_rejected_or_harmless(position: int) -> None:
+    """One bit flipped anywhere never adds to what counts as done, and never invents an owner with ranges."""
+    whole = decode(1000, SAMPLE, topic_id="T")
+    for bit in range(7):
+        damaged = SAMPLE[:position] + chr(ord(SAMPLE[position]) ^ (1 << bit)) + SAMPLE[position + 1 :]
+        assert decode(1000, damaged, topic_id="T") in (NOTHING, whole)
+
+
+@pytest.mark.parametrize("length", range(len(SAMPLE)))
+def test_every_truncation_is_rejected(length: int) -> None:
+    """A payload that was cut tells nothing."""
+    assert decode(1000, SAMPLE[:length], topic_id="T") == NOTHING
+
+
+def test_it_belongs_to_its_commit_and_its_topic() -> None:
+    """Moved to another offset, or found under a topic that was created again, it tells nothing."""
+    assert decode(1000, SAMPLE, topic_id="T").done
+    assert decode(999, SAMPLE, topic_id="T") == NOTHING
+    assert decode(1000, SAMPLE, topic_id="U") == NOTHING
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        None,
+        "",
+        "null",
+        "{}",
+        "[]",
+        "0",
+        '"text"',
+        "{",
+        "\x00",
+        "AQ==",
+        "1,2,3",
+        '{"topologyId":1,"taskId":1,"threadName":"x"}',
+        '{"topologyId":"a","taskId":"1","threadName":"x"}',
+        '{"topologyId":"a","taskId":true,"threadName":"x"}',
+        '{"topologyId":"a","taskId":1,"threadName":null}',
+        '{"topologyId":"a","taskId":1,"threadName":"x","more":1}',
+        '{"topologyId":"a","taskId":1}',
+        '{"topologyId":"a","taskId":1,"threadName":"downspout1"}',
+        '{"topologyId":"a","taskId":1,"threadName":"downspout1 rs 1.1 - 00000000"}',
+        '{"topologyId":"a","taskId":1,"threadName":"downspout1 rs 1.-1 - 00000000"}',
+        "[" * 100_000,
+        "9" * 5000,
+        "é" * 100,
+        "\ud800",
+    ],
+)
+def test_foreign_metadata_tells_nothing(foreign: str | None) -> None:
+    """Whatever another program wrote is never an error, and never counts as done."""
+    assert decode(1000, foreign) == NOTHING
+
+
+def test_the_java_spouts_metadata_tells_its_owner() -> None:
+    """So that the strategies can see whether this topology committed."""
+    told = decode(5, '{"topologyId":"wc-1-16","taskId":7,"threadName":"Thread-14-spout-executor[7, 7]"}')
+    assert (told.topology_id, told.task, told.done, dict(told.failures)) == ("wc-1-16", 7, (), {})
+
+
+@given(st.text(max_size=200))
+def test_garbage_never_raises(garbage: str) -> None:
+    """Any text at all."""
+    assert not decode(1000, garbage).done
+
+
+@given(st.text(alphabet="0123456789abcdefz.,-+_ ", max_size=40))
+def test_garbage_inside_our_frame_never_counts(garbage: str) -> None:
+    """Not even with our mark in front of it."""
+    text = json.dumps({"topologyId": "a", "taskId": 1, "threadName": f"downspout1 {garbage}"}, separators=(",", ":"))
+    assert decode(1000, text) == NOTHING
+
+
+@given(BASE, GAPS)
+def test_there_is_one_text_for_each_content(base: int, gaps: list[tuple[int, int]]) -> None:
+    """Decoded and encoded again, the text is the same."""
+    done = ranges_above(base, gaps)
+    text = encode(base, topology_id="a", task=1, done=done)
+    told = decode(base, text)
+    assert encode(base, topology_id="a", task=1, done=iter(Ranges(told.done))) == text
