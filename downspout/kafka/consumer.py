@@ -11,6 +11,13 @@ What kafka-python does by itself, and what of it we use (read in its source, ver
   what the caller wants.
 * *A pending rejoin.* The heartbeat's answer sets a flag on the coordinator, and changed metadata another;
   ``need_rejoin`` looks at both. Nothing is revoked before the next ``poll``.
+* *A join that outlasts a poll.* A join that was begun because metadata changed (a new topic, a new partition) is
+  finished by a later ``poll`` only if that sees a need to join. As leader we have noted the new metadata by then and
+  see none: the member hangs without partitions and without heartbeats, for ever. So ``poll`` keeps the need alive
+  while a join is under way.
+* *Pausing.* What was fetched for a partition that is then paused is parked, and not fetched again. It comes back when
+  the partition is resumed, but only if the slot for the records in line is None. A slot whose records are used up
+  (false, not None) blocks it for ever, and the partition stalls. So ``poll`` empties such a slot.
 * *Metadata.* Its questions for a topic wait without limit and let brokers create topics that do not exist. Ours are
   sent as requests of their own.
 
@@ -67,6 +74,7 @@ class KafkaConsumerPort:
         consumer._cluster.config["allow_auto_create_topics"] = consumer.config["allow_auto_create_topics"]
         self._consumer = consumer
         self._coordinator = consumer._coordinator
+        self._fetcher = consumer._fetcher
         self._starts_at_beginning = starts_at_beginning
         self._closed = False
 
@@ -92,7 +100,7 @@ class KafkaConsumerPort:
 
     def rejoin_pending(self) -> bool:
         """Return whether the next poll may revoke partitions; asks nobody."""
-        return not self._closed and bool(self._coordinator.need_rejoin())
+        return not self._closed and bool(self._coordinator.need_rejoin() or self._coordinator.rejoining)
 
     # --- reading ---
 
@@ -103,6 +111,11 @@ class KafkaConsumerPort:
             OffsetOutOfRangeError: a position is outside the log; the first argument maps partition to position.
             LogTruncationError: the end of the log was cut off below a position (unclean leader election).
         """
+        if self._coordinator.rejoining:
+            self._coordinator.request_rejoin()  # "A join that outlasts a poll", above
+        fetcher = self._fetcher
+        if fetcher._paused_partition_records and not fetcher._next_partition_records:
+            fetcher._next_partition_records = None  # "Pausing", above
         try:
             return self._consumer.poll(timeout_ms=timeout_ms, max_records=max_records)  # type: ignore[no-any-return]
         except errors.NoOffsetForPartitionError as error:
@@ -234,10 +247,14 @@ def _self_test(consumer: Any) -> None:
     """Raise a BrokerError if the installed kafka-python lacks one of the private parts that we use."""
     parts = {
         "_coordinator.need_rejoin": "method",
+        "_coordinator.request_rejoin": "method",
+        "_coordinator.rejoining": "bool",
         "_coordinator.is_dynamic_member": "method",
         "_coordinator.maybe_leave_group_async": "method",
         "_coordinator.fetch_committed_offsets": "method",
         "_cluster.config": "dict",
+        "_fetcher._paused_partition_records": "dict",
+        "_fetcher._next_partition_records": "NoneType",
         "_manager.run": "method",
         "_manager.send": "method",
         "_manager.wait_for": "method",
