@@ -1,8 +1,8 @@
 """Which rows are in the files: sets of (topic, topic id, partition, path, offset).
 
-A set of rows is kept as sorted disjoint offset ranges, one pair of numpy arrays for each *stream*: topic, topic id, partition and
-path. Holes are normal: behind a fields grouping a task sees about every other record, and a bolt that splits makes a
-stream for each position. Hundreds of thousands of ranges are cheap, because membership, union and
+A set of rows is kept as sorted disjoint offset ranges, one pair of numpy arrays for each *stream*: topic, topic id,
+partition and path. Holes are normal: behind a fields grouping a task sees about every other record, and a bolt that
+splits makes a stream for each position. Hundreds of thousands of ranges are cheap, because membership, union and
 coding work on whole arrays.
 """
 
@@ -50,10 +50,15 @@ class Coverage:
         """stream → (starts, ends), half-open, sorted, never touching"""
 
     def add(self, stream: Stream, offsets: Iterable[int] | Offsets) -> None:
-        """Add offsets, in any order, repeated or not. O((n + r) · log n)."""
+        """Add offsets, in any order, repeated or not. O((n + r) · log n).
+
+        Raises:
+            ValueError: one is no offset of Kafka's. Taken, it would make a set that nobody can read back.
+        """
         sorted_offsets = np.unique(_as_array(offsets))
         if not len(sorted_offsets):
             return
+        _check_bounds(int(sorted_offsets[0]), int(sorted_offsets[-1]) + 1)
         breaks = np.flatnonzero(np.diff(sorted_offsets) != 1)
         starts = sorted_offsets[np.concatenate(([0], breaks + 1))]
         ends = sorted_offsets[np.concatenate((breaks, [len(sorted_offsets) - 1]))] + 1
@@ -62,6 +67,7 @@ class Coverage:
     def add_range(self, stream: Stream, start: int, end: int) -> None:
         """Add ``[start, end)``."""
         if start < end:
+            _check_bounds(start, end)
             self._merge(stream, np.array([start], dtype=np.int64), np.array([end], dtype=np.int64))
 
     def update(self, other: Coverage) -> None:
@@ -85,7 +91,8 @@ class Coverage:
     def _overlaps(self, stream: Stream, starts: Offsets, ends: Offsets) -> bool:
         if (known := self._ranges.get(stream)) is None:
             return False
-        # A range of the other overlaps one of ours iff the last of ours that starts before its end ends after its start.
+        # A range of the other overlaps one of ours iff the last of ours that starts before its end ends after its
+        # start.
         at = np.searchsorted(known[0], ends, side="left") - 1
         return bool(np.any((at >= 0) & (known[1][np.maximum(at, 0)] > starts)))
 
@@ -154,6 +161,11 @@ class Coverage:
                 raise ValueError(f"{stream} stands twice")
             coverage._ranges[stream] = _from_deltas(part["ranges"])
         return coverage
+
+
+def _check_bounds(start: int, end: int) -> None:
+    if start < 0 or end > OFFSET_MAX:
+        raise ValueError(f"offsets {start} to {end - 1} are not between 0 and {OFFSET_MAX - 1}")
 
 
 def _as_array(offsets: Iterable[int] | Offsets) -> Offsets:

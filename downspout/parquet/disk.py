@@ -1,7 +1,7 @@
 """The file operations that the sink's promise rests on, one by one.
 
-All writing of the sink goes through a :class:`Disk`, so that a test can stop the world before any of them, or let one fail
-as a full disk does.
+All writing of the sink goes through a :class:`Disk`, so that a test can stop the world before any of them, or let one
+fail as a full disk does.
 """
 
 from __future__ import annotations

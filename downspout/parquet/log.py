@@ -1,8 +1,9 @@
 """The commit log of a directory: one totally ordered list of entries, each created exactly once.
 
-Entry *n* is the file ``_downspout/log/<n, 20 digits>.json``. It is written under another name, forced to disk, and then linked to its
-own name, which fails if somebody was first. So there is one order that all writers see, without any lock. An entry
-names the data files of one flush and the rows that are in them. A row is in the directory if and only if an entry covers it.
+Entry *n* is the file ``_downspout/log/<n, 20 digits>.json``. It is written under another name, forced to disk, and then
+linked to its own name, which fails if somebody was first. So there is one order that all writers see, without any
+lock. An entry names the data files of one flush and the rows that are in them. A row is in the directory if and only if
+an entry covers it.
 
 What the log does not know: Parquet, tuples, Kafka.
 """
@@ -11,21 +12,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from downspout.errors import SinkError
 from downspout.parquet.coverage import Coverage
 from downspout.parquet.disk import Disk
 
-__all__ = ["CommitLog", "DataFile", "Entry", "LOG_FOLDER", "STAGING_FOLDER"]
+__all__ = ["LOG_FOLDER", "STAGING_FOLDER", "CommitLog", "DataFile", "Entry", "read_entries"]
 
 LOG_FOLDER = Path("_downspout") / "log"
 STAGING_FOLDER = Path("_downspout") / "staging"
-"""Both begin with an underscore: Spark, pandas and DuckDB's globs for ``*.parquet`` in Hive folders leave them alone."""
+"""Both begin with an underscore: Spark, pandas and DuckDB's globs for ``*.parquet`` in Hive folders leave them be."""
+
+FORMAT = 1
+_NAME = re.compile(r"[0-9]{20}\.json")
+_CURE = "restore it from a backup; a log that was changed by hand cannot be trusted"
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ class Entry:
     def to_bytes(self) -> bytes:
         """Return the entry as its file holds it: one JSON object, its checksum last."""
         document = {
-            "format": 1,
+            "format": FORMAT,
             "number": self.number,
             "writer": self.writer,
             "topology": self.topology,
@@ -83,7 +89,7 @@ class Entry:
             "coverage": self.coverage.to_json(),
         }
         document["checksum"] = _checksum(document)
-        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Entry:
@@ -101,15 +107,36 @@ class Entry:
         checksum = document.pop("checksum", None)
         if checksum != _checksum(document):
             raise ValueError("the checksum is not that of the content")
+        if document.get("format") != FORMAT:
+            raise ValueError(f"its format is {document.get('format')!r}; this version reads {FORMAT}")
         try:
-            files = tuple(DataFile(str(path), int(rows), int(size)) for path, rows, size in document["files"])
             return cls(
-                int(document["number"]), str(document["writer"]), str(document["topology"]),
-                tuple(map(str, document["schema"])), int(document["created_ms"]),
-                files, Coverage.from_json(document["coverage"]),
+                _whole(document["number"]), _text(document["writer"]), _text(document["topology"]),
+                tuple(map(_text, document["schema"])), _whole(document["created_ms"]),
+                tuple(_data_file(*file) for file in document["files"]), Coverage.from_json(document["coverage"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"out of form ({error})") from None
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{str(value)[:200]!r} is no count")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:200]!r} is no text")
+    return value
+
+
+def _data_file(path: Any, rows: Any, size: Any) -> DataFile:
+    """Return a file of an entry. Recovery renames what an entry names, so a path must stay below the directory."""
+    parts = PurePosixPath(_text(path)).parts
+    if not parts or parts[0] == "/" or ".." in parts or "\0" in path:
+        raise ValueError(f"{path[:200]!r} is not below the directory")
+    return DataFile(path, _whole(rows), _whole(size))
 
 
 def _checksum(document: Any) -> str:
@@ -152,22 +179,35 @@ class CommitLog:
         new: list[Entry] = []
         while (entry := self._read(self.length)) is not None:
             new.append(entry)
-            self.coverage.update(entry.coverage)
-            self.length += 1
-            self.rows += entry.rows
-            self.topology = entry.topology
-            self.schema = entry.schema
+            self._take(entry)
         return new
 
+    def _take(self, entry: Entry) -> None:
+        self.coverage.update(entry.coverage)
+        self.length += 1
+        self.rows += entry.rows
+        self.topology = entry.topology
+        self.schema = entry.schema
+
     def check_complete(self) -> None:
-        """Raise a SinkError if entries are missing between those that are there. Lists the folder; for audits and opening."""
-        names = sorted(path.name for path in self.folder.glob("*.json")) if self.folder.exists() else []
-        if len(names) != self.length:
-            missing = self.path(self.length)
-            raise SinkError(
-                f"{missing} is missing, though later entries are there: rows would be written twice",
-                cure="restore it from a backup; without it the directory's history is unknown",
-            )
+        """Raise a SinkError if an entry is missing below one that is there. Lists the folder; for audits and opening.
+
+        Other writers may append meanwhile, and a listing may show n + 1 without n. But n was linked first: so a number
+        that was not listed is missing only if its file is not there now.
+        """
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            names = []
+        except OSError as error:
+            raise SinkError(f"{self.folder} cannot be read: {error.strerror}", cure="correct the permissions") from None
+        listed = {int(name[:20]) for name in names if _NAME.fullmatch(name)}
+        for number in range(max(self.length, max(listed, default=-1) + 1)):
+            if number not in listed and not self.path(number).exists():
+                raise SinkError(
+                    f"{self.path(number)} is missing, though there were later entries: rows would be written twice",
+                    cure="restore it from a backup; without it the directory's history is unknown",
+                )
 
     def _read(self, number: int) -> Entry | None:
         path = self.path(number)
@@ -176,28 +216,33 @@ class CommitLog:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise SinkError(f"{path} cannot be read: {error.strerror}") from None
-        cure = "restore it from a backup; a log that was changed by hand cannot be trusted"
+            raise SinkError(f"{path} cannot be read: {error.strerror}", cure="correct the permissions") from None
         try:
             entry = Entry.from_bytes(content)
         except ValueError as error:
-            raise SinkError(f"{path} is damaged: {error}", cure=cure) from None
+            raise SinkError(f"{path} is damaged: {error}", cure=_CURE) from None
         if entry.number != number:
-            raise SinkError(f"{path} holds entry {entry.number}", cure=cure)
+            raise SinkError(f"{path} holds entry {entry.number}", cure=_CURE)
         return entry
 
     def append(self, entry: Entry) -> bool:
         """Create the entry; False where its number is taken by now: refresh and try the next.
 
-        When this returns True the entry is on disk. The race: two writers link the same number; the file system lets one
-        through; the other sees FileExistsError, reads what the winner wrote and adapts.
+        When this returns True the entry is on disk. The race: two writers link the same number; the file system lets
+        one through; the other sees FileExistsError, reads what the winner wrote and adapts.
+
+        Raises:
+            ValueError: the entry could not be read back. Linked, it would block the directory for ever.
+            OSError: the disk says no. Where the last step failed, the entry may be there: :meth:`refresh` tells.
         """
         if entry.number != self.length:
             raise ValueError(f"entry {entry.number} after {self.length} entries")
+        content = entry.to_bytes()
+        Entry.from_bytes(content)
         self.disk.make_folder(self.folder)
         temporary = self.folder / f".{entry.writer}-{entry.number}.tmp"
         try:
-            self.disk.write(temporary, entry.to_bytes())
+            self.disk.write(temporary, content)
             self.disk.sync(temporary)
             try:
                 self.disk.link(temporary, self.path(entry.number))
@@ -206,11 +251,7 @@ class CommitLog:
             self.disk.sync(self.folder)
         finally:
             self.disk.remove(temporary)
-        self.coverage.update(entry.coverage)
-        self.length += 1
-        self.rows += entry.rows
-        self.topology = entry.topology
-        self.schema = entry.schema
+        self._take(entry)
         return True
 
 
