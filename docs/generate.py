@@ -6,6 +6,7 @@ from pathlib import Path
 
 from downspout.cli.settings import markdown
 from downspout.config import SETTINGS
+from downspout.metrics import METRICS
 
 HERE = Path(__file__).parent
 TITLES = {
@@ -37,7 +38,14 @@ def settings_page() -> str:
     return "\n".join(parts)
 
 
-PAGES = {"reference/settings.md": settings_page}
+def metrics_page() -> str:
+    """Return docs/reference/metrics.md."""
+    rows = [f"| `{m.name}` | {m.kind} | {m.unit} | {m.help} |" for m in METRICS.values()]
+    table = "\n".join(["| figure | kind | unit | what it says |", "| --- | --- | --- | --- |", *rows])
+    return f"# Figures\n\nWhat a component's `report()` holds; the live view and the summary show them.\n\n{table}\n"
+
+
+PAGES = {"reference/settings.md": settings_page, "reference/metrics.md": metrics_page}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():
