@@ -1,0 +1,130 @@
+"""``downspout audit``: is every record in the files exactly once, and if not, why not?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from downspout.errors import ConfigError
+
+if TYPE_CHECKING:
+    from downspout.kafka.port import Cluster
+    from downspout.parquet.audit import AuditReport, Window
+
+COLUMNS = ("partition", "offsets", "rows", "present", "filtered", "dead_lettered", "compacted", "missing",
+           "duplicate", "lost", "extra")  # fmt: skip
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "audit",
+        help="is every record in the files exactly once?",
+        description="Compares a sink's directory with Kafka, offset by offset, and explains each difference.",
+        epilog="Exit codes: 0 exact; 10 missing: a record without its row; 11 duplicate: a row more than once; "
+        "12 lost: Kafka dropped records before they were processed; 13 extra: rows or files that log, Kafka or "
+        "topology do not know. Several: the first of these. 4 no broker; 7 the directory's log is damaged.",
+    )
+    parser.add_argument("directory", metavar="DIR", help="what parquet.directory says")
+    parser.add_argument(
+        "--topic", action="append", default=[], help="a topic that should be in it (default: those named there)"
+    )
+    parser.add_argument("--bootstrap", default="embedded", help="brokers as host:port (default: the embedded one)")
+    parser.add_argument("--files-only", action="store_true", help="do not ask Kafka: compare files and log")
+    parser.add_argument(
+        "--topology", metavar="FILE", help="run its bolts again on records without a row: filtered or missing?"
+    )
+    parser.add_argument("--class", dest="topology_class", metavar="NAME", help="which class, where FILE holds several")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="[COMPONENT:]KEY=VALUE",
+                        help="a setting that the topology was run with")  # fmt: skip
+    parser.add_argument("--dead-letters", metavar="TOPIC", help="the dead-letter topic")
+    parser.add_argument("--from", dest="start", metavar="OFFSET", help="first offset: 100, or by partition 0:100,1:250")
+    parser.add_argument(
+        "--to", dest="end", metavar="OFFSET", help="offset after the last one, likewise (default: the end)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(handler=handle)
+
+
+def handle(arguments: argparse.Namespace) -> int:
+    """Audit, print, and return the exit code."""
+    from downspout.parquet.audit import audit
+
+    replay = None
+    if arguments.topology:
+        from downspout.cli.audit_replay import make_replay
+
+        replay = make_replay(
+            arguments.topology,
+            Path(arguments.directory),
+            topology=arguments.topology_class,
+            overrides=arguments.overrides,
+        )
+    report = audit(
+        arguments.directory,
+        cluster=None if arguments.files_only else _cluster(arguments.bootstrap),
+        topics=arguments.topic,
+        dead_letters=arguments.dead_letters,
+        replay=replay,
+        windows=parse_windows(arguments.start, arguments.end),
+    )
+    print(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report))
+    return report.exit_code
+
+
+def _cluster(bootstrap: str) -> Cluster:
+    from downspout.kafka.port import cluster_for
+
+    if bootstrap == "embedded":
+        from downspout.kafka.embedded import find_bootstrap
+
+        bootstrap = find_bootstrap()
+    return cluster_for(bootstrap)
+
+
+def parse_windows(start: str | None, end: str | None) -> dict[int | None, Window]:
+    """Return the offsets to audit, by partition; None is for those that are not named.
+
+    >>> parse_windows("0:100,1:250", "1000")[1]
+    Window(start=250, end=1000)
+
+    Raises:
+        ConfigError: they are not offsets.
+    """
+    from downspout.parquet.audit import Window
+
+    starts, ends = _offsets("--from", start), _offsets("--to", end)
+    return {
+        partition: Window(starts.get(partition, starts.get(None, 0)), ends.get(partition, ends.get(None)))
+        for partition in {None, *starts, *ends}
+    }
+
+
+def _offsets(option: str, text: str | None) -> dict[int | None, int]:
+    found: dict[int | None, int] = {}
+    for part in (text or "").split(",") if text else ():
+        partition, colon, offset = part.strip().rpartition(":")
+        if not offset.isdecimal() or (colon and not partition.isdecimal()):
+            raise ConfigError(f"{option} {text}: {part!r} is no offset", cure="100, or 0:100,1:250")
+        found[int(partition) if colon else None] = int(offset)
+    return found
+
+
+def render(report: AuditReport) -> str:
+    """Return the report for people: a line per partition, what is odd, and the verdict last."""
+    lines = [f"{report.directory}: {report.found.row_count:,} rows in {report.found.file_count:,} files"]
+    table = [[name.replace("_", "-") for name in COLUMNS]]
+    for part in report.partitions:
+        window = f"{part.start:,}–" if part.end is None else f"{part.start:,}–{part.end:,}"
+        counts = [f"{part.count(kind):,}" for kind in COLUMNS[4:]]
+        table.append([f"{part.topic}[{part.partition}]", window, f"{part.rows:,}", f"{part.present:,}", *counts])
+    shown = [0, 1, 2, 3] + [i for i in range(4, len(COLUMNS)) if any(row[i] != "0" for row in table[1:])]
+    widths = {i: max(len(row[i]) for row in table) for i in shown}
+    if report.partitions:
+        lines += [
+            "  " + "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in shown[1:])]) for row in table
+        ]
+    lines += [f"note: {note}" for note in report.notes]
+    return "\n".join([*lines, report.verdict])

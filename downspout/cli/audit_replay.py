@@ -1,0 +1,131 @@
+"""Run a topology again on a few records, to learn which rows it makes of them.
+
+A Kafka in memory holds the records at their own offsets. The topology is the user's, but for its sinks: each is
+replaced by a bolt that notes origins and writes nothing. Bolts in between run as they are; they must be
+deterministic per record, as exactly-once needs anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from downspout.component import Bolt
+from downspout.errors import TopologyError
+from downspout.kafka.port import Record, TopicPartition
+from downspout.ledger.origin import Origin
+from downspout.local.graph import Component, Graph
+from downspout.local.load import load
+from downspout.local.settings import Settings, reads, resolve
+from downspout.parquet.audit import Replay
+from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing.harness import run_topology
+
+__all__ = ["make_replay"]
+
+GROUP = "audit"
+
+
+def make_replay(target: str, directory: Path, *, topology: str | None = None, overrides: Sequence[str] = ()) -> Replay:
+    """Return the function that runs a topology on records and tells which rows reach the sink of a directory.
+
+    Args:
+        target: ``topologies/x.py``, or module:Class.
+        directory: the sink's.
+        topology: which class, where the file holds several.
+        overrides: ``--set`` options.
+
+    Raises:
+        TopologyError: it cannot be loaded, or none of its sinks writes to that directory.
+    """
+    graph = load(target, topology)
+    settings = resolve(graph, overrides)
+    sinks = {c.name: str(settings.components[c.name].values["parquet.directory"]) for c in _sinks(graph)}
+    ours = [name for name, place in sinks.items() if Path(place).absolute() == directory.absolute()]
+    if not ours:
+        written = ", ".join(f"{name} to {place}" for name, place in sinks.items()) or "it has no sink"
+        raise TopologyError(
+            f"{target}: no sink writes to {directory} ({written})",
+            cure="--set SINK:parquet.directory=DIR, as it was run",
+        )
+
+    graph = _as_it_was_run(graph, settings)
+
+    def replay(records: Sequence[Record]) -> Mapping[tuple[str, int, int], Iterable[str]]:
+        return _run(graph, ours, records)
+
+    return replay
+
+
+def _sinks(graph: Graph) -> list[Component]:
+    return [component for component in graph.bolts if reads(component, "parquet")]
+
+
+def _as_it_was_run(graph: Graph, settings: Settings) -> Graph:
+    """Return the graph with all values that were given for its components, from wherever."""
+    components = {}
+    for name, component in graph.components.items():
+        found = settings.components[name]
+        given = {key: value for key, value in found.values.items() if found.sources[key] != "default"}
+        components[name] = replace(component, config={k: v for k, v in given.items() if not k.startswith("run.")})
+    return replace(graph, components=components, config={})
+
+
+def _run(graph: Graph, ours: Sequence[str], records: Sequence[Record]) -> dict[tuple[str, int, int], set[str]]:
+    """Run the graph on the records; return the paths that reach our sinks, by coordinates."""
+    seen: dict[tuple[str, int, int], set[str]] = {}
+
+    class Notes(Bolt):
+        """Stands for a sink."""
+
+        def process(self, tup: Any) -> None:
+            """Note the tuple's origin."""
+            if self.component_name in ours:
+                origin = Origin.of(tup.values.origin)
+                seen.setdefault((origin.topic, origin.partition, origin.offset), set()).add(origin.path)
+
+    components = dict(graph.components)
+    for sink in _sinks(graph):
+        components[sink.name] = replace(sink, cls=Notes, par=1, config={})
+    kafka_spouts = [spout.name for spout in graph.spouts if reads(spout, "kafka")]
+    with FakeKafka(f"audit-{id(seen)}") as kafka:
+        _fill(kafka, graph, records)
+        run_topology(
+            replace(graph, components=components),
+            spouts={spout.name: [] for spout in graph.spouts if spout.name not in kafka_spouts},
+            config={
+                "kafka.bootstrap": kafka.bootstrap,
+                "kafka.group": GROUP,
+                "kafka.start": "EARLIEST",
+                "kafka.on_data_loss": "earliest",
+                "kafka.dead_letter_topic": f"{GROUP}.dead-letters",
+                "kafka.retries_max": 0,
+            },
+        )
+    return seen
+
+
+def _fill(kafka: FakeKafka, graph: Graph, records: Sequence[Record]) -> None:
+    """Put each record at its own offset; topics of the topology that have none are there and empty."""
+    partitions: dict[str, int] = {}
+    for spout in graph.spouts:
+        for topic in spout.config.get("kafka.topics") or ():
+            partitions[str(topic)] = 1
+    for record in records:
+        partitions[record.topic] = max(partitions.get(record.topic, 1), record.partition + 1)
+    for topic, count in partitions.items():
+        kafka.create_topic(topic, count)
+    for record in sorted(records, key=lambda r: (r.topic, r.partition, r.offset)):
+        log = kafka.log(TopicPartition(record.topic, record.partition))
+        if record.offset > log.end:
+            kafka.gap(record.topic, record.partition, record.offset - log.end)
+        kafka.produce(
+            record.topic,
+            record.value,
+            record.key,
+            partition=record.partition,
+            headers=record.headers,
+            timestamp_ms=record.timestamp,
+        )
