@@ -15,9 +15,10 @@ What kafka-python does by itself, and what of it we use (read in its source, ver
   finished by a later ``poll`` only if that sees a need to join. As leader we have noted the new metadata by then and
   see none: the member hangs without partitions and without heartbeats, for ever. So ``poll`` keeps the need alive
   while a join is under way.
-* *Pausing.* What was fetched for a partition that is then paused is parked, and not fetched again. It comes back when
-  the partition is resumed, but only if the slot for the records in line is None. A slot whose records are used up
-  (false, not None) blocks it for ever, and the partition stalls. So ``poll`` empties such a slot.
+* *Pausing.* What was fetched for a partition that is then paused is parked, and not fetched again. After it is resumed
+  it comes back only when the slot for the records in line is None: a slot whose records are used up (false, not None)
+  blocks it for ever, and one that a busy partition refills blocks it as long as that is busy. So ``poll`` puts what is
+  parked and no longer paused in line, and parks what was there: they take turns.
 * *Metadata.* Its questions for a topic wait without limit and let brokers create topics that do not exist. Ours are
   sent as requests of their own.
 
@@ -113,14 +114,22 @@ class KafkaConsumerPort:
         """
         if self._coordinator.rejoining:
             self._coordinator.request_rejoin()  # "A join that outlasts a poll", above
-        fetcher = self._fetcher
-        if fetcher._paused_partition_records and not fetcher._next_partition_records:
-            fetcher._next_partition_records = None  # "Pausing", above
+        self._unpark()
         try:
             return self._consumer.poll(timeout_ms=timeout_ms, max_records=max_records)  # type: ignore[no-any-return]
         except errors.NoOffsetForPartitionError as error:
             self._start_at_beginning(error)
             return {}
+
+    def _unpark(self) -> None:
+        """Put the records of a resumed partition in line; see "Pausing", above."""
+        fetcher, parked = self._fetcher, self._fetcher._paused_partition_records
+        paused = self._consumer.paused() if parked else ()
+        if (resumed := next((partition for partition in parked if partition not in paused), None)) is None:
+            return
+        in_line, fetcher._next_partition_records = fetcher._next_partition_records, parked.pop(resumed)
+        if in_line:
+            parked[in_line.topic_partition] = in_line
 
     def _start_at_beginning(self, error: errors.NoOffsetForPartitionError) -> None:
         if not self._starts_at_beginning:

@@ -207,6 +207,23 @@ class ReadingContract(_Staged):
         for partition in (0, 1):
             assert [r.offset for r in found if r.partition == partition] == [0, 1, 2, 3, 4, 5]
 
+    def test_a_resumed_partition_gets_its_turn(self) -> None:
+        """A partition that was paused is read again soon after it is resumed, though another has plenty to read."""
+        tp = self.topic(1000, partitions=2)
+        both = {tp, _fill(self.stage, tp.topic, 1000, partition=1)}
+        consumer = self.consumer(None)
+        consumer.assign(both)
+        for each in both:
+            consumer.seek(each, 0)
+        first = TopicPartition(tp.topic, _read(consumer, 1, limit=10)[0].partition)
+        consumer.pause([first])
+        (other,) = both - {first}
+        _poll_until(consumer, lambda _: consumer.position(other) > 20, limit=10)
+        consumer.resume([first])
+        at = consumer.position(other)
+        _poll_until(consumer, lambda found: any(record.partition == first.partition for record in found), limit=10)
+        assert consumer.position(other) - at < 500
+
     def test_seek_while_paused_holds_after_resume(self) -> None:
         """A seek in a paused partition is where reading goes on after it is resumed."""
         tp = self.topic(6)
