@@ -1,0 +1,218 @@
+"""The spout on a real broker: the tests whose outcome a fake could get wrong."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downspout.clock import SYSTEM_CLOCK
+from downspout.kafka.deadletter import read_dead_letters
+from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition, cluster_for
+from tests.topology.spout_driver import Driver
+
+if TYPE_CHECKING:
+    from downspout.kafka.embedded import EmbeddedKafka
+
+pytestmark = pytest.mark.broker
+
+PATIENCE_S = 40.0
+
+
+class RealKafka:
+    """What the driver needs to know of a broker: its name and the time."""
+
+    clock = SYSTEM_CLOCK
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self.group = f"{topic}-group"
+        self.cluster: Cluster = cluster_for(bootstrap)
+        self.cluster.ensure_topic(topic, partitions)
+        self._drivers: list[Driver] = []
+        self._asker: ConsumerPort | None = None
+
+    def fill(self, count: int, partition: int = 0, value: Callable[[int], bytes] = lambda n: str(n).encode()) -> None:
+        """Append records whose value is their number."""
+        producer = self.cluster.producer()
+        for number in range(count):
+            producer.send(self.topic, key=None, value=value(number), partition=partition)
+        producer.flush()
+        producer.close()
+
+    def driver(self, member: int = 1, **settings: Any) -> Driver:
+        """Start a spout; it is closed when the test ends."""
+        given = {"topics": [self.topic], "group": self.group, "session_timeout_ms": 6000, **settings}
+        made = Driver(self, member, **given)  # type: ignore[arg-type]
+        self._drivers.append(made)
+        return made
+
+    def committed(self, partition: int = 0) -> int | None:
+        """Return the group's commit."""
+        if self._asker is None:
+            self._asker = self.cluster.consumer(group=self.group)
+        tp = TopicPartition(self.topic, partition)
+        found = self._asker.committed([tp])[tp]
+        return None if found is None else found.offset
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for driver in self._drivers:
+            driver.spout.close()
+        if self._asker is not None:
+            self._asker.close()
+
+
+@pytest.fixture
+def real(kafka_broker: EmbeddedKafka, topic_name: str) -> Iterator[RealKafka]:
+    """A topic of two partitions on a real broker."""
+    made = RealKafka(kafka_broker.bootstrap, topic_name, 2)
+    yield made
+    made.close()
+
+
+def run_until(holds: Callable[[], bool], *drivers: Driver, ack: bool = False) -> None:
+    """Let spouts take turns until a condition holds."""
+    until = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until, "it did not happen in time"
+        for driver in drivers:
+            driver.spout.next_tuple()
+            if ack:
+                driver.ack_all()
+
+
+def kill(driver: Driver) -> None:
+    """Let a spout vanish without committing or leaving; its heartbeats end as those of a dead process do."""
+    consumer = driver.spout._consumer
+    driver.spout._consumer = None
+    consumer.close(leave_group=False)
+
+
+def emitted(driver: Driver) -> list[tuple[int, int]]:
+    """Return (partition, offset) of all that was emitted."""
+    return [(int(tup_id.split("/")[-2]), int(tup_id.split("/")[-1])) for tup_id, _ in driver.emitted]
+
+
+def test_resumes_where_it_stopped(real: RealKafka) -> None:
+    """Stopped after acks and started again, a spout goes on behind them."""
+    real.fill(100)
+    first = real.driver()
+    run_until(lambda: len(first.emitted) == 100, first)
+    first.ack(range(60))
+    first.spout.close()
+    assert real.committed() == 60
+    second = real.driver()
+    run_until(lambda: len(second.emitted) >= 40, second)
+    assert second.offsets == list(range(60, 100))
+
+
+def test_seeks_back_to_the_lowest_failed(real: RealKafka) -> None:
+    """Failed records come again, lowest first, and nothing else does."""
+    real.fill(100)
+    driver = real.driver()
+    run_until(lambda: len(driver.emitted) == 100, driver)
+    driver.ack([n for n in range(100) if n not in (17, 42, 99)])
+    driver.fail([42, 99, 17])
+    run_until(lambda: len(driver.emitted) == 103, driver)
+    assert driver.offsets[100:] == [17, 42, 99]
+    driver.ack([17, 42, 99])
+    driver.spout.close()
+    assert real.committed() == 100
+
+
+def test_killed_and_started_again_repeats_only_what_it_had_not_made_known(real: RealKafka) -> None:
+    """Acked ranges beyond the commit come back from the commit's metadata."""
+    real.fill(100)
+    first = real.driver(commit_period_ms=100)
+    run_until(lambda: len(first.emitted) == 100, first)
+    done = {n for n in range(100) if n % 7}
+    first.ack(sorted(done))
+    run_until(lambda: first.spout._membership.parts[TopicPartition(real.topic, 0)].commit[1].count(".") > 10, first)
+    kill(first)
+    second = real.driver()
+    run_until(lambda: len(second.emitted) >= 15, second)
+    assert second.offsets == [n for n in range(100) if n not in done]
+
+
+def test_a_planned_hand_over_repeats_nothing(real: RealKafka) -> None:
+    """A second member joins in the middle: each record is emitted once, by one of the two."""
+    for partition in range(2):
+        real.fill(500, partition)
+    one = real.driver(poll_records_max=20, emits_per_next_max=20)
+    run_until(lambda: len(one.emitted) >= 60, one, ack=True)
+    two = real.driver(member=2, poll_records_max=20, emits_per_next_max=20)
+    run_until(lambda: len(one.emitted) + len(two.emitted) >= 1000, one, two, ack=True)
+    counts = Counter(emitted(one) + emitted(two))
+    assert set(counts.values()) == {1}
+    assert len(counts) == 1000
+    assert two.emitted
+
+
+def test_late_words_after_a_hand_over_change_nothing(real: RealKafka) -> None:
+    """What was given away is not committed by its old owner, whatever it hears about it."""
+    for partition in range(2):
+        real.fill(50, partition)
+    one = real.driver(drain_ms_max=500, commit_period_ms=100)
+    run_until(lambda: len(one.emitted) == 100, one)
+    two = real.driver(member=2, commit_period_ms=100)
+    run_until(lambda: len(two.emitted) == 50, one, two)
+    run_until(lambda: one.figure("partitions") == 1 and one.spout._membership.settled, one, two)
+    [moved] = {partition for partition, _ in emitted(two)}
+    one.ack(range(50), moved)
+    until = time.monotonic() + 1
+    run_until(lambda: time.monotonic() > until, one, two)
+    assert real.committed(moved) == 0
+    assert one.figure("stale") == 50
+
+
+def test_an_unreadable_record_goes_to_the_dead_letter_topic(real: RealKafka) -> None:
+    """Its letter is durable before the commit passes it."""
+    real.fill(10, value=lambda n: b"\xff" if n == 4 else b"fine")
+    driver = real.driver()
+    run_until(lambda: driver.figure("dead_lettered") == 1, driver, ack=True)
+    run_until(lambda: len(driver.emitted) == 9, driver, ack=True)
+    driver.spout.close()
+    assert real.committed() == 10
+    [letter] = read_dead_letters(real.cluster, f"{real.group}.dead-letters")
+    assert (letter.topic, letter.offset, letter.error_class) == (real.topic, 4, "UnicodeDecodeError")
+
+
+def test_a_bounded_run_ends(real: RealKafka) -> None:
+    """At the end of the log as of the start, with everything committed; records that come later stay."""
+    real.fill(50)
+    driver = real.driver(run__until="end")
+    real.fill(5)
+    run_until(driver.spout.end_reached, driver, ack=True)
+    assert driver.offsets == list(range(50))
+    assert real.committed() == 50
+
+
+def test_latest_starts_at_the_end_and_remembers_it(real: RealKafka) -> None:
+    """The resolved start is committed at once, so a crash before any ack loses nothing that came after."""
+    real.fill(10)
+    first = real.driver(start="LATEST")
+    run_until(lambda: real.committed() == 10, first)
+    kill(first)
+    real.fill(3)
+    second = real.driver(start="LATEST")
+    run_until(lambda: len(second.emitted) >= 3, second)
+    assert second.offsets == [10, 11, 12]
+
+
+def test_leaves_when_idle_and_joins_again(real: RealKafka) -> None:
+    """Deactivated with nothing out, it leaves the group; activated, it goes on where it was."""
+    real.fill(10)
+    driver = real.driver()
+    run_until(lambda: len(driver.emitted) == 10, driver, ack=True)
+    driver.spout.deactivate()
+    assert driver.spout._consumer is None
+    assert real.committed() == 10
+    real.fill(5)
+    driver.spout.activate()
+    run_until(lambda: len(driver.emitted) >= 15, driver, ack=True)
+    assert driver.offsets == list(range(15))
