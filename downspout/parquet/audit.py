@@ -279,6 +279,10 @@ class _Audit:
         present, vanished = self._compare_with_log(part, ours, shown)
         part.note("extra", spans.intersect(present, [(log.end, OFFSET_MAX)]))
         absent = spans.subtract([(start, end)], spans.union(present, vanished))
+        # A letter holds the whole record, so what was dead-lettered is not lost, wherever Kafka's log begins by now.
+        letters = [self.letters.get((log.topic, topic_id, log.partition), []) for topic_id in {log.topic_id, ""}]
+        part.note("dead_lettered", spans.intersect(absent, spans.union(*letters)))
+        absent = spans.subtract(absent, spans.union(*letters))
         part.note("lost", spans.intersect(absent, [(0, log.earliest)]))
         self._explain(side, log, part, spans.intersect(absent, [(log.earliest, end)]), ours)
 
@@ -302,13 +306,11 @@ class _Audit:
 
     def _explain(self, side: KafkaSide, log: Log, part: PartitionReport, absent: Spans, ours: Sequence[Stream]) -> None:
         """Say of each offset without a row why it has none; with a topology, of each row whether it should be there."""
-        letters = spans.union(self.letters.get((log.topic, log.topic_id, log.partition), []))
-        letters = spans.union(letters, self.letters.get((log.topic, "", log.partition), []))
-        part.note("dead_lettered", spans.intersect(absent, letters))
-        absent = spans.subtract(absent, letters)
         several = self.replay is not None and any(stream.path for stream in ours)
-        wanted = spans.subtract([(log.earliest, part.end or 0)], letters) if several else absent
-        wanted = spans.intersect(wanted, [(part.start, part.end or 0)])
+        everything = spans.subtract(
+            [(max(part.start, log.earliest), part.end or 0)], part.offsets.get("dead_lettered", [])
+        )
+        wanted = everything if several else absent
         there: list[int] = []
         expected: dict[str, list[int]] = {}
         batch: list[Record] = []

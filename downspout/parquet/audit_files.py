@@ -143,7 +143,7 @@ def _compare(found: Found, directory: Path, entries: Sequence[Entry], counts: di
             found.staged.append(name)
         else:
             found.gone.append(name)
-    found.unknown = sorted(counts.keys() - named.keys())
+    found.unknown = sorted(counts.keys() - named.keys()) if entries else []
     hidden = {path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file()}
     found.leftovers = len(hidden - named.keys())
 
@@ -174,11 +174,12 @@ class _OriginReader:
 
     def read(self, path: Path) -> int:
         """Read one file; return how many rows it has."""
-        with pq.ParquetFile(path, read_dictionary=list(_TEXTS)) as file:
-            count = int(file.metadata.num_rows)
-            if not set(_ORIGIN) <= set(file.schema_arrow.names):
-                self.without += count
-                return count
+        metadata = pq.read_metadata(path)
+        count = int(metadata.num_rows)
+        if not set(_ORIGIN) <= set(metadata.schema.names):
+            self.without += count
+            return count
+        with pq.ParquetFile(path, metadata=metadata, read_dictionary=list(_TEXTS)) as file:
             table = file.read(columns=list(_ORIGIN))
         self.files += 1
         known = table.filter(table.column("_offset").is_valid())
