@@ -259,6 +259,35 @@ def test_a_spout_that_raises_ends_the_run():
     assert Broken.closed
 
 
+def test_a_run_that_fails_commits_what_was_acked():
+    """When a bolt ends the run, spouts hear of the acks so far and are deactivated, where ours commit, and closed."""
+
+    class Sink(OurBolt):
+        def process(self, tup):
+            if tup.values.word == "bad":
+                raise SinkError("disk full")
+
+    class Noting(Judge):
+        calls = ()
+
+        def ack(self, tup_id):
+            type(self).calls += (tup_id,)
+
+        def deactivate(self):
+            type(self).calls += ("deactivate",)
+
+        def close(self):
+            type(self).calls += ("close",)
+
+    class Made(Topology):
+        judge = Noting.spec()
+        sink = Sink.spec(inputs=[judge])
+
+    with pytest.raises(SinkError):
+        run_topology(Made, for_s=1)
+    assert Noting.calls == ("a", "deactivate", "close")
+
+
 @pytest.mark.parametrize("where", ["__init__", "initialize"])
 def test_a_component_that_cannot_start_ends_the_run(where):
     """An exception while a component is made or initialized names it."""

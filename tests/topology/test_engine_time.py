@@ -9,8 +9,10 @@ import pytest
 from streamparse import BatchingBolt, Bolt, Spout, TicklessBatchingBolt, Topology
 
 from downspout.errors import TopologyError
+from downspout.local.engine import Bounds, Engine
+from downspout.local.graph import from_class
 from downspout.local.task import construct
-from downspout.testing import Crash, Lose, run_bolt, run_topology
+from downspout.testing import Crash, Lose, VirtualClock, run_bolt, run_topology
 
 
 class Words(Spout):
@@ -244,17 +246,72 @@ def test_max_spout_pending_bounds_what_is_in_flight():
         def process(self, tup):
             super().process(tup)
             self.peak = max(self.peak, len(self.held))
-            if len(self.held) == 3:
-                self.drain()
+
+        def process_tick(self, tup):
+            self.drain()
 
     class Made(Topology):
         words = Words.spec()
-        peak = Peak.spec(inputs=[words])
+        peak = Peak.spec(inputs=[words], config={"topology.tick.tuple.freq.secs": 1})
 
     rows = [[n] for n in range(10)]
     result = run_topology(Made, spouts={"words": rows}, config={"topology.max.spout.pending": 3})
     assert result.components["peak"][0].peak == 3
     assert result.run.completed == 10
+
+
+def test_what_timed_out_is_forgotten():
+    """A bolt that never acks does not make the engine grow: timed-out tuples leave its books."""
+
+    class Never(Holder):
+        drain = None
+
+    class Made(Topology):
+        words = Endless.spec(config={"topology.max.spout.pending": 5})
+        never = Never.spec(inputs=[words])
+
+    graph = from_class(Made, "Made")
+    confs = {name: dict(component.config) for name, component in graph.components.items()}
+    bounds = Bounds(for_s=100, drain_s=1)
+    engine = Engine(graph, confs, bounds=bounds, clock=VirtualClock(), round_s=0.01)
+    result = engine.run()
+    assert result.timeouts == 15
+    assert len(engine.bolts[0].held) == result.in_flight == 5
+
+
+class Slow(Words):
+    """Waits 50 ms for nothing, as a Kafka spout without records does."""
+
+    clock = None
+    calls = 0
+
+    def next_tuple(self):
+        self.calls += 1
+        self.clock.sleep(0.05)
+
+
+def test_an_idle_spout_does_not_hold_up_a_busy_one():
+    """A spout that waits for nothing gets about a tenth of the time while another spout has work."""
+
+    class Made(Topology):
+        slow = Slow.spec()
+        busy = Endless.spec()
+        keep = Keep.spec(inputs=[slow, busy])
+
+    result = run_topology(Made, for_s=10)
+    assert 10 <= result.components["slow"][0].calls <= 22
+
+
+def test_idle_spouts_are_asked_all_the_time():
+    """Where no spout has work, none is left alone."""
+
+    class Made(Topology):
+        slow = Slow.spec()
+        other = Slow.spec()
+        keep = Keep.spec(inputs=[slow, other])
+
+    result = run_topology(Made, for_s=10)
+    assert all(result.components[name][0].calls > 75 for name in ("slow", "other"))
 
 
 def test_a_spout_without_an_end_refuses_a_bounded_run():
