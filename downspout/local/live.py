@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TextIO
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from downspout.local.engine import Engine
 from downspout.local.result import RunResult, counts_of
+from downspout.metrics import METRICS
 
 TABLE_EVERY_S = 0.5
 LINE_EVERY_S = 5.0
@@ -151,9 +153,18 @@ def make_view(*, quiet: bool, out: TextIO | None = None) -> LinesView | TableVie
     return TableView(Console(file=stream)) if stream.isatty() else LinesView(stream)
 
 
+def _telling(report: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return what a report says beyond the engine's own counters: no zeros, and no gauges, which end with the run."""
+    shown = {"emitted", "executed", "acked", "failed", "errors"}
+    shown |= {metric.name for metric in METRICS.values() if metric.kind == "gauge"}
+    return [(key, value) for key, value in report.items() if value and key not in shown]
+
+
 def summary(name: str, result: RunResult) -> str:
     """Return what is said at the end of a run."""
     lines = [f"{name} stopped after {result.duration_s:,.1f} s: {REASONS.get(result.reason, result.reason)}."]
+    if result.reason == "end" and not result.completed and not result.failed:
+        lines.append("  there was nothing new to process")
     rate = result.completed / result.duration_s if result.duration_s > 0 else 0.0
     trees = f"  {result.completed:,} tuple trees complete ({rate:,.0f}/s), {result.failed:,} failed"
     if result.timeouts:
@@ -170,7 +181,7 @@ def summary(name: str, result: RunResult) -> str:
         line += f", acked {counts.acked:,}, failed {counts.failed:,}"
         if counts.errors:
             line += f", {counts.errors:,} errors, {counts.restarts:,} restarts"
-        figures = ", ".join(f"{key} {value:,.0f}" for key, value in result.reports.get(component, {}).items())
+        figures = ", ".join(f"{key} {value:,.0f}" for key, value in _telling(result.reports.get(component, {})))
         lines.append(f"{line}; {figures}" if figures else line)
     lines += [f"  error: {error}" for error in result.errors]
     return "\n".join(lines)
