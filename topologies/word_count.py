@@ -28,7 +28,11 @@ class WordCount(Topology):
     """Kafka in, partial counts out."""
 
     # A line is done when its last word is in a file; words are many, so flushes are large and lines in flight limited.
-    config = {"topology.max.spout.pending": 50_000, "kafka.commit_period_ms": 5_000}  # noqa: RUF012
+    config = {  # noqa: RUF012 - streamparse wants a plain class attribute
+        "topology.max.spout.pending": 50_000,
+        "kafka.commit_period_ms": 5_000,
+        "parquet.flush_rows": 50_000,
+    }
 
     spout = KafkaSpout.spec(topics=["lines"], fields=["origin", "value"])
     split = SplitBolt.spec(inputs=[spout])
