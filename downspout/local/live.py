@@ -154,9 +154,9 @@ def make_view(*, quiet: bool, out: TextIO | None = None) -> LinesView | TableVie
 
 
 def _telling(report: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return what a report says beyond the engine's own counters: no zeros, and no gauges, which end with the run."""
+    """Return what a report says beyond the engine's own counters: no zeros, and of the gauges only the lag that is left."""
     shown = {"emitted", "executed", "acked", "failed", "errors"}
-    shown |= {metric.name for metric in METRICS.values() if metric.kind == "gauge"}
+    shown |= {metric.name for metric in METRICS.values() if metric.kind == "gauge" and metric.name != "lag"}
     return [(key, value) for key, value in report.items() if value and key not in shown]
 
 
