@@ -154,7 +154,7 @@ def make_view(*, quiet: bool, out: TextIO | None = None) -> LinesView | TableVie
 
 
 def _telling(report: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return what a report says beyond the engine's own counters: no zeros, and of the gauges only the lag that is left."""
+    """Return what a report says beyond the engine's own counters: no zeros, of the gauges only the lag that is left."""
     shown = {"emitted", "executed", "acked", "failed", "errors"}
     shown |= {metric.name for metric in METRICS.values() if metric.kind == "gauge" and metric.name != "lag"}
     return [(key, value) for key, value in report.items() if value and key not in shown]
