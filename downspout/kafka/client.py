@@ -193,9 +193,15 @@ class KafkaCluster:
 
 
 def _brief(error: Exception) -> str:
-    """Return an error's own words: kafka-python puts the whole request and answer into some."""
-    text = re.search(r"error_message='([^']+)'", str(error))
-    return text[1] if text else str(error)[:300] or type(error).__name__
+    """Return what an error is, without the whole request and answer that kafka-python puts into its text.
+
+    >>> _brief(errors.InvalidTopicError("Request ... failed with response 'error_message='Topic name is illegal''"))
+    'InvalidTopicError (Topic name is illegal)'
+    """
+    name, text = type(error).__name__, str(error)
+    said = re.search(r"error_message='([^']+)'", text)
+    detail = said[1] if said else text if "Request" not in text else getattr(error, "description", "")
+    return f"{name} ({detail[:300]})" if detail else name
 
 
 def _conforms(cluster: KafkaCluster) -> Cluster:
