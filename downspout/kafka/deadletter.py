@@ -31,6 +31,7 @@ POLL_MS = 200
 IDLE_POLLS_MAX = 150
 """Polls in a row that bring nothing (30 s) before a reader gives up on a broker that claims to have more."""
 
+PRODUCER = {"max_request_size": RECORD_BYTES_MAX, "max_block_ms": 1000, "linger_ms": 0}
 TOPIC_CONFIG = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -46,10 +47,11 @@ class DeadLetters:
     Args:
         cluster: where the topic is.
         topic: its name.
-        timeout_s: how long one write may take; below Storm's 5 s for a call of a component.
+        timeout_s: how long a write waits for its acknowledgement. Under Storm no call of a spout may take longer
+            than 5 s, and giving up takes another.
     """
 
-    def __init__(self, cluster: Cluster, topic: str, *, timeout_s: float = 4.0) -> None:
+    def __init__(self, cluster: Cluster, topic: str, *, timeout_s: float = 3.0) -> None:
         self.topic = topic
         self._cluster = cluster
         self._timeout_s = timeout_s
@@ -104,7 +106,7 @@ class DeadLetters:
             place = coordinates(record.topic, record.partition, record.offset)
             raise BrokerError(
                 f"{place}: its dead letter could not be written to topic {self.topic}: {_one_line(error)}",
-                cure="check the broker and the topic's max.message.bytes; the record is kept and tried again",
+                cure=getattr(error, "cure", None) or "look at the broker, and at the topic's max.message.bytes",
             ) from error
 
     def close(self) -> None:
@@ -117,7 +119,7 @@ class DeadLetters:
     def _ready(self) -> ProducerPort:
         if self._producer is None:
             self._cluster.ensure_topic(self.topic, 1, TOPIC_CONFIG)
-            self._producer = self._cluster.producer(client={"max_request_size": RECORD_BYTES_MAX})
+            self._producer = self._cluster.producer(client=PRODUCER)
         return self._producer
 
 
@@ -272,5 +274,7 @@ def _number(value: object) -> int | None:
 
 
 def _one_line(error: Exception) -> str:
+    if isinstance(error, BrokerError):
+        return error.message
     name, text = type(error).__name__, " ".join(str(error).split())
     return text if text.startswith(name) else f"{name}: {text}".rstrip(": ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kafka import errors
 from kafka.serializer import Serializer
 
 from downspout.kafka.port import ProducerPort
@@ -34,6 +35,7 @@ class KafkaProducerPort:
     def __init__(self, producer: Any) -> None:
         self._producer = producer
         self._error: BaseException | None = None
+        self._late = False
 
     def send(
         self,
@@ -76,12 +78,28 @@ class KafkaProducerPort:
         Raises:
             KafkaError: one was not; which others were is not known.
         """
-        self._producer.flush(timeout=timeout_s)
+        try:
+            self._producer.flush(timeout=timeout_s)
+        except errors.KafkaTimeoutError:
+            self._late = True
+            raise
         self._raise()
 
     def close(self) -> None:
-        """Release the client; what is queued is still sent, for at most 5 s."""
-        self._producer.close(timeout=5.0)
+        """Release the client; what is queued is still sent, for at most 5 s, or dropped if a flush has timed out."""
+        if not self._late:
+            try:
+                self._producer.close(timeout=5.0)
+                return
+            except errors.KafkaTimeoutError:
+                pass
+        # kafka-python's close begins with a flush, and one that times out leaves its thread alive for ever.
+        self._producer._sender.force_close()
+        self._producer._sender.join(1.0)
+        try:
+            self._producer.close(timeout=0)
+        except errors.KafkaTimeoutError:
+            self._producer._closed = True
 
 
 def _conforms(producer: KafkaProducerPort) -> ProducerPort:

@@ -165,7 +165,7 @@ def _record(
     headers: Iterable[Header],
     timestamp_ms: int,
 ) -> ConsumerRecord:
-    kept = tuple(headers)
+    kept = list(headers)
     given = {
         "topic": partition.topic,
         "partition": partition.partition,
