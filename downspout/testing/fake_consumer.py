@@ -1,112 +1,32 @@
-"""The consumer of the fake Kafka: the client's side of the group protocol, and the reading.
+"""The consumer of the fake Kafka: reading, commits and questions; its membership is in ``fake_member``.
 
-It follows kafka-python 3 (``kafka.coordinator``, ``kafka.consumer.fetcher``) where that can be seen from outside:
+It follows kafka-python 3 (``kafka.consumer``) where that can be seen from outside:
 
-* Joining and revoking happen inside :meth:`FakeConsumer.poll` alone. Eager: ``revoked`` with the full set when
-  the rebalance is noticed, then ``assigned`` with the full new set once all members have joined, maybe polls later.
-* Inside a listener the remote calls raise RuntimeError; ``seek``, ``position`` and ``commit_async`` work.
-* A partition that stays keeps its position and its pause; a new one starts at the committed offset, else by
-  ``auto_offset_reset``.
-* A member that was thrown out learns it by its heartbeat: the next poll says ``lost`` and joins afresh.
-* Its heartbeats are perfect as long as the process lives; ``freeze`` and ``crash`` stop them.
+* A new partition starts at the committed offset, else by ``auto_offset_reset``, else at the beginning; a position
+  outside the log raises, unless ``auto_offset_reset`` says where to jump. (The last word is ours, not kafka-python's.)
+* Inside a rebalance listener the remote calls raise RuntimeError; ``seek``, ``position`` and ``commit_async`` work.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from downspout.kafka.port import RebalanceListener, Record
-from downspout.testing.fake_group import Group
-
-if TYPE_CHECKING:
-    from downspout.testing.fake_kafka import FakeKafka
+from downspout.kafka.port import Record
+from downspout.testing.fake_member import FakeMember
 
 T = TypeVar("T")
 
 
-@dataclass
-class _Place:
-    """Where the consumer stands in one assigned partition."""
-
-    position: int | None = None
-    paused: bool = False
-    highwater: int | None = None
-
-
-class FakeConsumer:
+class FakeConsumer(FakeMember):
     """A consumer of a :class:`~downspout.testing.FakeKafka`; see ``downspout.kafka.port.ConsumerPort``.
 
     Client properties that matter here: ``session_timeout_ms``, ``max_poll_interval_ms``, ``isolation_level`` (default
     ``read_committed``), ``auto_offset_reset``.
     """
-
-    def __init__(
-        self, cluster: FakeKafka, group: str | None, instance_id: str | None, client: Mapping[str, Any]
-    ) -> None:
-        self._cluster = cluster
-        self._group: Group | None = cluster.group(group) if group is not None else None
-        self._instance = instance_id
-        self._session_s = client.get("session_timeout_ms", 45_000) / 1000
-        self._poll_interval_s = client.get("max_poll_interval_ms", 300_000) / 1000
-        self._committed_only = client.get("isolation_level", "read_committed") == "read_committed"
-        self._reset = client.get("auto_offset_reset")
-        self._places: dict[TopicPartition, _Place] = {}
-        self._wanted: Callable[[], frozenset[str]] | None = None
-        self._listener: RebalanceListener | None = None
-        self._in_listener = False
-        self._closed = False
-        self._member = ""
-        self._generation = -1
-        self._state = "unjoined"
-        self._rejoin_needed = True
-        self._prepared = False
-        self._asked = False
-        self._joined_topics: frozenset[str] | None = None
-
-    # --- what to read ---
-
-    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
-        """Join the group for these topics at the next poll."""
-        names = frozenset(topics)
-        self._subscribe(lambda: names, listener)
-
-    def subscribe_pattern(self, pattern: str, listener: RebalanceListener) -> None:
-        """Join the group for topics whose whole name matches."""
-        whole = re.compile(pattern)
-        self._subscribe(
-            lambda: frozenset(name for name in self._cluster.topic_names() if whole.fullmatch(name)), listener
-        )
-
-    def _subscribe(self, wanted: Callable[[], frozenset[str]], listener: RebalanceListener) -> None:
-        if self._group is None:
-            raise errors.IllegalStateError("a consumer without a group cannot subscribe")
-        if self._places and self._wanted is None:
-            raise errors.IllegalStateError("assign and subscribe exclude each other")
-        self._wanted, self._listener = wanted, listener
-
-    def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these without any group membership."""
-        if self._wanted is not None:
-            raise errors.IllegalStateError("assign and subscribe exclude each other")
-        self._take(partitions)
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        """Return what is assigned now."""
-        return frozenset(self._places)
-
-    def rejoin_pending(self) -> bool:
-        """Return whether the next poll may revoke partitions."""
-        if self._wanted is None or self._closed:
-            return False
-        self._heartbeat()
-        return self._rejoin_needed
 
     # --- reading ---
 
@@ -158,6 +78,20 @@ class FakeConsumer:
         if place.position is None:
             raise errors.KafkaTimeoutError(f"no position for {partition}")
         return place.position
+
+    def _find_positions(self) -> None:
+        """Give every partition without a position one: the group's commit, else by ``auto_offset_reset``."""
+        for partition, place in self._places.items():
+            log = self._cluster.find_log(partition)
+            if place.position is not None or log is None:
+                continue
+            committed = self._group.offsets.get(partition) if self._group is not None else None
+            if committed is not None:
+                place.position = committed.offset
+            elif self._reset == "none":
+                raise errors.NoOffsetForPartitionError({partition})
+            else:
+                place.position = log.readable_end(self._committed_only) if self._reset == "latest" else log.start
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on from ``offset``."""
@@ -259,178 +193,6 @@ class FakeConsumer:
         """Return Kafka's id of the topic; empty where unknown."""
         return self._remote("topic_id", lambda: self._cluster.topic_id(topic))
 
-    # --- ends, good and bad ---
-
-    def close(self, leave_group: bool = True) -> None:
-        """Stop without committing; the listener is told, as kafka-python does on close."""
-        if self._closed:
-            return
-        try:
-            if self._wanted is not None and self._places:
-                listener = self._listener_of()
-                self._tell(listener.on_partitions_lost if self._is_lost() else listener.on_partitions_revoked)
-        finally:
-            self._closed = True
-            self._places.clear()
-            self._stop(leave_group)
-
-    def _stop(self, leave_group: bool) -> None:
-        if self._group is None or self._member not in self._group.members:
-            return
-        now = self._cluster.clock.monotonic()
-        if leave_group and self._cluster.is_up:
-            self._group.leave(self._member, now)
-        else:
-            self._group.members[self._member].silent_since = now
-
-    def freeze(self) -> None:
-        """Stop the heartbeats, as a long garbage collection or a stopped process does; the next call goes on."""
-        if self._group is not None and self._member in self._group.members:
-            self._group.members[self._member].silent_since = self._cluster.clock.monotonic()
-
-    def crash(self) -> None:
-        """Die without a word, as ``kill -9`` does: nothing is told, the session runs out by itself."""
-        self._closed = True
-        self.freeze()
-
-    # --- membership ---
-
-    def _join(self) -> bool:
-        """Bring the membership up to date inside a poll; return whether reading may go on."""
-        group, now = self._need_group(), self._cluster.clock.monotonic()
-        self._heartbeat()
-        if self._member in group.members:
-            group.members[self._member].polled_at = now
-        if not self._rejoin_needed:
-            return True
-        if not self._prepared:
-            self._prepare_join()
-        if not self._asked or self._member not in group.members:
-            self._joined_topics = self._need_wanted()()
-            self._member = group.join(
-                self._member,
-                now,
-                instance=self._instance,
-                topics=self._joined_topics,
-                session_s=self._session_s,
-                rebalance_s=self._poll_interval_s,
-                owned=frozenset(self._places) if group.cooperative else frozenset(),
-            )
-            self._asked, self._state = True, "rebalancing"
-        if not group.ready(self._member):
-            return False
-        self._complete_join(group)
-        return True
-
-    def _prepare_join(self) -> None:
-        """Give up what must be given up before asking to join (``_on_join_prepare_async``)."""
-        listener, group = self._listener_of(), self._need_group()
-        topics = self._need_wanted()()
-        if self._is_lost() and self._places:
-            try:
-                self._tell(listener.on_partitions_lost)
-            finally:
-                self._places.clear()
-        elif not group.cooperative:
-            self._tell(listener.on_partitions_revoked)
-        elif gone := {tp for tp in self._places if tp.topic not in topics}:
-            self._tell(listener.on_partitions_revoked, gone)
-            self._take(set(self._places) - gone)
-        self._prepared = True
-
-    def _complete_join(self, group: Group) -> None:
-        """Take the new assignment over (``_on_join_complete_async``)."""
-        self._generation, self._state = group.generation, "stable"
-        self._rejoin_needed = self._prepared = self._asked = False
-        self._thaw()
-        before, after = set(self._places), set(group.assignment[self._member])
-        self._take(after)
-        listener = self._listener_of()
-        if not group.cooperative:
-            self._tell(listener.on_partitions_assigned)
-            return
-        if before - after:
-            self._rejoin_needed = True
-            self._tell(listener.on_partitions_revoked, before - after)
-        if after - before:
-            self._tell(listener.on_partitions_assigned, after - before)
-
-    def _heartbeat(self) -> None:
-        """Learn from the coordinator, as the background heartbeats do, whether we must join again."""
-        self._cluster.tick()
-        if self._state != "stable" or self._group is None or not self._cluster.is_up:
-            return
-        if self._instance is not None and self._polled_too_late(self._group):
-            self._forget_membership()
-            return
-        self._thaw()
-        try:
-            self._group.check(self._member, self._generation, self._instance)
-        except errors.FencedInstanceIdError:
-            return  # kafka-python stops its heartbeats and reads on; only a commit tells
-        except errors.IllegalGenerationError:
-            self._forget_membership(keep_id=True)
-        except errors.UnknownMemberIdError:
-            self._forget_membership()
-        changed = self._joined_topics is not None and self._joined_topics != self._need_wanted()()
-        if changed or self._group.preparing:
-            self._rejoin_needed = True
-
-    def _polled_too_late(self, group: Group) -> bool:
-        member = group.members.get(self._member)
-        return member is not None and self._cluster.clock.monotonic() - member.polled_at > self._poll_interval_s
-
-    def _thaw(self) -> None:
-        if self._group is not None and self._state == "stable" and self._member in self._group.members:
-            self._group.members[self._member].silent_since = None
-
-    def _forget_membership(self, *, keep_id: bool = False) -> None:
-        self._member = self._member if keep_id else ""
-        self._generation, self._state, self._rejoin_needed = -1, "unjoined", True
-        self._prepared = self._asked = False
-
-    def _is_lost(self) -> bool:
-        return self._generation == -1 or not self._member
-
-    # --- small helpers ---
-
-    def _take(self, partitions: Collection[TopicPartition]) -> None:
-        """Make these the assignment; those that stay keep their place."""
-        kept = {tp: place for tp, place in self._places.items() if tp in partitions}
-        self._places = kept | {tp: _Place() for tp in sorted(partitions) if tp not in kept}
-
-    def _find_positions(self) -> None:
-        """Give every partition without a position one: the group's commit, else by ``auto_offset_reset``."""
-        for partition, place in self._places.items():
-            log = self._cluster.find_log(partition)
-            if place.position is not None or log is None:
-                continue
-            committed = self._group.offsets.get(partition) if self._group is not None else None
-            if committed is not None:
-                place.position = committed.offset
-            elif self._reset == "none":
-                raise errors.NoOffsetForPartitionError({partition})
-            else:
-                place.position = log.readable_end(self._committed_only) if self._reset == "latest" else log.start
-
-    def _tell(
-        self,
-        callback: Callable[[Collection[TopicPartition]], None],
-        partitions: Collection[TopicPartition] | None = None,
-    ) -> None:
-        with self._listening():
-            callback(set(self._places) if partitions is None else set(partitions))
-
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        self._in_listener = True
-        try:
-            yield
-        except Exception as error:
-            raise errors.KafkaError("User rebalance callback throws an error") from error
-        finally:
-            self._in_listener = False
-
     def _remote(self, operation: str, action: Callable[[], T]) -> T:
         """Run a call that a real client sends to the broker, with the faults that are due."""
         if self._closed:
@@ -444,20 +206,17 @@ class FakeConsumer:
                 f"{operation} cannot be called from a rebalance listener: it would wait for its own thread"
             )
 
-    def _place(self, partition: TopicPartition) -> _Place:
-        if partition not in self._places:
-            raise errors.IllegalStateError(f"Partition is not assigned: {partition}")
-        return self._places[partition]
+    # --- the end ---
 
-    def _need_group(self) -> Group:
-        if self._group is None:
-            raise errors.IllegalStateError("Requires group_id")
-        return self._group
-
-    def _need_wanted(self) -> Callable[[], frozenset[str]]:
-        assert self._wanted is not None
-        return self._wanted
-
-    def _listener_of(self) -> RebalanceListener:
-        assert self._listener is not None
-        return self._listener
+    def close(self, leave_group: bool = True) -> None:
+        """Stop without committing; the listener is told, as kafka-python does on close."""
+        if self._closed:
+            return
+        try:
+            if self._wanted is not None and self._places:
+                listener = self._listener_of()
+                self._tell(listener.on_partitions_lost if self._is_lost() else listener.on_partitions_revoked)
+        finally:
+            self._closed = True
+            self._places.clear()
+            self._stop(leave_group)
