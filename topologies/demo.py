@@ -35,6 +35,7 @@ from downspout.kafka.embedded import EmbeddedKafka, default_directory
 from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition, cluster_for
 from downspout.local.engine import Engine
 from downspout.local.runner import run as run_topology
+from downspout.parquet.audit import audit
 from topologies import demo_state, flights_data
 from topologies.demo_audit import Finding, check_coverage, check_tables, check_values, read_rows
 from topologies.demo_screen import Report, Screen
@@ -89,6 +90,7 @@ class Demo:
             self.topology(cluster, bootstrap, len(frame))
             tables = self.report(len(frame))
             right = self.audit(cluster, frame, flights, tables)
+        self.screen.end_step()
         self.goodbye(right, SYSTEM_CLOCK.monotonic() - start)
         return 0 if right else 1
 
@@ -229,6 +231,9 @@ class Demo:
         yield coverage
         if coverage.right:
             yield check_values(rows, frame, flights)
+        for name in demo_state.SINKS:
+            report = audit(self.options.output / name, cluster=cluster)
+            yield Finding(report.exit_code == 0, f"downspout audit {self.options.output / name}: {report.verdict}")
         yield from check_tables(tables, frame)
 
     def goodbye(self, right: bool, seconds: float) -> None:
@@ -246,9 +251,12 @@ class Demo:
         say(f"{output}/charts         {', '.join(CHARTS)}")
         say("")
         say(self.broker_left)
-        say("Next: downspout kafka start; downspout run topologies/word_count.py --until end")
-        say("      downspout audit output/flights           the same question, asked of any topology")
-        say("      read topologies/flight_delays.py and its twin topologies/flight_delays_spark.py")
+        say("")
+        say("To try next, after `source .venv/bin/activate`:")
+        say(f"  downspout kafka start; downspout audit {output}/flights      the audit that fits any topology")
+        say("  downspout kafka produce lines README.md                   text for the other example, then:")
+        say("  downspout run topologies/word_count.py --until end; python -m topologies.word_count_spark")
+        say("To read: topologies/flight_delays.py, and its twin topologies/flight_delays_spark.py")
 
 
 _PROGRAMS = tuple(Path(__file__).with_name(name) for name in ("flight_delays_spark.py", "flights_charts.py", "demo.py"))

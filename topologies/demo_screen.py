@@ -52,10 +52,19 @@ class Screen:
     def __init__(self, console: Console | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
         self._clock = clock
+        self._step_began: float | None = None
 
     def step(self, number: int, title: str) -> None:
-        """Print the heading of a step."""
+        """Print the heading of a step, after the time that the one before took."""
+        self.end_step()
+        self._step_began = self._clock.monotonic()
         self.console.print(f"\n[bold]{number}  {title}[/bold]")
+
+    def end_step(self) -> None:
+        """Print how long the step took."""
+        if self._step_began is not None:
+            self.say(f"[dim]{self._clock.monotonic() - self._step_began:.1f} s[/dim]")
+            self._step_began = None
 
     def say(self, text: str) -> None:
         """Print a result, indented below the heading."""
