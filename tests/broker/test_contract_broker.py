@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("tests.kafka.contract")
+for _module in ("contract", "contract_reading", "contract_groups", "stage"):
+    pytest.register_assert_rewrite(f"tests.kafka.{_module}")
 
 from kafka import KafkaProducer  # noqa: E402
 from kafka.admin import KafkaAdminClient  # noqa: E402

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-pytest.register_assert_rewrite("tests.kafka.contract")
+for _module in ("contract", "contract_reading", "contract_groups", "stage"):
+    pytest.register_assert_rewrite(f"tests.kafka.{_module}")
 
 from downspout.kafka.port import TopicPartition  # noqa: E402
 from downspout.testing import FakeKafka  # noqa: E402

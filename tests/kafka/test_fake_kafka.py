@@ -11,7 +11,7 @@ from downspout.kafka import port
 from downspout.kafka.port import OffsetAndMetadata, TopicPartition
 from downspout.testing import FakeKafka, VirtualClock
 from downspout.testing.fake_consumer import FakeConsumer
-from tests.kafka.contract import Facts
+from tests.kafka.stage import Facts
 
 TP = TopicPartition("t", 0)
 

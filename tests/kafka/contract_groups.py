@@ -1,0 +1,289 @@
+"""The contract of the consumer port: commits, membership and rebalances (eager protocol)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from kafka import errors
+
+from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, Record, TopicPartition
+from tests.kafka.stage import POLL_MS, POLLS_MAX, Facts, Staged, fill, poll_until, read, unique
+
+
+class CommitContract(Staged):
+    """Commits and who may make them."""
+
+    def test_commits_come_back_with_their_metadata(self) -> None:
+        """A commit is read back with its metadata by any consumer of the group, and is None elsewhere."""
+        tp, group = self.topic(5, partitions=2), unique("g")
+        other = TopicPartition(tp.topic, 1)
+        self.reader(tp, group=group).commit({tp: OffsetAndMetadata(3, '{"é": 1}', -1)})
+        found = self.reader(tp, group=group).committed([tp, other])
+        assert (found[tp].offset, found[tp].metadata) == (3, '{"é": 1}')
+        assert found[other] is None
+        assert self.reader(tp, group=unique("g")).committed([tp]) == {tp: None}
+
+    def test_metadata_over_the_limit_is_refused(self) -> None:
+        """4,096 characters of metadata are stored and 4,097 raise."""
+        tp, group = self.topic(5), unique("g")
+        consumer = self.reader(tp, group=group)
+        consumer.commit({tp: OffsetAndMetadata(1, "é" * 4096, -1)})
+        with pytest.raises(errors.OffsetMetadataTooLargeError):
+            consumer.commit({tp: OffsetAndMetadata(2, "x" * 4097, -1)})
+        assert consumer.committed([tp])[tp].offset == 1
+
+    def test_one_partition_with_too_much_metadata_does_not_hold_the_others(self) -> None:
+        """In one commit the partitions whose metadata fits are stored though another's does not."""
+        tp, group = self.topic(5, partitions=2), unique("g")
+        other = TopicPartition(tp.topic, 1)
+        consumer = self.reader(tp, group=group)
+        with pytest.raises(errors.OffsetMetadataTooLargeError):
+            consumer.commit({tp: OffsetAndMetadata(2, "x" * 5000, -1), other: OffsetAndMetadata(0, "fits", -1)})
+        found = consumer.committed([tp, other])
+        assert found[tp] is None
+        assert found[other].metadata == "fits"
+
+    def test_an_asynchronous_commit_arrives(self) -> None:
+        """A commit that is sent and not waited for is there after a while."""
+        tp, group = self.topic(5), unique("g")
+        consumer, _ = self.member(tp.topic, group)
+        read(consumer, 5)
+        consumer.commit_async({tp: OffsetAndMetadata(4, "later", -1)})
+        poll_until(consumer, lambda _: consumer.committed([tp])[tp] is not None)
+        assert consumer.committed([tp])[tp].offset == 4
+
+    def test_a_new_assignment_starts_at_the_commit(self) -> None:
+        """A partition that is assigned anew is read from the group's commit."""
+        tp, group = self.topic(5), unique("g")
+        self.reader(tp, group=group).commit({tp: OffsetAndMetadata(3, "", -1)})
+        consumer, _ = self.member(tp.topic, group)
+        assert [record.offset for record in read(consumer, 2)] == [3, 4]
+
+    def test_an_outsider_cannot_commit_into_a_living_group(self) -> None:
+        """A consumer that reads by assign may commit while the group has no members, and is refused while it has."""
+        tp, group = self.topic(5), unique("g")
+        outsider = self.reader(tp, group=group)
+        outsider.commit({tp: OffsetAndMetadata(1, "", -1)})
+        member, _ = self.member(tp.topic, group)
+        read(member, 4)
+        with pytest.raises((errors.CommitFailedError, errors.UnknownMemberIdError)):
+            outsider.commit({tp: OffsetAndMetadata(2, "", -1)})
+        assert member.committed([tp])[tp].offset == 1
+
+    def test_a_member_may_commit_what_it_does_not_own(self) -> None:
+        """The broker accepts a member's commit for another's partition, even back: nobody but the spout prevents it."""
+        tp, group = self.topic(5, partitions=2), unique("g")
+        first, _ = self.member(tp.topic, group)
+        second, _ = self.member(tp.topic, group)
+        poll_until([first, second], lambda _: bool(first.assignment()) and bool(second.assignment()))
+        poll_until([first, second], lambda _: not first.rejoin_pending() and not second.rejoin_pending())
+        (mine,) = first.assignment()
+        first.commit({mine: OffsetAndMetadata(3, "", -1)})
+        second.commit({mine: OffsetAndMetadata(1, "", -1)})
+        assert first.committed([mine])[mine].offset == 1
+
+    def test_a_member_that_was_thrown_out_cannot_commit(self) -> None:
+        """A member that did not poll in time cannot commit; its next polls say lost and join again."""
+        tp, group = self.topic(5), unique("g")
+        consumer, facts = self.member(tp.topic, group, max_poll_interval_ms=1500)
+        read(consumer, 5)
+        consumer.commit({tp: OffsetAndMetadata(2, "", -1)})
+        self.stage.wait(4)
+        with pytest.raises(errors.CommitFailedError):
+            consumer.commit({tp: OffsetAndMetadata(4, "", -1)})
+        assert consumer.rejoin_pending()
+        poll_until(consumer, lambda _: len(facts.real()) == 3)
+        assert facts.real() == [("assigned", {0}), ("lost", {0}), ("assigned", {0})]
+        assert consumer.committed([tp])[tp].offset == 2
+        assert consumer.position(tp) >= 2
+
+
+class GroupContract(Staged):
+    """Membership and rebalances (eager protocol)."""
+
+    def _pair(self, partitions: int = 4) -> tuple[Any, ...]:
+        tp, group = self.topic(3, partitions=partitions), unique("g")
+        first, told_first = self.member(tp.topic, group)
+        poll_until(first, lambda _: len(first.assignment()) == partitions)
+        second, told_second = self.member(tp.topic, group)
+        return tp, group, first, told_first, second, told_second
+
+    def _settle(self, *members: ConsumerPort, partitions: int) -> None:
+        def settled(_: list[Record]) -> bool:
+            shares = [member.assignment() for member in members]
+            return (
+                all(shares)
+                and sum(map(len, shares)) == partitions == len(frozenset().union(*shares))
+                and not any(member.rejoin_pending() for member in members)
+            )
+
+        poll_until(list(members), settled)
+
+    def test_the_first_member_gets_everything(self) -> None:
+        """A lone member is assigned all partitions in its first polls, told once."""
+        tp, group = self.topic(3, partitions=3), unique("g")
+        consumer, facts = self.member(tp.topic, group)
+        assert consumer.assignment() == frozenset()
+        poll_until(consumer, lambda _: len(consumer.assignment()) == 3)
+        assert facts.real() == [("assigned", {0, 1, 2})]
+        assert not consumer.rejoin_pending()
+
+    def test_a_second_member_takes_its_share(self) -> None:
+        """A rebalance revokes the full set first and assigns full sets then, which are disjoint and complete."""
+        _, _, first, told_first, second, told_second = self._pair()
+        self._settle(first, second, partitions=4)
+        kinds = [kind for kind, _ in told_first.real()]
+        assert kinds[:3] == ["assigned", "revoked", "assigned"]
+        assert told_first.real()[1] == ("revoked", {0, 1, 2, 3})
+        shares = [{tp.partition for tp in member.assignment()} for member in (first, second)]
+        assert [told_first.real()[-1], told_second.real()[-1]] == [("assigned", share) for share in shares]
+        assert sorted(map(len, shares)) == [2, 2]
+
+    def test_a_planned_hand_over_is_announced_before_it_happens(self) -> None:
+        """While a rejoin is pending nothing is revoked yet, the assignment stands, and a commit is accepted."""
+        tp, _, first, told, second, _ = self._pair()
+        for _ in range(POLLS_MAX):
+            second.poll(POLL_MS, 10)
+            if first.rejoin_pending():
+                break
+        assert first.rejoin_pending()
+        assert told.real() == [("assigned", {0, 1, 2, 3})]
+        assert len(first.assignment()) == 4
+        first.commit({tp: OffsetAndMetadata(2, "handed over", -1)})
+        self._settle(first, second, partitions=4)
+        assert ("revoked", {0, 1, 2, 3}) in told.real()
+        assert first.committed([tp])[tp].metadata == "handed over"
+
+    def test_a_partition_that_stays_keeps_its_position_and_its_pause(self) -> None:
+        """Over a rebalance a partition that comes back reads on where it was, and stays paused if it was."""
+        tp, _, first, _, second, _ = self._pair(partitions=2)
+        fill(self.stage, tp.topic, 3, partition=1)
+        for number in (0, 1):
+            first.seek(TopicPartition(tp.topic, number), 1)
+        first.pause([TopicPartition(tp.topic, 0), TopicPartition(tp.topic, 1)])
+        self._settle(first, second, partitions=2)
+        (kept,) = first.assignment()
+        assert first.position(kept) == 1
+        assert first.paused() == {kept}
+
+    def test_a_dynamic_member_that_leaves_hands_over_at_once(self) -> None:
+        """After a close the other member gets everything, without waiting for a session to end."""
+        _, _, first, _, second, told = self._pair()
+        self._settle(first, second, partitions=4)
+        first.close()
+        poll_until(second, lambda _: len(second.assignment()) == 4)
+        assert [kind for kind, _ in told.real()][-2:] == ["revoked", "assigned"]
+
+    def test_closing_tells_the_listener(self) -> None:
+        """Closing a member tells its listener that everything is revoked."""
+        tp, group = self.topic(3, partitions=2), unique("g")
+        consumer, facts = self.member(tp.topic, group)
+        poll_until(consumer, lambda _: len(consumer.assignment()) == 2)
+        consumer.close()
+        assert facts.real() == [("assigned", {0, 1}), ("revoked", {0, 1})]
+
+    def test_a_static_member_restarts_without_a_rebalance(self) -> None:
+        """A static member that closes without leaving gets the same partitions back, and the other hears nothing."""
+        tp, group = self.topic(3, partitions=4), unique("g")
+        first, _ = self.member(tp.topic, group, instance="one")
+        second, told = self.member(tp.topic, group, instance="two")
+        self._settle(first, second, partitions=4)
+        share, before = first.assignment(), list(told.told)
+        first.close(leave_group=False)
+        again, told_again = self.member(tp.topic, group, instance="one")
+        poll_until([again, second], lambda _: bool(again.assignment()))
+        for _ in range(5):
+            again.poll(POLL_MS, 10)
+            second.poll(POLL_MS, 10)
+        assert again.assignment() == share
+        assert told_again.real() == [("assigned", {tp.partition for tp in share})]
+        assert told.told == before
+        assert not second.rejoin_pending()
+
+    def test_a_static_member_that_leaves_hands_over_at_once(self) -> None:
+        """A static member that closes and leaves is out before its session ends."""
+        tp, group = self.topic(3, partitions=4), unique("g")
+        client = {"session_timeout_ms": 30000}
+        first, _ = self.member(tp.topic, group, instance="one", **client)
+        second, _ = self.member(tp.topic, group, instance="two", **client)
+        self._settle(first, second, partitions=4)
+        first.close(leave_group=True)
+        for _ in range(100):
+            second.poll(POLL_MS, 10)
+            if len(second.assignment()) == 4:
+                break
+        assert len(second.assignment()) == 4
+
+    def test_a_static_member_whose_place_is_taken_is_fenced(self) -> None:
+        """When a second process comes under the same instance id, the first one's commit raises."""
+        tp, group = self.topic(3), unique("g")
+        first, _ = self.member(tp.topic, group, instance="one")
+        read(first, 3)
+        second, _ = self.member(tp.topic, group, instance="one")
+        poll_until(second, lambda _: bool(second.assignment()))
+        with pytest.raises(errors.FencedInstanceIdError):
+            first.commit({tp: OffsetAndMetadata(3, "", -1)})
+        assert second.committed([tp]) == {tp: None}
+
+    def test_a_pattern_picks_up_a_topic_that_appears_later(self) -> None:
+        """A pattern must match the whole name, and a new topic that matches is assigned without a call."""
+        stem, group = unique("logs"), unique("g")
+        self.stage.create(f"{stem}-a", 1)
+        self.stage.create(f"{stem}-a-not", 1)
+        consumer = self.consumer(group)
+        consumer.subscribe_pattern(f"{stem}-[a-z]", Facts())
+        poll_until(consumer, lambda _: bool(consumer.assignment()))
+        assert {tp.topic for tp in consumer.assignment()} == {f"{stem}-a"}
+        self.stage.create(f"{stem}-b", 1)
+        poll_until(consumer, lambda _: len(consumer.assignment()) == 2)
+        assert {tp.topic for tp in consumer.assignment()} == {f"{stem}-a", f"{stem}-b"}
+
+    def test_a_missing_topic_is_picked_up_when_it_appears(self) -> None:
+        """A subscribed topic that does not exist is no error, and is read once it exists."""
+        topic, group = unique(), unique("g")
+        consumer, _ = self.member(topic, group)
+        assert not consumer.poll(POLL_MS, 10)
+        self.stage.create(topic, 2)
+        fill(self.stage, topic, 3)
+        assert [record.offset for record in read(consumer, 3)] == [0, 1, 2]
+
+    def test_new_partitions_are_picked_up(self) -> None:
+        """Partitions that are added to a subscribed topic are assigned, and the others keep their position."""
+        tp, group = self.topic(3), unique("g")
+        consumer, _ = self.member(tp.topic, group)
+        read(consumer, 3)
+        self.stage.add_partitions(tp.topic, 3)
+        poll_until(consumer, lambda _: len(consumer.assignment()) == 3)
+        assert consumer.position(tp) == 3
+
+    def test_remote_calls_raise_in_a_listener(self) -> None:
+        """Inside a rebalance callback commit and committed raise, while seek and pause work."""
+        tp, group = self.topic(5), unique("g")
+        consumer = self.consumer(group)
+        raised: list[str] = []
+
+        class Acts(Facts):
+            def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+                super().on_partitions_assigned(partitions)
+                for call in (
+                    lambda: consumer.commit({tp: OffsetAndMetadata(1, "", -1)}),
+                    lambda: consumer.committed([tp]),
+                ):
+                    try:
+                        call()
+                        raised.append("nothing")
+                    except RuntimeError:
+                        raised.append("RuntimeError")
+                for partition in partitions:
+                    consumer.seek(partition, 2)
+                    consumer.pause([partition])
+
+        consumer.subscribe([tp.topic], Acts())
+        poll_until(consumer, lambda _: bool(consumer.assignment()))
+        assert set(raised) == {"RuntimeError"}
+        assert consumer.paused() == {tp}
+        assert consumer.position(tp) == 2
+        consumer.resume([tp])
+        assert [record.offset for record in read(consumer, 3)] == [2, 3, 4]

@@ -1,0 +1,138 @@
+"""What the contract of the consumer port needs: a cluster, what is done behind its back, and patience.
+
+A test never waits by itself: it polls, and on the fake a poll takes virtual time.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
+
+import pytest
+
+from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
+
+CLIENT = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200, "metadata_max_age_ms": 300}
+POLLS_MAX = 300
+POLL_MS = 100
+
+
+class Stage(Protocol):
+    """A cluster, and what a test does to it behind the port's back."""
+
+    cluster: Cluster
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Create a topic and wait until it is there."""
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic and wait until it is gone."""
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Let a topic have more partitions."""
+
+    def delete_records(self, partition: TopicPartition, before: int) -> None:
+        """Move the start of a log."""
+
+    def transaction(self, partition: TopicPartition, values: Sequence[bytes]) -> Any:
+        """Begin a transaction, write these, and return what has ``commit()`` and ``abort()``."""
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+
+
+class Facts:
+    """A rebalance listener that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, frozenset[int]]] = []
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Write it down."""
+        self.told.append(("assigned", frozenset(tp.partition for tp in partitions)))
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Write it down."""
+        self.told.append(("revoked", frozenset(tp.partition for tp in partitions)))
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Write it down."""
+        self.told.append(("lost", frozenset(tp.partition for tp in partitions)))
+
+    def real(self) -> list[tuple[str, set[int]]]:
+        """What was told, without empty sets: an eager join may send those at any time."""
+        return [(kind, set(numbers)) for kind, numbers in self.told if numbers]
+
+
+def unique(prefix: str = "t") -> str:
+    """Return a name that no other test uses."""
+    return f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+def fill(stage: Stage, topic: str, count: int, partition: int = 0) -> TopicPartition:
+    """Write records 0, 1, 2 … with timestamps 1000, 1001, 1002 … and return where."""
+    producer = stage.cluster.producer()
+    for number in range(count):
+        producer.send(topic, key=None, value=b"%d" % number, partition=partition, timestamp_ms=1000 + number)
+    producer.flush()
+    producer.close()
+    return TopicPartition(topic, partition)
+
+
+def poll_until(
+    consumers: ConsumerPort | Sequence[ConsumerPort], done: Callable[[list[Record]], bool], limit: int = 1000
+) -> list[Record]:
+    """Poll in turns until ``done`` says so of all records so far, and return these."""
+    everyone = [consumers] if not isinstance(consumers, list | tuple) else list(consumers)
+    found: list[Record] = []
+    for _ in range(POLLS_MAX):
+        if done(found):
+            return found
+        for consumer in everyone:
+            for records in consumer.poll(POLL_MS, limit).values():
+                found.extend(records)
+    raise AssertionError(f"not done after {POLLS_MAX} polls: {found}")
+
+
+def read(consumer: ConsumerPort, count: int, limit: int = 1000) -> list[Record]:
+    """Poll until there are ``count`` records, and return all that came."""
+    return poll_until(consumer, lambda found: len(found) >= count, limit)
+
+
+class Staged:
+    """Makes consumers and closes them at the end, whatever happens."""
+
+    @pytest.fixture(autouse=True)
+    def _consumers(self, stage: Stage) -> Any:
+        self.stage = stage
+        self._open: list[ConsumerPort] = []
+        yield
+        for consumer in self._open:
+            consumer.close()
+
+    def consumer(self, group: str | None, instance: str | None = None, **client: Any) -> ConsumerPort:
+        """Return a consumer that is closed at the end of the test."""
+        made = self.stage.cluster.consumer(group=group, instance_id=instance, client=CLIENT | client)
+        self._open.append(made)
+        return made
+
+    def member(self, topic: str, group: str, instance: str | None = None, **client: Any) -> tuple[ConsumerPort, Facts]:
+        """Return a consumer that has subscribed to the topic, and what it is told."""
+        consumer, facts = self.consumer(group, instance, **client), Facts()
+        consumer.subscribe([topic], facts)
+        return consumer, facts
+
+    def reader(self, partition: TopicPartition, at: int | None = 0, group: str | None = None) -> ConsumerPort:
+        """Return a consumer that reads one partition by assign."""
+        consumer = self.consumer(group)
+        consumer.assign([partition])
+        if at is not None:
+            consumer.seek(partition, at)
+        return consumer
+
+    def topic(self, records: int = 0, partitions: int = 1) -> TopicPartition:
+        """Create a topic, fill its first partition and return that."""
+        name = unique()
+        self.stage.create(name, partitions)
+        return fill(self.stage, name, records)
