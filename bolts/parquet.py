@@ -16,9 +16,7 @@ from downspout.parquet.sink_bolt import SinkBolt
 
 
 def with_origins(table: pa.Table, identities: Identities) -> pa.Table:
-    """Return the rows with their origin columns behind; rows without origins as they are."""
-    if not identities.has_origins:
-        return table
+    """Return the rows with their origin columns behind; null in rows without an origin."""
     for field, column in zip(ORIGIN_SCHEMA, identities.columns(), strict=True):
         table = table.append_column(field, column)
     return table
@@ -34,5 +32,5 @@ class ParquetBolt(SinkBolt):
 
     def builder(self, table: pa.Table, identities: Identities) -> Callable[[Mask], pa.Table]:
         """Return the function that filters the rows; nearly always all of them are wanted."""
-        rows = with_origins(table, identities)
+        rows = with_origins(table, identities) if self.has_origins else table
         return lambda mask: rows if mask.all() else rows.filter(pa.array(mask))

@@ -1,96 +1,183 @@
 """The identities of the rows of one flush, as arrays.
 
 Each row is one number for its stream (topic, topic id, partition, path) and its offset; so asking the log for 100,000
-rows costs a few array operations per stream.
+rows costs a few array operations per stream. A row that tells no origin has no stream: it is always written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from downspout.parquet.coverage import Coverage, Offsets, Stream
+from downspout.ledger.origin import Origin
+from downspout.parquet.coverage import OFFSET_MAX, Coverage, Offsets, Stream
 from downspout.parquet.schema import ORIGIN_SCHEMA
 
-__all__ = ["Identities", "Mask"]
+__all__ = ["Identities", "IdentityBuilder", "Mask"]
 
 Mask = NDArray[np.bool_]
+NO_STREAM = -1
+PARTITION_MAX = 2**31 - 1
 
 
 class Identities:
-    """Of rows with origins, or (``origins=None``) of ``count`` rows without: these are always written.
+    """Of the rows of a flush, in their order.
 
     >>> rows = Identities.of([("orders", "", 0, 5, ""), ("orders", "", 0, 6, ""), ("orders", "", 0, 5, "")])
     >>> rows.not_in(Coverage()).tolist()   # the third is the first again
     [True, True, False]
     """
 
-    def __init__(self, count: int, streams: Sequence[Stream], numbers: Offsets, offsets: Offsets) -> None:
-        self._count = count
+    def __init__(self, streams: Sequence[Stream], numbers: Offsets, offsets: Offsets) -> None:
         self._streams = streams
         self._numbers = numbers
         self._offsets = offsets
+        # By stream, then offset; sorting is stable, so of a row that came twice the first one stays the first.
+        self._order = np.lexsort((offsets, numbers))
 
     @classmethod
     def of(cls, origins: Sequence[Sequence[Any]]) -> Identities:
         """Return the identities that a list of origins tells.
 
         Raises:
-            ValueError, TypeError: one is no origin.
+            ValueError: one is no origin.
         """
-        known: dict[Stream, int] = {}
-        numbers = np.empty(len(origins), dtype=np.int64)
-        offsets = np.empty(len(origins), dtype=np.int64)
-        for row, (topic, topic_id, partition, offset, path) in enumerate(origins):
-            key = Stream(topic, topic_id, partition, path)
-            numbers[row] = known.setdefault(key, len(known))
-            offsets[row] = offset
-        return cls(len(origins), list(known), numbers, offsets)
+        builder = IdentityBuilder()
+        numbers, offsets, bad = builder.encode(origins)
+        for reason in bad.values():
+            raise ValueError(reason)
+        builder.add(numbers, offsets)
+        return builder.build()
 
     @classmethod
     def none(cls, count: int) -> Identities:
         """Return the identities of rows that have none."""
-        nothing = np.empty(0, dtype=np.int64)
-        return cls(count, [], nothing, nothing)
+        return cls([], np.full(count, NO_STREAM, dtype=np.int64), np.zeros(count, dtype=np.int64))
 
     @property
     def has_origins(self) -> bool:
-        """Return whether the rows have origins."""
+        """Return whether any row has an origin."""
         return bool(self._streams)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._numbers)
+
+    def _by_stream(self) -> Iterator[tuple[Stream, NDArray[np.int64], Offsets]]:
+        """Yield each stream with its rows and their offsets, both in the order of offsets."""
+        numbers = self._numbers[self._order]
+        bounds = np.searchsorted(numbers, np.arange(len(self._streams) + 1))
+        for stream, start, end in zip(self._streams, bounds[:-1], bounds[1:], strict=True):
+            rows = self._order[start:end]
+            yield stream, rows, self._offsets[rows]
 
     def not_in(self, coverage: Coverage) -> Mask:
         """Return which rows are to be written: not covered, and not the same row again."""
-        wanted = np.ones(self._count, dtype=bool)
-        for number, stream in enumerate(self._streams):
-            rows = np.flatnonzero(self._numbers == number)
-            offsets = self._offsets[rows]
-            _, first = np.unique(offsets, return_index=True)
-            repeated = np.ones(len(rows), dtype=bool)
-            repeated[first] = False
-            wanted[rows[repeated | coverage.contains(stream, offsets)]] = False
+        wanted = np.ones(len(self), dtype=bool)
+        for stream, rows, offsets in self._by_stream():
+            unwanted = coverage.contains(stream, offsets)
+            unwanted[1:] |= offsets[1:] == offsets[:-1]
+            wanted[rows[unwanted]] = False
         return wanted
 
     def coverage(self, mask: Mask) -> Coverage:
         """Return the rows that a mask leaves as a set."""
         covered = Coverage()
-        for number, stream in enumerate(self._streams):
-            covered.add(stream, self._offsets[(self._numbers == number) & mask])
+        for stream, rows, offsets in self._by_stream():
+            covered.add(stream, offsets[mask[rows]])
         return covered
 
-    def columns(self) -> list[pa.Array[Any]]:
-        """Return the origin columns of all rows, in the order of ``ORIGIN_SCHEMA``."""
-        numbers = pa.array(self._numbers, pa.int64())
-        arrays: list[pa.Array[Any]] = []
+    def columns(self) -> list[Any]:
+        """Return the origin columns of all rows, in the order of ``ORIGIN_SCHEMA``; null where there is no origin."""
+        known = self._numbers != NO_STREAM
+        numbers: Any = pa.array(self._numbers, pa.int32(), mask=~known)
+        arrays: list[Any] = []
         for name, kind in zip(ORIGIN_SCHEMA.names, ORIGIN_SCHEMA.types, strict=True):
             if name == "_offset":
-                arrays.append(pa.array(self._offsets, kind))
-            else:
-                arrays.append(pa.array([getattr(s, name[1:]) for s in self._streams], kind).take(numbers))
+                arrays.append(pa.array(self._offsets, kind, mask=~known))
+                continue
+            each: Any = pa.array([getattr(stream, name[1:]) for stream in self._streams], kind)
+            arrays.append(each.take(numbers))
         return arrays
+
+
+class IdentityBuilder:
+    """Takes the origins of a flush in pieces, as they come."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._numbers: list[Offsets] = []
+        self._offsets: list[Offsets] = []
+
+    def encode(self, origins: Sequence[Any]) -> tuple[Offsets, Offsets, dict[int, str]]:
+        """Return each row's stream number and offset, and the rows whose origin is none, with the reason.
+
+        The good case is a few passes in C over whole columns; only where something is wrong is each row looked at.
+        """
+        try:
+            topics, topic_ids, partitions, offsets, paths = zip(*origins, strict=True)
+            keys = list(zip(topics, topic_ids, partitions, paths, strict=True))
+            for key in set(keys) - self._known.keys():
+                self._register(key)
+            numbers = np.fromiter(map(self._known.__getitem__, keys), dtype=np.int64, count=len(keys))
+            found: Any = pa.array(offsets)
+            if not pa.types.is_integer(found.type):
+                raise TypeError("offsets are whole numbers")
+            ready = found.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+            if len(ready) and not 0 <= int(ready.min()) <= int(ready.max()) < OFFSET_MAX:
+                raise ValueError("an offset out of range")
+            return numbers, ready, {}
+        except (TypeError, ValueError, OverflowError):
+            return self._one_by_one(origins)
+
+    def _one_by_one(self, origins: Sequence[Any]) -> tuple[Offsets, Offsets, dict[int, str]]:
+        numbers = np.full(len(origins), NO_STREAM, dtype=np.int64)
+        offsets = np.zeros(len(origins), dtype=np.int64)
+        bad: dict[int, str] = {}
+        for row, value in enumerate(origins):
+            try:
+                origin = Origin.of(value)
+                if type(origin.offset) is not int or not 0 <= origin.offset < OFFSET_MAX:
+                    raise ValueError(f"{origin.offset!r} is no offset")
+                key = (origin.topic, origin.topic_id, origin.partition, origin.path)
+                numbers[row] = self._register(key)
+                offsets[row] = origin.offset
+            except (TypeError, ValueError, OverflowError) as error:
+                numbers[row] = NO_STREAM
+                bad[row] = str(error)
+        return numbers, offsets, bad
+
+    def _register(self, key: tuple[Any, ...]) -> int:
+        """Return a stream's number; a new one is looked at once, so that it can be written to log and files.
+
+        Raises:
+            ValueError, TypeError: it makes no sense.
+        """
+        if (number := self._known.get(key)) is not None:
+            return number
+        topic, topic_id, partition, path = key
+        if not all(isinstance(text, str) for text in (topic, topic_id, path)):
+            raise TypeError(f"topic, topic id and path of an origin are texts, not {topic!r}, {topic_id!r}, {path!r}")
+        if type(partition) is not int or not 0 <= partition <= PARTITION_MAX:
+            raise ValueError(f"{partition!r} is no partition")
+        for text in (topic, topic_id, path):
+            text.encode()  # a lone surrogate would stop every flush
+        return self._known.setdefault(key, len(self._known))
+
+    def add(self, numbers: Offsets, offsets: Offsets) -> None:
+        """Add rows that :meth:`encode` returned."""
+        self._numbers.append(numbers)
+        self._offsets.append(offsets)
+
+    def add_none(self, count: int) -> None:
+        """Add rows without origin."""
+        self.add(np.full(count, NO_STREAM, dtype=np.int64), np.zeros(count, dtype=np.int64))
+
+    def build(self) -> Identities:
+        """Return the identities of all rows added."""
+        empty: Offsets = np.empty(0, dtype=np.int64)
+        numbers, offsets = np.concatenate([empty, *self._numbers]), np.concatenate([empty, *self._offsets])
+        return Identities([Stream(*key) for key in self._known], numbers, offsets)

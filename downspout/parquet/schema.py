@@ -12,24 +12,26 @@ type                                          takes
 ``decimal(p,s)``                              Decimal, int
 ``date``                                      date, ``"2013-01-31"``
 ``timestamp``                                 datetime (naive means UTC), ``"2013-01-31T05:17:00+01:00"``
-``timestamp_s`` ``timestamp_ms``              int since the epoch
+``timestamp_s`` ``timestamp_ms`` …``_us``     int since the epoch
+``list<…>``                                   list, tuple of any of these but dates, decimals and texts of time
 ============================================  ==================================================================
 
-All timestamps are written in microseconds, UTC. A type that ends in ``!`` takes no null; any other does.
+All timestamps are written in microseconds, UTC. A type that ends in ``!`` takes no null; any other does
+(and may say so by ``?``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
 
 from downspout.errors import ConfigError
 from downspout.parquet import hive
+from downspout.parquet.convert import EPOCH_UNITS, TIMESTAMP, to_array
 
 __all__ = ["ORIGIN_SCHEMA", "Column", "Columns", "Rejected"]
 
@@ -45,12 +47,13 @@ _TYPES: dict[str, pa.DataType] = {
     "string": pa.string(), "binary": pa.binary(), "bool": pa.bool_(),
     "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
     "float32": pa.float32(), "float64": pa.float64(), "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"), "timestamp_s": pa.timestamp("us", "UTC"),
-    "timestamp_ms": pa.timestamp("us", "UTC"),
+    "timestamp": TIMESTAMP, **dict.fromkeys(EPOCH_UNITS, TIMESTAMP),
 }  # fmt: skip
 _FOLDERS = {"string", "int8", "int16", "int32", "int64", "date", "bool"}
 """Types that may name a Hive folder: their text has one form, and readers find the type again."""
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_LIST = re.compile(r"list<(.+)>")
+_IN_LISTS = {"string", "binary", "bool", "int8", "int16", "int32", "int64", "float32", "float64"}
 _NOT_FOR_SPARK = {
     "uint64": "int64 or decimal(20,0)", "float16": "float32", "timestamp_ns": "timestamp", "time": "string",
     "int": "int32 or int64", "long": "int64", "float": "float32 or float64", "double": "float64", "str": "string",
@@ -96,62 +99,18 @@ class Column:
         """Whether its values have a length worth counting."""
         return self.kind in ("string", "binary")
 
-    def array(self, values: Values) -> pa.Array[Any]:
+    def array(self, values: Values) -> Any:
         """Return the values as an array.
 
         Raises:
             ValueError, TypeError, OverflowError: one does not fit (Arrow's errors are of these kinds).
         """
-        made = pa.array(self._prepare(values), self.type)
+        made = to_array(values, self.kind, self.type)
         if self.required and made.null_count:
             raise ValueError("null where a value is required")
-        if self.kind == "string":
-            made.validate(full=True)  # invalid UTF-8 in bytes would be taken silently
-            if self.is_folder and any(hive.too_long(self.name, value) for value in set(values)):
-                raise ValueError("too long for the name of a folder")
+        if self.is_folder and self.kind == "string" and any(hive.too_long(self.name, v) for v in set(values)):
+            raise ValueError("too long for the name of a folder")
         return made
-
-    def _prepare(self, values: Values) -> Values:
-        if (convert := _CONVERT.get(self.kind)) is not None:
-            return [None if value is None else convert(value) for value in values]
-        if self.kind.startswith("int") or self.kind == "bool" or self.kind.startswith("float"):
-            wanted_bool = self.kind == "bool"
-            # Arrow takes True as 1 in a number column in some places: mixed-up fields should not pass.
-            if any((type(value) is bool) is not wanted_bool for value in values if value is not None):
-                raise TypeError("a bool where a number is declared, or the other way round")
-        return values
-
-
-def _moment(value: Any) -> datetime:
-    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-    if not isinstance(moment, datetime):
-        raise TypeError(f"a {type(value).__name__} is no datetime and no ISO text")
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-
-
-def _day(value: Any) -> date:
-    if isinstance(value, str):
-        return date.fromisoformat(value)
-    if isinstance(value, datetime) or not isinstance(value, date):
-        raise TypeError(f"a {type(value).__name__} is no date and no ISO text")
-    return value
-
-
-def _epoch(factor: int) -> Callable[[Any], int]:
-    def convert(value: Any) -> int:
-        if type(value) is not int:
-            raise TypeError(f"a {type(value).__name__} is no whole number of time units since the epoch")
-        return value * factor
-
-    return convert
-
-
-_CONVERT: dict[str, Callable[[Any], Any]] = {
-    "timestamp": _moment,
-    "date": _day,
-    "timestamp_s": _epoch(1_000_000),
-    "timestamp_ms": _epoch(1_000),
-}
 
 
 class Columns:
@@ -162,7 +121,7 @@ class Columns:
     >>> table.to_pylist()
     [{'carrier': 'UA', 'delay': 2}]
     >>> [r.row for r in rejected], rejected[1].reason
-    ([1, 2], 'delay = 99999 is no int16: Value 99999 too large to fit in C integer type')
+    ([1, 2], 'delay = 99999 is no int16: Integer value 99999 not in range: -32768 to 32767')
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -177,14 +136,17 @@ class Columns:
         Raises:
             ConfigError: a type is unknown (the nearest one is suggested), or a name stands twice or is reserved.
         """
-        columns = [_column(text) for text in declared]
-        names = [column.name for column in columns]
+        columns = [_column(text) for text in _rejoin(declared)]
         if not columns:
             raise ConfigError("parquet.schema is empty", cure='schema={"carrier": "string", "delay": "int16"}')
-        for name in names:
-            if names.count(name) > 1:
+        seen: dict[str, str] = {}
+        for column in columns:
+            name = column.name
+            if (other := seen.setdefault(name.lower(), name)) != name:
+                raise ConfigError(f"parquet.schema: {other} and {name} are one name to Spark", cure="another name")
+            if sum(c.name == name for c in columns) > 1:
                 raise ConfigError(f"parquet.schema: {name} stands twice", cure="one column per name")
-            if name in ORIGIN_SCHEMA.names:
+            if name in ORIGIN_SCHEMA.names or name == "origin":
                 raise ConfigError(f"parquet.schema: {name} is written by the sink itself", cure="remove it")
         return cls(columns)
 
@@ -198,6 +160,11 @@ class Columns:
             column = next((c for c in self.columns if c.name == name), None)
             if column is None:
                 raise ConfigError(f"parquet.partition_by: no column {name}", cure=f"one of {', '.join(self.names)}")
+            if name[0] in "_.":
+                raise ConfigError(
+                    f"parquet.partition_by: readers do not look into folders that begin with {name[0]}, as in {name}",
+                    cure="another name for the column",
+                )
             if column.kind not in _FOLDERS:
                 raise ConfigError(
                     f"parquet.partition_by: {column.declared} cannot name folders",
@@ -216,34 +183,48 @@ class Columns:
 
         Whole columns at once; one that does not fit is halved until its k culprits stand alone: O(k log n).
         """
-        arrays: list[pa.Array[Any] | None] = []
+        arrays: list[Any] = []
         rejected: dict[int, str] = {}
         for column, column_values in zip(self.columns, values, strict=True):
             try:
                 arrays.append(column.array(column_values))
-            except (ValueError, TypeError, OverflowError):
+            except (ValueError, TypeError, OverflowError, ArithmeticError, NotImplementedError):
                 arrays.append(None)
                 for row, reason in _culprits(column, column_values):
                     rejected.setdefault(row, reason)
         if not rejected:
-            return pa.Table.from_arrays([a for a in arrays if a is not None], schema=self.schema), []
+            return pa.Table.from_arrays(arrays, schema=self.schema), []
         good = [row for row in range(len(values[0])) if row not in rejected]
-        kept = [
+        kept: list[Any] = [
             column.array([column_values[row] for row in good])
             if array is None
             else array.take(pa.array(good, pa.int64()))
             for column, column_values, array in zip(self.columns, values, arrays, strict=True)
         ]
-        return pa.Table.from_arrays(kept, schema=self.schema), [
-            Rejected(row, rejected[row]) for row in sorted(rejected)
-        ]
+        misfits = [Rejected(row, rejected[row]) for row in sorted(rejected)]
+        return pa.Table.from_arrays(kept, schema=self.schema), misfits
+
+
+def _rejoin(declared: Sequence[str]) -> list[str]:
+    """Put together what a list in the environment or a file lost at the comma of ``decimal(10,2)``.
+
+    >>> _rejoin(["a:decimal(10", "2)", "b:string"])
+    ['a:decimal(10,2)', 'b:string']
+    """
+    whole: list[str] = []
+    for text in declared:
+        if whole and whole[-1].count("(") > whole[-1].count(")"):
+            whole[-1] += f",{text}"
+        else:
+            whole.append(text)
+    return whole
 
 
 def _column(text: str) -> Column:
     name, colon, kind = text.partition(":")
     name, kind = name.strip(), kind.strip()
     required = kind.endswith("!")
-    kind = kind.rstrip("!").strip()
+    kind = kind.rstrip("!?").strip()
     if not name or not colon or not kind:
         raise ConfigError(f"parquet.schema: {text!r} is not name:type", cure='"carrier:string"')
     if (match := _DECIMAL.fullmatch(kind)) is not None:
@@ -251,8 +232,10 @@ def _column(text: str) -> Column:
         if not 1 <= precision <= 38 or scale > precision:
             raise ConfigError(f"parquet.schema: {text}: precision is 1 to 38, scale at most that", cure="decimal(18,2)")
         return Column(name, kind, pa.decimal128(precision, scale), required)
+    if (match := _LIST.fullmatch(kind)) is not None and match.group(1) in _IN_LISTS:
+        return Column(name, kind, pa.list_(_TYPES[match.group(1)]), required)
     if (known := _TYPES.get(kind)) is None:
-        cure = _NOT_FOR_SPARK.get(kind, ", ".join([*_TYPES, "decimal(p,s)"]))
+        cure = _NOT_FOR_SPARK.get(kind, ", ".join([*_TYPES, "decimal(p,s)", "list<string>"]))
         raise ConfigError(f"parquet.schema: {text}: no type {kind}", cure=cure)
     return Column(name, kind, known, required)
 
@@ -262,7 +245,7 @@ def _culprits(column: Column, values: Values, first: int = 0) -> list[tuple[int,
     try:
         column.array(values)
         return []
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError, ArithmeticError, NotImplementedError) as error:
         if len(values) == 1:
             shown = repr(values[0])
             shown = shown if len(shown) <= 80 else shown[:77] + "..."

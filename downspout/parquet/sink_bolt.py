@@ -1,9 +1,9 @@
-"""What all sinks share: hold tuples, flush them together, ack what is durable.
+"""What all sinks share: hold rows, flush them together, ack what is durable.
 
-Tuples are held until there are enough rows or bytes, or the oldest is old enough; a tick every second looks. A flush
-acks after its log entry exists. Tuples whose rows are in the directory already are acked and dropped; a tuple that
-does not fit the columns fails alone, with the field named. A flush that raises acks nothing: on Storm the process ends,
-the tuples time out and come again; the local engine stops the run with the error.
+Rows are held until there are enough of them or enough bytes, or the oldest is old enough; a tick every second looks. A
+flush acks after its log entry exists. Tuples whose rows are in the directory already are acked and dropped; a tuple
+that does not fit the columns fails alone and at once, with the field named. A flush that raises acks nothing and
+forgets what it held: the local engine stops the run with the error; on Storm the tuples time out and come again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,21 +20,18 @@ from streamparse.dsl.bolt import ShellBoltSpec
 from downspout import config as configuration
 from downspout.component import Bolt
 from downspout.errors import ConfigError, RecordError, TopologyError
-from downspout.ledger.origin import Origin
+from downspout.parquet.buffer import Buffer, Picker, picker
 from downspout.parquet.disk import Disk
 from downspout.parquet.identity import Identities, Mask
-from downspout.parquet.schema import Columns, Rejected
+from downspout.parquet.schema import Columns
 from downspout.parquet.writer import SinkWriter
 
-LOOK_EVERY = 128
-"""Tuples between two looks at the size of what is held."""
-ROW_BYTES = 64
-"""What a held tuple costs besides its texts, roughly."""
+BLOCK_ROWS = 512
+"""Tuples that are converted at once; fewer at the start and where rows are large."""
+BLOCK_ROWS_FIRST = 64
+BLOCKS_PER_FLUSH = 8
+"""A block is at most so large a part of ``flush_bytes``, by the mean size of the rows before."""
 ORIGIN = "origin"
-_TEXTS = (str, bytes)
-
-Row = Sequence[Any]
-Getter = Callable[[Row], Row]
 
 
 class SinkBolt(Bolt):
@@ -107,9 +103,12 @@ class SinkBolt(Bolt):
         """Read the settings, find the fields in the inputs, and open the directory."""
         self.settings = configuration.parse_scope(storm_conf, "parquet")
         self.columns = self.columns_of(storm_conf)
-        self._getters, self._has_origin = _find_fields(context, self.columns, self.component_name)
-        self._sized = [i for i, column in enumerate(self.columns.columns) if column.sized]
-        self._start_over()
+        self._inputs = _find_fields(context, self.columns, self.component_name)
+        self.has_origins = any(has_origin for _, has_origin in self._inputs.values())
+        self._waiting: list[Any] = []
+        self._block = min(BLOCK_ROWS_FIRST, self.settings["flush_rows"])
+        self._buffer = Buffer(self.columns)
+        self._oldest: float | None = None
         self._figures = dict.fromkeys(("rows", "files", "bytes", "covered", "rejected", "flushes"), 0)
         partition_by = self.settings["partition_by"]
         self.writer = SinkWriter(
@@ -124,14 +123,6 @@ class SinkBolt(Bolt):
         )
         self.writer.open()
 
-    def _start_over(self) -> None:
-        self._held: list[Any] = []
-        self._rows: list[Row] = []
-        """The columns of the first so many of those held."""
-        self._look_at = min(LOOK_EVERY, self.settings["flush_rows"])
-        self._bytes = 0
-        self._oldest: float | None = None
-
     def fingerprint(self) -> list[str]:
         """Return what must stay the same for a directory."""
         return [column.declared for column in self.columns.columns]
@@ -139,31 +130,27 @@ class SinkBolt(Bolt):
     # --- the hot path -----------------------------------------------------------------------------------
 
     def process(self, tup: Any) -> None:
-        """Hold a tuple; flush when enough are held."""
-        held = self._held
-        held.append(tup)
-        if len(held) >= self._look_at:
+        """Hold a tuple; once a block is together, convert it, and flush when enough is held."""
+        waiting = self._waiting
+        waiting.append(tup)
+        if len(waiting) >= self._block:
             self._look()
 
     def _look(self) -> None:
-        now = self.clock.monotonic()
+        settings, buffer, now = self.settings, self._buffer, self.clock.monotonic()
         if self._oldest is None:
             self._oldest = now
-        held, known = self._held, len(self._rows)
-        self._pick()
-        new = self._rows[known:]
-        self._bytes += ROW_BYTES * len(new)
-        for at in self._sized:
-            self._bytes += sum(len(row[at]) for row in new if type(row[at]) in _TEXTS)
-        too_old = now - self._oldest >= self.settings["flush_age_s"]
-        if len(held) >= self.settings["flush_rows"] or self._bytes >= self.settings["flush_bytes"] or too_old:
-            self.drain()
-        else:
-            self._look_at = min(len(held) + LOOK_EVERY, self.settings["flush_rows"])
+        self._convert()
+        mean = max(1, buffer.bytes // len(buffer)) if len(buffer) else 1
+        too_old = now - self._oldest >= settings["flush_age_s"]
+        if len(buffer) >= settings["flush_rows"] or buffer.bytes >= settings["flush_bytes"] or too_old:
+            self._flush()
+        affordable = settings["flush_bytes"] // (BLOCKS_PER_FLUSH * mean)
+        self._block = max(1, min(2 * self._block, BLOCK_ROWS, affordable, settings["flush_rows"] - len(buffer)))
 
     def process_tick(self, tup: Any) -> None:
         """Flush what has become old enough."""
-        if self._held:
+        if self._waiting or len(self._buffer):
             now = self.clock.monotonic()
             if self._oldest is None:
                 self._oldest = now
@@ -171,108 +158,74 @@ class SinkBolt(Bolt):
                 self.drain()
         self.ack(tup)
 
-    def _pick(self) -> None:
-        """Take the columns out of those tuples of which that was not done yet."""
-        getters = self._getters
-        # 1, 2 and 4 are component, stream and values: places are faster than names.
-        self._rows += [getters[tup[1], tup[2]](tup[4]) for tup in self._held[len(self._rows) :]]
+    def _convert(self) -> None:
+        """Turn the tuples that wait into arrays; fail those that do not fit."""
+        waiting, self._waiting = self._waiting, []
+        for (component, stream), tuples in self._by_input(waiting):
+            pick, has_origin = self._inputs[component, stream]
+            # 0 and 4 are id and values: places are faster than names.
+            columns = pick([tup[4] for tup in tuples])
+            origins = columns.pop() if has_origin else None
+            rejected = self._buffer.add([tup[0] for tup in tuples], columns, origins)
+            self._figures["rejected"] += len(rejected)
+            for misfit in rejected:
+                self.fail_because(tuples[misfit.row], RecordError(f"{self.component_name}: {misfit.reason}"))
+
+    def _by_input(self, tuples: Sequence[Any]) -> Sequence[tuple[tuple[str, str], Sequence[Any]]]:
+        """Return the tuples of each component and stream."""
+        if len(self._inputs) == 1:
+            return [(next(iter(self._inputs)), tuples)] if tuples else []
+        parts: dict[tuple[str, str], list[Any]] = {}
+        for tup in tuples:
+            parts.setdefault((tup[1], tup[2]), []).append(tup)
+        return list(parts.items())
 
     # --- the flush --------------------------------------------------------------------------------------
 
     def drain(self) -> None:
         """Flush what is held now."""
-        held = self._held
-        if not held:
+        self._convert()
+        self._flush()
+
+    def _flush(self) -> None:
+        self._oldest = None
+        # Taken before anything can go wrong: after an error nothing is held, and what was held is neither acked nor
+        # failed, so it times out and comes again. A try for the same rows at every tuple would help nobody.
+        batch = self._buffer.take()
+        if not batch.ids:
             return
-        self._pick()
-        rows, width = self._rows, len(self.columns.columns)
-        origins, rejected = self._origins(rows)
-        good = _without(rows, rejected)
-        values = list(zip(*good, strict=True))[:width] if good else [()] * width
-        table, misfits = self.columns.table(values)
-        if misfits or rejected:
-            rejected = _combine(rejected, misfits, len(rows))
-            origins = _without(origins, misfits)
-        identities = Identities.of(origins) if self._has_origin else Identities.none(table.num_rows)
-        if table.num_rows:
-            flushed = self.writer.flush(identities, self.builder(table, identities))
-            for name in ("rows", "files", "bytes", "covered"):
-                self._figures[name] += getattr(flushed, name)
-            self._figures["flushes"] += 1
-        self._start_over()
-        self._settle(held, rejected)
+        flushed = self.writer.flush(batch.identities, self.builder(batch.table, batch.identities))
+        for name in ("rows", "files", "bytes", "covered"):
+            self._figures[name] += getattr(flushed, name)
+        self._figures["flushes"] += 1
+        ack = self.ack
+        for tuple_id in batch.ids:
+            ack(tuple_id)
 
     @abstractmethod
     def builder(self, table: pa.Table, identities: Identities) -> Callable[[Mask], pa.Table]:
         """Return the function that makes what is written from the rows that a mask leaves."""
 
-    def _origins(self, rows: Sequence[Row]) -> tuple[Sequence[Origin], list[Rejected]]:
-        """Return the origins of the rows that have a good one, and the rows that have not."""
-        if not self._has_origin:
-            return [], []
-        origins: list[Origin] = []
-        rejected: list[Rejected] = []
-        of = Origin.of
-        for number, row in enumerate(rows):
-            try:
-                origins.append(of(row[-1]))
-            except ValueError as error:
-                rejected.append(Rejected(number, str(error)))
-        return origins, rejected
-
-    def _settle(self, held: Sequence[Any], rejected: Sequence[Rejected]) -> None:
-        """Ack what is durable; fail what does not fit."""
-        reasons = {reject.row: reject.reason for reject in rejected}
-        self._figures["rejected"] += len(reasons)
-        ack = self.ack
-        for number, tup in enumerate(held):
-            if number in reasons:
-                self.fail_because(tup, RecordError(f"{self.component_name}: {reasons[number]}"))
-            else:
-                ack(tup)
-
     def report(self) -> Mapping[str, float]:
         """Return what was written, and what is held."""
-        return {**self._figures, "held": len(self._held)}
+        return {**self._figures, "held": len(self._buffer) + len(self._waiting)}
 
 
 def _find_fields(
     context: Mapping[str, Any], columns: Columns, component: str
-) -> tuple[dict[tuple[str, str], Getter], bool]:
-    """Return for each input the function that picks the columns (and the origin, last) out of a tuple's values."""
-    inputs = {
-        (source, stream): list(fields)
-        for source, streams in context.get("source->stream->fields", {}).items()
-        for stream, fields in streams.items()
-    }
-    has_origin = bool(inputs) and all(ORIGIN in fields for fields in inputs.values())
-    getters: dict[tuple[str, str], Getter] = {}
-    for (source, stream), fields in inputs.items():
-        if missing := [name for name in columns.names if name not in fields]:
-            raise TopologyError(
-                f"{component}: its input {source}:{stream} has no field {', '.join(missing)}",
-                cure=f"a schema with columns out of: {', '.join(fields)}",
-            )
-        places = [fields.index(name) for name in columns.names]
-        if has_origin:
-            places.append(fields.index(ORIGIN))
-        getters[source, stream] = itemgetter(*places) if len(places) > 1 else _single(places[0])
-    return getters, has_origin
-
-
-def _single(place: int) -> Getter:
-    return lambda values: (values[place],)
-
-
-def _without(rows: Sequence[Any], rejected: Sequence[Rejected]) -> Sequence[Any]:
-    if not rejected:
-        return rows
-    bad = {reject.row for reject in rejected}
-    return [row for number, row in enumerate(rows) if number not in bad]
-
-
-def _combine(first: Sequence[Rejected], later: Sequence[Rejected], count: int) -> list[Rejected]:
-    """Return all rejects by the row's number among all; ``later`` counts without the rows of ``first``."""
-    bad = {reject.row for reject in first}
-    left = [number for number in range(count) if number not in bad]
-    return [*first, *(Rejected(left[reject.row], reject.reason) for reject in later)]
+) -> dict[tuple[str, str], tuple[Picker, bool]]:
+    """Return for each input how to pick the columns (and the origin, last) and whether it has an origin."""
+    inputs: dict[tuple[str, str], tuple[Picker, bool]] = {}
+    for source, streams in context.get("source->stream->fields", {}).items():
+        for stream, fields in streams.items():
+            if source.startswith("__") or stream.startswith("__"):  # Storm's own, ticks for one
+                continue
+            if missing := [name for name in columns.names if name not in fields]:
+                raise TopologyError(
+                    f"{component}: its input {source}:{stream} has no field {', '.join(missing)}",
+                    cure=f"a schema with columns out of: {', '.join(fields)}",
+                )
+            has_origin = ORIGIN in fields
+            wanted = [*columns.names, ORIGIN] if has_origin else list(columns.names)
+            inputs[source, stream] = picker(list(fields), wanted), has_origin
+    return inputs
