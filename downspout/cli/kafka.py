@@ -20,7 +20,9 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError, ConfigError, DownspoutError, RecordError, coordinates
 
 if TYPE_CHECKING:
+    from downspout.kafka.broker_files import Broker
     from downspout.kafka.client import KafkaCluster
+    from downspout.kafka.embedded import EmbeddedKafka
     from downspout.kafka.port import ConsumerPort, Record
 
 Handler = Callable[[argparse.Namespace], int]
@@ -131,27 +133,30 @@ def _start(arguments: argparse.Namespace) -> int:
             )
         print(f"Kafka runs already, at {status.broker.bootstrap}")
         return 0
-    kafka.start()
-    broker = kafka.broker
-    print(f"Kafka answers at {broker.bootstrap} (process {broker.pid}); its data are in {kafka.directory}", flush=True)
     if arguments.foreground:
-        return _stay(kafka)
+        return _start_and_stay(kafka)
+    _launch(kafka)
     return 0
 
 
-def _stay(kafka: Any, clock: Clock = SYSTEM_CLOCK) -> int:
+def _launch(kafka: EmbeddedKafka) -> Broker:
+    broker = kafka.start().broker
+    print(f"Kafka answers at {broker.bootstrap} (process {broker.pid}); its data are in {kafka.directory}", flush=True)
+    return broker
+
+
+def _start_and_stay(kafka: EmbeddedKafka, clock: Clock = SYSTEM_CLOCK) -> int:
     """Wait for Ctrl-C or SIGTERM, then stop the broker; if it ends by itself, that is an error."""
-    asked: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _frame: asked.append(number))
-    broker = kafka.broker
-    while not asked:
-        if not broker.is_alive:
-            raise BrokerError("Kafka has ended by itself", cure=f"read {kafka.directory}/logs/server.log")
-        clock.sleep(0.2)
-    kafka.stop()
-    print("Kafka is stopped")
-    return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        broker = _launch(kafka)
+        while broker.is_alive:
+            clock.sleep(0.2)
+    except KeyboardInterrupt:
+        kafka.stop()
+        print("Kafka is stopped")
+        return 0
+    raise BrokerError("Kafka has ended by itself", cure=f"read {kafka.directory}/logs/server.log")
 
 
 def _stop(arguments: argparse.Namespace) -> int:

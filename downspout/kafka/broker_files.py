@@ -46,8 +46,10 @@ JVM_FLAGS = (
     "-Dlog4j2.configurationFile=log4j2.properties",
 )
 
+# Without its shutdown hook: it would silence the log while the broker is still shutting down.
 LOG4J = """\
 status = error
+shutdownHook = disable
 appender.file.type = RollingFile
 appender.file.name = file
 appender.file.fileName = logs/server.log
@@ -220,12 +222,16 @@ def free_port(avoid: int | None = None, chance: random.Random | None = None) -> 
 
 
 def last_lines(directory: Path, count: int = 12) -> str:
-    """Return the end of what the broker last said: its log's, and the console's where the JVM itself failed."""
+    """Return the end of what the broker said last, in its log and on the console (where the JVM itself failed).
+
+    Stack frames are left out: they would be all that is left of a long one.
+    """
     lines: list[str] = []
     for name in ("server.log", "console.log"):
         try:
             text = (directory / "logs" / name).read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        lines += text.splitlines()[-count:]
-    return "\n".join(lines[-2 * count :])
+        said = [line for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
+        lines += said[-count:]
+    return "\n".join(lines)
