@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from downspout.errors import ConfigError
 from downspout.parquet.schema import Columns
@@ -75,12 +76,17 @@ def _aggregate(text: str, columns: Columns) -> Aggregate:
 def fold(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) -> pa.Table:
     """Return one row per key.
 
-    Types do not depend on the data: counts and sums of whole numbers are int64, sums of others float64.
+    Types do not depend on the data: counts and sums of whole numbers are int64, of floats float64, of decimals
+    ``decimal(38,s)``; minima and maxima keep their type. Where a sum might go beyond int64, which Arrow would not say, the
+    rows are not folded: each is a partial aggregate of its own.
 
     >>> rows = pa.table({"route": ["a", "b", "a"], "delay": [1, 2, None]})
     >>> fold(rows, ["route"], [Aggregate("count", None), Aggregate("sum", "delay")]).sort_by("route").to_pylist()
     [{'route': 'a', 'count': 2, 'sum_delay': 1}, {'route': 'b', 'count': 1, 'sum_delay': 2}]
     """
+    if any(a.function == "sum" and _may_overflow(table.column(str(a.column))) for a in aggregates):
+        alone = [fold(table.slice(row, 1), keys, aggregates) for row in range(table.num_rows)]
+        return pa.concat_tables(alone)
     wanted: list[Any] = [([], "count_all") if a.column is None else (a.column, a.function) for a in aggregates]
     grouped = table.group_by(list(keys)).aggregate(wanted)
     columns: dict[str, Any] = {name: grouped.column(name) for name in keys}
@@ -88,3 +94,11 @@ def fold(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) 
         made = grouped.column("count_all" if aggregate.column is None else f"{aggregate.column}_{aggregate.function}")
         columns[aggregate.name] = made.cast(pa.int64()) if aggregate.function == "count" else made
     return pa.table(columns)
+
+
+def _may_overflow(column: Any) -> bool:
+    if column.type != pa.int64() or not len(column):  # sums of smaller numbers do not get there in one flush
+        return False
+    bounds = pc.min_max(column).as_py()
+    largest = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
+    return bool(largest * len(column) >= 2**63)

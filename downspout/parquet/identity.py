@@ -119,10 +119,12 @@ class IdentityBuilder:
         """
         try:
             topics, topic_ids, partitions, offsets, paths = zip(*origins, strict=True)
-            keys = list(zip(topics, topic_ids, partitions, paths, strict=True))
-            for key in set(keys) - self._known.keys():
-                self._register(key)
-            numbers = np.fromiter(map(self._known.__getitem__, keys), dtype=np.int64, count=len(keys))
+            try:
+                numbers = self._look_up(topics, topic_ids, partitions, paths)
+            except KeyError:  # a stream that was not seen before: seldom
+                for key in set(zip(topics, topic_ids, partitions, paths, strict=True)):
+                    self._register(key)
+                numbers = self._look_up(topics, topic_ids, partitions, paths)
             found: Any = pa.array(offsets)
             if not pa.types.is_integer(found.type):
                 raise TypeError("offsets are whole numbers")
@@ -132,6 +134,9 @@ class IdentityBuilder:
             return numbers, ready, {}
         except (TypeError, ValueError, OverflowError):
             return self._one_by_one(origins)
+
+    def _look_up(self, *columns: Sequence[Any]) -> Offsets:
+        return np.fromiter(map(self._known.__getitem__, zip(*columns, strict=True)), np.int64, len(columns[0]))
 
     def _one_by_one(self, origins: Sequence[Any]) -> tuple[Offsets, Offsets, dict[int, str]]:
         numbers = np.full(len(origins), NO_STREAM, dtype=np.int64)

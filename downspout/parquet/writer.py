@@ -94,7 +94,7 @@ class SinkWriter:
     def open(self) -> None:
         """Read the log, check that the directory is ours, and finish what a stopped writer had committed."""
         try:
-            self.disk.make_folder(self.log.folder)
+            self._make_directory()
             probe = self.log.folder / f".{self._writer}.probe"
             self.disk.write(probe, b"")
             self.disk.remove(probe)
@@ -103,6 +103,14 @@ class SinkWriter:
             self._roll_forward(entries)
         except OSError as error:
             raise self._cannot_write(error) from error
+
+    def _make_directory(self) -> None:
+        """Make the directory durable up to the folder that was there before: else a power cut may take all of it."""
+        places = _up_to(self.log.folder, self.directory) + list(self.directory.absolute().parents)
+        new = [place for place in places if not place.exists()]
+        self.disk.make_folder(self.log.folder)
+        for place in new:
+            self.disk.sync(place.parent)
 
     def _catch_up(self) -> list[Entry]:
         """Read new entries; they must be of our topology and have our columns."""
