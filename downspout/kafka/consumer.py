@@ -15,6 +15,10 @@ What kafka-python does by itself, and what of it we use (read in its source, ver
   finished by a later ``poll`` only if that sees a need to join. As leader we have noted the new metadata by then and
   see none: the member hangs without partitions and without heartbeats, for ever. So ``poll`` keeps the need alive
   while a join is under way.
+* *A rejoin for nothing.* The leader assigns by the metadata it has, and notes as "assigned by" an older copy: the one
+  of the last metadata answer that it looked at. Where the first answer came with the join, that copy is empty, so the
+  next look finds a difference and wants to join again; our hand-over would wait its whole budget for acks. So the
+  copy is taken again right after the assignment, on the same thread.
 * *Pausing.* What was fetched for a partition that is then paused is parked, and not fetched again. After it is resumed
   it comes back only when the slot for the records in line is None: a slot whose records are used up (false, not None)
   blocks it for ever, and one that a busy partition refills blocks it as long as that is busy. So ``poll`` puts what is
@@ -63,6 +67,19 @@ class _Relay(ConsumerRebalanceListener):
         self._listener.on_partitions_lost(lost)
 
 
+def _note_what_was_assigned_by(coordinator: Any) -> None:
+    """Let the leader remember the metadata that it assigned by ("A rejoin for nothing", above)."""
+    assign = coordinator._perform_assignment
+
+    def perform_assignment(leader_id: str, protocol_name: str, members: Any) -> Any:
+        assignment = assign(leader_id, protocol_name, members)
+        snapshot = coordinator._build_metadata_snapshot(coordinator._subscription, coordinator._cluster)
+        coordinator._metadata_snapshot = coordinator._assignment_snapshot = snapshot
+        return assignment
+
+    coordinator._perform_assignment = perform_assignment
+
+
 class KafkaConsumerPort:
     """A consumer; see :class:`~downspout.kafka.port.ConsumerPort`. Made by :meth:`KafkaCluster.consumer`.
 
@@ -75,6 +92,7 @@ class KafkaConsumerPort:
         consumer._cluster.config["allow_auto_create_topics"] = consumer.config["allow_auto_create_topics"]
         self._consumer = consumer
         self._coordinator = consumer._coordinator
+        _note_what_was_assigned_by(self._coordinator)
         self._fetcher = consumer._fetcher
         self._starts_at_beginning = starts_at_beginning
         self._closed = False
@@ -261,6 +279,8 @@ def _self_test(consumer: Any) -> None:
         "_coordinator.is_dynamic_member": "method",
         "_coordinator.maybe_leave_group_async": "method",
         "_coordinator.fetch_committed_offsets": "method",
+        "_coordinator._perform_assignment": "method",
+        "_coordinator._build_metadata_snapshot": "method",
         "_cluster.config": "dict",
         "_fetcher._paused_partition_records": "dict",
         "_fetcher._next_partition_records": "NoneType",
