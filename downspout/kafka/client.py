@@ -132,15 +132,17 @@ class KafkaCluster:
             ConfigError: a property that kafka-python does not have.
         """
         properties = {**self._client, **PRODUCER, **(client or {})}
-        with self._connecting(properties) as factory:
-            return KafkaProducerPort(
-                kafka.KafkaProducer(
+
+        def make() -> Any:
+            with self._connecting(properties) as factory:
+                return kafka.KafkaProducer(
                     bootstrap_servers=self.bootstrap.split(","),
                     value_serializer=NullableSerializer(),
                     kafka_client=factory,
                     **properties,
                 )
-            )
+
+        return KafkaProducerPort(make)
 
     @contextmanager
     def _admin(self) -> Iterator[KafkaAdminClient]:

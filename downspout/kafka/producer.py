@@ -1,11 +1,12 @@
 """The producer port on real brokers: kafka-python's producer, which also takes nulls and does not lose errors.
 
-Its errors come through one future per record; ours surface in the next ``send`` or in ``flush``.
+Its errors come through one future per record; ours surface in the next ``send`` or in ``flush``. After the first
+error an idempotent producer answers every further record with that same error, so a new one is made then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka import errors
@@ -32,10 +33,12 @@ class NullableSerializer(Serializer):
 class KafkaProducerPort:
     """A producer; see :class:`~downspout.kafka.port.ProducerPort`. Made by :meth:`KafkaCluster.producer`."""
 
-    def __init__(self, producer: Any) -> None:
-        self._producer = producer
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._producer = make()
         self._error: BaseException | None = None
         self._late = False
+        self._is_spent = False
 
     def send(
         self,
@@ -54,6 +57,11 @@ class KafkaProducerPort:
         """
         if self._error is not None:
             self._raise()
+        if self._is_spent:
+            self._late = True  # what it still holds would fail as well
+            self.close()
+            self._producer = self._make()
+            self._error, self._late, self._is_spent = None, False, False
         sent = self._producer.send(
             topic,
             value=_NULL if value is None and key is None else value,
@@ -70,6 +78,7 @@ class KafkaProducerPort:
     def _raise(self) -> None:
         error, self._error = self._error, None
         if error is not None:
+            self._is_spent = True
             raise error
 
     def flush(self, timeout_s: float = 30.0) -> None:
