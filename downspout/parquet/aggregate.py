@@ -77,8 +77,8 @@ def fold(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) 
     """Return one row per key.
 
     Types do not depend on the data: counts and sums of whole numbers are int64, of floats float64, of decimals
-    ``decimal(38,s)``; minima and maxima keep their type. Where a sum might go beyond int64, which Arrow would not say, the
-    rows are not folded: each is a partial aggregate of its own.
+    ``decimal(38,s)``; minima and maxima keep their type. Where a sum might go beyond int64, which Arrow would not say,
+    the rows are not folded: each is a partial aggregate of its own.
 
     >>> rows = pa.table({"route": ["a", "b", "a"], "delay": [1, 2, None]})
     >>> fold(rows, ["route"], [Aggregate("count", None), Aggregate("sum", "delay")]).sort_by("route").to_pylist()
@@ -99,6 +99,6 @@ def fold(table: pa.Table, keys: Sequence[str], aggregates: Sequence[Aggregate]) 
 def _may_overflow(column: Any) -> bool:
     if column.type != pa.int64() or not len(column):  # sums of smaller numbers do not get there in one flush
         return False
-    bounds = pc.min_max(column).as_py()
+    bounds: Any = pc.min_max(column).as_py()
     largest = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
     return bool(largest * len(column) >= 2**63)

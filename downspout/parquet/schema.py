@@ -61,6 +61,8 @@ _NOT_FOR_SPARK = {
 }  # fmt: skip
 
 Values = Sequence[Any]
+_MISFITS = (ValueError, TypeError, ArithmeticError, NotImplementedError)
+"""What conversion raises for a value that does not fit; Arrow's own errors are of these kinds."""
 
 
 @dataclass(frozen=True)
@@ -188,21 +190,16 @@ class Columns:
         for column, column_values in zip(self.columns, values, strict=True):
             try:
                 arrays.append(column.array(column_values))
-            except (ValueError, TypeError, OverflowError, ArithmeticError, NotImplementedError):
-                arrays.append(None)
-                for row, reason in _culprits(column, column_values):
+            except _MISFITS:
+                parts: list[Any] = []
+                for row, reason in _salvage(column, column_values, 0, parts):
                     rejected.setdefault(row, reason)
-        if not rejected:
-            return pa.Table.from_arrays(arrays, schema=self.schema), []
-        good = [row for row in range(len(values[0])) if row not in rejected]
-        kept: list[Any] = [
-            column.array([column_values[row] for row in good])
-            if array is None
-            else array.take(pa.array(good, pa.int64()))
-            for column, column_values, array in zip(self.columns, values, arrays, strict=True)
-        ]
+                arrays.append(pa.concat_arrays(parts))
+        if rejected:
+            good = pa.array([row not in rejected for row in range(len(values[0]))])
+            arrays = [array.filter(good) for array in arrays]
         misfits = [Rejected(row, rejected[row]) for row in sorted(rejected)]
-        return pa.Table.from_arrays(kept, schema=self.schema), misfits
+        return pa.Table.from_arrays(arrays, schema=self.schema), misfits
 
 
 def _rejoin(declared: Sequence[str]) -> list[str]:
@@ -240,16 +237,22 @@ def _column(text: str) -> Column:
     return Column(name, kind, known, required)
 
 
-def _culprits(column: Column, values: Values, first: int = 0) -> list[tuple[int, str]]:
-    """Return the rows whose value does not fit, with the reason, by halving."""
+def _salvage(column: Column, values: Values, first: int, parts: list[Any]) -> list[tuple[int, str]]:
+    """Convert what can be, by halving; return the rows whose value does not fit, with the reason.
+
+    What was converted goes to ``parts``, in order, with a null for each culprit. There may be no culprit: 2**60 + 1
+    and 1.0 are whole numbers, but together they have no exact type.
+    """
     try:
-        column.array(values)
+        parts.append(column.array(values))
         return []
-    except (ValueError, TypeError, OverflowError, ArithmeticError, NotImplementedError) as error:
+    except _MISFITS as error:
         if len(values) == 1:
+            parts.append(pa.array([None], column.type))
             shown = repr(values[0])
             shown = shown if len(shown) <= 80 else shown[:77] + "..."
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
             return [(first, f"{column.name} = {shown} is no {column.declared.partition(':')[2]}: {why}")]
     half = len(values) // 2
-    return _culprits(column, values[:half], first) + _culprits(column, values[half:], first + half)
+    culprits = _salvage(column, values[:half], first, parts)
+    return culprits + _salvage(column, values[half:], first + half, parts)
