@@ -44,6 +44,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--to", dest="end", metavar="OFFSET", help="offset after the last one, likewise (default: the end)"
     )
+    parser.add_argument(
+        "--group", help="end at this consumer group's commits instead of the end: for a topology that is running"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(handler=handle)
 
@@ -52,6 +55,8 @@ def handle(arguments: argparse.Namespace) -> int:
     """Audit, print, and return the exit code."""
     from downspout.parquet.audit import audit
 
+    if arguments.files_only and arguments.group:
+        raise ConfigError("--group needs Kafka, and --files-only forbids it", cure="one of the two")
     replay = None
     if arguments.topology:
         from downspout.cli.audit_replay import make_replay
@@ -69,6 +74,7 @@ def handle(arguments: argparse.Namespace) -> int:
         dead_letters=arguments.dead_letters,
         replay=replay,
         windows=parse_windows(arguments.start, arguments.end),
+        group=arguments.group,
     )
     print(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report))
     return report.exit_code

@@ -24,22 +24,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from downspout.errors import BrokerError, SinkError
 from downspout.kafka.port import Cluster, Record
 from downspout.parquet import spans
 from downspout.parquet.audit_files import Found, look_at_files
-from downspout.parquet.audit_kafka import KafkaSide, Log, dead_lettered
+from downspout.parquet.audit_kafka import KafkaSide, Log, committed, dead_lettered
+from downspout.parquet.audit_report import EXIT_CODES, EXPLAINED, AuditReport, PartitionReport, take_notes
 from downspout.parquet.coverage import OFFSET_MAX, Stream
 from downspout.parquet.spans import Spans
 
-__all__ = ["EXIT_CODES", "AuditReport", "PartitionReport", "Replay", "Window", "audit"]
+__all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "PartitionReport", "Replay", "Window", "audit"]
 
-EXIT_CODES = {"missing": 10, "duplicate": 11, "lost": 12, "extra": 13}
-EXPLAINED = ("filtered", "dead_lettered", "compacted")
 REPLAY_RECORDS = 2_000
 
 Replay = Callable[[Sequence[Record]], Mapping[tuple[str, int, int], Iterable[str]]]
@@ -63,127 +61,6 @@ class Window:
         return min(self.start, end), end
 
 
-@dataclass
-class PartitionReport:
-    """What became of the offsets of one partition.
-
-    Attributes:
-        topic: the topic.
-        partition: its number.
-        start: the first offset audited.
-        end: the offset after the last one; None where Kafka was not asked.
-        rows: rows in the files, of these offsets.
-        present: offsets with a row.
-        offsets: what else there is, by its name in the table above: the offsets.
-        rows_of: for missing, duplicate and extra: how many rows that is.
-    """
-
-    topic: str
-    partition: int
-    start: int
-    end: int | None
-    rows: int = 0
-    present: int = 0
-    offsets: dict[str, Spans] = field(default_factory=dict)
-    rows_of: dict[str, int] = field(default_factory=dict)
-
-    def note(self, kind: str, found: Spans, rows: int | None = None) -> None:
-        """Add offsets to a kind; ``rows`` where it is not one for each offset."""
-        if found:
-            self.offsets[kind] = spans.union(self.offsets.get(kind, []), found)
-            self.rows_of[kind] = self.rows_of.get(kind, 0) + (spans.count(found) if rows is None else rows)
-
-    def count(self, kind: str) -> int:
-        """Return how many offsets are of a kind."""
-        return spans.count(self.offsets.get(kind, []))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "topic": self.topic, "partition": self.partition, "start": self.start, "end": self.end,
-            "rows": self.rows, "present": self.present,
-            **{kind: self.count(kind) for kind in (*EXPLAINED, *EXIT_CODES)},
-            "offsets": self.offsets, "rows_of": self.rows_of,
-        }  # fmt: skip
-
-
-@dataclass
-class AuditReport:
-    """What an audit found.
-
-    Attributes:
-        directory: what was audited.
-        found: what files and log say.
-        partitions: in the order of topic and number.
-        kafka: whether Kafka was asked.
-        notes: what a reader should know besides.
-    """
-
-    directory: Path
-    found: Found
-    partitions: list[PartitionReport] = field(default_factory=list)
-    kafka: bool = False
-    notes: list[str] = field(default_factory=list)
-
-    def count(self, kind: str) -> int:
-        """Return how many offsets of all partitions are of a kind."""
-        return sum(part.count(kind) for part in self.partitions)
-
-    @property
-    def problems(self) -> list[str]:
-        """The kinds of problems there are, worst first."""
-        kinds = [kind for kind in EXIT_CODES if any(part.offsets.get(kind) for part in self.partitions)]
-        damaged = self.found.gone or self.found.staged or self.found.unreadable
-        if damaged and "missing" not in kinds:
-            kinds.insert(0, "missing")
-        if (self.found.unknown or self.found.changed) and "extra" not in kinds:
-            kinds.append("extra")
-        return kinds
-
-    @property
-    def exit_code(self) -> int:
-        """0 where all is exact, else that of the worst problem."""
-        return min((EXIT_CODES[kind] for kind in self.problems), default=0)
-
-    @property
-    def verdict(self) -> str:
-        """One sentence."""
-        present = sum(part.present for part in self.partitions)
-        explained = [f"{self.count(kind):,} {kind.replace('_', '-')}" for kind in EXPLAINED if self.count(kind)]
-        what = "added up" if self.found.aggregates else "in the files"
-        if not self.problems:
-            besides = f"; {', '.join(explained)}" if explained else ""
-            asked = "" if self.kafka else " (Kafka was not asked)"
-            return f"exact: {present:,} offsets are {what}, each exactly once{besides}{asked}"
-        places = [
-            f"{self.count(kind):,} {kind}" + (f" ({where})" if (where := self._examples(kind)) else "")
-            for kind in self.problems
-        ]
-        return f"NOT exact: {'; '.join(places)}; {present:,} offsets are {what}"
-
-    def _examples(self, kind: str) -> str:
-        shown = [
-            f"{part.topic}[{part.partition}]{spans.show(part.offsets[kind], 2)}"
-            for part in self.partitions
-            if part.offsets.get(kind)
-        ]
-        return ", ".join(shown[:2] + ["…"] * (len(shown) > 2))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        found = self.found
-        return {
-            "directory": str(self.directory), "exit_code": self.exit_code, "verdict": self.verdict,
-            "problems": self.problems, "aggregates": found.aggregates, "rows": found.row_count,
-            "partitions": [part.as_dict() for part in self.partitions],
-            "files": {
-                "visible": found.file_count, "gone": found.gone, "staged": found.staged, "unknown": found.unknown,
-                "changed": found.changed, "unreadable": found.unreadable, "leftovers": found.leftovers,
-            },
-            "notes": self.notes,
-        }  # fmt: skip
-
-
 def audit(
     directory: str | os.PathLike[str],
     *,
@@ -192,6 +69,7 @@ def audit(
     dead_letters: str | None = None,
     replay: Replay | None = None,
     windows: Mapping[int | None, Window] | None = None,
+    group: str | None = None,
 ) -> AuditReport:
     """Audit a sink's directory.
 
@@ -202,25 +80,51 @@ def audit(
         dead_letters: the dead-letter topic.
         replay: runs the topology on records, so that a filtered record can be told from a missing one.
         windows: the offsets to audit, by partition number; the key None is for all others.
+        group: a consumer group: its commits end the audit instead of the log's end. While a topology runs, records
+            beyond its commit may or may not have their rows yet; those below must.
 
     Raises:
-        SinkError: there is no such directory, or its log is damaged.
+        SinkError: there is nothing to audit in the directory, or its log is damaged.
         BrokerError: Kafka does not answer, or has no such topic.
     """
     path = Path(directory)
     if not path.is_dir():
-        raise SinkError(f"{path} does not exist", cure="the directory that parquet.directory names")
-    report = AuditReport(path, look_at_files(path), kafka=cluster is not None)
-    _Audit(report, list(topics), windows or {}, replay).run(cluster, dead_letters)
-    _take_notes(report)
+        state = "is no directory" if path.exists() else "does not exist"
+        raise SinkError(f"{path} {state}", cure="the directory that parquet.directory names")
+    # The group's commits are taken first: what is below them by now is in the files by the time they are read.
+    commits = dict[tuple[str, int], int]() if cluster is None or not group else committed(cluster, group, path, topics)
+    found = look_at_files(path)
+    _check_auditable(path, found, named=bool(topics))
+    report = AuditReport(path, found, kafka=cluster is not None)
+    _Audit(report, list(topics), windows or {}, replay, commits if group else None).run(cluster, dead_letters)
+    take_notes(report)
     return report
+
+
+def _check_auditable(path: Path, found: Found, *, named: bool) -> None:
+    """Refuse to call exact what cannot be audited at all."""
+    if not found.file_count and not found.entries and not named:
+        raise SinkError(
+            f"{path} holds neither data files nor a commit log: there is nothing to audit",
+            cure="another directory, or --topic to name what should be in it",
+        )
+    if found.without_origin and not found.streams:
+        raise SinkError(
+            f"{path}: none of its {found.without_origin:,} rows tells where it came from, so it cannot be audited",
+            cure="hand the field `origin` on to the sink; rows that were written without it stay unknown",
+        )
 
 
 class _Audit:
     """One audit on its way."""
 
     def __init__(
-        self, report: AuditReport, topics: list[str], windows: Mapping[int | None, Window], replay: Replay | None
+        self,
+        report: AuditReport,
+        topics: list[str],
+        windows: Mapping[int | None, Window],
+        replay: Replay | None,
+        commits: Mapping[tuple[str, int], int] | None,
     ) -> None:
         self.report = report
         self.found = report.found
@@ -228,6 +132,7 @@ class _Audit:
         self.named = bool(topics)
         self.windows = windows
         self.replay = replay
+        self.commits = commits
         self.letters: dict[tuple[str, str, int], Spans] = {}
 
     def run(self, cluster: Cluster | None, dead_letters: str | None) -> None:
@@ -237,7 +142,10 @@ class _Audit:
                 self._files_only(topic, sorted({s.partition for s in self.found.streams if s.topic == topic}))
             return
         if dead_letters:
-            self.letters = dead_lettered(cluster, dead_letters)
+            letters = dead_lettered(cluster, dead_letters)
+            if letters is None:
+                self.report.notes.append(f"there is no topic {dead_letters}, so no dead letters")
+            self.letters = letters or {}
         side = KafkaSide(cluster)
         try:
             for topic in self.topics:
@@ -247,8 +155,11 @@ class _Audit:
 
     def _topic(self, side: KafkaSide, topic: str) -> None:
         logs = side.logs(topic)
-        if not logs and self.named:
-            raise BrokerError(f"topic {topic} does not exist", cure="look at the spelling of --topic")
+        if not logs:
+            cure = (
+                "look at the spelling of --topic" if self.named else "--topic for those that are left, or --files-only"
+            )
+            raise BrokerError(f"topic {topic} does not exist", cure=cure)
         known = {stream.partition for stream in self.found.streams if stream.topic == topic}
         if absent := sorted(known - {log.partition for log in logs}):
             self.report.notes.append(f"Kafka has no {topic}{absent} any more: compared with the log alone")
@@ -272,6 +183,9 @@ class _Audit:
                 f"{log.topic}[{log.partition}]: {earlier:,} rows are of an earlier topic of that name, which is gone"
             )
         window = self.windows.get(log.partition, self.windows.get(None, Window()))
+        if self.commits is not None:
+            commit = self.commits.get((log.topic, log.partition), 0)
+            window = Window(window.start, commit if window.end is None else min(commit, window.end))
         start, end = window.within(log.end)
         part = PartitionReport(log.topic, log.partition, start, end)
         self.report.partitions.append(part)
@@ -290,16 +204,21 @@ class _Audit:
         """Note what files and log differ in; return the offsets with rows, and those that lost theirs."""
         present: Spans = []
         vanished: Spans = []
+        by_path: dict[str, Spans] = {}
         for stream in streams:
             rows = spans.intersect(self.found.rows.get(stream, []), window)
             logged = spans.intersect(self.found.logged.get(stream, []), window)
-            surplus = self.found.surplus.get(stream, 0)
+            # Beyond the first: more rows of this stream, and rows of the same records under another spelling of the id.
+            further = spans.clip(self.found.surplus.get(stream, []), window)
+            known = by_path.get(stream.path, [])
+            again = spans.intersect(rows, known)
+            by_path[stream.path] = spans.union(known, rows)
+            part.note("duplicate", spans.union(further, again), spans.count(further) + spans.count(again))
             gone = spans.subtract(logged, rows)
-            part.note("duplicate", spans.intersect(self.found.repeated.get(stream, []), window), surplus)
             part.note("missing", gone)
             if self.found.entries:
                 part.note("extra", spans.subtract(rows, logged))
-            part.rows += spans.count(rows) + surplus
+            part.rows += spans.count(rows) + spans.count(further)
             present, vanished = spans.union(present, rows), spans.union(vanished, gone)
         part.present = spans.count(present)
         return present, vanished
@@ -348,26 +267,3 @@ class _Audit:
             wanted = spans.of_offsets(expected.get(path, ()))
             part.note("missing", spans.subtract(wanted, spans.union(rows, logged)))  # those logged are noted already
             part.note("extra", spans.subtract(spans.intersect(rows, seen), wanted))
-
-
-def _take_notes(report: AuditReport) -> None:
-    """Say what is odd about the files."""
-    found, notes = report.found, report.notes
-    if not found.entries:
-        notes.append("there is no commit log, so rows cannot be compared with it")
-    for names, what in (
-        (found.gone, "named by the log, but gone"),
-        (found.staged, "committed but not in sight yet; the next start of the topology renames them"),
-        (found.unknown, "not named by the log"),
-        (found.changed, "of another size or number of rows than the log says"),
-        (list(found.unreadable), "unreadable"),
-    ):
-        if names:
-            shown = ", ".join(names[:3] + ["…"] * (len(names) > 3))
-            notes.append(f"{len(names):,} files {what}: {shown}")
-    if found.leftovers:
-        notes.append(f"{found.leftovers:,} staged files of flushes that were stopped; harmless")
-    if found.without_origin:
-        notes.append(f"{found.without_origin:,} rows tell no origin: they were written at least once")
-    if found.aggregates:
-        notes.append("the files hold aggregates: which offsets were added up is known from the log")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from kafka.errors import KafkaError, OffsetOutOfRangeError
 
@@ -15,9 +16,10 @@ from downspout.errors import BrokerError, coordinates
 from downspout.kafka.deadletter import read_dead_letters
 from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
 from downspout.parquet import spans
+from downspout.parquet.log import read_entries
 from downspout.parquet.spans import Span, Spans
 
-__all__ = ["KafkaSide", "Log", "dead_lettered"]
+__all__ = ["KafkaSide", "Log", "committed", "dead_lettered"]
 
 POLL_MS = 200
 POLL_RECORDS = 2_000
@@ -115,11 +117,49 @@ def _groups(wanted: Sequence[Span]) -> Iterator[tuple[int, int, Spans]]:
         yield parts[0][0], parts[-1][1], parts
 
 
-def dead_lettered(cluster: Cluster, topic: str) -> dict[tuple[str, str, int], Spans]:
-    """Return the offsets that a dead-letter topic names, by topic, topic id and partition.
+def committed(cluster: Cluster, group: str, directory: Path, topics: Sequence[str]) -> dict[tuple[str, int], int]:
+    """Return a group's commits by topic and partition; 0 where there is none yet.
+
+    Args:
+        cluster: Kafka.
+        group: the consumer group.
+        directory: the sink's; its log names the topics.
+        topics: not given: those of the log.
+
+    Raises:
+        BrokerError: Kafka does not answer, or the group has no commit for any of the topics.
+    """
+    names = topics or sorted({stream.topic for entry in read_entries(directory) for stream in entry.coverage.streams()})
+    consumer = cluster.consumer(group=group)
+    try:
+        wanted = [TopicPartition(name, number) for name in names for number in sorted(consumer.partitions_for(name))]
+        found = consumer.committed(wanted) if wanted else {}
+    except KafkaError as error:
+        raise _no_answer(f"group {group}", error) from error
+    finally:
+        consumer.close()
+    if wanted and not any(found.values()):
+        raise BrokerError(
+            f"group {group} has committed nothing for {', '.join(names)}",
+            cure="the group of the topology's spout (kafka.group)",
+        )
+    return {(tp.topic, tp.partition): commit.offset if commit else 0 for tp, commit in found.items()}
+
+
+def dead_lettered(cluster: Cluster, topic: str) -> dict[tuple[str, str, int], Spans] | None:
+    """Return the offsets that a dead-letter topic names, by topic, topic id and partition; None if there is no topic.
 
     A letter that does not tell the topic's id is under the id ``""``.
+
+    Raises:
+        BrokerError: Kafka does not answer.
     """
+    side = KafkaSide(cluster)
+    try:
+        if not side.logs(topic):
+            return None
+    finally:
+        side.close()
     offsets: dict[tuple[str, str, int], list[int]] = {}
     for letter in read_dead_letters(cluster, topic):
         if letter.origin is not None:

@@ -77,6 +77,15 @@ def intersect(one: Sequence[Span], other: Sequence[Span]) -> Spans:
     return subtract(one, subtract(one, other))
 
 
+def clip(spans: Iterable[Span], within: Sequence[Span]) -> Spans:
+    """Return the parts of ranges that lie in a set. The ranges may overlap one another, and then so do the parts.
+
+    >>> clip([(0, 4), (2, 9), (2, 3)], [(3, 8)])
+    [(3, 4), (3, 8)]
+    """
+    return [part for span in spans for part in intersect([span], within)]
+
+
 def count(spans: Iterable[Span]) -> int:
     """Return how many offsets a set has."""
     return sum(end - start for start, end in spans)

@@ -1,0 +1,183 @@
+"""What an audit says: per partition and in one sentence; which exit code that makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from downspout.parquet import spans
+from downspout.parquet.audit_files import Found
+from downspout.parquet.spans import Spans
+
+__all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "PartitionReport", "take_notes"]
+
+EXIT_CODES = {"missing": 10, "duplicate": 11, "lost": 12, "extra": 13}
+EXPLAINED = ("filtered", "dead_lettered", "compacted")
+
+
+@dataclass
+class PartitionReport:
+    """What became of the offsets of one partition.
+
+    Attributes:
+        topic: the topic.
+        partition: its number.
+        start: the first offset audited.
+        end: the offset after the last one; None where Kafka was not asked.
+        rows: rows in the files, of these offsets.
+        present: offsets with a row.
+        offsets: what else there is, by its name in the table above: the offsets.
+        rows_of: for missing, duplicate and extra: how many rows that is.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int | None
+    rows: int = 0
+    present: int = 0
+    offsets: dict[str, Spans] = field(default_factory=dict)
+    rows_of: dict[str, int] = field(default_factory=dict)
+
+    def note(self, kind: str, found: Spans, rows: int | None = None) -> None:
+        """Add offsets to a kind; ``rows`` where it is not one for each offset."""
+        if found:
+            self.offsets[kind] = spans.union(self.offsets.get(kind, []), found)
+            self.rows_of[kind] = self.rows_of.get(kind, 0) + (spans.count(found) if rows is None else rows)
+
+    def count(self, kind: str) -> int:
+        """Return how many offsets are of a kind."""
+        return spans.count(self.offsets.get(kind, []))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "topic": self.topic, "partition": self.partition, "start": self.start, "end": self.end,
+            "rows": self.rows, "present": self.present,
+            **{kind: self.count(kind) for kind in (*EXPLAINED, *EXIT_CODES)},
+            "offsets": self.offsets, "rows_of": self.rows_of,
+        }  # fmt: skip
+
+
+@dataclass
+class AuditReport:
+    """What an audit found.
+
+    Attributes:
+        directory: what was audited.
+        found: what files and log say.
+        partitions: in the order of topic and number.
+        kafka: whether Kafka was asked.
+        notes: what a reader should know besides.
+    """
+
+    directory: Path
+    found: Found
+    partitions: list[PartitionReport] = field(default_factory=list)
+    kafka: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def count(self, kind: str) -> int:
+        """Return how many offsets of all partitions are of a kind."""
+        return sum(part.count(kind) for part in self.partitions)
+
+    @property
+    def problems(self) -> list[str]:
+        """The kinds of problems there are, worst first."""
+        kinds = [kind for kind in EXIT_CODES if any(part.offsets.get(kind) for part in self.partitions)]
+        # Rows that are committed and staged are missing by their offsets, where those are audited.
+        kinds += [kind for kind in ("missing", "extra") if kind not in kinds and any(self._odd_files(kind))]
+        return sorted(kinds, key=list(EXIT_CODES).index)
+
+    def _odd_files(self, kind: str) -> Iterator[str]:
+        """Yield what is wrong with the files as such, a phrase for each sort."""
+        found = self.found
+        sorts = {
+            "missing": {"gone": found.gone, "unreadable": list(found.unreadable)},
+            "extra": {"unknown to the log": found.unknown, "not as logged": found.changed},
+        }
+        for what, names in sorts.get(kind, {}).items():
+            if names:
+                shown = ", ".join(names[:2] + ["…"] * (len(names) > 2))
+                yield f"{_files(len(names))} {what} ({shown})"
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all is exact, else that of the worst problem."""
+        return min((EXIT_CODES[kind] for kind in self.problems), default=0)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        present = sum(part.present for part in self.partitions)
+        explained = [f"{self.count(kind):,} {kind.replace('_', '-')}" for kind in EXPLAINED if self.count(kind)]
+        what = "added up" if self.found.aggregates else "in the files"
+        if not self.problems:
+            besides = f"; {', '.join(explained)}" if explained else ""
+            asked = "" if self.kafka else " (Kafka was not asked)"
+            return f"exact: {present:,} offsets are {what}, each exactly once{besides}{asked}"
+        places = []
+        for kind in self.problems:
+            places += [f"{self.count(kind):,} {kind} ({self._examples(kind)})"] if self.count(kind) else []
+            places += self._odd_files(kind)
+        return f"NOT exact: {'; '.join(places)}; {present:,} offsets are {what}"
+
+    def _examples(self, kind: str) -> str:
+        shown = [
+            f"{part.topic}[{part.partition}]{spans.show(part.offsets[kind], 2)}"
+            for part in self.partitions
+            if part.offsets.get(kind)
+        ]
+        return ", ".join(shown[:2] + ["…"] * (len(shown) > 2))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        found = self.found
+        return {
+            "directory": str(self.directory), "exit_code": self.exit_code, "verdict": self.verdict,
+            "problems": self.problems, "aggregates": found.aggregates, "rows": found.row_count,
+            "partitions": [part.as_dict() for part in self.partitions],
+            "files": {
+                "visible": found.file_count, "gone": found.gone, "staged": found.staged, "unknown": found.unknown,
+                "changed": found.changed, "unreadable": found.unreadable, "leftovers": found.leftovers,
+                "repeated": found.repeated_in,
+            },
+            "notes": self.notes,
+        }  # fmt: skip
+
+
+def _files(count: int) -> str:
+    return f"{count:,} {'file' if count == 1 else 'files'}"
+
+
+def take_notes(report: AuditReport) -> None:
+    """Say what is odd about the files."""
+    found, notes = report.found, report.notes
+    if not found.entries:
+        notes.append("there is no commit log, so rows cannot be compared with it")
+    for names, what in (
+        (found.gone, "named by the log, but gone"),
+        (found.staged, "committed but not in sight yet; the next start of the topology renames them"),
+        (found.unknown, "not named by the log"),
+        (found.changed, "of another size or number of rows than the log says"),
+        (list(found.unreadable), "unreadable"),
+    ):
+        if names:
+            shown = ", ".join(names[:3] + ["…"] * (len(names) > 3))
+            notes.append(f"{_files(len(names))} {what}: {shown}")
+    if found.repeated_in:
+        most = sorted(found.repeated_in.items(), key=lambda item: (-item[1], item[0]))
+        shown = ", ".join([f"{name} ({rows:,})" for name, rows in most[:4]] + ["…"] * (len(most) > 4))
+        notes.append(f"rows of duplicates stand in {_files(len(most))}: {shown}")
+    if found.leftovers:
+        notes.append(f"{found.leftovers:,} staged files of flushes that were stopped; harmless")
+    if found.without_origin:
+        notes.append(f"{found.without_origin:,} rows tell no origin: they were written at least once")
+    if report.count("lost"):
+        notes.append(
+            "lost: Kafka dropped them before they were in the files. Begun later on purpose? Then --from OFFSET"
+        )
+    if found.aggregates:
+        notes.append("the files hold aggregates: which offsets were added up is known from the log")
