@@ -1,0 +1,114 @@
+"""What a sink writes, read by Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bolts.aggregate import AggregateBolt
+from bolts.parquet import ParquetBolt
+from downspout.parquet import hive
+from downspout.parquet.log import STAGING_FOLDER
+from tests.parquet.support import sink, tup
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROW: dict[str, tuple[str, Any, str]] = {
+    "a": ("string", "ü\x00", "string"),
+    "b": ("binary", b"\xff\x00", "binary"),
+    "c": ("bool", True, "boolean"),
+    "d": ("int8", -128, "tinyint"),
+    "e": ("int16", -32768, "smallint"),
+    "f": ("int32", 2**31 - 1, "int"),
+    "g": ("int64", -(2**63), "bigint"),
+    "h": ("float32", 1.5, "float"),
+    "i": ("float64", 0.1, "double"),
+    "j": ("decimal(38,4)", Decimal("12345678901234567890123456789012.3456"), "decimal(38,4)"),
+    "k": ("date", date(1582, 10, 4), "date"),
+    "l": ("timestamp", datetime(2013, 3, 31, 1, 30, 0, 123456, tzinfo=UTC), "timestamp"),
+    "m": ("list<string>", ["x", None], "array<string>"),
+    "n": ("list<int16>", [], "array<smallint>"),
+}
+"""Column → declared type, a value at its limits, Spark's type."""
+
+
+def test_spark_reads_every_type(spark: SparkSession, tmp_path: Path) -> None:
+    """Each type arrives in Spark as its own counterpart, with the value that was written, or null."""
+    bolt = sink(
+        ParquetBolt,
+        tmp_path,
+        fields=["origin", *ROW],
+        **{"parquet.schema": [f"{name}:{kind}" for name, (kind, _, _) in ROW.items()]},
+    )
+    bolt.process(tup(("t", "id", 3, 2**62, "split.0"), *(value for _, value, _ in ROW.values())))
+    bolt.process(tup(("t", "id", 3, 5, ""), *[None] * len(ROW)))
+    bolt.drain()
+    frame = spark.read.parquet(str(tmp_path))
+    types = dict(frame.dtypes)
+    assert {name: types[name] for name in ROW} == {name: spark_type for name, (_, _, spark_type) in ROW.items()}
+    low, high = frame.orderBy("_offset").collect()
+    found = {name: high[name] for name in ROW}
+    found["b"] = bytes(found["b"])
+    found["l"] = found["l"].astimezone(UTC)
+    assert found == {name: value for name, (_, value, _) in ROW.items()}
+    assert [low[name] for name in ROW] == [None] * len(ROW)
+    origin = [high[name] for name in ("_topic", "_topic_id", "_partition", "_offset", "_path")]
+    assert origin == ["t", "id", 3, 2**62, "split.0"]
+
+
+def test_spark_reads_every_folder(spark: SparkSession, tmp_path: Path) -> None:
+    """Partition values of any kind come back from their folders; the empty text comes back as null."""
+    values = [
+        "a",
+        "../x",
+        "a/b=c",
+        "%41",
+        "nul\x00",
+        "\n\"#'*:?\\{[]^",
+        "ü€",
+        " ",
+        "007",
+        ".",
+        "",
+        None,
+        hive.NULL_FOLDER,
+    ]
+    bolt = sink(
+        ParquetBolt,
+        tmp_path,
+        fields=["origin", "n", "word", "month"],
+        **{
+            "parquet.schema": ["n:int32", "word:string", "month:int8"],
+            "parquet.partition_by": ["word", "month"],
+        },
+    )
+    for number, value in enumerate(values):
+        bolt.process(tup(("t", "", 0, number, ""), number, value, number % 3))
+    bolt.drain()
+    assert len(bolt.acked) == len(values)
+    schema = "n int, word string, month tinyint, _offset bigint"
+    rows = spark.read.schema(schema).parquet(str(tmp_path)).orderBy("n").collect()
+    assert [row["word"] for row in rows] == [value or None for value in values]
+    assert [row["month"] for row in rows] == [number % 3 for number in range(len(values))]
+
+
+def test_spark_does_not_see_what_is_staged(spark: SparkSession, tmp_path: Path) -> None:
+    """Staged files and the log are hidden from Spark; what an aggregate has committed is not."""
+    settings = {"parquet.schema": ["word:string", "n:int32"], "parquet.keys": ["word"]}
+    aggregates = ["count", "sum:n", "min:n", "max:n", "count:n"]
+    bolt = sink(
+        AggregateBolt, tmp_path, fields=["origin", "word", "n"], **settings, **{"parquet.aggregates": aggregates}
+    )
+    for offset, (word, n) in enumerate([("a", 1), ("b", None), ("a", 5)]):
+        bolt.process(tup(("t", "", 0, offset, ""), word, n))
+    bolt.drain()
+    (tmp_path / STAGING_FOLDER / "part-x-1.parquet").write_bytes(b"half a file")
+    rows = spark.read.parquet(str(tmp_path)).orderBy("word").collect()
+    assert [tuple(row) for row in rows] == [("a", 2, 6, 1, 5, 2), ("b", 1, None, None, None, 0)]

@@ -1,0 +1,40 @@
+"""A small slice of the real flights, and what the topology makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from downspout.testing.fake_kafka import FakeKafka
+from tests.topologies.slices import COUNT, run_flight_delays
+from topologies.flights_data import Flights, load_flights, publish
+
+
+@pytest.fixture(scope="session")
+def frame() -> pd.DataFrame:
+    """The first flights of the year."""
+    return load_flights(COUNT)
+
+
+@pytest.fixture(scope="session")
+def flights(frame: pd.DataFrame) -> Flights:
+    """The same as records."""
+    return Flights(frame)
+
+
+@pytest.fixture
+def kafka(flights: Flights) -> Iterator[FakeKafka]:
+    """A cluster that holds them."""
+    with FakeKafka("slice") as cluster:
+        publish(cluster, flights)
+        yield cluster
+
+
+@pytest.fixture
+def output(kafka: FakeKafka, tmp_path: Path) -> Path:
+    """What the topology leaves of them."""
+    run_flight_delays(kafka, tmp_path)
+    return tmp_path
