@@ -15,6 +15,10 @@ What kafka-python does by itself, and what of it we use (read in its source, ver
   finished by a later ``poll`` only if that sees a need to join. As leader we have noted the new metadata by then and
   see none: the member hangs without partitions and without heartbeats, for ever. So ``poll`` keeps the need alive
   while a join is under way.
+* *A join that ends between two polls.* Its outcome is thrown away (``_join_task.is_done``) and another join begun,
+  which makes every other member join again. Where two members are polled in turns, by one thread, each one's join ends
+  while the other is polled: they rebalance for ever. So a join that nobody has asked for its outcome does not say that
+  it is done (:class:`_Unread`).
 * *A rejoin for nothing.* The leader assigns by the metadata it has, and notes as "assigned by" an older copy: the one
   of the last metadata answer that it looked at. Where the first answer came with the join, that copy is empty, so the
   next look finds a difference and wants to join again; our hand-over would wait its whole budget for acks. So the
@@ -80,6 +84,20 @@ def _note_what_was_assigned_by(coordinator: Any) -> None:
     coordinator._perform_assignment = perform_assignment
 
 
+class _Unread:
+    """A join whose outcome was not read yet ("A join that ends between two polls", above)."""
+
+    is_done = False
+
+    def __init__(self, future: Any) -> None:
+        self.add_callback = future.add_callback
+        self.add_errback = future.add_errback
+        self._future = future
+
+    def __await__(self) -> Any:
+        return self._future.__await__()
+
+
 class KafkaConsumerPort:
     """A consumer; see :class:`~downspout.kafka.port.ConsumerPort`. Made by :meth:`KafkaCluster.consumer`.
 
@@ -132,6 +150,9 @@ class KafkaConsumerPort:
         """
         if self._coordinator.rejoining:
             self._coordinator.request_rejoin()  # "A join that outlasts a poll", above
+        join = self._coordinator._join_task
+        if join is not None and not isinstance(join, _Unread):
+            self._coordinator._join_task = _Unread(join)
         self._unpark()
         try:
             return self._consumer.poll(timeout_ms=timeout_ms, max_records=max_records)  # type: ignore[no-any-return]
@@ -276,6 +297,7 @@ def _self_test(consumer: Any) -> None:
         "_coordinator.need_rejoin": "method",
         "_coordinator.request_rejoin": "method",
         "_coordinator.rejoining": "bool",
+        "_coordinator._join_task": "NoneType",
         "_coordinator.is_dynamic_member": "method",
         "_coordinator.maybe_leave_group_async": "method",
         "_coordinator.fetch_committed_offsets": "method",
