@@ -58,11 +58,6 @@ class Identities:
         """Return the identities of rows that have none."""
         return cls([], np.full(count, NO_STREAM, dtype=np.int64), np.zeros(count, dtype=np.int64))
 
-    @property
-    def has_origins(self) -> bool:
-        """Return whether any row has an origin."""
-        return bool(self._streams)
-
     def __len__(self) -> int:
         return len(self._numbers)
 

@@ -90,6 +90,8 @@ class SinkWriter:
         self._compression = compression
         self._clock = clock
         self._sequence = 0
+        self._hidden: list[DataFile] = []
+        """files of ours that are committed and not in sight: renaming them failed"""
 
     def open(self) -> None:
         """Read the log, check that the directory is ours, and finish what a stopped writer had committed."""
@@ -153,7 +155,8 @@ class SinkWriter:
         # Entries of our own among the new ones: the link was made, but an error hid that from us. They are committed.
         for entry in self._catch_up():
             if entry.writer == self._writer:
-                self._reveal(entry.files)
+                self._hidden += entry.files
+        self._reveal_hidden()
         wanted = identities.not_in(self.log.coverage)
         while wanted.any():
             staged = self._stage(build(wanted))
@@ -165,7 +168,8 @@ class SinkWriter:
                         wanted = still_wanted
                         break
                 else:
-                    self._reveal(staged)
+                    self._hidden += staged
+                    self._reveal_hidden()
                     size = sum(file.bytes for file in staged)
                     return Flushed(int(wanted.sum()), int((~wanted).sum()), len(staged), size)
             except OSError:
@@ -174,6 +178,11 @@ class SinkWriter:
                 raise
             self._discard(staged)
         return Flushed(covered=len(identities))
+
+    def _reveal_hidden(self) -> None:
+        """Bring into sight what we committed; where that fails, the next flush or whoever opens next tries again."""
+        self._reveal(self._hidden)
+        self._hidden = []
 
     def _append(self, staged: Sequence[DataFile], coverage: Coverage) -> bool:
         return self.log.append(

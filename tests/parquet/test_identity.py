@@ -64,13 +64,12 @@ def test_rows_without_origin_are_always_wanted() -> None:
     rows = Identities.none(3)
     assert rows.not_in(Coverage()).tolist() == [True] * 3
     assert rows.coverage(np.ones(3, dtype=bool)) == Coverage()
-    assert not rows.has_origins
 
 
 BAD: list[Any] = [
     None, 5, "abcde", ["t", "", 0, 1], ["t", "", 0, 1, "", "x"], ["t", "", 0, "x", ""], ["t", "", 0, -1, ""],
     ["t", "", 0, 2**63, ""], ["t", "", 0, 2**63 - 1, ""], ["t", "", -1, 1, ""], ["t", "", 2**31, 1, ""],
-    [5, "", 0, 1, ""],    ["t", None, 0, 1, ""], ["t", "", 0, 1, None], ["t", "", 0, 1, "\ud800"], 
+    [5, "", 0, 1, ""], ["t", None, 0, 1, ""], ["t", "", 0, 1, None], ["t", "", 0, 1, "\ud800"],
     [["t"], "", 0, 1, ""], {"topic": "t"},
     Origin("t", "", 0, 1.5, ""),  # type: ignore[arg-type]
     Origin("t", "", "0", 1, ""),  # type: ignore[arg-type]
