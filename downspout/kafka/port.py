@@ -56,7 +56,7 @@ class RebalanceListener(Protocol):
 
 
 class ConsumerPort(Protocol):
-    """A consumer in a group. Errors are kafka-python's (``kafka.errors``); ``retriable`` on them tells which may pass."""
+    """A consumer in a group. Errors are kafka-python's (``kafka.errors``); their ``retriable`` tells which may pass."""
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         """Join the group for these topics at the next poll."""
@@ -123,7 +123,7 @@ class ConsumerPort(Protocol):
         """Return Kafka's id of the topic; empty where unknown."""
 
     def close(self, leave_group: bool = True) -> None:
-        """Stop without committing anything. A static member that does not leave keeps its partitions for the session time-out."""
+        """Stop without committing anything. A static member that does not leave keeps its partitions until the session ends."""
 
 
 class ProducerPort(Protocol):
