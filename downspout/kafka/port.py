@@ -123,7 +123,7 @@ class ConsumerPort(Protocol):
         """Return Kafka's id of the topic; empty where unknown."""
 
     def close(self, leave_group: bool = True) -> None:
-        """Stop without committing anything. A static member that does not leave keeps its partitions until the session ends."""
+        """Stop without committing anything. A static member that does not leave keeps its place for its session."""
 
 
 class ProducerPort(Protocol):

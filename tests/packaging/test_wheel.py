@@ -55,7 +55,8 @@ def clean_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         str(wheel),
     ]
     subprocess.run(pip, check=True, timeout=120)
-    # A path in a .pth file is searched, but the .pth files in it are not read: ours, which names the checkout, stays out.
+    # A path in a .pth file is searched, but the .pth files in it are not read: so ours, which names the checkout,
+    # stays out.
     site = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     return home
