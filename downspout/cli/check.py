@@ -14,7 +14,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="[COMPONENT:]KEY=VALUE", help="a setting"
     )
-    parser.add_argument("--all", action="store_true", help="list defaults too, not only values that were given")
+    parser.add_argument("--given", action="store_true", help="leave the defaults out")
     parser.set_defaults(handler=handle)
 
 
@@ -25,7 +25,7 @@ def handle(arguments: argparse.Namespace) -> int:
 
     graph = load(arguments.target, arguments.topology)
     settings = check.resolve(graph, arguments.overrides)
-    print(check.values_table(graph, settings, everything=arguments.all))
+    print(check.values_table(graph, settings, everything=not arguments.given))
     findings = check.findings(graph, settings)
     for finding in findings:
         print(finding)
