@@ -97,9 +97,7 @@ class ConsumerPort(Protocol):
     def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Send a commit and do not wait."""
 
-    def committed(
-        self, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's commits with their metadata. Not callable from a rebalance listener."""
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -108,9 +106,7 @@ class ConsumerPort(Protocol):
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the end of each log (read_committed: the last stable offset)."""
 
-    def offsets_for_times(
-        self, timestamps_ms: Mapping[TopicPartition, int]
-    ) -> Mapping[TopicPartition, int | None]:
+    def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """Return the first offset with a timestamp at or after the one given; None where there is none."""
 
     def highwater(self, partition: TopicPartition) -> int | None:
