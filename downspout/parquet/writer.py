@@ -100,7 +100,7 @@ class SinkWriter:
             probe = self.log.folder / f".{self._writer}.probe"
             self.disk.write(probe, b"")
             self.disk.remove(probe)
-            entries = self._catch_up()
+            entries = self._catch_up() or self._catch_up_if_files_are_there()
             self.log.check_complete()
             self._roll_forward(entries)
         except OSError as error:
@@ -127,6 +127,22 @@ class SinkWriter:
                 f"{self.directory} has the columns {', '.join(self.log.schema or ())}; "
                 f"this sink has {', '.join(self._schema)}",
                 cure="another parquet.directory, or the old columns: one directory has one schema",
+            )
+        return entries
+
+    def _catch_up_if_files_are_there(self) -> list[Entry]:
+        """Return what a second look at an empty log finds; data files that no log knows are refused.
+
+        The race: another writer's first flush, between our look at the log and our look at the files. Its entry was
+        there before its files came into sight, so where there are files, a second look finds the entry.
+        """
+        visible = next((path for path in self.disk.files_below(self.directory) if _is_data(path, self.directory)), None)
+        if visible is None:
+            return []
+        if not (entries := self._catch_up()):
+            raise SinkError(
+                f"{self.directory} holds data files ({visible.name}) but no commit log: what was written is not known",
+                cure=f"restore {self.log.folder} from a backup, or use another parquet.directory",
             )
         return entries
 
@@ -258,6 +274,11 @@ class SinkWriter:
             f"{self.directory} cannot be written: {error.strerror or error} ({place}); nothing was acked",
             cure="free the disk or correct the permissions, and start again: the rows come again",
         )
+
+
+def _is_data(path: Path, top: Path) -> bool:
+    """Return whether readers of the directory see this file."""
+    return path.suffix == ".parquet" and not any(part[0] in "_." for part in path.relative_to(top).parts)
 
 
 def _encode(table: pa.Table, compression: Any) -> bytes:

@@ -187,3 +187,13 @@ def test_rows_without_origin_are_written_as_often_as_they_come(tmp_path: Path) -
     assert CommitLog(tmp_path).refresh()[-1].number == 1
     files = [str(path) for path in tmp_path.glob("*.parquet")]
     assert ds.dataset(files).to_table()["value"].to_pylist() == [1, 1, 1, 1]
+
+
+def test_files_without_a_log_are_refused(tmp_path: Path) -> None:
+    """A directory whose log was deleted is not written to: its rows could be written twice."""
+    flush(tmp_path, range(4), "first")
+    for entry in CommitLog(tmp_path).folder.glob("*.json"):
+        entry.unlink()
+    with pytest.raises(SinkError, match=r"holds data files .* but no commit log"):
+        flush(tmp_path, range(4), "second")
+    assert visible(tmp_path) == Counter(range(4))
