@@ -253,9 +253,13 @@ class Demo:
         say(self.broker_left)
         say("")
         say("To try next, after `source .venv/bin/activate`:")
-        say(f"  downspout kafka start; downspout audit {output}/flights      the audit that fits any topology")
-        say("  downspout kafka produce lines README.md                   text for the other example, then:")
-        say("  downspout run topologies/word_count.py --until end; python -m topologies.word_count_spark")
+        for command, what in (
+            (f"downspout kafka start; downspout audit {output}/flights", "the audit that fits any topology"),
+            ("downspout kafka produce lines README.md", "text for the other example"),
+            ("downspout run topologies/word_count.py --until end", "counts its words"),
+            ("python -m topologies.word_count_spark", "finishes the counts"),
+        ):
+            say(f"  {command:<58} {what}")
         say("To read: topologies/flight_delays.py, and its twin topologies/flight_delays_spark.py")
 
 

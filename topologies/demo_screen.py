@@ -41,6 +41,8 @@ class _Rate(ProgressColumn):
     """Counts, rate and time left, from the records that this run did itself."""
 
     def render(self, task: Task) -> Text:
+        if not task.started:
+            return Text("")
         since = int(task.fields["since"])
         line = rate_line(task.fields["unit"], int(task.completed), int(task.total or 0), since, task.elapsed or 0.0)
         return Text(line, style="cyan")

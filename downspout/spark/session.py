@@ -8,8 +8,11 @@ here does none of that, and says what is missing where there is no Java. What Sp
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -63,11 +66,25 @@ def spark_session(name: str, *, cores: int = 2, config: Mapping[str, str] | None
     if (running := SparkSession.getActiveSession()) is not None:
         yield running
         return
-    session = _start(name, cores, config or {})
+    with _ctrl_c_as_before():
+        session = _start(name, cores, config or {})
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@contextmanager
+def _ctrl_c_as_before() -> Iterator[None]:
+    """Put the handler of SIGINT back: PySpark sets one that cancels jobs, and leaves it when the session is stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
     try:
-        yield session
+        yield
     finally:
-        session.stop()
+        signal.signal(signal.SIGINT, before)
 
 
 def _start(name: str, cores: int, config: Mapping[str, str]) -> SparkSession:
@@ -101,6 +118,8 @@ def _prepare_environment() -> None:
     from downspout.jars import java
 
     java()
+    # Interrupted by Ctrl-C, its bridge to the JVM logs a page of traceback for what is no error.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     # PySpark warns on every start with pandas 3. Rows travel as Arrow here, and what is tested is what is pinned.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     # Else Spark's workers take the `python3` on PATH, which has other packages than this one.

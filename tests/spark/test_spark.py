@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,10 +47,20 @@ def test_a_running_session_is_used_and_left_running(spark: SparkSession) -> None
     assert spark.range(3).count() == 3
 
 
+def test_ctrl_c_is_handled_as_before() -> None:
+    """After a session of its own, in a process of its own, Ctrl-C does again what it did before."""
+    program = (
+        "import signal\nfrom downspout.spark.session import spark_session\nbefore = signal.getsignal(signal.SIGINT)\n"
+        "with spark_session('own') as spark:\n    assert spark.range(2).count() == 2\n"
+        "assert signal.getsignal(signal.SIGINT) is before\nprint('as before')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "as before\n"
+    assert done.stderr == ""
+
+
 def test_python_workers_have_our_packages(spark: SparkSession) -> None:
     """Code that runs in Spark's Python workers runs on this very Python."""
-    import sys
-
     found = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
     assert found == [sys.executable]
 
