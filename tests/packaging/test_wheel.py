@@ -132,4 +132,4 @@ def test_a_stock_quickstart_project_reads_kafka(
     ]
     done = run(command, project)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "100" in done.stdout
+    assert "100 tuple trees complete" in done.stderr
