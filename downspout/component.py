@@ -11,6 +11,7 @@ attribute                               who uses it, and for what
 ``fail_with(tup_id, failure)``          spout: called instead of ``fail`` where the reason is known
 ``exhausted()``                         spout in a bounded run: all was emitted, acks are outstanding
 ``end_reached()``                       spout in a bounded run: all was acked and committed
+``waits_for_acks()``                    spout: a hand-over waits for what is out; the engine lets the bolts drain
 ``drain()``                             bolt: write out what you hold now, do not wait for a tick
 ``fail_because(tup, error)``            bolt: the engine puts its own here, so that the spout learns the reason
 ``report()``                            both: figures for the live view and the summary

@@ -380,6 +380,10 @@ class KafkaSpout(streamparse.Spout):
                 self._poll_patience.bear(error, now)
         return self._ended
 
+    def waits_for_acks(self) -> bool:
+        """Return whether a planned hand-over waits for what is out, so that sinks should not hold it back."""
+        return self._drain_until is not None and self._drain_until != DRAINED
+
     def report(self) -> Mapping[str, float]:
         """Return figures for the live view; ``downspout.metrics`` explains them."""
         parts = list(self._membership.parts.values()) if self._consumer is not None else []

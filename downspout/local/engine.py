@@ -331,6 +331,8 @@ class Engine:
                 self.stop("end")
             elif self.in_flight:
                 self._drain_bolts()
+        elif not worked and any(spout.waits_for_acks() for spout in self.spouts):
+            self._drain_bolts()
 
     def _drain_bolts(self) -> None:
         """Ask each bolt, sources first, to let go of what it holds; at most every DRAIN_EVERY_S."""

@@ -44,6 +44,7 @@ class SpoutTask(Task):
         self._emit = make_emit(self)
         if not self.overrides("emit", "send_message"):
             spout.emit = self._emit
+        self._waits = self.optional("waits_for_acks")
         self._direct = not self.overrides(*_READING)
         self._fail_with: Callable[[Any, Failure], None] | None = (
             spout.fail_with if self._direct and isinstance(spout, Explains) else None
@@ -103,6 +104,10 @@ class SpoutTask(Task):
     def end_reached(self) -> bool:
         """Return whether a bounded spout has everything up to its end acked and committed."""
         return self._ask("end_reached")
+
+    def waits_for_acks(self) -> bool:
+        """Return whether the spout emits nothing until what is out is acked: a planned hand-over."""
+        return self._waits is not None and bool(self._waits())
 
     def _ask(self, question: str) -> bool:
         try:

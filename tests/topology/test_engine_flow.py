@@ -438,3 +438,58 @@ def test_the_engine_needs_no_observer():
     result = engine.run()
     assert (result.completed, result.components["middle"].acked, result.components["keep"].acked) == (3, 3, 3)
     assert result.reason == "records"
+
+
+class Handing(Spout):
+    """Emits two rows, and then waits for their acks, as before a planned hand-over."""
+
+    outputs = ("n",)
+
+    def initialize(self, conf, context):
+        self.left, self.out = 2, 0
+
+    def next_tuple(self):
+        if self.left:
+            self.left -= 1
+            self.out += 1
+            self.emit([self.left], tup_id=str(self.left))
+
+    def ack(self, tup_id):
+        self.out -= 1
+
+    def waits_for_acks(self):
+        return not self.left and self.out > 0
+
+
+class Holding(Bolt):
+    """Holds tuples until it is asked to drain."""
+
+    outputs = ()
+    auto_ack = False
+
+    def initialize(self, conf, context):
+        self.held = []
+
+    def process(self, tup):
+        self.held.append(tup)
+
+    def drain(self):
+        for tup in self.held:
+            self.ack(tup)
+        self.held = []
+
+
+class HandOver(Topology):
+    """A spout that waits for a bolt that holds."""
+
+    spout = Handing.spec()
+    bolt = Holding.spec(inputs=[spout])
+
+
+def test_bolts_drain_while_a_spout_waits_for_acks():
+    """What a bolt holds does not hold back a planned hand-over: it is asked to drain at once."""
+    result = run_topology(HandOver, for_s=1.0)
+    assert result.run.drained
+    assert result.counts("spout").acked == 2
+    assert result.run.latency_p99_ms is not None
+    assert result.run.latency_p99_ms < 100
