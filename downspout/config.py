@@ -207,7 +207,7 @@ _TABLE: tuple[Setting, ...] = (
     Setting("run.redeploy", bool, False, "Renew the topology id, as a new submit does on Storm."),
     Setting("run.drain_s", float, 30.0, "How long a stop waits for outstanding tuples.", minimum=0.0),
     Setting("run.seed", int, None, "Seed of shuffles and message ids; not set: random.", minimum=0),
-    Setting("run.restarts_max", int, 3, "Restarts in a row of a bolt that raised, before the run stops.", minimum=0),
+    Setting("run.restarts_max", int, 3, "The run stops when a bolt raised on more than so many different tuples in a row.", minimum=0),
 )
 # fmt: on
 

@@ -425,7 +425,10 @@ class KafkaSpout(streamparse.Spout):
 
     def _leave(self) -> None:
         """Commit and leave the group: others get the partitions at once."""
-        self._commit(self._now())
+        if not self._commit(self._now()):
+            # There is no later commit: one that failed for the moment is worth one more try at once.
+            self._commit_patience.succeeded()
+            self._commit(self._now())
         self.end_reached()
         consumer, self._consumer = self._need_consumer(), None
         try:

@@ -37,7 +37,8 @@ class BoltTask(Task):
         self.tick_due = float("inf")
         self.batch_due = float("inf")
         self.restarts_max = int(conf.get("run.restarts_max", 3))
-        self._in_a_row = 0
+        self._culprits: list[str] = []
+        """What the bolt raised on since it last processed anything, each tuple once."""
         self._acked_at_restart = 0
         self._failure: Failure | None = None
 
@@ -234,21 +235,23 @@ class BoltTask(Task):
     def _restart(self, error: Exception, failure: Failure, tup: Any) -> None:
         """Replace the component, as Storm replaces its process; what the old one held is lost with it."""
         if self.acked > self._acked_at_restart:
-            self._in_a_row = 0
+            self._culprits.clear()
         self._acked_at_restart = self.acked
-        self._in_a_row += 1
+        # One bad record that comes again and again is the spout's to give up; a bolt that fails on all is the user's.
+        culprit = describe(tup) if tup is not None else ""
+        if not culprit or culprit not in self._culprits:
+            self._culprits.append(culprit)
         waiting = {queued.id for queued in self.queue}
         innocent = Failure("timeout", self.name, self.task_id, "held by a task that was restarted")
         for tuple_id in [held for held in self.held if held not in waiting]:
-            culprit = tup is not None and tuple_id == tup.id
-            acker.fail(self.held, tuple_id, failure if culprit else innocent)
+            guilty = tup is not None and tuple_id == tup.id
+            acker.fail(self.held, tuple_id, failure if guilty else innocent)
             self.failed += 1
             if self.world.observer is not None:
                 self.world.observer.on_fail(self, tuple_id)
-        if self._in_a_row > self.restarts_max:
+        if len(self._culprits) > self.restarts_max:
             raise ComponentError(
-                f"{self.error(error, 'process', tup).message}; {self._in_a_row} times in a row without a tuple that "
-                "was processed",
+                f"{self.error(error, 'process', tup).message}; on {len(self._culprits)} different tuples in a row",
                 cure="correct the bolt, or set exit_on_exception = False so that it goes on after a bad tuple",
             ) from error
         self.restarts += 1

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -365,21 +365,32 @@ class Engine:
 
     def _wind_up(self, quietly: bool) -> None:
         """Deactivate (spouts commit then) and close everything; after an error or abort, whatever still can be."""
-        guard = contextlib.suppress(Exception) if quietly else contextlib.nullcontext()
-        if not quietly:
-            if not self._aborted:
+        errors: list[Exception] = []
+
+        @contextlib.contextmanager
+        def each_for_itself() -> Iterator[None]:
+            """One that cannot end well does not keep the others from it."""
+            try:
+                yield
+            except Exception as error:
+                errors.append(error)
+
+        if not quietly and not self._aborted:
+            with each_for_itself():
                 self._work()
-                self.deactivate()
-        elif self.active and not self._aborted:
+        if self.active and not self._aborted:
             self.active = False
             for spout in self.spouts:
-                with guard:
-                    spout.settle()
+                with each_for_itself():
+                    if quietly:
+                        spout.settle()
                     spout.deactivate()
         for task in [*self.spouts, *self.bolts]:
             if task.instance is not None:
-                with guard:
+                with each_for_itself():
                     task.close()
+        if errors and not quietly:
+            raise errors[0]
 
     def result(self) -> RunResult:
         """Return the figures as of now."""

@@ -133,7 +133,8 @@ class FakeMember:
             return True
         if not self._prepared:
             self._prepare_join()
-        if not self._asked or self._member not in group.members:
+        superseded = group.preparing and self._member in group.members and not group.members[self._member].joined
+        if not self._asked or superseded or self._member not in group.members:
             self._joined_topics = self._need_wanted()()
             self._member = group.join(
                 self._member,

@@ -3,6 +3,7 @@
 # ruff: noqa: D102   (components made for one test explain themselves)
 
 import logging
+from typing import ClassVar
 
 import pytest
 from streamparse import BatchingBolt, Bolt, Spout, Topology
@@ -19,7 +20,7 @@ class Words(Spout):
 
 
 class Picky(Bolt):
-    """Raises on "bad"; counts its instances."""
+    """Raises on words that begin with "bad"; counts its instances."""
 
     outputs = ("word",)
     made = 0
@@ -29,7 +30,7 @@ class Picky(Bolt):
         self.number = type(self).made
 
     def process(self, tup):
-        if tup.values.word == "bad":
+        if tup.values.word.startswith("bad"):
             raise ValueError("a bad word")
         self.emit([f"{tup.values.word}{self.number}"])
 
@@ -74,13 +75,63 @@ def test_a_tuple_is_not_failed_with_auto_fail_off():
     assert result.clock.monotonic() >= 30
 
 
-def test_too_many_restarts_in_a_row_end_the_run():
-    """After run.restarts_max restarts without a processed tuple the run ends, naming component, task and tuple."""
+def test_a_bolt_that_raises_on_all_ends_the_run():
+    """A bolt that raised on more than run.restarts_max tuples in a row ends the run, named with task and tuple."""
+    rows = [[f"bad{number}"] for number in range(9)]
     with pytest.raises(ComponentError) as caught:
-        run_topology(before(picky()), spouts={"words": [["bad"]]}, config={"run.restarts_max": 2})
-    assert "picky[task 2]: process of tuple ('bad',) (from words) raised ValueError: a bad word (" in str(caught.value)
-    assert "3 times in a row" in str(caught.value)
+        run_topology(before(picky()), spouts={"words": rows}, config={"run.restarts_max": 2})
+    assert "picky[task 2]: process of tuple ('bad" in str(caught.value)
+    assert "raised ValueError: a bad word (" in str(caught.value)
+    assert "on 3 different tuples in a row" in str(caught.value)
     assert caught.value.exit_code == 8
+
+
+def test_one_bad_tuple_does_not_end_the_run_however_often_it_comes():
+    """A single bad tuple that is replayed until its spout gives it up never ends the run."""
+    result = run_topology(before(picky()), spouts={"words": [["bad"], ["ok"]]}, config={"run.restarts_max": 2})
+    assert result.counts("picky").restarts == 11
+    assert result.components["words"][0].given_up == [("bad",)]
+
+
+class Stubborn(Spout):
+    """Cannot be deactivated."""
+
+    outputs = ("n",)
+
+    def next_tuple(self):
+        pass
+
+    def deactivate(self):
+        raise RuntimeError("will not rest")
+
+
+class Orderly(Spout):
+    """Remembers that it was deactivated and closed."""
+
+    outputs = ("n",)
+    said: ClassVar[list[str]] = []
+
+    def next_tuple(self):
+        pass
+
+    def deactivate(self):
+        self.said.append("deactivated")
+
+    def close(self):
+        self.said.append("closed")
+
+
+def test_a_spout_that_cannot_rest_does_not_keep_the_others_from_it():
+    """At the end each spout is deactivated and closed, whatever another one raises, and the error is not lost."""
+
+    class Two(Topology):
+        first = Stubborn.spec()
+        second = Orderly.spec()
+
+    Orderly.said.clear()
+    with pytest.raises(ComponentError, match="will not rest"):
+        run_topology(Two, for_s=0.1)
+    assert Orderly.said == ["deactivated", "closed"]
 
 
 def test_restarts_in_a_row_are_counted_anew_after_a_success():
