@@ -1,4 +1,4 @@
-"""KafkaSpout: records of a consumer group as tuples, resumed where it left off, each processed at least once.
+"""KafkaSpout: records of a consumer group as tuples, resumed where it left off, by default each at least once.
 
 One call of :meth:`KafkaSpout.next_tuple` is one turn of the loop:
 
@@ -12,6 +12,8 @@ file connects it with Storm's callbacks on one side and with the consumer port (
 * A failed record is read again: the consumer seeks back to the lowest one whose back-off is over.
 * Before a planned hand-over the spout drains: it polls nothing, waits some calls for acks, commits, and only then
   lets the consumer give its partitions up.
+
+So it is under AT_LEAST_ONCE. The other guarantees are in ``downspout.kafka.guarantee``.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from downspout.kafka.bounds import Bounds, missing_topics, no_topic
 from downspout.kafka.deadletter import DeadLetters
 from downspout.kafka.emit import check_fields
 from downspout.kafka.giving_up import GivingUp
+from downspout.kafka.guarantee import Untracked
 from downspout.kafka.membership import Membership
 from downspout.kafka.patience import Patience, describe
 from downspout.kafka.port import ConsumerPort, cluster_for
@@ -110,7 +113,10 @@ class KafkaSpout(streamparse.Spout):
         self._giving_up = GivingUp(letters, self._figures, self._log)
         self._poll_patience = Patience("poll", settings["bootstrap"], self._figures, self._log)
         self._commit_patience = Patience("commit", settings["bootstrap"], self._figures, self._log)
-        self._commit_timer = Timer(settings["commit_period_ms"], self._now(), FIRST_COMMIT_DELAY_MS)
+        self._guarantee = self._setup.guarantee
+        name, wall = self.component_name or "", self.clock.wall
+        self._untracked = Untracked(settings, self._figures, self._giving_up, name, wall, self._log)
+        self._commit_timer = Timer(self._guarantee.period_ms(settings), self._now(), FIRST_COMMIT_DELAY_MS)
         self._turns: deque[Partition] = deque()
         self._consumer: ConsumerPort | None = None
         self._membership: Membership = None  # type: ignore[assignment]   # made by _join
@@ -158,10 +164,13 @@ class KafkaSpout(streamparse.Spout):
         self._giving_up.write(self._now, self._membership.by_key, self._membership.parts.values())
         if self._drains(now):
             return
-        if self._commit_timer.due(now) or self._finished() or self._crowded():
-            self._commit(now)
+        finished = self._finished()
+        if self._commit_timer.due(now) or finished or self._crowded():
+            self._commit(now, wait=finished or self._guarantee.waits)
         if not self._turns and not self._poll_patience.waits(now):
             self._turns.extend(self._reader.poll(now))
+        if self._guarantee.before_emit and self._turns and not self._commit(now):
+            return
         self._emit_waiting(now)
 
     def _settle(self, now: int) -> None:
@@ -215,14 +224,18 @@ class KafkaSpout(streamparse.Spout):
         self._drain_until = DRAINED
         return False
 
-    def _commit(self, now: int) -> bool:
-        """Commit what has changed; return whether the broker has it all."""
+    def _commit(self, now: int, wait: bool = True) -> bool:
+        """Commit what has changed; return whether the broker has it all, or with ``wait=False`` was told it all."""
         if self._consumer is None or self._commit_patience.waits(now):
             return False
         self._commit_timer.restart(now)
         self._catch_up()
         try:
-            committing.commit(self._consumer, self._membership.parts.values(), self._setup.identity)
+            if self._guarantee.tracks:
+                committing.commit(self._consumer, self._membership.parts.values(), self._setup.identity)
+            else:
+                parts = self._membership.parts.values()
+                committing.commit_positions(self._consumer, parts, self._setup.identity, wait)
         except errors.KafkaError as error:
             self._commit_patience.bear(error, now)
             self._commit_timer.expedite()
@@ -242,6 +255,8 @@ class KafkaSpout(streamparse.Spout):
 
     def _emit_some(self, part: Partition, most: int, now: int) -> int:
         """Look at the records of one partition until ``most`` were emitted or none waits; return how many were."""
+        if not self._guarantee.tracks:
+            return self._untracked.emit_some(part, most, self.emit)
         figures, ledger, emit, make, prefix = self._figures, part.ledger, self.emit, part.make, part.prefix
         emit_null = self._settings["emit_null"]
         records, at, end = part.waiting, part.at, len(part.waiting)
@@ -300,6 +315,10 @@ class KafkaSpout(streamparse.Spout):
 
     def ack(self, tup_id: str) -> None:
         """Take an ack. Unknown, double and late ones change nothing."""
+        if not self._guarantee.tracks:
+            self._untracked.ack()
+            self._between_turns()
+            return
         try:
             key, _, offset_text = tup_id.rpartition("/")
             part = self._membership.by_key[key]
@@ -323,6 +342,10 @@ class KafkaSpout(streamparse.Spout):
 
     def fail_with(self, tup_id: str, failure: Failure | None) -> None:
         """Take a fail, with its reason where the engine knows it; a timeout counts no attempt."""
+        if not self._guarantee.tracks:
+            self._untracked.fail(failure is not None and failure.kind == "timeout")
+            self._between_turns()
+            return
         key, _, offset_text = str(tup_id).rpartition("/")
         part = self._membership.by_key.get(key)
         offset = int(offset_text) if part is not None and offset_text.isdecimal() else -1
@@ -357,7 +380,7 @@ class KafkaSpout(streamparse.Spout):
         if now - self._next_at < UNATTENDED_MS:
             return
         if self._commit_timer.due(now):
-            self._commit(now)
+            self._commit(now, self._guarantee.waits)
         if self._consumer is not None:
             self._reader.stay_alive(now)
 
@@ -372,6 +395,8 @@ class KafkaSpout(streamparse.Spout):
 
     def end_reached(self) -> bool:
         """Bounded run: return whether the group has committed up to the end of all partitions of the topics."""
+        if self._turns or self._giving_up.busy:
+            return False  # committed, it may be, but not done with
         if not self._ended and self._bounds and self._consumer is not None and self._membership.settled:
             now = self._now()
             try:
@@ -396,7 +421,10 @@ class KafkaSpout(streamparse.Spout):
         settings, topics = self._settings, self._settings["topics"] or []
         try:
             consumer = self._cluster.consumer(
-                group=self._setup.group, instance_id=self._setup.instance, client=self._setup.client
+                group=self._setup.group,
+                instance_id=self._setup.instance,
+                client=self._setup.client,
+                auto_commit_ms=self._guarantee.auto_commit_ms(settings),
             )
             missing = missing_topics(consumer, topics)
             if missing and self._setup.bounded:

@@ -151,9 +151,17 @@ class Cluster(Protocol):
     """
 
     def consumer(
-        self, *, group: str | None, instance_id: str | None = None, client: Mapping[str, Any] | None = None
+        self,
+        *,
+        group: str | None,
+        instance_id: str | None = None,
+        client: Mapping[str, Any] | None = None,
+        auto_commit_ms: int | None = None,
     ) -> ConsumerPort:
-        """Return a consumer that commits only when told; ``group=None`` for reading by ``assign`` alone."""
+        """Return a consumer; ``group=None`` for reading by ``assign`` alone.
+
+        It commits only when told; with ``auto_commit_ms`` also by itself, so often: all that its polls have returned.
+        """
 
     def producer(self, *, client: Mapping[str, Any] | None = None) -> ProducerPort:
         """Return an idempotent producer with acks=all."""

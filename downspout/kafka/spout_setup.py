@@ -10,6 +10,7 @@ from typing import Any
 from downspout import config
 from downspout.errors import ConfigError
 from downspout.kafka.emit import check_fields
+from downspout.kafka.guarantee import GUARANTEES, Guarantee
 from downspout.kafka.membership import Identity
 
 __all__ = ["Setup"]
@@ -60,6 +61,11 @@ class Setup:
             timeout_ms=_message_timeout_ms(conf),
             dead_letter_topic=(settings["dead_letter_topic"] or "").replace("{group}", group),
         )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Return what the processing guarantee decides."""
+        return GUARANTEES[self.settings["guarantee"]]
 
     @property
     def client(self) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class FakeConsumer(FakeMember):
         self._cluster.faults.raise_next("poll")
         found: dict[TopicPartition, Sequence[Record]] = {}
         if self._cluster.is_up and (self._wanted is None or self._join()):
+            self._auto_commit()
             found = self._fetch(max_records)
         if not found:
             self._cluster.clock.sleep(timeout_ms / 1000)

@@ -216,3 +216,38 @@ def test_leaves_when_idle_and_joins_again(real: RealKafka) -> None:
     driver.spout.activate()
     run_until(lambda: len(driver.emitted) >= 15, driver, ack=True)
     assert driver.offsets == list(range(15))
+
+
+def test_auto_commit_loses_what_was_polled_and_not_processed(real: RealKafka) -> None:
+    """The client commits what its polls returned: killed then, half of the records are never processed."""
+    real.fill(100)
+    first = real.driver(guarantee="AUTO_COMMIT", tuple_tracking=True, commit_period_ms=200)
+    run_until(lambda: len(first.emitted) == 100, first)
+    first.ack(range(50))
+    first.fail([50])
+    run_until(lambda: real.committed() == 100, first)
+    kill(first)
+    real.fill(1)
+    second = real.driver(guarantee="AUTO_COMMIT", tuple_tracking=True)
+    run_until(lambda: bool(second.emitted), second)
+    assert second.offsets == [100]
+
+
+def test_at_most_once_repeats_nothing_after_a_kill(real: RealKafka) -> None:
+    """Killed in the middle, a spout leaves nothing behind that comes twice."""
+    real.fill(100)
+    first = real.driver(guarantee="AT_MOST_ONCE", tuple_tracking=True, emits_per_next_max=30)
+    run_until(lambda: len(first.emitted) == 30, first)
+    kill(first)
+    real.fill(1)
+    second = real.driver(guarantee="AT_MOST_ONCE", tuple_tracking=True)
+    run_until(lambda: 100 in second.offsets, second)
+    assert set(first.offsets).isdisjoint(second.offsets)
+
+
+def test_no_guarantee_commits_on_its_timer(real: RealKafka) -> None:
+    """With nothing acked, what was read is committed."""
+    real.fill(100)
+    driver = real.driver(guarantee="NO_GUARANTEE", commit_period_ms=200)
+    run_until(lambda: real.committed() == 100, driver)
+    assert len(driver.emitted) == 100

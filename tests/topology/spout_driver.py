@@ -23,7 +23,7 @@ class Driver:
 
     def __init__(self, kafka: FakeKafka, member: int = 1, topology_id: str = "orders-1", **settings: Any) -> None:
         self.kafka = kafka
-        self.emitted: list[tuple[str, list[Any]]] = []
+        self.emitted: list[tuple[Any, list[Any]]] = []
         self.spout = KafkaSpout(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
         self.spout.clock = kafka.clock
         self.spout.component_name = "reader"
@@ -37,15 +37,15 @@ class Driver:
         self.spout.initialize(self.conf, {"taskid": 3, "componentid": "reader", "task->component": {"3": "reader"}})
         self.spout.activate()
 
-    def _emit(self, values: list[Any], tup_id: str, **_: Any) -> None:
+    def _emit(self, values: list[Any], tup_id: str | None = None, **_: Any) -> None:
         self.emitted.append((tup_id, values))
 
     def run(self, turns: int = 8) -> list[int]:
-        """Call ``next_tuple`` so often; return the offsets emitted meanwhile."""
+        """Call ``next_tuple`` so often; return the offsets emitted meanwhile, of tuples with an id."""
         before = len(self.emitted)
         for _ in range(turns):
             self.spout.next_tuple()
-        return [offset_of(tup_id) for tup_id, _ in self.emitted[before:]]
+        return [offset_of(tup_id) for tup_id, _ in self.emitted[before:] if tup_id is not None]
 
     @property
     def offsets(self) -> list[int]:
