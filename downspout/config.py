@@ -164,6 +164,8 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.bootstrap", str, "embedded", "Brokers as host:port,host:port; `embedded` is the one that `downspout kafka start` runs."),
     Setting("kafka.topics", list, None, "Topics to read."),
     Setting("kafka.pattern", str, None, "Regular expression that a topic's whole name must match; instead of kafka.topics."),
+    Setting("kafka.mode", str, "subscribe", "How tasks share the partitions: as members of the consumer group, or counted out by task number.", choices=("subscribe", "assign")),
+    Setting("kafka.refresh_period_ms", int, 2_000, "How often new partitions and topics are looked for; with kafka.mode=assign alone.", minimum=1),
     Setting("kafka.group", str, None, "Consumer group; not set: the topology's name."),
     Setting("kafka.fields", list, ["topic", "partition", "offset", "key", "value"], "Fields of the tuple, of: topic, partition, offset, key, value, timestamp, headers, origin."),
     Setting("kafka.key_format", str, "utf8", "How a key becomes a value of the tuple.", choices=("utf8", "bytes", "json")),

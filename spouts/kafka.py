@@ -30,9 +30,8 @@ from streamparse.dsl.spout import ShellSpoutSpec
 from downspout import config as configuration
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.component import Failure
-from downspout.errors import BrokerError
 from downspout.kafka import committing
-from downspout.kafka.bounds import Bounds, missing_topics, no_topic
+from downspout.kafka.bounds import Bounds
 from downspout.kafka.deadletter import DeadLetters
 from downspout.kafka.emit import check_fields
 from downspout.kafka.giving_up import GivingUp
@@ -41,6 +40,7 @@ from downspout.kafka.membership import Membership
 from downspout.kafka.patience import Patience, describe
 from downspout.kafka.port import ConsumerPort, cluster_for
 from downspout.kafka.reading import Reader
+from downspout.kafka.source import open_consumer, source_of
 from downspout.kafka.spout_report import summarise
 from downspout.kafka.spout_setup import Setup
 from downspout.kafka.spout_state import Figures, Partition, Setback, Timer
@@ -176,10 +176,14 @@ class KafkaSpout(streamparse.Spout):
     def _settle(self, now: int) -> None:
         """Act on what the rebalance listener has written down."""
         membership, consumer = self._membership, self._need_consumer()
-        self._catch_up()
-        if membership.settled or self._poll_patience.waits(now):
+        if self._poll_patience.waits(now):
+            self._catch_up()
             return
         try:
+            self._source.refresh(now, lambda: self._hand_over(now))
+            self._catch_up()
+            if membership.settled:
+                return
             started = membership.settle()
             if self._bounds is not None and started:
                 self._bounds.add(consumer, started)
@@ -201,6 +205,11 @@ class KafkaSpout(streamparse.Spout):
         for part in self._membership.parts.values():
             part.drop_waiting(consumer)
             part.seek(consumer, part.reading)
+
+    def _hand_over(self, now: int) -> bool:
+        """Before partitions go that nobody waits for: commit what is done; return whether it is committed."""
+        self._put_back()
+        return self._commit(now)
 
     def _drains(self, now: int) -> bool:
         """Before a planned hand-over: return whether this call should do nothing but wait for acks.
@@ -417,34 +426,13 @@ class KafkaSpout(streamparse.Spout):
     # --- inside ---
 
     def _join(self) -> None:
-        """Make a consumer and subscribe; the first poll joins the group."""
-        settings, topics = self._settings, self._settings["topics"] or []
-        try:
-            consumer = self._cluster.consumer(
-                group=self._setup.group,
-                instance_id=self._setup.instance,
-                client=self._setup.client,
-                auto_commit_ms=self._guarantee.auto_commit_ms(settings),
-            )
-            missing = missing_topics(consumer, topics)
-            if missing and self._setup.bounded:
-                raise no_topic(missing[0], settings["bootstrap"])
-            if self._setup.bounded and self._bounds is None:
-                self._bounds = Bounds.of(consumer, topics)
-        except errors.KafkaError as error:
-            raise BrokerError(
-                f"{settings['bootstrap']}: cannot read: {describe(error)}",
-                cure="start the broker, or set kafka.bootstrap",
-            ) from error
-        for topic in missing:
-            self._log.warning("topic %s does not exist on %s; waits for it", topic, settings["bootstrap"])
+        """Make a consumer; the first poll joins the group."""
+        consumer, self._bounds = open_consumer(self._cluster, self._setup, self._bounds, self._log)
+        now, settings, figures = self._now(), self._settings, self._figures
         last = self._membership.last_epoch if self._membership is not None else 0
-        self._membership = Membership(consumer, settings, self._setup.identity, self._figures, self._log, last)
-        if topics:
-            consumer.subscribe(topics, self._membership.listener)
-        else:
-            consumer.subscribe_pattern(settings["pattern"], self._membership.listener)
-        self._reader = Reader(consumer, self._membership, settings, self._figures, self._poll_patience, self._now())
+        self._membership = Membership(consumer, settings, self._setup.identity, figures, self._log, last)
+        self._source = source_of(consumer, self._membership, self._setup, now)
+        self._reader = Reader(consumer, self._membership, settings, figures, self._poll_patience, now)
         self._consumer = consumer
 
     def _leave_if_idle(self) -> None:

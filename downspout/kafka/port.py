@@ -115,6 +115,9 @@ class ConsumerPort(Protocol):
     def partitions_for(self, topic: str) -> frozenset[int]:
         """Return the topic's partitions; empty where it does not exist."""
 
+    def topic_names(self) -> frozenset[str]:
+        """Return the names of all topics that are not Kafka's own."""
+
     def topic_id(self, topic: str) -> str:
         """Return Kafka's id of the topic; empty where unknown."""
 

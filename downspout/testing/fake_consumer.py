@@ -190,6 +190,10 @@ class FakeConsumer(FakeMember):
         """Return the topic's partitions; empty where it does not exist."""
         return self._remote("partitions_for", lambda: frozenset(tp.partition for tp in self._cluster.partitions(topic)))
 
+    def topic_names(self) -> frozenset[str]:
+        """Return the names of all topics."""
+        return self._remote("topic_names", lambda: frozenset(self._cluster.topic_names()))
+
     def topic_id(self, topic: str) -> str:
         """Return Kafka's id of the topic; empty where unknown."""
         return self._remote("topic_id", lambda: self._cluster.topic_id(topic))

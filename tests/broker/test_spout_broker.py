@@ -251,3 +251,25 @@ def test_no_guarantee_commits_on_its_timer(real: RealKafka) -> None:
     driver = real.driver(guarantee="NO_GUARANTEE", commit_period_ms=200)
     run_until(lambda: real.committed() == 100, driver)
     assert len(driver.emitted) == 100
+
+
+def test_tasks_count_the_partitions_out(real: RealKafka) -> None:
+    """By assign, two tasks share three partitions, one of which appears while they run, and commit to the group."""
+    from kafka.admin import KafkaAdminClient
+
+    for partition in range(2):
+        real.fill(10, partition)
+    one, two = (
+        real.driver(member=None, task=(task, 2), mode="assign", refresh_period_ms=300, commit_period_ms=200)
+        for task in range(2)
+    )
+    run_until(lambda: len(one.emitted) == len(two.emitted) == 10, one, two, ack=True)
+    admin = KafkaAdminClient(bootstrap_servers=real.bootstrap)
+    admin.create_partitions({real.topic: 3})
+    admin.close()
+    run_until(lambda: one.figure("partitions") == 2, one, two, ack=True)
+    real.fill(5, 2)
+    run_until(lambda: real.committed(2) == 5, one, two, ack=True)
+    assert sorted(emitted(one)) == [*((0, n) for n in range(10)), *((2, n) for n in range(5))]
+    assert sorted(emitted(two)) == [(1, n) for n in range(10)]
+    assert [real.committed(partition) for partition in range(3)] == [10, 10, 5]
