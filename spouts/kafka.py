@@ -1,4 +1,4 @@
-"""KafkaSpout: records of a consumer group as tuples, resumed where it left off, each processed at least once.
+"""KafkaSpout: records of a consumer group as tuples, resumed where it left off, by default each at least once.
 
 One call of :meth:`KafkaSpout.next_tuple` is one turn of the loop:
 
@@ -12,6 +12,8 @@ file connects it with Storm's callbacks on one side and with the consumer port (
 * A failed record is read again: the consumer seeks back to the lowest one whose back-off is over.
 * Before a planned hand-over the spout drains: it polls nothing, waits some calls for acks, commits, and only then
   lets the consumer give its partitions up.
+
+So it is under AT_LEAST_ONCE. The other guarantees are in ``downspout.kafka.guarantee``.
 """
 
 from __future__ import annotations
@@ -28,16 +30,17 @@ from streamparse.dsl.spout import ShellSpoutSpec
 from downspout import config as configuration
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.component import Failure
-from downspout.errors import BrokerError
 from downspout.kafka import committing
-from downspout.kafka.bounds import Bounds, missing_topics, no_topic
+from downspout.kafka.bounds import Bounds
 from downspout.kafka.deadletter import DeadLetters
 from downspout.kafka.emit import check_fields
 from downspout.kafka.giving_up import GivingUp
+from downspout.kafka.guarantee import Untracked
 from downspout.kafka.membership import Membership
 from downspout.kafka.patience import Patience, describe
 from downspout.kafka.port import ConsumerPort, cluster_for
 from downspout.kafka.reading import Reader
+from downspout.kafka.source import open_consumer, source_of
 from downspout.kafka.spout_report import summarise
 from downspout.kafka.spout_setup import Setup
 from downspout.kafka.spout_state import Figures, Partition, Setback, Timer
@@ -110,7 +113,10 @@ class KafkaSpout(streamparse.Spout):
         self._giving_up = GivingUp(letters, self._figures, self._log)
         self._poll_patience = Patience("poll", settings["bootstrap"], self._figures, self._log)
         self._commit_patience = Patience("commit", settings["bootstrap"], self._figures, self._log)
-        self._commit_timer = Timer(settings["commit_period_ms"], self._now(), FIRST_COMMIT_DELAY_MS)
+        self._guarantee = self._setup.guarantee
+        name, wall = self.component_name or "", self.clock.wall
+        self._untracked = Untracked(settings, self._figures, self._giving_up, name, wall, self._log)
+        self._commit_timer = Timer(self._guarantee.period_ms(settings), self._now(), FIRST_COMMIT_DELAY_MS)
         self._turns: deque[Partition] = deque()
         self._consumer: ConsumerPort | None = None
         self._membership: Membership = None  # type: ignore[assignment]   # made by _join
@@ -158,19 +164,26 @@ class KafkaSpout(streamparse.Spout):
         self._giving_up.write(self._now, self._membership.by_key, self._membership.parts.values())
         if self._drains(now):
             return
-        if self._commit_timer.due(now) or self._finished() or self._crowded():
-            self._commit(now)
+        finished = self._finished()
+        if self._commit_timer.due(now) or finished or self._crowded():
+            self._commit(now, wait=finished or self._guarantee.waits)
         if not self._turns and not self._poll_patience.waits(now):
             self._turns.extend(self._reader.poll(now))
+        if self._guarantee.before_emit and self._turns and not self._commit(now):
+            return
         self._emit_waiting(now)
 
     def _settle(self, now: int) -> None:
         """Act on what the rebalance listener has written down."""
         membership, consumer = self._membership, self._need_consumer()
-        self._catch_up()
-        if membership.settled or self._poll_patience.waits(now):
+        if self._poll_patience.waits(now):
+            self._catch_up()
             return
         try:
+            self._source.refresh(now, lambda: self._hand_over(now))
+            self._catch_up()
+            if membership.settled:
+                return
             started = membership.settle()
             if self._bounds is not None and started:
                 self._bounds.add(consumer, started)
@@ -192,6 +205,11 @@ class KafkaSpout(streamparse.Spout):
         for part in self._membership.parts.values():
             part.drop_waiting(consumer)
             part.seek(consumer, part.reading)
+
+    def _hand_over(self, now: int) -> bool:
+        """Before partitions go that nobody waits for: commit what is done; return whether it is committed."""
+        self._put_back()
+        return self._commit(now)
 
     def _drains(self, now: int) -> bool:
         """Before a planned hand-over: return whether this call should do nothing but wait for acks.
@@ -215,14 +233,18 @@ class KafkaSpout(streamparse.Spout):
         self._drain_until = DRAINED
         return False
 
-    def _commit(self, now: int) -> bool:
-        """Commit what has changed; return whether the broker has it all."""
+    def _commit(self, now: int, wait: bool = True) -> bool:
+        """Commit what has changed; return whether the broker has it all, or with ``wait=False`` was told it all."""
         if self._consumer is None or self._commit_patience.waits(now):
             return False
         self._commit_timer.restart(now)
         self._catch_up()
         try:
-            committing.commit(self._consumer, self._membership.parts.values(), self._setup.identity)
+            if self._guarantee.tracks:
+                committing.commit(self._consumer, self._membership.parts.values(), self._setup.identity)
+            else:
+                parts = self._membership.parts.values()
+                committing.commit_positions(self._consumer, parts, self._setup.identity, wait)
         except errors.KafkaError as error:
             self._commit_patience.bear(error, now)
             self._commit_timer.expedite()
@@ -242,6 +264,8 @@ class KafkaSpout(streamparse.Spout):
 
     def _emit_some(self, part: Partition, most: int, now: int) -> int:
         """Look at the records of one partition until ``most`` were emitted or none waits; return how many were."""
+        if not self._guarantee.tracks:
+            return self._untracked.emit_some(part, most, self.emit)
         figures, ledger, emit, make, prefix = self._figures, part.ledger, self.emit, part.make, part.prefix
         emit_null = self._settings["emit_null"]
         records, at, end = part.waiting, part.at, len(part.waiting)
@@ -300,6 +324,10 @@ class KafkaSpout(streamparse.Spout):
 
     def ack(self, tup_id: str) -> None:
         """Take an ack. Unknown, double and late ones change nothing."""
+        if not self._guarantee.tracks:
+            self._untracked.ack()
+            self._between_turns()
+            return
         try:
             key, _, offset_text = tup_id.rpartition("/")
             part = self._membership.by_key[key]
@@ -323,6 +351,10 @@ class KafkaSpout(streamparse.Spout):
 
     def fail_with(self, tup_id: str, failure: Failure | None) -> None:
         """Take a fail, with its reason where the engine knows it; a timeout counts no attempt."""
+        if not self._guarantee.tracks:
+            self._untracked.fail(failure is not None and failure.kind == "timeout")
+            self._between_turns()
+            return
         key, _, offset_text = str(tup_id).rpartition("/")
         part = self._membership.by_key.get(key)
         offset = int(offset_text) if part is not None and offset_text.isdecimal() else -1
@@ -357,7 +389,7 @@ class KafkaSpout(streamparse.Spout):
         if now - self._next_at < UNATTENDED_MS:
             return
         if self._commit_timer.due(now):
-            self._commit(now)
+            self._commit(now, self._guarantee.waits)
         if self._consumer is not None:
             self._reader.stay_alive(now)
 
@@ -372,6 +404,8 @@ class KafkaSpout(streamparse.Spout):
 
     def end_reached(self) -> bool:
         """Bounded run: return whether the group has committed up to the end of all partitions of the topics."""
+        if self._turns or self._giving_up.busy:
+            return False  # committed, it may be, but not done with
         if not self._ended and self._bounds and self._consumer is not None and self._membership.settled:
             now = self._now()
             try:
@@ -392,31 +426,13 @@ class KafkaSpout(streamparse.Spout):
     # --- inside ---
 
     def _join(self) -> None:
-        """Make a consumer and subscribe; the first poll joins the group."""
-        settings, topics = self._settings, self._settings["topics"] or []
-        try:
-            consumer = self._cluster.consumer(
-                group=self._setup.group, instance_id=self._setup.instance, client=self._setup.client
-            )
-            missing = missing_topics(consumer, topics)
-            if missing and self._setup.bounded:
-                raise no_topic(missing[0], settings["bootstrap"])
-            if self._setup.bounded and self._bounds is None:
-                self._bounds = Bounds.of(consumer, topics)
-        except errors.KafkaError as error:
-            raise BrokerError(
-                f"{settings['bootstrap']}: cannot read: {describe(error)}",
-                cure="start the broker, or set kafka.bootstrap",
-            ) from error
-        for topic in missing:
-            self._log.warning("topic %s does not exist on %s; waits for it", topic, settings["bootstrap"])
+        """Make a consumer; the first poll joins the group."""
+        consumer, self._bounds = open_consumer(self._cluster, self._setup, self._bounds, self._log)
+        now, settings, figures = self._now(), self._settings, self._figures
         last = self._membership.last_epoch if self._membership is not None else 0
-        self._membership = Membership(consumer, settings, self._setup.identity, self._figures, self._log, last)
-        if topics:
-            consumer.subscribe(topics, self._membership.listener)
-        else:
-            consumer.subscribe_pattern(settings["pattern"], self._membership.listener)
-        self._reader = Reader(consumer, self._membership, settings, self._figures, self._poll_patience, self._now())
+        self._membership = Membership(consumer, settings, self._setup.identity, figures, self._log, last)
+        self._source = source_of(consumer, self._membership, self._setup, now)
+        self._reader = Reader(consumer, self._membership, settings, figures, self._poll_patience, now)
         self._consumer = consumer
 
     def _leave_if_idle(self) -> None:

@@ -98,9 +98,14 @@ class KafkaCluster:
             raise
 
     def consumer(
-        self, *, group: str | None, instance_id: str | None = None, client: Mapping[str, Any] | None = None
+        self,
+        *,
+        group: str | None,
+        instance_id: str | None = None,
+        client: Mapping[str, Any] | None = None,
+        auto_commit_ms: int | None = None,
     ) -> KafkaConsumerPort:
-        """Return a consumer that commits only when told.
+        """Return a consumer that commits only when told, and with ``auto_commit_ms`` also by itself.
 
         Raises:
             BrokerError: no broker answers, or the installed kafka-python is another one than we know.
@@ -109,6 +114,8 @@ class KafkaCluster:
         properties = {**self._client, **CONSUMER, **(client or {})}
         if properties["enable_auto_commit"]:
             raise ConfigError("kafka.client.enable_auto_commit cannot be set", cure="remove it")
+        if auto_commit_ms is not None:
+            properties |= {"enable_auto_commit": True, "auto_commit_interval_ms": auto_commit_ms}
         starts_at_beginning = properties.setdefault("auto_offset_reset", None) is None
         if starts_at_beginning:
             properties["auto_offset_reset"] = "none"

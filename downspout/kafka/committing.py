@@ -1,4 +1,7 @@
-"""Commits: the next offset to read, with what is done beyond it in the metadata, for what is ours and nothing else."""
+"""Commits: the next offset to read, with what is done beyond it in the metadata, for what is ours and nothing else.
+
+:func:`commit` goes by what is acked, :func:`commit_positions` by what was read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Partition
 from downspout.ledger.metadata import encode
 
-__all__ = ["commit"]
+__all__ = ["commit", "commit_positions"]
 
 
 def commit(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity) -> bool:
@@ -44,3 +47,40 @@ def commit(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identit
         if part.reading < point:
             part.seek(consumer, point)
     return True
+
+
+def commit_positions(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity, wait: bool = True) -> None:
+    """Commit how far each partition was read, emitted or not.
+
+    Args:
+        consumer: what reads.
+        parts: what is ours.
+        identity: who commits.
+        wait: for the broker's word. Otherwise nothing is known to be committed, and it is said again next time.
+
+    Raises:
+        KafkaError: what the client raises.
+    """
+    due: dict[TopicPartition, OffsetAndMetadata] = {}
+    for part in parts:
+        point = part.position(consumer)
+        metadata = encode(
+            point,
+            topology_id=identity.topology_id,
+            task=identity.task,
+            topic_id=part.topic_id,
+            done=part.ledger.done_beyond(point),
+            failures=(),
+        )
+        if part.commit != (point, metadata):
+            due[part.tp] = OffsetAndMetadata(point, metadata, -1)
+    if not due:
+        return
+    if not wait:
+        consumer.commit_async(due)
+        return
+    consumer.commit(due)
+    for part in parts:
+        if (told := due.get(part.tp)) is not None:
+            part.commit = (told.offset, told.metadata)
+            part.ledger.committed(min(told.offset, part.ledger.next))

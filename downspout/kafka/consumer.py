@@ -257,17 +257,24 @@ class KafkaConsumerPort:
             return ""
         return base64.urlsafe_b64encode(described.topic_id.bytes).decode().rstrip("=")
 
-    def _describe(self, topic: str) -> Any:
-        """Ask any broker for the metadata of one topic; None where there is no such topic."""
+    def topic_names(self) -> frozenset[str]:
+        """Return the names of all topics that are not Kafka's own."""
+        return frozenset(described.name for described in self._ask_about(None) if not described.is_internal)
+
+    def _ask_about(self, topics: list[str] | None) -> Any:
+        """Ask any broker for the metadata of topics, or of all."""
         manager = self._consumer._manager
+        named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
 
         async def ask() -> Any:
-            request = MetadataRequest(
-                topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
-            )
+            request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
             return await manager.wait_for(manager.send(request), REMOTE_MS_MAX)
 
-        (described,) = manager.run(ask).topics
+        return manager.run(ask).topics
+
+    def _describe(self, topic: str) -> Any:
+        """Ask any broker for the metadata of one topic; None where there is no such topic."""
+        (described,) = self._ask_about([topic])
         kind = errors.for_code(described.error_code)
         if kind in (errors.UnknownTopicOrPartitionError, errors.InvalidTopicError):
             return None

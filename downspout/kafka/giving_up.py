@@ -47,6 +47,11 @@ class GivingUp:
         self._failed_writes = 0
         self._backoff = Backoff(initial_ms=200, delay_ms=200, delay_ms_max=10_000)
 
+    @property
+    def busy(self) -> bool:
+        """Return whether letters wait to be written."""
+        return bool(self._queue)
+
     def condemn(self, part: Partition, offset: int) -> None:
         """Try this record no more; it is waiting for a retry at the moment."""
         part.condemned.add(offset)

@@ -115,6 +115,9 @@ class ConsumerPort(Protocol):
     def partitions_for(self, topic: str) -> frozenset[int]:
         """Return the topic's partitions; empty where it does not exist."""
 
+    def topic_names(self) -> frozenset[str]:
+        """Return the names of all topics that are not Kafka's own."""
+
     def topic_id(self, topic: str) -> str:
         """Return Kafka's id of the topic; empty where unknown."""
 
@@ -151,9 +154,17 @@ class Cluster(Protocol):
     """
 
     def consumer(
-        self, *, group: str | None, instance_id: str | None = None, client: Mapping[str, Any] | None = None
+        self,
+        *,
+        group: str | None,
+        instance_id: str | None = None,
+        client: Mapping[str, Any] | None = None,
+        auto_commit_ms: int | None = None,
     ) -> ConsumerPort:
-        """Return a consumer that commits only when told; ``group=None`` for reading by ``assign`` alone."""
+        """Return a consumer; ``group=None`` for reading by ``assign`` alone.
+
+        It commits only when told; with ``auto_commit_ms`` also by itself, so often: all that its polls have returned.
+        """
 
     def producer(self, *, client: Mapping[str, Any] | None = None) -> ProducerPort:
         """Return an idempotent producer with acks=all."""

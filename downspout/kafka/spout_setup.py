@@ -10,6 +10,7 @@ from typing import Any
 from downspout import config
 from downspout.errors import ConfigError
 from downspout.kafka.emit import check_fields
+from downspout.kafka.guarantee import GUARANTEES, Guarantee
 from downspout.kafka.membership import Identity
 
 __all__ = ["Setup"]
@@ -26,6 +27,8 @@ class Setup:
         settings: those of the scope ``kafka``.
         group: the consumer group.
         instance: the static member's name: the same after a restart, another for each task and process.
+        index: which of the component's tasks this is, from 0.
+        tasks: how many it has.
         identity: who commits.
         bounded: whether the run ends at the end of the log as of the start.
         timeout_ms: a tuple that is out for so long has timed out.
@@ -35,6 +38,8 @@ class Setup:
     settings: Mapping[str, Any]
     group: str
     instance: str
+    index: int
+    tasks: int
     identity: Identity
     bounded: bool
     timeout_ms: float
@@ -51,15 +56,33 @@ class Setup:
         _check(settings)
         topology = str(conf.get("topology.name") or "topology")
         group = settings["group"] or topology
+        index, tasks = _number(context)
+        if settings["mode"] == "assign" and conf.get("run.member") is not None:
+            raise ConfigError(
+                "kafka.mode = assign counts the tasks of one process, but run.member says that there are several",
+                cure="kafka.mode=subscribe, or more tasks (par) in one process",
+            )
         return cls(
             settings=settings,
             group=group,
-            instance=_instance(topology, conf, context),
+            instance=_instance(topology, conf, context, index),
+            index=index,
+            tasks=tasks,
             identity=Identity(str(conf.get("storm.id") or topology), int(context.get("taskid") or 0)),
             bounded=conf.get("run.until") == "end",
             timeout_ms=_message_timeout_ms(conf),
             dead_letter_topic=(settings["dead_letter_topic"] or "").replace("{group}", group),
         )
+
+    @property
+    def joins(self) -> bool:
+        """Return whether the consumer group gives out the partitions."""
+        return bool(self.settings["mode"] == "subscribe")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Return what the processing guarantee decides."""
+        return GUARANTEES[self.settings["guarantee"]]
 
     @property
     def client(self) -> dict[str, Any]:
@@ -96,11 +119,23 @@ def _message_timeout_ms(conf: Mapping[str, Any]) -> float:
     return float(conf.get("topology.message.timeout.secs") or 30) * 1000
 
 
-def _instance(topology: str, conf: Mapping[str, Any], context: Mapping[str, Any]) -> str:
-    component = str(context.get("componentid") or "spout")
+def _number(context: Mapping[str, Any]) -> tuple[int, int]:
+    """Return which of its component's tasks this is, from 0, and how many there are.
+
+    >>> _number({"taskid": 5, "componentid": "a", "task->component": {"3": "a", "4": "b", "5": "a"}})
+    (1, 2)
+    """
+    component = _component(context)
     names = context.get("task->component") or {}
     tasks = sorted(int(task) for task, name in names.items() if name == component)
     task = int(context.get("taskid") or 0)
-    index = tasks.index(task) if task in tasks else task
-    name = "-".join([topology, component, str(index), str(conf.get("run.member") or 1)])
+    return (tasks.index(task), len(tasks)) if task in tasks else (0, 1)
+
+
+def _component(context: Mapping[str, Any]) -> str:
+    return str(context.get("componentid") or "spout")
+
+
+def _instance(topology: str, conf: Mapping[str, Any], context: Mapping[str, Any], index: int) -> str:
+    name = "-".join([topology, _component(context), str(index), str(conf.get("run.member") or 1)])
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-249:]

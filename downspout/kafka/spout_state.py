@@ -160,11 +160,15 @@ class Partition:
             self.forget(offset)
 
     def commit_point(self, consumer: ConsumerPort) -> int:
-        """Return the offset to commit now."""
+        """Return the offset to commit now, by what is acked."""
         if not self.has_waiting:
-            position = consumer.position(self.tp)
-            self.ledger.passed(position if self.stop is None else min(position, self.stop))
+            self.ledger.passed(self.position(consumer))
         return self.ledger.commit_point()
+
+    def position(self, consumer: ConsumerPort) -> int:
+        """Return how far it was read, what waits included; in a bounded run not beyond the stop."""
+        position = self.reading if self.has_waiting else consumer.position(self.tp)
+        return position if self.stop is None else min(position, self.stop)
 
     def read_to_end(self, consumer: ConsumerPort) -> bool:
         """Bounded run: return whether all below the stop was read and emitted, retries included."""
@@ -187,7 +191,7 @@ class Timer:
     (False, True)
     """
 
-    def __init__(self, period_ms: int, now: int, delay_ms: int = 0) -> None:
+    def __init__(self, period_ms: float, now: int, delay_ms: int = 0) -> None:
         self._period = period_ms
         self._at = now + period_ms + delay_ms
 

@@ -40,6 +40,7 @@ class FakeConsumer(FakeMember):
         self._cluster.faults.raise_next("poll")
         found: dict[TopicPartition, Sequence[Record]] = {}
         if self._cluster.is_up and (self._wanted is None or self._join()):
+            self._auto_commit()
             found = self._fetch(max_records)
         if not found:
             self._cluster.clock.sleep(timeout_ms / 1000)
@@ -188,6 +189,10 @@ class FakeConsumer(FakeMember):
     def partitions_for(self, topic: str) -> frozenset[int]:
         """Return the topic's partitions; empty where it does not exist."""
         return self._remote("partitions_for", lambda: frozenset(tp.partition for tp in self._cluster.partitions(topic)))
+
+    def topic_names(self) -> frozenset[str]:
+        """Return the names of all topics."""
+        return self._remote("topic_names", lambda: frozenset(self._cluster.topic_names()))
 
     def topic_id(self, topic: str) -> str:
         """Return Kafka's id of the topic; empty where unknown."""

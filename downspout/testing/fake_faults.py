@@ -15,6 +15,7 @@ OPERATIONS = (
     "offsets_for_times",
     "partitions_for",
     "topic_id",
+    "topic_names",
     "send",
     "flush",
     "ensure_topic",

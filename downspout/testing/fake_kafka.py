@@ -80,10 +80,15 @@ class FakeKafka:
     # --- the Cluster port ---
 
     def consumer(
-        self, *, group: str | None, instance_id: str | None = None, client: Mapping[str, Any] | None = None
+        self,
+        *,
+        group: str | None,
+        instance_id: str | None = None,
+        client: Mapping[str, Any] | None = None,
+        auto_commit_ms: int | None = None,
     ) -> FakeConsumer:
-        """Return a consumer that commits only when told."""
-        return FakeConsumer(self, group, instance_id, client or {})
+        """Return a consumer that commits only when told, and with ``auto_commit_ms`` also by itself."""
+        return FakeConsumer(self, group, instance_id, client or {}, auto_commit_ms)
 
     def producer(self, *, client: Mapping[str, Any] | None = None) -> FakeProducer:
         """Return a producer."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.kafka.port import RebalanceListener
 from downspout.testing.fake_group import Group
@@ -40,7 +40,12 @@ class FakeMember:
     """The half of :class:`~downspout.testing.fake_consumer.FakeConsumer` that has to do with its group."""
 
     def __init__(
-        self, cluster: FakeKafka, group: str | None, instance_id: str | None, client: Mapping[str, Any]
+        self,
+        cluster: FakeKafka,
+        group: str | None,
+        instance_id: str | None,
+        client: Mapping[str, Any],
+        auto_commit_ms: int | None = None,
     ) -> None:
         self._cluster = cluster
         self._group: Group | None = cluster.group(group) if group is not None else None
@@ -49,6 +54,8 @@ class FakeMember:
         self._poll_interval_s = client.get("max_poll_interval_ms", 300_000) / 1000
         self._committed_only = client.get("isolation_level", "read_committed") == "read_committed"
         self._reset = client.get("auto_offset_reset")
+        self._auto_commit_s = None if auto_commit_ms is None else auto_commit_ms / 1000
+        self._auto_commit_at = cluster.clock.monotonic() + (self._auto_commit_s or 0)
         self._places: dict[TopicPartition, Place] = {}
         self._wanted: Callable[[], frozenset[str]] | None = None
         self._listener: RebalanceListener | None = None
@@ -155,6 +162,8 @@ class FakeMember:
         """Give up what must be given up before asking to join (``_on_join_prepare_async``)."""
         listener, group = self._listener_of(), self._need_group()
         topics = self._need_wanted()()
+        if self._auto_commit_s is not None:
+            self._commit_consumed()
         if self._is_lost() and self._places:
             try:
                 self._tell(listener.on_partitions_lost)
@@ -222,6 +231,23 @@ class FakeMember:
 
     def _is_lost(self) -> bool:
         return self._generation == -1 or not self._member
+
+    # --- committing by itself ---
+
+    def _auto_commit(self) -> None:
+        """Inside a poll: commit by the timer, where that was asked for, what earlier polls have returned."""
+        now = self._cluster.clock.monotonic()
+        if self._auto_commit_s is not None and now > self._auto_commit_at:
+            self._auto_commit_at = now + self._auto_commit_s
+            self._commit_consumed()
+
+    def _commit_consumed(self) -> None:
+        consumed = {tp: place.position for tp, place in self._places.items() if place.position is not None}
+        self.commit_async({tp: OffsetAndMetadata(at, "", -1) for tp, at in consumed.items()})
+
+    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Send a commit; how it ends is not told."""
+        raise NotImplementedError
 
     # --- small helpers ---
 

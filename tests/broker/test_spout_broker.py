@@ -216,3 +216,60 @@ def test_leaves_when_idle_and_joins_again(real: RealKafka) -> None:
     driver.spout.activate()
     run_until(lambda: len(driver.emitted) >= 15, driver, ack=True)
     assert driver.offsets == list(range(15))
+
+
+def test_auto_commit_loses_what_was_polled_and_not_processed(real: RealKafka) -> None:
+    """The client commits what its polls returned: killed then, half of the records are never processed."""
+    real.fill(100)
+    first = real.driver(guarantee="AUTO_COMMIT", tuple_tracking=True, commit_period_ms=200)
+    run_until(lambda: len(first.emitted) == 100, first)
+    first.ack(range(50))
+    first.fail([50])
+    run_until(lambda: real.committed() == 100, first)
+    kill(first)
+    real.fill(1)
+    second = real.driver(guarantee="AUTO_COMMIT", tuple_tracking=True)
+    run_until(lambda: bool(second.emitted), second)
+    assert second.offsets == [100]
+
+
+def test_at_most_once_repeats_nothing_after_a_kill(real: RealKafka) -> None:
+    """Killed in the middle, a spout leaves nothing behind that comes twice."""
+    real.fill(100)
+    first = real.driver(guarantee="AT_MOST_ONCE", tuple_tracking=True, emits_per_next_max=30)
+    run_until(lambda: len(first.emitted) == 30, first)
+    kill(first)
+    real.fill(1)
+    second = real.driver(guarantee="AT_MOST_ONCE", tuple_tracking=True)
+    run_until(lambda: 100 in second.offsets, second)
+    assert set(first.offsets).isdisjoint(second.offsets)
+
+
+def test_no_guarantee_commits_on_its_timer(real: RealKafka) -> None:
+    """With nothing acked, what was read is committed."""
+    real.fill(100)
+    driver = real.driver(guarantee="NO_GUARANTEE", commit_period_ms=200)
+    run_until(lambda: real.committed() == 100, driver)
+    assert len(driver.emitted) == 100
+
+
+def test_tasks_count_the_partitions_out(real: RealKafka) -> None:
+    """By assign, two tasks share three partitions, one of which appears while they run, and commit to the group."""
+    from kafka.admin import KafkaAdminClient
+
+    for partition in range(2):
+        real.fill(10, partition)
+    one, two = (
+        real.driver(member=None, task=(task, 2), mode="assign", refresh_period_ms=300, commit_period_ms=200)
+        for task in range(2)
+    )
+    run_until(lambda: len(one.emitted) == len(two.emitted) == 10, one, two, ack=True)
+    admin = KafkaAdminClient(bootstrap_servers=real.bootstrap)
+    admin.create_partitions({real.topic: 3})
+    admin.close()
+    run_until(lambda: one.figure("partitions") == 2, one, two, ack=True)
+    real.fill(5, 2)
+    run_until(lambda: real.committed(2) == 5, one, two, ack=True)
+    assert sorted(emitted(one)) == [*((0, n) for n in range(10)), *((2, n) for n in range(5))]
+    assert sorted(emitted(two)) == [(1, n) for n in range(10)]
+    assert [real.committed(partition) for partition in range(3)] == [10, 10, 5]

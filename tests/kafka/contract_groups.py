@@ -25,6 +25,19 @@ class CommitContract(Staged):
         assert found[other] is None
         assert self.reader(tp, group=unique("g")).committed([tp]) == {tp: None}
 
+    def test_auto_commit_covers_what_polls_have_returned(self) -> None:
+        """With auto commit, a later poll commits all that earlier ones returned, without metadata; else none does."""
+        for auto_commit_ms, expected in ((50, (5, "")), (None, None)):
+            tp, group = self.topic(5), unique("g")
+            consumer = self.consumer(group, auto_commit_ms=auto_commit_ms)
+            consumer.subscribe([tp.topic], Facts())
+            read(consumer, 5)
+            self.stage.wait(0.2)
+            for _ in range(3):
+                consumer.poll(100, 10)
+            found = consumer.committed([tp])[tp]
+            assert (None if found is None else (found.offset, found.metadata)) == expected
+
     def test_metadata_over_the_limit_is_refused(self) -> None:
         """4,096 characters of metadata are stored and 4,097 raise."""
         tp, group = self.topic(5), unique("g")

@@ -215,6 +215,32 @@ class TopicContract(Staged):
         assert consumer.topic_id(topic) == ""
         assert self.stage.cluster.ensure_topic(topic)
 
+    def test_topic_names_are_those_that_exist(self) -> None:
+        """All topics are named, and one that is created later is named then; Kafka's own are not."""
+        tp, consumer, later = self.topic(), self.consumer(unique("g")), unique()
+        assert tp.topic in consumer.topic_names()
+        assert later not in consumer.topic_names()
+        self.stage.create(later, 1)
+        assert {tp.topic, later} <= consumer.topic_names()
+        assert "__consumer_offsets" not in consumer.topic_names()
+
+    def test_assigning_again_keeps_the_place_of_what_stays(self) -> None:
+        """A partition that is in both assignments keeps its position and its pause; none at all may be assigned."""
+        tp = self.topic(5, partitions=2)
+        other, consumer = TopicPartition(tp.topic, 1), self.consumer(unique("g"))
+        consumer.assign([])
+        assert not consumer.poll(0, 10)
+        consumer.assign([tp])
+        consumer.seek(tp, 3)
+        consumer.pause([tp])
+        consumer.assign([tp, other])
+        assert (consumer.position(tp), consumer.paused()) == (3, {tp})
+        consumer.resume([tp])
+        assert [record.offset for record in read(consumer, 2)] == [3, 4]
+        consumer.assign([])
+        assert not consumer.poll(0, 10)
+        assert consumer.assignment() == frozenset()
+
     def test_a_topic_id_is_stable_and_new_after_re_creation(self) -> None:
         """All consumers see one id of 22 characters, and a topic that is created again has another."""
         tp = self.topic()

@@ -111,9 +111,13 @@ class Staged:
         for consumer in self._open:
             consumer.close()
 
-    def consumer(self, group: str | None, instance: str | None = None, **client: Any) -> ConsumerPort:
+    def consumer(
+        self, group: str | None, instance: str | None = None, *, auto_commit_ms: int | None = None, **client: Any
+    ) -> ConsumerPort:
         """Return a consumer that is closed at the end of the test."""
-        made = self.stage.cluster.consumer(group=group, instance_id=instance, client=CLIENT | client)
+        made = self.stage.cluster.consumer(
+            group=group, instance_id=instance, client=CLIENT | client, auto_commit_ms=auto_commit_ms
+        )
         self._open.append(made)
         return made
 

@@ -16,14 +16,21 @@ TOPIC = "orders"
 
 
 class Driver:
-    """One task of a spout.
+    """One task of a spout: ``task`` is its number and how many there are.
 
     ``emitted`` holds (message id, values) in order; ``offsets`` the offsets of these.
     """
 
-    def __init__(self, kafka: FakeKafka, member: int = 1, topology_id: str = "orders-1", **settings: Any) -> None:
+    def __init__(
+        self,
+        kafka: FakeKafka,
+        member: int | None = 1,
+        topology_id: str = "orders-1",
+        task: tuple[int, int] = (0, 1),
+        **settings: Any,
+    ) -> None:
         self.kafka = kafka
-        self.emitted: list[tuple[str, list[Any]]] = []
+        self.emitted: list[tuple[Any, list[Any]]] = []
         self.spout = KafkaSpout(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
         self.spout.clock = kafka.clock
         self.spout.component_name = "reader"
@@ -34,18 +41,20 @@ class Driver:
         for name, value in settings.items():
             conf[name.replace("__", ".") if "__" in name else f"kafka.{name}"] = value
         self.conf = {key: value for key, value in conf.items() if value is not None}
-        self.spout.initialize(self.conf, {"taskid": 3, "componentid": "reader", "task->component": {"3": "reader"}})
+        index, tasks = task
+        names = {str(3 + number): "reader" for number in range(tasks)}
+        self.spout.initialize(self.conf, {"taskid": 3 + index, "componentid": "reader", "task->component": names})
         self.spout.activate()
 
-    def _emit(self, values: list[Any], tup_id: str, **_: Any) -> None:
+    def _emit(self, values: list[Any], tup_id: str | None = None, **_: Any) -> None:
         self.emitted.append((tup_id, values))
 
     def run(self, turns: int = 8) -> list[int]:
-        """Call ``next_tuple`` so often; return the offsets emitted meanwhile."""
+        """Call ``next_tuple`` so often; return the offsets emitted meanwhile, of tuples with an id."""
         before = len(self.emitted)
         for _ in range(turns):
             self.spout.next_tuple()
-        return [offset_of(tup_id) for tup_id, _ in self.emitted[before:]]
+        return [offset_of(tup_id) for tup_id, _ in self.emitted[before:] if tup_id is not None]
 
     @property
     def offsets(self) -> list[int]:

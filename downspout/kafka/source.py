@@ -1,0 +1,151 @@
+"""How partitions come to a spout: from its consumer group (``subscribe``), or counted out by itself (``assign``).
+
+*subscribe*: the group gives each partition to one member, and gives it to another when a member is gone.
+
+*assign*: each task takes its share of the sorted partitions, by its number among the tasks, and looks every
+``kafka.refresh_period_ms`` for new partitions and topics. Nobody takes over from a task that is gone. When a share
+changes, what goes is committed first; but the tasks look at different times, so the new owner may begin before that,
+and then processes some records again.
+
+Both tell the same listener, so all that follows from an assignment is written once.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from kafka import errors
+
+from downspout.errors import BrokerError
+from downspout.kafka.bounds import Bounds, missing_topics, no_topic
+from downspout.kafka.membership import Membership
+from downspout.kafka.patience import describe
+from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition
+from downspout.kafka.spout_setup import Setup
+from downspout.kafka.spout_state import Timer
+
+__all__ = ["Assigned", "Source", "Subscribed", "open_consumer", "share", "source_of"]
+
+
+def open_consumer(
+    cluster: Cluster, setup: Setup, bounds: Bounds | None, log: logging.Logger
+) -> tuple[ConsumerPort, Bounds | None]:
+    """Make a consumer and look at its topics; return it and, in a bounded run, where that ends.
+
+    Args:
+        cluster: where.
+        setup: of the task.
+        bounds: of an earlier consumer of the same run; they stay.
+        log: where a missing topic is warned about.
+
+    Raises:
+        BrokerError: no broker answers, or a bounded run lacks a topic.
+    """
+    bootstrap, topics = setup.settings["bootstrap"], setup.settings["topics"] or []
+    try:
+        consumer = cluster.consumer(
+            group=setup.group,
+            instance_id=setup.instance if setup.joins else None,
+            client=setup.client,
+            auto_commit_ms=setup.guarantee.auto_commit_ms(setup.settings),
+        )
+        missing = missing_topics(consumer, topics)
+        if missing and setup.bounded:
+            raise no_topic(missing[0], bootstrap)
+        if setup.bounded and bounds is None:
+            bounds = Bounds.of(consumer, topics)
+    except errors.KafkaError as error:
+        raise BrokerError(
+            f"{bootstrap}: cannot read: {describe(error)}", cure="start the broker, or set kafka.bootstrap"
+        ) from error
+    for topic in missing:
+        log.warning("topic %s does not exist on %s; waits for it", topic, bootstrap)
+    return consumer, bounds
+
+
+class Source(Protocol):
+    """Where partitions come from."""
+
+    def refresh(self, now: int, hand_over: Callable[[], bool]) -> None:
+        """Look whether the share has changed; ``hand_over`` commits, and returns whether that succeeded.
+
+        Raises:
+            KafkaError: the broker did not answer.
+        """
+
+
+def source_of(consumer: ConsumerPort, membership: Membership, setup: Setup, now: int) -> Source:
+    """Return what ``kafka.mode`` says."""
+    if setup.joins:
+        return Subscribed(consumer, membership, setup)
+    return Assigned(consumer, membership, setup, now)
+
+
+class Subscribed:
+    """A member of a consumer group; the first poll joins it, and polls tell of changes."""
+
+    def __init__(self, consumer: ConsumerPort, membership: Membership, setup: Setup) -> None:
+        if topics := setup.settings["topics"]:
+            consumer.subscribe(topics, membership.listener)
+        else:
+            consumer.subscribe_pattern(setup.settings["pattern"], membership.listener)
+
+    def refresh(self, now: int, hand_over: Callable[[], bool]) -> None:
+        """Nothing to do: the group looks after it."""
+
+
+class Assigned:
+    """A share that is counted out by the task's number.
+
+    Args:
+        consumer: what reads; it joins no group.
+        membership: is told what is ours.
+        setup: which topics, and which of how many tasks this is.
+        now: the time in ms.
+    """
+
+    def __init__(self, consumer: ConsumerPort, membership: Membership, setup: Setup, now: int) -> None:
+        self._consumer = consumer
+        self._membership = membership
+        self._topics: list[str] = setup.settings["topics"] or []
+        self._pattern = re.compile(setup.settings["pattern"] or "")
+        self._index, self._tasks = setup.index, setup.tasks
+        self._timer = Timer(setup.settings["refresh_period_ms"], now)
+        self._timer.expedite()
+        self._told = False
+
+    def refresh(self, now: int, hand_over: Callable[[], bool]) -> None:
+        """On the timer: take what is new in our share, and hand over what is no longer in it."""
+        if not self._timer.due(now):
+            return
+        wanted = frozenset(share(self._partitions(), self._index, self._tasks))
+        mine = self._consumer.assignment()
+        if mine - wanted and not hand_over():
+            return  # the next call tries again
+        self._timer.restart(now)
+        if wanted == mine and self._told:
+            return
+        self._told = True
+        listener = self._membership.listener
+        self._membership.expect()
+        if mine - wanted:
+            listener.on_partitions_revoked(mine - wanted)
+        self._consumer.assign(wanted)
+        listener.on_partitions_assigned(wanted - mine)
+
+    def _partitions(self) -> list[TopicPartition]:
+        topics = self._topics or [name for name in self._consumer.topic_names() if self._pattern.fullmatch(name)]
+        return [TopicPartition(topic, number) for topic in topics for number in self._consumer.partitions_for(topic)]
+
+
+def share(partitions: Iterable[TopicPartition], index: int, tasks: int) -> list[TopicPartition]:
+    """Return the partitions of one task: the reference's round robin over all in order.
+
+    >>> eleven = [TopicPartition("t", number) for number in range(11)]
+    >>> [[tp.partition for tp in share(eleven, index, 3)] for index in range(3)]
+    [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8]]
+    """
+    return sorted(partitions)[index::tasks]

@@ -1,0 +1,190 @@
+"""`kafka.mode=assign`: tasks count the partitions out by themselves, and look for new ones."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from kafka import errors
+from kafka.structs import TopicPartition
+from streamparse import Topology
+
+from downspout.errors import ConfigError
+from downspout.kafka.source import share
+from downspout.testing import run_topology
+from downspout.testing.fake_kafka import FakeKafka
+from spouts.kafka import KafkaSpout
+from tests.topology.spout_driver import GROUP, TOPIC, Driver, fill
+
+
+def assigned(kafka: FakeKafka, task: int = 0, tasks: int = 1, **settings: object) -> Driver:
+    """Return one of several tasks that count the partitions out."""
+    return Driver(kafka, member=None, task=(task, tasks), mode="assign", **settings)
+
+
+def owned(driver: Driver) -> set[int]:
+    """Return the numbers of the partitions that a task reads."""
+    return {tp.partition for tp in driver.spout._membership.parts}
+
+
+def emitted(*drivers: Driver) -> list[tuple[int, int]]:
+    """Return (partition, offset) of all that was emitted, sorted."""
+    ids = [tup_id for driver in drivers for tup_id, _ in driver.emitted]
+    return sorted((int(tup_id.split("/")[-2]), int(tup_id.split("/")[-1])) for tup_id in ids)
+
+
+def test_eleven_partitions_over_three_tasks(kafka: FakeKafka) -> None:
+    """The reference's example: partitions go round the tasks in order."""
+    kafka.create_topic("eleven", 11)
+    drivers = [assigned(kafka, task, 3, topics=["eleven"]) for task in range(3)]
+    for driver in drivers:
+        driver.run(2)
+    assert [owned(driver) for driver in drivers] == [{0, 3, 6, 9}, {1, 4, 7, 10}, {2, 5, 8}]
+
+
+def test_shares_are_a_partition_of_all() -> None:
+    """For any number of tasks each partition is in exactly one share, and shares differ by at most one."""
+    for topics, count, tasks in itertools.product((1, 3), (0, 1, 5, 8), (1, 2, 7)):
+        everything = [TopicPartition(f"t{topic}", number) for topic in range(topics) for number in range(count)]
+        shares = [share(reversed(everything), index, tasks) for index in range(tasks)]
+        assert sorted(tp for one in shares for tp in one) == everything
+        sizes = [len(one) for one in shares]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_reads_acks_and_commits_as_a_member_does(kafka: FakeKafka) -> None:
+    """Commits go to the group, and the next run goes on behind them, without any member in the group."""
+    first = assigned(kafka)
+    assert first.run() == list(range(10))
+    first.ack(range(6))
+    first.fail([7])
+    first.commit()
+    assert first.committed() == 6
+    assert not kafka.group(GROUP).members
+    first.ack([6])
+    first.spout.close()
+    assert assigned(kafka).run() == [7, 8, 9]
+
+
+def test_a_new_partition_is_read_after_the_refresh_period(kafka: FakeKafka) -> None:
+    """It is not seen before the period is over, and from its beginning then; what was read goes on undisturbed."""
+    driver = assigned(kafka)
+    driver.run()
+    kafka.add_partitions(TOPIC, 2)
+    fill(kafka, 3, partition=1)
+    fill(kafka, 1)
+    driver.kafka.clock.sleep(0.1)
+    driver.run(1)
+    assert owned(driver) == {0}
+    kafka.clock.sleep(2)
+    driver.run()
+    assert emitted(driver) == [*((0, n) for n in range(11)), *((1, n) for n in range(3))]
+
+
+def test_topics_by_pattern_are_picked_up_when_they_appear(kafka: FakeKafka) -> None:
+    """The pattern must match the whole name, and a topic created later is read."""
+    driver = assigned(kafka, topics=None, pattern="orders(-.+)?")
+    driver.run()
+    kafka.create_topic("orders-eu", 1)
+    kafka.create_topic("my-orders", 1)
+    fill(kafka, 2, topic="orders-eu")
+    fill(kafka, 2, topic="my-orders")
+    kafka.clock.sleep(2)
+    driver.run()
+    assert {tp.topic for tp in driver.spout._membership.parts} == {"orders", "orders-eu"}
+    assert len(driver.emitted) == 12
+
+
+def test_a_missing_topic_is_read_when_it_appears(kafka: FakeKafka) -> None:
+    """A task without any partition waits, and begins when there is one."""
+    driver = assigned(kafka, topics=["later"])
+    assert driver.run() == []
+    kafka.create_topic("later", 1)
+    fill(kafka, 2, topic="later")
+    kafka.clock.sleep(2)
+    assert driver.run() == [0, 1]
+
+
+def test_what_leaves_a_share_is_committed_first(kafka: FakeKafka) -> None:
+    """A topic that sorts before all others shifts the shares: the new owner goes on behind the old one's acks."""
+    kafka.create_topic("b", 2)
+    for partition in range(2):
+        fill(kafka, 5, partition=partition, topic="b")
+    one, two = (assigned(kafka, task, 2, topics=None, pattern="a|b") for task in range(2))
+    for driver in (one, two):
+        driver.run()
+        driver.ack_all()
+    before = emitted(one, two)
+    kafka.create_topic("a", 1)
+    kafka.clock.sleep(2)
+    for _ in range(8):
+        one.run(1)
+        two.run(1)
+    assert {(tp.topic, tp.partition) for tp in one.spout._membership.parts} == {("a", 0), ("b", 1)}
+    assert {(tp.topic, tp.partition) for tp in two.spout._membership.parts} == {("b", 0)}
+    assert {tp.partition: commit.offset for tp, commit in kafka.committed(GROUP).items() if tp.topic == "b"} == {
+        0: 5,
+        1: 5,
+    }
+    assert set(emitted(one, two)) == set(before)  # as a set: task 0 may look before task 1 has committed
+
+
+def test_a_share_is_kept_while_its_last_commit_fails(kafka: FakeKafka) -> None:
+    """What must be handed over stays until it is committed, as long as the broker does not answer."""
+    kafka.create_topic("b", 2)
+    fill(kafka, 5, partition=1, topic="b")
+    two = assigned(kafka, 1, 2, topics=None, pattern="a|b")
+    two.run()
+    two.ack_all()
+    kafka.create_topic("a", 1)
+    kafka.faults.fail_next("commit", errors.KafkaTimeoutError("no answer"), times=2)
+    kafka.clock.sleep(2)
+    two.run(1)
+    assert owned(two) == {1}
+    for _ in range(8):
+        kafka.clock.sleep(1)
+        two.run(1)
+    assert owned(two) == {0}
+    assert kafka.committed(GROUP)[TopicPartition("b", 1)].offset == 5
+
+
+def test_errors_while_looking_are_borne(kafka: FakeKafka) -> None:
+    """A broker that does not answer the refresh costs nothing but time."""
+    driver = assigned(kafka)
+    driver.run()
+    kafka.faults.fail_next("partitions_for", errors.KafkaTimeoutError("no answer"), times=3)
+    kafka.add_partitions(TOPIC, 2)
+    for _ in range(8):
+        kafka.clock.sleep(2)
+        driver.run(2)
+    assert owned(driver) == {0, 1}
+    assert driver.figure("errors") == 3
+
+
+@pytest.mark.parametrize("guarantee", ["AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT"])
+def test_every_guarantee_works_by_assign(kafka: FakeKafka, guarantee: str) -> None:
+    """Positions are committed to the group, which has no members."""
+    driver = assigned(kafka, guarantee=guarantee)
+    driver.run()
+    driver.spout.deactivate()
+    assert len(driver.emitted) == 10
+    assert driver.committed() == 10
+
+
+def test_several_processes_cannot_count_out(kafka: FakeKafka) -> None:
+    """With a member number there are processes that this one knows nothing of: that is an error."""
+    with pytest.raises(ConfigError, match=r"kafka.mode.*run.member"):
+        Driver(kafka, member=2, mode="assign")
+
+
+def test_a_bounded_run_of_several_tasks_ends(kafka: FakeKafka) -> None:
+    """Three tasks in the local engine read all partitions to their ends, more tasks than partitions too."""
+    kafka.add_partitions(TOPIC, 2)
+    fill(kafka, 7, partition=1)
+
+    class Made(Topology):
+        reader = KafkaSpout.spec(topics=[TOPIC], bootstrap=kafka.bootstrap, group=GROUP, mode="assign", par=3)
+
+    run_topology(Made, clock=kafka.clock)
+    found = {tp.partition: commit.offset for tp, commit in kafka.committed(GROUP).items()}
+    assert found == {0: 10, 1: 7}
