@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from downspout.kafka.port import Cluster
     from downspout.parquet.audit import AuditReport, Window
 
-COLUMNS = ("partition", "offsets", "rows", "present", "filtered", "dead_lettered", "compacted", "missing",
-           "duplicate", "lost", "extra")  # fmt: skip
+COLUMNS = ("partition", "offsets", "rows", "present", "filtered", "dead_lettered", "compacted", "replayed",
+           "missing", "duplicate", "lost", "extra")  # fmt: skip
 
 
 def add_parser(commands: Any) -> None:
@@ -69,7 +69,7 @@ def handle(arguments: argparse.Namespace) -> int:
         )
     report = audit(
         arguments.directory,
-        cluster=None if arguments.files_only else _cluster(arguments.bootstrap),
+        cluster=None if arguments.files_only else open_cluster(arguments.bootstrap),
         topics=arguments.topic,
         dead_letters=arguments.dead_letters,
         replay=replay,
@@ -80,7 +80,8 @@ def handle(arguments: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def _cluster(bootstrap: str) -> Cluster:
+def open_cluster(bootstrap: str) -> Cluster:
+    """Return the brokers that ``--bootstrap`` names."""
     from downspout.kafka.port import cluster_for
 
     if bootstrap == "embedded":
@@ -101,14 +102,19 @@ def parse_windows(start: str | None, end: str | None) -> dict[int | None, Window
     """
     from downspout.parquet.audit import Window
 
-    starts, ends = _offsets("--from", start), _offsets("--to", end)
+    starts, ends = parse_offset_list("--from", start), parse_offset_list("--to", end)
     return {
         partition: Window(starts.get(partition, starts.get(None, 0)), ends.get(partition, ends.get(None)))
         for partition in {None, *starts, *ends}
     }
 
 
-def _offsets(option: str, text: str | None) -> dict[int | None, int]:
+def parse_offset_list(option: str, text: str | None) -> dict[int | None, int]:
+    """Return offsets by partition (``0:100,1:250``); None is for those that are not named (``100``).
+
+    Raises:
+        ConfigError: they are not offsets.
+    """
     found: dict[int | None, int] = {}
     for part in (text or "").split(",") if text else ():
         partition, colon, offset = part.strip().rpartition(":")

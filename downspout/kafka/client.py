@@ -15,10 +15,10 @@ from kafka import errors
 from kafka.admin import KafkaAdminClient
 from kafka.net.compat import KafkaNetClient
 
-from downspout.errors import BrokerError, ConfigError
+from downspout.errors import BrokerError, ConfigError, coordinates
 from downspout.kafka.address import diagnose, parse_bootstrap
 from downspout.kafka.consumer import KafkaConsumerPort
-from downspout.kafka.port import Cluster
+from downspout.kafka.port import Cluster, TopicPartition
 from downspout.kafka.producer import KafkaProducerPort, NullableSerializer
 
 RECORD_BYTES_MAX = 16 * 1024 * 1024
@@ -182,6 +182,19 @@ class KafkaCluster:
                     f"{topic} cannot be created: {_brief(error)}", cure="another name or setting"
                 ) from error
         return True
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Move the start of a partition's log to ``before``: the records below are gone for good.
+
+        Raises:
+            BrokerError: the broker refuses (no such partition, no permission, beyond the end).
+        """
+        with self._admin() as admin:
+            try:
+                admin.delete_records({TopicPartition(topic, partition): before})
+            except errors.KafkaError as error:
+                place = coordinates(topic, partition, before)
+                raise BrokerError(f"the records below {place} cannot be deleted: {_brief(error)}") from error
 
     def delete_topic(self, topic: str) -> bool:
         """Delete a topic with all its records; return whether there was one."""

@@ -10,6 +10,7 @@ import orjson
 
 from downspout.errors import ConfigError
 from downspout.kafka.port import Record
+from downspout.kafka.replayed import origin_of
 from downspout.ledger.origin import Origin
 
 __all__ = ["FIELDS", "check_fields", "tuple_maker"]
@@ -33,16 +34,17 @@ def check_fields(fields: Sequence[str]) -> None:
 
 
 def tuple_maker(
-    fields: Sequence[str], key_format: str, value_format: str, topic_id: str
+    fields: Sequence[str], key_format: str, value_format: str, topic_id: str, honour_replays: bool = True
 ) -> Callable[[Record], list[Any]]:
     """Return a function that makes the values of a tuple from a record of one topic.
 
     It raises what the formats raise (``UnicodeDecodeError``, ``orjson.JSONDecodeError``): both are ValueErrors.
-    A null key or value stays None. Headers stay a list of (name, bytes).
+    A null key or value stays None. Headers stay a list of (name, bytes). With ``honour_replays`` the origin of a
+    replayed record is that of the record it stands for (see :mod:`downspout.kafka.replayed`).
 
     >>> from kafka.structs import TopicPartition
     >>> from types import SimpleNamespace
-    >>> record = SimpleNamespace(topic="t", partition=0, offset=7, key=None, value=b'{"a": 1}')
+    >>> record = SimpleNamespace(topic="t", partition=0, offset=7, key=None, value=b'{"a": 1}', headers=())
     >>> tuple_maker(["key", "value", "origin"], "utf8", "json", "")(record)
     [None, {'a': 1}, Origin(topic='t', topic_id='', partition=0, offset=7, path='')]
     """
@@ -62,7 +64,9 @@ def tuple_maker(
                 values[i] = decode(raw)
         if origin_at >= 0:
             # A NamedTuple's own __new__ is Python code; this is the same object for half the time.
-            values[origin_at] = new_tuple(Origin, (record.topic, topic_id, record.partition, record.offset, ""))
+            own = (record.topic, topic_id, record.partition, record.offset, "")
+            replayed = origin_of(record, topic_id) if honour_replays and record.headers else None
+            values[origin_at] = replayed or new_tuple(Origin, own)
         return values
 
     return make

@@ -242,12 +242,13 @@ class Membership:
         self, tp: TopicPartition, topic_id: str, ledger: PartitionLedger, commit: OffsetAndMetadata | None
     ) -> None:
         settings = self._settings
+        formats = (settings["fields"], settings["key_format"], settings["value_format"])
         part = Partition(
             tp=tp,
             topic_id=topic_id,
             epoch=self._assignment.epoch(tp),
             ledger=ledger,
-            make=tuple_maker(settings["fields"], settings["key_format"], settings["value_format"], topic_id),
+            make=tuple_maker(*formats, topic_id, settings["honour_replays"]),
             reading=ledger.next,
             commit=None if commit is None else (commit.offset, commit.metadata),
         )

@@ -172,6 +172,9 @@ class Cluster(Protocol):
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
         """Create the topic where it does not exist; return whether it was created."""
 
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Move the start of a partition's log to ``before``: the records below are gone for good."""
+
 
 _registered: dict[str, Cluster] = {}
 

@@ -8,6 +8,7 @@ an offset is   when                                                             
 present        it has a row, and each of its rows is there once                                        0
 filtered       it has no row, and the topology's bolts, run again on the record, make none             0
 dead-lettered  it has no row, and the dead-letter topic names it                                       0
+replayed       it has no row, and its record is the replay of a dead letter, whose record has its row       0
 compacted      it has no row, and Kafka has no record there: compacted, aborted, or a marker           0
 missing        it has no row (or a row that the log names is gone), and Kafka still has the record     10
 duplicate      one of its rows is there more than once                                                 11
@@ -27,8 +28,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from downspout.errors import BrokerError, SinkError
+from downspout.errors import BrokerError, SinkError, coordinates
 from downspout.kafka.port import Cluster, Record
+from downspout.kafka.replayed import origin_of, without_claim
+from downspout.ledger.origin import Origin
 from downspout.parquet import spans
 from downspout.parquet.audit_files import Found, look_at_files
 from downspout.parquet.audit_kafka import KafkaSide, Log, committed, dead_lettered
@@ -233,8 +236,15 @@ class _Audit:
         there: list[int] = []
         expected: dict[str, list[int]] = {}
         batch: list[Record] = []
-        for record in side.records(log, wanted):
+        replays: list[tuple[int, Origin]] = []
+        for found in side.records(log, wanted):
+            record: Record = found
             there.append(record.offset)
+            if (origin := origin_of(record, log.topic_id)) is not None:
+                if spans.holds(absent, record.offset) and self._has_row(origin):
+                    replays.append((record.offset, origin))
+                    continue
+                record = without_claim(record)  # run again, its rows are to be those of its own place
             batch.append(record)
             if len(batch) >= REPLAY_RECORDS:
                 self._run_again(batch, expected)
@@ -242,12 +252,36 @@ class _Audit:
         self._run_again(batch, expected)
         seen = spans.of_offsets(there)
         part.note("compacted", spans.subtract(absent, seen))
-        unexplained = spans.intersect(absent, seen)
+        unexplained = spans.subtract(spans.intersect(absent, seen), self._note_replays(part, replays))
         if self.replay is None:
             part.note("missing", unexplained)
             return
         part.note("filtered", spans.subtract(unexplained, spans.of_offsets(o for p in expected.values() for o in p)))
         self._compare_with_topology(part, ours, seen, expected)
+
+    def _has_row(self, origin: Origin) -> bool:
+        """Return whether the files hold a row of a record."""
+        topic, topic_id, partition, offset, _ = origin
+        return any(
+            (s.topic, s.partition) == (topic, partition)
+            and (s.topic_id == topic_id or not (s.topic_id and topic_id))
+            and spans.holds(rows, offset)
+            for s, rows in self.found.rows.items()
+        )
+
+    def _note_replays(self, part: PartitionReport, replays: Sequence[tuple[int, Origin]]) -> Spans:
+        """Say which offsets are replays, and of what; return them."""
+        found = spans.of_offsets(offset for offset, _ in replays)
+        part.note("replayed", found)
+        if replays:
+            shown = [
+                f"@{offset} of {coordinates(origin.topic, origin.partition, origin.offset)}"
+                for offset, origin in replays[:3]
+            ]
+            shown += ["…"] * (len(replays) > len(shown))
+            place, count = coordinates(part.topic, part.partition), len(replays)
+            self.report.notes.append(f"{place}: {count:,} replays, whose rows are the originals': {', '.join(shown)}")
+        return found
 
     def _run_again(self, batch: Sequence[Record], expected: dict[str, list[int]]) -> None:
         if self.replay is None or not batch:

@@ -14,7 +14,7 @@ from downspout.parquet.spans import Spans
 __all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "PartitionReport", "take_notes"]
 
 EXIT_CODES = {"missing": 10, "duplicate": 11, "lost": 12, "extra": 13}
-EXPLAINED = ("filtered", "dead_lettered", "compacted")
+EXPLAINED = ("filtered", "dead_lettered", "compacted", "replayed")
 
 
 @dataclass

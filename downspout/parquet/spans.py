@@ -5,7 +5,9 @@ Each function walks its arguments once: O(ranges), whatever the number of offset
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -75,6 +77,16 @@ def intersect(one: Sequence[Span], other: Sequence[Span]) -> Spans:
     [(3, 5), (9, 10)]
     """
     return subtract(one, subtract(one, other))
+
+
+def holds(spans: Sequence[Span], offset: int) -> bool:
+    """Return whether an offset is in the set. O(log ranges).
+
+    >>> holds([(3, 5), (9, 10)], 4), holds([(3, 5), (9, 10)], 5)
+    (True, False)
+    """
+    at = bisect_right(spans, offset, key=itemgetter(0)) - 1
+    return at >= 0 and offset < spans[at][1]
 
 
 def clip(spans: Iterable[Span], within: Sequence[Span]) -> Spans:

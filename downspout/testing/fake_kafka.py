@@ -212,8 +212,11 @@ class FakeKafka:
         self.log(TopicPartition(topic, partition)).remove(offsets)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Move the start of the log to ``before``, as DeleteRecords does."""
-        self.log(TopicPartition(topic, partition)).delete_before(before)
+        """Move the start of the log to ``before``, as DeleteRecords does; beyond the end that is an error."""
+        log = self.log(TopicPartition(topic, partition))
+        if before > log.end:
+            raise errors.OffsetOutOfRangeError(f"{topic}[{partition}] ends at {log.end}: {before}")
+        self.run_remote("delete_records", lambda: log.delete_before(before))
 
     def retain(self, topic: str, retention_ms: int) -> None:
         """Delete from the start of each log what is older than that, as retention by time does."""

@@ -201,6 +201,16 @@ class ReadingContract(Staged):
 class TopicContract(Staged):
     """Topics, their ids and the producer."""
 
+    def test_deleted_records_are_below_the_start(self) -> None:
+        """Deleting records moves the start of that partition alone, and an offset beyond the end is refused."""
+        tp = self.topic(5, partitions=2)
+        other = fill(self.stage, tp.topic, 3, partition=1)
+        self.stage.cluster.delete_records(tp.topic, 0, 3)
+        starts = self.consumer(None).beginning_offsets([tp, other])
+        assert (starts[tp], starts[other]) == (3, 0)
+        with pytest.raises((BrokerError, errors.KafkaError)):
+            self.stage.cluster.delete_records(tp.topic, 0, 9)
+
     def test_ensure_topic_creates_once(self) -> None:
         """A topic is created where it is missing and left alone where it exists."""
         topic = unique()

@@ -51,8 +51,8 @@ def _write(kafka: FakeKafka, writes: list[tuple[str, int]]) -> list[int]:
             kafka.remove_offsets("t", 0, [number])
             ought = [offset for offset in ought if offset != number]
         else:
-            kafka.delete_records("t", 0, number)
-            ought = [offset for offset in ought if offset >= min(number, end)]
+            kafka.delete_records("t", 0, min(number, end))
+            ought = [offset for offset in ought if offset >= number]
     return ought
 
 

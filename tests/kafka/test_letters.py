@@ -1,0 +1,230 @@
+"""Choosing, grouping, replaying and purging dead letters, on the fake."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kafka import errors
+
+from downspout.cli import dlq
+from downspout.component import Failure
+from downspout.errors import BrokerError, ConfigError, DownspoutError
+from downspout.kafka.deadletter import DeadLetters, read_dead_letters
+from downspout.kafka.letters import Choice, group_letters, identity_of, plan_purge, plan_replay
+from downspout.kafka.port import Record
+from downspout.kafka.replayed import origin_of
+from downspout.testing import FakeKafka
+
+LETTERS = "g.dead-letters"
+
+
+@pytest.fixture
+def kafka() -> Iterator[FakeKafka]:
+    """Two topics of two partitions; of each, offset 0 and 1 of partition 1 are dead letters, the first one twice."""
+    with FakeKafka("letters") as cluster:
+        letters = DeadLetters(cluster, LETTERS)
+        for at, topic in enumerate(("orders", "clicks")):
+            cluster.create_topic(topic, 2)
+            for number in range(2):
+                value = f"{topic} {number}".encode()
+                cluster.produce(topic, value, b"k", partition=1, headers=[("trace", b"7")], timestamp_ms=number)
+            for offset in (0, 0, 1):
+                write(cluster, letters, topic, 1, offset, f"KeyError: 'x{offset}'" if at else "", 1000 * at + offset)
+        yield cluster
+
+
+def write(
+    kafka: FakeKafka, letters: DeadLetters, topic: str, partition: int, offset: int, error: str, at_ms: int
+) -> None:
+    """Write the letter of a record."""
+    record = next(r for r in kafka.records(topic, partition) if r.offset == offset)
+    failure = Failure("exception", "parse", 4, error, "Traceback …") if error else Failure("timeout")
+    letters.write(
+        record, attempts=3, first_failure_ms=at_ms, last_failure_ms=at_ms + 10, failure=failure,
+        topic_id=kafka.topic_id(topic),
+    )  # fmt: skip
+
+
+def run(kafka: FakeKafka, *arguments: str) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser()
+    dlq.add_parser(parser.add_subparsers())
+    parsed = parser.parse_args(["dlq", *arguments, "--bootstrap", kafka.bootstrap])
+    return int(parsed.handler(parsed))
+
+
+def facts(kafka: FakeKafka, capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """Run the command with --json and return what it prints."""
+    assert run(kafka, *arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (Choice(), ["orders 0", "orders 1", "clicks 0", "clicks 1"]),
+        (Choice(topic="clicks"), ["clicks 0", "clicks 1"]),
+        (Choice(partition=0), []),
+        (Choice(start=1), ["orders 1", "clicks 1"]),
+        (Choice(end=1), ["orders 0", "clicks 0"]),
+        (Choice(exception=re.compile("KeyError: .x1")), ["clicks 1"]),
+        (Choice(since_ms=1010), ["clicks 0", "clicks 1"]),
+        (Choice(until_ms=11), ["orders 0"]),
+        (Choice(topic="orders", start=1, until_ms=12), ["orders 1"]),
+    ],
+)
+def test_a_choice_takes_what_fits_all_its_conditions(kafka: FakeKafka, choice: Choice, expected: list[str]) -> None:
+    """Each record comes once, and only if every condition that is given holds."""
+    assert [(letter.letter.value or b"").decode() for letter in choice.read(kafka, LETTERS)] == expected
+
+
+def test_what_a_letter_does_not_tell_fits_no_condition(kafka: FakeKafka) -> None:
+    """A stranger's record in the topic is chosen only where nothing is asked of it."""
+    kafka.produce(LETTERS, b"stranger")
+    narrow = [Choice(topic="orders"), Choice(start=0), Choice(since_ms=0), Choice(exception=re.compile("^K"))]
+    assert all(letter.letter.value != b"stranger" for choice in narrow for letter in choice.read(kafka, LETTERS))
+    assert b"stranger" in [letter.letter.value for letter in Choice().read(kafka, LETTERS)]
+
+
+def test_groups_are_by_topic_and_exception(kafka: FakeKafka) -> None:
+    """Each group has its count, its first and last failure, and an example."""
+    groups = group_letters(read_dead_letters(kafka, LETTERS))
+    told = [(g.topic, g.error_class, g.count, g.first_ms, g.last_ms, g.example) for g in groups]
+    assert told == [
+        ("clicks", "KeyError", 2, 1000, 1011, "clicks[1]@0"),
+        ("orders", "timeout", 2, 0, 11, "orders[1]@0"),
+    ]
+
+
+def test_a_replay_is_the_record_as_it_was(kafka: FakeKafka) -> None:
+    """Key, value, time, headers and partition are the record's; the claim stands for it, and ours are gone."""
+    plan = plan_replay(kafka, LETTERS, Choice(topic="orders").read(kafka, LETTERS), write=True)
+    assert (plan.counts, plan.without_origin, plan.repeated) == ({"orders": 2}, 0, 0)
+    old, new = kafka.records("orders", 1)[:2], kafka.records("orders", 1)[2:]
+    assert [facts_of(record) for record in new] == [facts_of(record) for record in old]
+    topic_id = kafka.topic_id("orders")
+    assert [origin_of(record, topic_id) for record in new] == [("orders", topic_id, 1, o, "") for o in (0, 1)]
+    assert len(kafka.records("clicks")) == 2
+
+
+def facts_of(record: Record) -> tuple[Any, ...]:
+    """Return what a replay keeps."""
+    own = [header for header in record.headers if not header[0].startswith("__downspout")]
+    return record.key, record.value, record.timestamp, own
+
+
+def test_the_replay_of_a_replay_stands_for_the_first(kafka: FakeKafka) -> None:
+    """A replayed record that fails again keeps its identity, and both letters together are replayed once."""
+    plan_replay(kafka, LETTERS, Choice(topic="orders", end=1).read(kafka, LETTERS), write=True)
+    letters = DeadLetters(kafka, LETTERS)
+    write(kafka, letters, "orders", 1, 2, "", 99)
+    chosen = list(Choice(topic="orders").read(kafka, LETTERS))
+    assert [identity_of(letter) for letter in chosen][-1] == identity_of(chosen[0])
+    plan = plan_replay(kafka, LETTERS, chosen, write=True)
+    assert (plan.total, plan.repeated) == (2, 1)
+    again = kafka.records("orders", 1)[3]
+    assert len([name for name, _ in again.headers if name.startswith("__downspout.")]) == 5
+
+
+def test_a_replay_can_go_elsewhere(kafka: FakeKafka) -> None:
+    """With --to the record keeps its identity in another topic; one that is not there is an error."""
+    kafka.create_topic("repaired", 1)
+    plan_replay(kafka, LETTERS, read_dead_letters(kafka, LETTERS), to="repaired", write=True)
+    origins = [origin_of(record, "") for record in kafka.records("repaired")]
+    assert [origin and (origin.topic, origin.partition, origin.offset) for origin in origins] == [
+        ("orders", 1, 0), ("orders", 1, 1), ("clicks", 1, 0), ("clicks", 1, 1),
+    ]  # fmt: skip
+    with pytest.raises(BrokerError, match="no topic nowhere"):
+        plan_replay(kafka, LETTERS, read_dead_letters(kafka, LETTERS), to="nowhere")
+    with pytest.raises(ConfigError, match="the dead-letter topic itself"):
+        plan_replay(kafka, LETTERS, read_dead_letters(kafka, LETTERS), to=LETTERS)
+
+
+def test_strangers_are_not_replayed(kafka: FakeKafka) -> None:
+    """A letter without an origin is counted and left out."""
+    kafka.produce(LETTERS, b"stranger")
+    assert plan_replay(kafka, LETTERS, read_dead_letters(kafka, LETTERS)).without_origin == 1
+
+
+def test_a_failed_write_says_how_far_it_came(kafka: FakeKafka) -> None:
+    """The error of the producer is an error for users, and tells what is known to be written."""
+    kafka.faults.fail_next("flush", errors.KafkaTimeoutError)
+    with pytest.raises(BrokerError, match=r"0 records are written, of the next .* perhaps some"):
+        plan_replay(kafka, LETTERS, read_dead_letters(kafka, LETTERS), write=True)
+
+
+def test_replay_is_a_dry_run_by_default(kafka: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --yes nothing is written, and the output says what would be."""
+    assert run(kafka, "replay", LETTERS, "--topic", "orders") == 0
+    said = capsys.readouterr().out
+    assert "2 records would be written to orders" in said
+    assert said.endswith("nothing was done: --yes does it\n")
+    assert len(kafka.records("orders")) == 2
+    told = facts(kafka, capsys, "replay", LETTERS, "--topic", "orders", "--yes")
+    assert (told["dry_run"], told["records"], told["to"]) == (False, 2, {"orders": 2})
+    assert len(kafka.records("orders")) == 4
+
+
+def test_purge_is_a_dry_run_by_default(kafka: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --yes nothing is deleted; with it, the letters below the offset."""
+    assert facts(kafka, capsys, "purge", LETTERS, "--before", "3")["offsets"] == 3
+    assert len(kafka.records(LETTERS)) == 6
+    assert run(kafka, "purge", LETTERS, "--before", "0:3", "--yes") == 0
+    assert "3 offsets deleted, 0–2" in capsys.readouterr().out
+    assert [letter.topic for letter in read_dead_letters(kafka, LETTERS)] == ["clicks", "clicks"]
+    assert facts(kafka, capsys, "purge", LETTERS, "--before", "3", "--yes")["offsets"] == 0
+
+
+def test_a_purge_beyond_the_letters_is_refused(kafka: FakeKafka) -> None:
+    """An offset or partition that is not there is an error; a bound for all partitions is cut at each end."""
+    with pytest.raises(ConfigError, match=r"ends at 6: 9 lies beyond"):
+        plan_purge(kafka, LETTERS, {0: 9})
+    with pytest.raises(BrokerError, match=r"g.dead-letters\[4\] does not exist"):
+        plan_purge(kafka, LETTERS, {4: 1})
+    assert [(part.start, part.before) for part in plan_purge(kafka, LETTERS, {None: 9})] == [(0, 6)]
+
+
+def test_ls_prints_the_groups(kafka: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each topic and exception, the total last; the same as JSON."""
+    assert run(kafka, "ls", LETTERS) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:3] == ["2", "clicks", "KeyError"]
+    assert lines[-1] == "4 dead letters"
+    told = facts(kafka, capsys, "ls", LETTERS, "--exception", "KeyError")
+    assert (told["letters"], told["groups"][0]["last_ms"]) == (2, 1011)
+
+
+def test_show_prints_one_letter_whole(kafka: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where from, why, headers, stack and value are shown; --bytes cuts the value and says so."""
+    assert run(kafka, "show", LETTERS, "clicks[1]@1", "--bytes", "3") == 0
+    said = capsys.readouterr().out
+    for part in ("clicks[1]@1 (topic id", "failed:    3 times", "KeyError: 'x1' (exception in parse)",
+                 "header:    trace: 7", "value:     cli (the first 3 of 8 bytes)", "Traceback …"):  # fmt: skip
+        assert part in said
+    [letter] = facts(kafka, capsys, "show", LETTERS, "clicks[1]@1")
+    assert (letter["value"], letter["headers"], letter["replay_of"]) == ("clicks 1", [["trace", "7"]], None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", LETTERS, "orders"], "is no place"),
+        (["show", LETTERS, "orders[0]@99"], "has no letter of"),
+        (["ls", "nowhere"], "there is no topic nowhere"),
+        (["ls", LETTERS, "--exception", "("], "no regular expression"),
+        (["ls", LETTERS, "--offsets", "x"], "is no range"),
+        (["ls", LETTERS, "--offsets", "9-3"], "holds nothing"),
+        (["ls", LETTERS, "--since", "yesterday"], "is no time"),
+        (["purge", LETTERS, "--before", "x"], "is no offset"),
+    ],
+)
+def test_bad_arguments_say_what_to_give(kafka: FakeKafka, arguments: list[str], message: str) -> None:
+    """What makes no sense is an error with a cure, never a traceback."""
+    with pytest.raises(DownspoutError, match=message) as caught:
+        run(kafka, *arguments)
+    assert caught.value.cure
