@@ -182,19 +182,13 @@ class KafkaSpout(streamparse.Spout):
         try:
             self._source.refresh(now, lambda: self._hand_over(now))
             self._catch_up()
-            if membership.settled:
-                return
-            started = membership.settle()
-            if self._bounds is not None and started:
-                self._bounds.add(consumer, started)
+            if not membership.settled and membership.settle():
+                # A start that is not committed would be decided again after a crash: under LATEST that loses records.
+                self._commit_timer.expedite()
+            if self._bounds is not None:
+                self._bounds.bound(consumer, membership.parts)
         except errors.KafkaError as error:
             self._poll_patience.bear(error, now)
-            return
-        for tp in started:
-            self._membership.parts[tp].stop = self._bounds.stop(tp) if self._bounds else None
-        if started:
-            # A start that is not committed would be decided again after a crash: under LATEST that loses records.
-            self._commit_timer.expedite()
 
     def _catch_up(self) -> None:
         """Learn what has changed hands since the last poll. What that poll brought was dropped, so read it again."""

@@ -53,9 +53,16 @@ class Bounds:
             self._ends.update(ends)
             self._open |= ends.keys()
 
-    def stop(self, tp: TopicPartition) -> int | None:
-        """Return the offset at which a partition ends."""
-        return self._ends.get(tp)
+    def bound(self, consumer: ConsumerPort, parts: Mapping[TopicPartition, Partition]) -> None:
+        """Give each partition that has none yet the offset at which it ends.
+
+        Raises:
+            KafkaError: the broker did not answer. Nothing may be read before a later call has succeeded.
+        """
+        if new := [tp for tp, part in parts.items() if part.stop is None]:
+            self.add(consumer, new)
+            for tp in new:
+                parts[tp].stop = self._ends[tp]
 
     def reached(self, consumer: ConsumerPort, parts: Mapping[TopicPartition, Partition], now: int) -> bool:
         """Return whether the commits of the group have reached all ends.

@@ -62,8 +62,9 @@ class Setup:
                 "kafka.mode = assign counts the tasks of one process, but run.member says that there are several",
                 cure="kafka.mode=subscribe, or more tasks (par) in one process",
             )
+        letters = (settings["dead_letter_topic"] or "").replace("{group}", group)
         return cls(
-            settings=settings,
+            settings=_without_letters(settings, letters),
             group=group,
             instance=_instance(topology, conf, context, index),
             index=index,
@@ -71,7 +72,7 @@ class Setup:
             identity=Identity(str(conf.get("storm.id") or topology), int(context.get("taskid") or 0)),
             bounded=conf.get("run.until") == "end",
             timeout_ms=_message_timeout_ms(conf),
-            dead_letter_topic=(settings["dead_letter_topic"] or "").replace("{group}", group),
+            dead_letter_topic=letters,
         )
 
     @property
@@ -139,3 +140,23 @@ def _component(context: Mapping[str, Any]) -> str:
 def _instance(topology: str, conf: Mapping[str, Any], context: Mapping[str, Any], index: int) -> str:
     name = "-".join([topology, _component(context), str(index), str(conf.get("run.member") or 1)])
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-249:]
+
+
+def _without_letters(settings: Mapping[str, Any], letters: str) -> Mapping[str, Any]:
+    """Return the settings with a pattern that leaves the spout's own dead letters out: it would feed on them for ever.
+
+    Raises:
+        ConfigError: the dead-letter topic is one of the topics.
+
+    >>> made = _without_letters({"topics": None, "pattern": ".*"}, "g.letters")["pattern"]
+    >>> re.fullmatch(made, "orders") is not None, re.fullmatch(made, "g.letters") is not None
+    (True, False)
+    """
+    if letters and letters in (settings["topics"] or ()):
+        raise ConfigError(
+            f"kafka.topics names {letters}, where this spout's own dead letters go",
+            cure="another kafka.dead_letter_topic, or another kafka.group",
+        )
+    if letters and settings["pattern"]:
+        return {**settings, "pattern": rf"(?!{re.escape(letters)}\Z)(?:{settings['pattern']})"}
+    return settings

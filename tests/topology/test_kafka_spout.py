@@ -441,3 +441,54 @@ def test_a_fatal_error_names_the_work(kafka: FakeKafka) -> None:
     kafka.faults.fail_next("commit", errors.GroupAuthorizationFailedError)
     with pytest.raises(BrokerError, match=r"commit failed: .*GroupAuthorizationFailed"):
         driver.commit()
+
+
+def test_a_pattern_leaves_the_spouts_own_dead_letters_out():
+    """A pattern that matches everything does not read what the spout itself has given up, which would never end."""
+    with FakeKafka("own-letters") as cluster:
+        cluster.create_topic(TOPIC, 1)
+        fill(cluster, 2)
+        driver = Driver(cluster, topics=None, pattern=".*", retries_max=0)
+        for _ in range(20):
+            before = len(driver.emitted)
+            cluster.clock.sleep(60)
+            driver.run(4)
+            for tuple_id, _ in driver.emitted[before:]:
+                driver.spout.fail(tuple_id)
+        (letters,) = [name for name in cluster.topic_names() if name != TOPIC]
+        assert len(cluster.records(letters)) == 2
+
+
+def test_the_dead_letter_topic_cannot_be_read_by_its_own_spout():
+    """A spout that is told to read its own dead letters is refused."""
+    with FakeKafka("own-letters-2") as cluster:
+        cluster.create_topic(TOPIC, 1)
+        with pytest.raises(ConfigError, match="own dead letters"):
+            Driver(cluster, topics=[TOPIC, "x"], dead_letter_topic="x")
+
+
+def test_a_bounded_run_reads_nothing_before_its_end_is_known(monkeypatch):
+    """A broker that does not tell the end of a new partition delays a bounded run, and does not unbind it."""
+    with FakeKafka("bounds") as cluster:
+        cluster.create_topic(TOPIC, 1)
+        fill(cluster, 10)
+        driver = Driver(cluster, topics=None, pattern="ord.*", run__until="end")
+        real, calls = driver.spout._consumer.end_offsets, []
+
+        def end_offsets(partitions):
+            calls.append(partitions)
+            if len(calls) == 2:
+                raise errors.KafkaTimeoutError("no answer")
+            return real(partitions)
+
+        monkeypatch.setattr(driver.spout._consumer, "end_offsets", end_offsets)
+        for _ in range(2):
+            for _ in range(10):
+                cluster.clock.sleep(1)
+                driver.run(5)
+                driver.ack_all()
+            fill(cluster, 10)
+        assert len(calls) > 2
+        assert driver.offsets == list(range(10))
+        assert driver.spout.exhausted()
+        assert driver.spout.end_reached()
