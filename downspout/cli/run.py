@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import re
 import signal
 import sys
@@ -29,7 +28,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--topology", metavar="NAME", help="which class, where the file holds several")
     parser.add_argument("--until", choices=["end"], help="stop once the log as of the start is processed")
     parser.add_argument("--for", dest="for_s", metavar="TIME", help="stop after this long: 30s, 5m, 1h")
-    parser.add_argument("--records", type=int, metavar="N", help="stop after this many records are done")
+    parser.add_argument("--records", type=int, metavar="N", help="stop once at least this many tuple trees are done")
     parser.add_argument(
         "--member", type=int, metavar="N", help="number of this process, where several run one topology"
     )
@@ -62,6 +61,7 @@ def seconds(text: str) -> float:
 
 def handle(arguments: argparse.Namespace) -> int:
     """Run, show, sum up."""
+    from downspout.cli.logs import log_to_stderr
     from downspout.local import live, runner
     from downspout.local.load import load
 
@@ -74,7 +74,7 @@ def handle(arguments: argparse.Namespace) -> int:
         "run.seed": arguments.seed,
     }
     view = live.make_view(quiet=arguments.quiet)
-    _log_to_stderr(arguments.quiet)
+    log_to_stderr(arguments.quiet)
     graph = load(arguments.target, arguments.topology)
     try:
         result = runner.run(graph, overrides=arguments.overrides, options=options, view=view)
@@ -103,11 +103,3 @@ def _write_json(path: str, summary: dict[str, Any]) -> None:
             file.write(text + "\n")
     except OSError as error:
         raise ConfigError(f"--json {path}: {error.strerror}", cure="a path that can be written, or -") from None
-
-
-def _log_to_stderr(quiet: bool) -> None:
-    """Show logs; those of kafka-python only from warnings on, and pystorm's own noise not at all."""
-    level = logging.WARNING if quiet else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger().setLevel(level)
-    logging.getLogger("kafka").setLevel(logging.WARNING)

@@ -271,7 +271,7 @@ class SinkWriter:
     def _cannot_write(self, error: OSError) -> SinkError:
         place = error.filename or self.directory
         return SinkError(
-            f"{self.directory} cannot be written: {error.strerror or error} ({place}); nothing was acked",
+            f"{self.directory} cannot be written: {error.strerror or error} ({place}); nothing of this flush was acked",
             cure="free the disk or correct the permissions, and start again: the rows come again",
         )
 

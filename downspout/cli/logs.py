@@ -1,0 +1,59 @@
+"""What of the log is shown on a terminal.
+
+A client that has lost its broker says so dozens of times a second, and buries the one line of ours that tells what it
+means. So each place in kafka-python's code is heard once in a while, with the number of times that it was not.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["OnceInAWhile", "log_to_stderr"]
+
+WHILE_S = 30.0
+
+
+class OnceInAWhile(logging.Filter):
+    """Lets a record of one logger family through if the same line of code has not spoken lately.
+
+    Args:
+        family: the logger and those below it; all others pass.
+        clock: the time.
+    """
+
+    def __init__(self, family: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__()
+        self._family = family
+        self._clock = clock
+        self._heard: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to show the record; one that is shown tells how many were not."""
+        if record.name.partition(".")[0] != self._family:
+            return True
+        place, now = (record.pathname, record.lineno), self._clock.monotonic()
+        since, silent = self._heard.get(place, (-WHILE_S, 0))
+        if now - since < WHILE_S:
+            self._heard[place] = since, silent + 1
+            return False
+        self._heard[place] = now, 0
+        if silent:
+            record.msg = f"{record.getMessage()} ({silent} more like this)"
+            record.args = ()
+        return True
+
+
+def log_to_stderr(quiet: bool) -> None:
+    """Show logs from INFO on (``quiet``: WARNING), and of kafka-python's only warnings, once in a while."""
+    level = logging.WARNING if quiet else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger().setLevel(level)
+    logging.getLogger("kafka").setLevel(logging.WARNING)
+    # The leader of a group that has just been made has no metadata yet, and warns; the next join has it.
+    logging.getLogger("kafka.coordinator.assignors").setLevel(logging.ERROR)
+    for handler in logging.getLogger().handlers:
+        if not any(isinstance(known, OnceInAWhile) for known in handler.filters):
+            handler.addFilter(OnceInAWhile("kafka"))
