@@ -1,8 +1,8 @@
 """A world small enough to look at all of it: two consumers, a short log, and every order in which things can happen.
 
-The code under proof is the real one: :class:`PartitionLedger`, :class:`Assignment`, ``encode`` and ``decode``. Around it
-stand a broker that keeps one commit per partition, fences members of an earlier generation and asserts what it is told,
-and the least that a spout must do: read one record, commit what has changed, keep what returns only if the group's
+The code under proof is the real one: :class:`PartitionLedger`, :class:`Assignment`, ``encode`` and ``decode``. Around
+it stand a broker that keeps one commit per partition, fences members of an earlier generation and judges what it is
+told, and the least that a spout must do: read one record, commit what has changed, keep what returns only if the group's
 commit is still its own.
 
 A state is a tuple of numbers. Ledgers, assignments and commits are interned by their content, and what an operation
@@ -273,7 +273,7 @@ class SmallWorld:
         return world._replace(members=_with(world.members, who, Member(number, member.current, tuple(slots))))
 
     def _forget_outdated(self, world: World) -> World:
-        """What is set aside and would not be taken back, because somebody else has committed, need not be told apart."""
+        """What is set aside and would not be taken back, as somebody else has committed, need not be told apart."""
         for who, member in enumerate(world.members):
             if not member.current:
                 slots = tuple(
