@@ -2,8 +2,8 @@
 
 The code under proof is the real one: :class:`PartitionLedger`, :class:`Assignment`, ``encode`` and ``decode``. Around
 it stand a broker that keeps one commit per partition, fences members of an earlier generation and judges what it is
-told, and the least that a spout must do: read one record, commit what has changed, keep what returns only if the group's
-commit is still its own.
+told, and the least that a spout must do: read one record, commit what has changed, keep what returns only if the
+group's commit is still its own.
 
 A state is a tuple of numbers. Ledgers, assignments and commits are interned by their content, and what an operation
 makes of one is remembered, so the real code runs once for each ledger and operation, and not once for each state.
