@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := downspout spouts bolts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types doctest format docs bench clean
+.PHONY: help demo test check soak mutants lint types doctest format docs bench clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -26,6 +26,13 @@ test: $(VENV)/.dev lint types  ## everything that CI runs
 check: $(VENV)/.dev lint types  ## the quick loop, under a minute: no broker, no Spark
 	$(BIN)/python -m pytest -q --doctest-modules $(CODE) tests -m "not broker and not spark and not slow"
 
+soak: $(VENV)/.dev  ## the proofs of the ledger at length: larger models, 200,000 examples, a million payloads (hours)
+	DOWNSPOUT_SOAK=1 LEDGER_EXAMPLES=$(or $(LEDGER_EXAMPLES),200000) $(BIN)/python -m pytest -q tests/ledger
+
+mutants: $(VENV)/.dev  ## change the ledger in every small way, and see that its tests notice (about ten minutes)
+	LEDGER_EXAMPLES=40 $(BIN)/python -m mutmut run
+	$(BIN)/python -m mutmut results
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,7 +47,8 @@ format: $(VENV)/.dev  ## let ruff lay out the code
 docs: $(VENV)/.dev  ## write the generated tables
 	$(BIN)/python -m docs.generate
 
-bench: $(VENV)/.dev  ## our record mode beside a bare kafka-python loop, on the same topic in one run
+bench: $(VENV)/.dev  ## what the ledger costs; our record mode beside a bare kafka-python loop, on the same topic in one run
+	$(BIN)/python -m bench.ledger
 	$(BIN)/python -m bench.record_mode
 
 clean:  ## forget the virtual environment, state and output; the jar cache stays
