@@ -1,8 +1,8 @@
 """What poison costs: 1 % of 100,000 records always fail, against the same run without poison, interleaved.
 
 Each run is a process of its own. From its wall time that of a run on an empty topic is subtracted (start-up, joining
-the group), and what is left counts the healthy records per second. Every result is checked: each healthy record is in the
-files once, each poison record in the dead-letter topic once (after de-duplication by origin).
+the group), and what is left counts the healthy records per second. Every result is checked: each healthy record is
+in the files once, each poison record in the dead-letter topic once (after de-duplication by origin).
 """
 
 from __future__ import annotations
