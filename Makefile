@@ -47,9 +47,10 @@ format: $(VENV)/.dev  ## let ruff lay out the code
 docs: $(VENV)/.dev  ## write the generated tables
 	$(BIN)/python -m docs.generate
 
-bench: $(VENV)/.dev  ## what the ledger costs; our record mode beside a bare kafka-python loop, on the same topic in one run
+bench: $(VENV)/.dev  ## record mode beside a bare kafka-python loop; what the ledger costs; a run with poison beside one without
 	$(BIN)/python -m bench.ledger
 	$(BIN)/python -m bench.record_mode
+	$(BIN)/python -m bench.poison
 
 clean:  ## forget the virtual environment, state and output; the jar cache stays
 	rm -rf $(VENV) .downspout output build dist

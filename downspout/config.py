@@ -185,6 +185,8 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.retries_max", int, 10, "Retries of a record before it is dead-lettered.", minimum=0),
     Setting("kafka.timeouts_max", int, 10, "Timeouts of a record, while others of its partition are acked, before it is dead-lettered.", minimum=1),
     Setting("kafka.dead_letter_topic", str, "{group}.dead-letters", "Topic for records that fail for good; empty: the run stops instead."),
+    Setting("kafka.breaker_ratio", float, 0.5, "Share of the last records of a partition that may fail for good; as many as that stop the run; 0: any.", minimum=0.0, maximum=1.0),
+    Setting("kafka.breaker_window", int, 1_000, "How many records of a partition that share is of.", minimum=10),
     Setting("kafka.honour_replays", bool, True, "Whether a record that `downspout dlq replay` wrote keeps the origin of the one it stands for."),
     Setting("kafka.emit_null", bool, False, "Whether a record with a null value (a tombstone) is emitted; otherwise it is resolved at once."),
     Setting("kafka.on_data_loss", str, "fail", "What to do when records that were not yet processed are gone.", choices=("fail", "earliest", "latest")),

@@ -153,7 +153,7 @@ class KafkaSpout(streamparse.Spout):
         """One turn: rebalance work, dead letters, commit, poll, emit. Never waits longer than one poll.
 
         Raises:
-            RecordError: a record failed for good, and there is no dead-letter topic.
+            RecordError: a record failed for good, and there is no dead-letter topic; or too many did.
             DataLossError: records that were not processed are gone (``kafka.on_data_loss=fail``).
             BrokerError: Kafka says no, and will go on saying it.
         """
@@ -264,7 +264,7 @@ class KafkaSpout(streamparse.Spout):
         emit_null = self._settings["emit_null"]
         records, at, end = part.waiting, part.at, len(part.waiting)
         seen = ledger.next
-        sent = 0
+        start, sent = at, 0
         while at < end and sent < most:
             record = records[at]
             at += 1
@@ -286,6 +286,7 @@ class KafkaSpout(streamparse.Spout):
             # In flight before it leaves: without ackers the ack comes inside emit.
             sent += 1
             emit(values, tup_id=prefix + str(offset))
+        part.note_read(start, seen)
         figures.records += sent
         return sent
 

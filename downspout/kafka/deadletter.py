@@ -56,6 +56,7 @@ class DeadLetters:
         self._cluster = cluster
         self._timeout_s = timeout_s
         self._producer: ProducerPort | None = None
+        self._queued: list[str] = []
 
     def write(
         self,
@@ -80,6 +81,31 @@ class DeadLetters:
         Raises:
             BrokerError: the write is not known to be durable; the record must not be counted as resolved.
         """
+        self.queue(
+            record,
+            attempts=attempts,
+            first_failure_ms=first_failure_ms,
+            last_failure_ms=last_failure_ms,
+            failure=failure,
+            topic_id=topic_id,
+        )
+        self.flush()
+
+    def queue(
+        self,
+        record: Record,
+        *,
+        attempts: int,
+        first_failure_ms: int | None,
+        last_failure_ms: int | None,
+        failure: Failure | None,
+        topic_id: str = "",
+    ) -> None:
+        """Take one letter; nothing is known of it before :meth:`flush` has returned. Arguments as for :meth:`write`.
+
+        Raises:
+            BrokerError: it, or one that was queued before, cannot be written: all that were queued are dropped.
+        """
         given = {
             "topic": record.topic,
             "topic.id": topic_id,
@@ -91,23 +117,40 @@ class DeadLetters:
             **_describe(failure),
         }
         own = [(PREFIX + name, _encode(value)) for name, value in given.items()]
+        self._queued.append(coordinates(record.topic, record.partition, record.offset))
         try:
-            producer = self._ready()
-            producer.send(
+            self._ready().send(
                 self.topic,
                 key=record.key,
                 value=record.value,
                 headers=[*record.headers, *own],
                 timestamp_ms=record.timestamp if record.timestamp >= 0 else None,
             )
-            producer.flush(self._timeout_s)
         except (KafkaError, BrokerError) as error:
-            self.close()
-            place = coordinates(record.topic, record.partition, record.offset)
-            raise BrokerError(
-                f"{place}: its dead letter could not be written to topic {self.topic}: {_one_line(error)}",
-                cure=getattr(error, "cure", None) or "look at the broker, and at the topic's max.message.bytes",
-            ) from error
+            raise self._drop(error) from error
+
+    def flush(self) -> None:
+        """Wait until all queued letters are acknowledged by all replicas.
+
+        Raises:
+            BrokerError: they are not known to be durable; none of their records may be counted as resolved.
+        """
+        try:
+            self._ready().flush(self._timeout_s)
+        except (KafkaError, BrokerError) as error:
+            raise self._drop(error) from error
+        self._queued.clear()
+
+    def _drop(self, error: KafkaError | BrokerError) -> BrokerError:
+        """Give the producer up, with all that it may hold; return the error to raise."""
+        first, others = self._queued[0] if self._queued else "?", len(self._queued) - 1
+        self._queued.clear()
+        self.close()
+        what = f"{first}: its dead letter" if others < 1 else f"{first} and {others:,} others: their dead letters"
+        return BrokerError(
+            f"{what} could not be written to topic {self.topic}: {_one_line(error)}",
+            cure=getattr(error, "cure", None) or "look at the broker, and at the topic's max.message.bytes",
+        )
 
     def close(self) -> None:
         """Release the producer; the next write makes another."""

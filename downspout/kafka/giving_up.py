@@ -3,6 +3,8 @@
 The whole record is needed for that. In its last try a record is held in memory; where there is no room, or it
 was never held, it is read again: the spout goes back to it as for a retry, and hands it over here instead of
 emitting it.
+
+A circuit breaker (:mod:`downspout.ledger.breaker`) stops the run when too many fail; from then on nothing is written.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ from downspout.ledger.retries import Backoff
 __all__ = ["GivingUp"]
 
 WRITE_MS_MAX = 1_000
-"""Letters are written for at most so long (and one letter more) in one call of ``next_tuple``."""
+"""Letters are written for at most so long (and one batch more) in one call of ``next_tuple``."""
+BATCH_RECORDS = 500
+BATCH_BYTES = 4 * 1024 * 1024
+"""Letters that are written together with one flush: at most so many, or so many bytes and one letter more."""
 NO_ROOM_MS = 1_000
 """When there is no room to hold a record, it is read again after so long."""
 
@@ -43,6 +48,10 @@ class GivingUp:
         self._figures = figures
         self._log = log
         self._queue: deque[tuple[Partition, int]] = deque()
+        self._alone: set[tuple[Partition, int]] = set()
+        """Records whose letters could not be written: another try takes no others with it."""
+        self._batch_max = BATCH_RECORDS
+        self._tripped: RecordError | None = None
         self._not_before = 0
         self._failed_writes = 0
         self._backoff = Backoff(initial_ms=200, delay_ms=200, delay_ms_max=10_000)
@@ -54,10 +63,25 @@ class GivingUp:
 
     def condemn(self, part: Partition, offset: int) -> None:
         """Try this record no more; it is waiting for a retry at the moment."""
+        if offset not in part.condemned:
+            self._look_at_breaker(part, offset)
         part.condemned.add(offset)
         if offset in part.held:
             part.ledger.postpone(offset, NEVER)
             self._queue.append((part, offset))
+
+    def _look_at_breaker(self, part: Partition, offset: int) -> None:
+        setback = part.setbacks.get(offset)
+        failure = setback.failure if setback else None
+        error = (failure.error.partition(": ")[0] or failure.kind) if failure else "unknown"
+        trip = part.breaker.give_up(offset, error)
+        if trip is not None and self._tripped is None:
+            self._tripped = RecordError(
+                f"{part.place(offset)}: {trip.given_up:,} of the last {trip.read:,} records failed for good, "
+                f"most often with {trip.error} ({trip.times:,} times); {_describe(failure)}",
+                cure="repair what was deployed last; these records are not committed and come again "
+                "(kafka.breaker_ratio decides how many may fail)",
+            )
 
     def bring(self, part: Partition, record: Record, now: int) -> None:
         """Take a condemned record that was read again."""
@@ -79,46 +103,90 @@ class GivingUp:
             mine: those that are not set aside in a rebalance: only for them anything may be resolved.
 
         Raises:
-            RecordError: there is no dead-letter topic.
+            RecordError: there is no dead-letter topic, or the circuit breaker is open.
         """
+        if self._tripped is not None:
+            raise self._tripped
         until = now() + WRITE_MS_MAX
-        for _ in range(len(self._queue)):
-            if not self._not_before <= now() < until:
-                return
+        left = len(self._queue)
+        while left > 0 and self._not_before <= now() < until:
+            batch, looked_at = self._take(left, parts, mine)
+            left -= looked_at
+            if batch and not self._write(batch, now()):
+                self._queue.extend((part, record.offset) for part, record in batch)
+
+    def _take(
+        self, most: int, parts: Mapping[str, Partition], mine: Container[Partition]
+    ) -> tuple[list[tuple[Partition, Record]], int]:
+        """Take from the queue what is written together; return also how many entries were looked at.
+
+        A letter that could not be written comes alone.
+        """
+        batch: list[tuple[Partition, Record]] = []
+        size = looked_at = 0
+        while looked_at < most:
+            looked_at += 1
             part, offset = self._queue.popleft()
             record = part.held.get(offset)
             if parts.get(part.key) is not part or record is None:
+                self._alone.discard((part, offset))
                 continue
-            if part in mine and self._write_one(part, record, now()):
-                part.ledger.resolve(offset)
-                part.forget(offset)
-                self._figures.dead_lettered += 1
-            else:
+            if part not in mine:
                 self._queue.append((part, offset))
+                continue
+            alone = (part, offset) in self._alone
+            if alone and batch:
+                self._queue.appendleft((part, offset))
+                looked_at -= 1
+                break
+            batch.append((part, record))
+            size += len(record.key or b"") + len(record.value or b"")
+            if alone or len(batch) >= self._batch_max or size >= BATCH_BYTES:
+                break
+        return batch, looked_at
 
-    def _write_one(self, part: Partition, record: Record, now: int) -> bool:
-        trouble = part.ledger.trouble(record.offset)
-        setback = part.setbacks.get(record.offset)
-        attempts = trouble.failures if trouble else 0
-        if self._letters is None:
-            raise refuse(part, record.offset, attempts, setback)
+    def _write(self, batch: list[tuple[Partition, Record]], now: int) -> bool:
+        """Write letters with one flush, and resolve their records; return whether that worked."""
+        letters = self._letters
+        if letters is None:
+            part, record = batch[0]
+            trouble = part.ledger.trouble(record.offset)
+            raise refuse(part, record.offset, trouble.failures if trouble else 0, part.setbacks.get(record.offset))
         try:
-            self._letters.write(
-                record,
-                attempts=attempts,
-                first_failure_ms=setback.first_ms if setback else None,
-                last_failure_ms=setback.last_ms if setback else None,
-                failure=setback.failure if setback else None,
-                topic_id=part.topic_id,
-            )
+            for part, record in batch:
+                trouble = part.ledger.trouble(record.offset)
+                setback = part.setbacks.get(record.offset)
+                letters.queue(
+                    record,
+                    attempts=trouble.failures if trouble else 0,
+                    first_failure_ms=setback.first_ms if setback else None,
+                    last_failure_ms=setback.last_ms if setback else None,
+                    failure=setback.failure if setback else None,
+                    topic_id=part.topic_id,
+                )
+            letters.flush()
         except (KafkaError, BrokerError) as error:
-            self._failed_writes += 1
-            self._not_before = now + self._backoff.delay(self._failed_writes)
-            self._figures.errors += 1
-            self._log.warning("%s", error)
+            self._fail(batch, error, now)
             return False
         self._failed_writes = 0
+        self._batch_max = min(2 * self._batch_max, BATCH_RECORDS)
+        for part, record in batch:
+            part.ledger.resolve(record.offset)
+            part.forget(record.offset)
+            self._alone.discard((part, record.offset))
+        self._figures.dead_lettered += len(batch)
         return True
+
+    def _fail(self, batch: list[tuple[Partition, Record]], error: Exception, now: int) -> None:
+        """Back off. Which letter is to blame is known of a batch of one: the next are that small, until it works."""
+        self._failed_writes += 1
+        self._not_before = now + self._backoff.delay(self._failed_writes)
+        self._figures.errors += 1
+        self._log.warning("%s", error)
+        self._batch_max = 1
+        if len(batch) == 1:
+            part, record = batch[0]
+            self._alone.add((part, record.offset))
 
     def close(self) -> None:
         """Release the producer."""

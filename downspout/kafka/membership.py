@@ -20,6 +20,7 @@ from downspout.kafka.emit import tuple_maker
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition
 from downspout.ledger.assignment import Assignment, Fact
+from downspout.ledger.breaker import Breaker
 from downspout.ledger.metadata import NOTHING, Progress, decode
 from downspout.ledger.offsets import PartitionLedger
 from downspout.ledger.retries import Backoff
@@ -249,6 +250,7 @@ class Membership:
             epoch=self._assignment.epoch(tp),
             ledger=ledger,
             make=tuple_maker(*formats, topic_id, settings["honour_replays"]),
+            breaker=Breaker(settings["breaker_ratio"], settings["breaker_window"]),
             reading=ledger.next,
             commit=None if commit is None else (commit.offset, commit.metadata),
         )

@@ -10,6 +10,7 @@ from downspout.component import Failure
 from downspout.errors import coordinates
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.ledger.assignment import id_prefix
+from downspout.ledger.breaker import Breaker
 from downspout.ledger.offsets import PartitionLedger
 
 __all__ = ["Figures", "Partition", "Setback", "Timer"]
@@ -58,6 +59,7 @@ class Partition:
         epoch: of the assignment.
         ledger: what happened to its records.
         make: makes a tuple's values of a record.
+        breaker: opens when too many of its records are given up.
         reading: the next offset to read, as far as this spout has asked for.
         stop: bounded run: nothing at or beyond it is emitted or committed.
         waiting: records that were polled and not yet looked at, from index ``at`` on.
@@ -73,6 +75,7 @@ class Partition:
     epoch: int
     ledger: PartitionLedger
     make: Callable[[Record], list[Any]]
+    breaker: Breaker
     reading: int
     stop: int | None = None
     waiting: Sequence[Record] = ()
@@ -114,6 +117,14 @@ class Partition:
             self.forget_done()
             self.sought = None
         return compacted
+
+    def note_read(self, start: int, seen: int) -> None:
+        """Tell the breaker of the waiting records from index ``start`` to ``at`` that were not seen before."""
+        records, at, breaker = self.waiting, self.at, self.breaker
+        while start < at and records[start].offset < seen:
+            start += 1
+        for first in range(start, at, breaker.width):
+            breaker.read(records[first].offset, min(breaker.width, at - first))
 
     def drop_waiting(self, consumer: ConsumerPort) -> None:
         """Put unread records back: they will be read again."""

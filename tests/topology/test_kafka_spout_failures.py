@@ -6,7 +6,7 @@ from kafka import errors
 from downspout.component import Failure
 from downspout.errors import DataLossError, RecordError
 from downspout.kafka.deadletter import read_dead_letters
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing.fake_kafka import FakeKafka, FakeProducer
 from tests.topology.spout_driver import GROUP, TOPIC, Driver, fill
 
 LETTERS = f"{GROUP}.dead-letters"
@@ -115,6 +115,107 @@ def test_nothing_is_resolved_while_the_dead_letter_topic_is_unwritable(kafka: Fa
     driver.commit()
     assert driver.committed() == 10
     assert driver.figure("dead_lettered") == 1
+
+
+def flushes(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets, for each flush of a producer, how many records it wrote."""
+    counts: list[int] = []
+    flush = FakeProducer.flush
+
+    def counted(producer: FakeProducer, timeout_s: float = 30.0) -> None:
+        counts.append(len(producer._queue))
+        flush(producer, timeout_s)
+
+    monkeypatch.setattr(FakeProducer, "flush", counted)
+    return counts
+
+
+def test_letters_that_are_due_share_one_flush(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All letters that wait are written with one flush, and then all of them are resolved."""
+    counts = flushes(kafka, monkeypatch)
+    driver = Driver(kafka, retries_max=0)
+    driver.run()
+    driver.ack([0, 9])
+    driver.fail(range(1, 9))
+    driver.run()
+    driver.commit()
+    assert counts == [8]
+    assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == list(range(1, 9))
+    assert (driver.committed(), driver.figure("dead_lettered")) == (10, 8)
+
+
+def test_a_letter_that_cannot_be_written_holds_up_no_other(kafka: FakeKafka) -> None:
+    """Too large for the topic: it alone stays unresolved, and each of the others is in the topic."""
+    kafka.create_topic(LETTERS, 1, {"max.message.bytes": "1000"})
+    kafka.produce(TOPIC, b"x" * 2000, partition=0)  # offset 10
+    fill(kafka, 5)
+    driver = Driver(kafka, retries_max=0)
+    driver.run()
+    driver.ack(range(8))
+    driver.fail(range(8, 16))
+    for _ in range(30):
+        driver.run(2)
+        kafka.clock.sleep(11)
+    driver.commit()
+    assert {letter.offset for letter in read_dead_letters(kafka, LETTERS)} == {8, 9, 11, 12, 13, 14, 15}
+    assert (driver.committed(), driver.figure("dead_lettered")) == (10, 7)
+
+
+def test_after_a_failed_flush_each_record_is_still_lettered(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that fails is written again in small steps that grow; nothing is resolved before its own flush."""
+    counts = flushes(kafka, monkeypatch)
+    driver = Driver(kafka, retries_max=0)
+    driver.run()
+    kafka.faults.fail_next("flush", errors.KafkaTimeoutError)
+    driver.fail(range(10))
+    driver.run(2)
+    assert (counts, driver.figure("dead_lettered")) == ([10], 0)
+    kafka.clock.sleep(11)
+    driver.run()
+    assert counts == [10, 1, 2, 4, 3]
+    assert driver.figure("dead_lettered") == 10
+
+
+def test_the_breaker_stops_a_run_that_gives_everything_up(kafka: FakeKafka) -> None:
+    """Half of the last records given up: the run stops with the commonest error; nothing is written or committed."""
+    fill(kafka, 90)
+    driver = Driver(kafka, retries_max=1, breaker_ratio=0.5, breaker_window=20)
+    driver.run()
+    driver.ack(range(10))
+    for _ in range(2):
+        for offset in range(10, 100):
+            why = "KeyError: 'a'" if offset % 3 else f"ValueError: {offset}"
+            driver.spout.fail_with(driver.last_id(offset), Failure("exception", "parse", 4, why))
+        if driver.offsets.count(99) == 1:
+            kafka.clock.sleep(11)
+            driver.run()
+    with pytest.raises(RecordError, match=r"orders\[0\]@\d+: \d+ of the last \d+ records .* with KeyError \(\d+ times"):
+        driver.run()
+    driver.spout.close()
+    assert list(read_dead_letters(kafka, LETTERS)) == []
+    assert driver.committed() == 10
+
+
+def test_the_breaker_leaves_few_failures_alone(kafka: FakeKafka) -> None:
+    """One record in ten given up while nothing at all is acked yet: they are dead letters, and the run goes on."""
+    fill(kafka, 490)
+    driver = Driver(kafka, retries_max=0, breaker_ratio=0.2, breaker_window=100)
+    driver.run()
+    driver.fail(range(0, 500, 10))
+    driver.run()
+    driver.ack([n for n in range(500) if n % 10])
+    driver.commit()
+    assert (driver.committed(), driver.figure("dead_lettered")) == (500, 50)
+
+
+def test_the_breaker_can_be_switched_off(kafka: FakeKafka) -> None:
+    """With kafka.breaker_ratio=0 everything may be dead-lettered."""
+    fill(kafka, 190)
+    driver = Driver(kafka, retries_max=0, breaker_ratio=0)
+    driver.run()
+    driver.fail(range(200))
+    driver.run()
+    assert driver.figure("dead_lettered") == 200
 
 
 def test_without_a_dead_letter_topic_the_run_stops(kafka: FakeKafka) -> None:

@@ -1,0 +1,111 @@
+"""The circuit breaker: when so many records fail for good that it is not the records' fault.
+
+A bad deploy fails everything. Dead-lettering all of it would be worse than to stop. So of the records that were
+read last, a ratio may be given up, and not more.
+
+"Last" goes by offset, and not by when a record was finished: records that fail are finished late (they are retried), so
+by time they stand in crowds, above all at the end of a bounded run. And what is still on its way counts as read: a
+sink that holds its acks back must not make the few that failed look like the only ones. Memory is bounded: offsets are
+counted in cells, and the lowest are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sortedcontainers import SortedDict
+
+__all__ = ["MINIMUM", "Breaker", "Trip"]
+
+MINIMUM = 100
+"""Fewer records say nothing (with a window below that: a whole window)."""
+CELLS_IN_WINDOW = 10
+CELLS_MAX = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """Why the breaker opens.
+
+    Attributes:
+        given_up: of the records that were read last.
+        read: how many these are.
+        error: the commonest among their errors.
+        times: how often that was.
+    """
+
+    given_up: int
+    read: int
+    error: str
+    times: int
+
+
+@dataclass(slots=True)
+class _Cell:
+    read: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+class Breaker:
+    """The breaker of one partition. ``c`` is the number of cells that a window spans, about ten.
+
+    Args:
+        ratio: of the records in the window; as many given up as that open the breaker. 0: never.
+        window: records.
+
+    >>> breaker = Breaker(ratio=0.5, window=4)
+    >>> for offset in range(4):
+    ...     breaker.read(offset)
+    >>> breaker.give_up(1, "KeyError")
+    >>> breaker.give_up(3, "KeyError")
+    Trip(given_up=2, read=4, error='KeyError', times=2)
+    """
+
+    __slots__ = ("_cells", "_last", "_minimum", "_ratio", "_window", "width")
+
+    def __init__(self, ratio: float, window: int) -> None:
+        self._ratio = ratio
+        self._window = window
+        self._minimum = min(MINIMUM, window)
+        self.width = -(-window // CELLS_IN_WINDOW)
+        """Records of one cell: :meth:`read` should not be told of more at once."""
+        self._cells: SortedDict = SortedDict()
+        """lowest offset → cell"""
+        self._last: _Cell | None = None
+
+    def read(self, offset: int, count: int = 1) -> None:
+        """Take note of ``count`` records, read for the first time, the first of them at ``offset``. O(1) amortised.
+
+        Offsets ascend from call to call.
+        """
+        if self._last is None or self._last.read >= self.width:
+            self._last = self._cells.setdefault(offset, _Cell())
+            if len(self._cells) > CELLS_MAX:
+                self._cells.popitem(0)
+        self._last.read += count
+
+    def give_up(self, offset: int, error: str) -> Trip | None:
+        """Take note of a record that failed for good; return a trip if that is one too many. O(c).
+
+        Args:
+            offset: where it is.
+            error: what it failed with: a class, since messages differ from record to record.
+        """
+        if not self._ratio:
+            return None
+        below = next(self._cells.irange(maximum=offset, reverse=True), None)
+        if below is None:  # not read in this life, or so long ago that it is forgotten
+            return None
+        self._cells[below].errors[error] += 1
+        read = 0
+        errors: Counter[str] = Counter()
+        for start in self._cells.irange(maximum=offset, reverse=True):
+            read += self._cells[start].read
+            errors += self._cells[start].errors
+            if read >= self._window:
+                break
+        given_up = errors.total()
+        if read < self._minimum or given_up < self._ratio * read:
+            return None
+        return Trip(given_up, read, *errors.most_common(1)[0])
