@@ -12,7 +12,7 @@ from typing import Any
 from downspout.errors import ConfigError
 from downspout.kafka.emit import check_fields
 
-__all__ = ["check", "check_topics_apart", "dead_letter_topic", "doubts"]
+__all__ = ["check", "check_topics_apart", "dead_letter_topic", "doubts", "pattern_without"]
 
 DECIDED = {
     "enable_auto_commit": "kafka.guarantee",
@@ -105,12 +105,16 @@ def check_topics_apart(settings: Mapping[str, Any], group: str) -> None:
             f"kafka.topics holds kafka.dead_letter_topic = {letters!r}: letters would be read and written for ever",
             cure="another kafka.dead_letter_topic",
         )
-    if settings["pattern"] and re.fullmatch(settings["pattern"], letters):
-        raise ConfigError(
-            f"kafka.pattern = {settings['pattern']!r} matches kafka.dead_letter_topic = {letters!r}: letters would be "
-            "read and written for ever",
-            cure=r"a narrower pattern, such as (?!.*\.dead-letters$).*",
-        )
+
+
+def pattern_without(letters: str, pattern: str) -> str:
+    """Return a pattern that leaves the spout's own dead letters out: it would feed on them for ever.
+
+    >>> made = pattern_without("g.letters", ".*")
+    >>> re.fullmatch(made, "orders") is not None, re.fullmatch(made, "g.letters") is not None
+    (True, False)
+    """
+    return rf"(?!{re.escape(letters)}\Z)(?:{pattern})" if letters else pattern
 
 
 def dead_letter_topic(settings: Mapping[str, Any], group: str) -> str:

@@ -11,7 +11,7 @@ from downspout import config
 from downspout.errors import ConfigError
 from downspout.kafka.guarantee import GUARANTEES, Guarantee
 from downspout.kafka.membership import Identity
-from downspout.kafka.sense import check, check_topics_apart, dead_letter_topic, doubts
+from downspout.kafka.sense import check, check_topics_apart, dead_letter_topic, doubts, pattern_without
 
 __all__ = ["Setup"]
 
@@ -62,7 +62,7 @@ class Setup:
             )
         letters = dead_letter_topic(settings, group)
         return cls(
-            settings=_without_letters(settings, letters),
+            settings={**settings, "pattern": settings["pattern"] and pattern_without(letters, settings["pattern"])},
             group=group,
             instance=_instance(topology, conf, context, index),
             index=index,
@@ -122,23 +122,3 @@ def _component(context: Mapping[str, Any]) -> str:
 def _instance(topology: str, conf: Mapping[str, Any], context: Mapping[str, Any], index: int) -> str:
     name = "-".join([topology, _component(context), str(index), str(conf.get("run.member") or 1)])
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-249:]
-
-
-def _without_letters(settings: Mapping[str, Any], letters: str) -> Mapping[str, Any]:
-    """Return the settings with a pattern that leaves the spout's own dead letters out: it would feed on them for ever.
-
-    Raises:
-        ConfigError: the dead-letter topic is one of the topics.
-
-    >>> made = _without_letters({"topics": None, "pattern": ".*"}, "g.letters")["pattern"]
-    >>> re.fullmatch(made, "orders") is not None, re.fullmatch(made, "g.letters") is not None
-    (True, False)
-    """
-    if letters and letters in (settings["topics"] or ()):
-        raise ConfigError(
-            f"kafka.topics names {letters}, where this spout's own dead letters go",
-            cure="another kafka.dead_letter_topic, or another kafka.group",
-        )
-    if letters and settings["pattern"]:
-        return {**settings, "pattern": rf"(?!{re.escape(letters)}\Z)(?:{settings['pattern']})"}
-    return settings

@@ -442,14 +442,6 @@ def test_a_pattern_leaves_the_spouts_own_dead_letters_out():
         assert len(cluster.records(letters)) == 2
 
 
-def test_the_dead_letter_topic_cannot_be_read_by_its_own_spout():
-    """A spout that is told to read its own dead letters is refused."""
-    with FakeKafka("own-letters-2") as cluster:
-        cluster.create_topic(TOPIC, 1)
-        with pytest.raises(ConfigError, match="own dead letters"):
-            Driver(cluster, topics=[TOPIC, "x"], dead_letter_topic="x")
-
-
 def test_a_bounded_run_reads_nothing_before_its_end_is_known(monkeypatch):
     """A broker that does not tell the end of a new partition delays a bounded run, and does not unbind it."""
     with FakeKafka("bounds") as cluster:

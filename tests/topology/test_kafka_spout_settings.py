@@ -31,7 +31,6 @@ BAD = [
     ({"drain_ms_max": 2_000, "client.max_poll_interval_ms": 1_000}, "kafka.drain_ms_max"),
     ({"dead_letter_topic": "orders"}, "kafka.dead_letter_topic"),
     ({"dead_letter_topic": "dead letters"}, "kafka.dead_letter_topic"),
-    ({"topics": None, "pattern": ".*"}, "kafka.dead_letter_topic"),
     ({"client.group_id": "x"}, "kafka.client.group_id"),
     ({"client.enable_auto_commit": True}, "kafka.client.enable_auto_commit"),
     ({"client.enable.auto.commit": False}, "kafka.client.enable_auto_commit"),
