@@ -171,7 +171,7 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.key_format", str, "utf8", "How a key becomes a value of the tuple.", choices=("utf8", "bytes", "json")),
     Setting("kafka.value_format", str, "utf8", "How a record's value becomes a value of the tuple.", choices=("utf8", "bytes", "json")),
     Setting("kafka.start", str, "UNCOMMITTED_EARLIEST", "Where reading starts (Storm's first-poll strategies).", choices=START_STRATEGIES),
-    Setting("kafka.start_timestamp_ms", int, None, "Milliseconds since the epoch for the TIMESTAMP strategies.", minimum=0),
+    Setting("kafka.start_timestamp_ms", int, None, "Milliseconds since the epoch for the TIMESTAMP strategies.", minimum=0, maximum=253_402_300_799_999),
     Setting("kafka.guarantee", str, "AT_LEAST_ONCE", "Processing guarantee.", choices=("AT_LEAST_ONCE", "AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT")),
     Setting("kafka.tuple_tracking", bool, False, "Whether tuples carry ids although the guarantee needs none, for max spout pending and latencies."),
     Setting("kafka.poll_timeout_ms", int, 200, "Longest wait for records in one poll.", minimum=0, maximum=5_000),
@@ -188,7 +188,7 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.honour_replays", bool, True, "Whether a record that `downspout dlq replay` wrote keeps the origin of the one it stands for."),
     Setting("kafka.emit_null", bool, False, "Whether a record with a null value (a tombstone) is emitted; otherwise it is resolved at once."),
     Setting("kafka.on_data_loss", str, "fail", "What to do when records that were not yet processed are gone.", choices=("fail", "earliest", "latest")),
-    Setting("kafka.session_timeout_ms", int, 10_000, "How long a silent member keeps its partitions.", minimum=1_000),
+    Setting("kafka.session_timeout_ms", int, 10_000, "How long a silent member keeps its partitions.", minimum=1_000, maximum=1_800_000),
     Setting("kafka.drain_ms_max", int, 5_000, "How long a planned hand-over waits for outstanding acks.", minimum=0),
     # --- parse and enrich: read by JsonParseBolt and EnrichBolt ---
     Setting("parse.fields", list, None, "Keys of the JSON object that become fields, as key or field=key.", required=True),

@@ -106,6 +106,8 @@ class KafkaSpout(streamparse.Spout):
         self._log = self.logger or logging.getLogger(__name__)
         self._setup = Setup.of(storm_conf, context)
         self._settings = settings = self._setup.settings
+        for doubt in self._setup.doubts:
+            self._log.warning("%s", doubt)
         self._figures = Figures()
         self._cluster = cluster_for(settings["bootstrap"])
         topic = self._setup.dead_letter_topic

@@ -9,14 +9,11 @@ from typing import Any
 
 from downspout import config
 from downspout.errors import ConfigError
-from downspout.kafka.emit import check_fields
 from downspout.kafka.guarantee import GUARANTEES, Guarantee
 from downspout.kafka.membership import Identity
+from downspout.kafka.sense import check, check_dead_letter_topic, dead_letter_topic, doubts
 
 __all__ = ["Setup"]
-
-DECIDED = ("enable_auto_commit", "group_id", "group_instance_id", "bootstrap_servers", "auto_offset_reset")
-"""Properties of the client that the spout decides by its own settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +50,17 @@ class Setup:
             ConfigError: a setting is unknown, out of range, missing or contradicts another.
         """
         settings = config.parse_scope(conf, "kafka")
-        _check(settings)
+        check(settings)
         topology = str(conf.get("topology.name") or "topology")
         group = settings["group"] or topology
+        check_dead_letter_topic(settings, group)
         index, tasks = _number(context)
         if settings["mode"] == "assign" and conf.get("run.member") is not None:
             raise ConfigError(
                 "kafka.mode = assign counts the tasks of one process, but run.member says that there are several",
                 cure="kafka.mode=subscribe, or more tasks (par) in one process",
             )
-        letters = (settings["dead_letter_topic"] or "").replace("{group}", group)
+        letters = dead_letter_topic(settings, group)
         return cls(
             settings=_without_letters(settings, letters),
             group=group,
@@ -90,28 +88,12 @@ class Setup:
         """Return the properties for the client: the user's, and what the spout needs."""
         # "none": where reading starts, and what happens when records are gone, is decided here and not by the client.
         ours = {"auto_offset_reset": "none", "session_timeout_ms": self.settings["session_timeout_ms"]}
-        return {**ours, **self.settings["client"]}
+        return {**self.settings["client"], **ours}
 
-
-def _check(settings: Mapping[str, Any]) -> None:
-    """Raise a ConfigError where settings contradict each other."""
-    check_fields(settings["fields"])
-    if bool(settings["topics"]) == bool(settings["pattern"]):
-        raise ConfigError("exactly one of kafka.topics and kafka.pattern must be set", cure='topics=["orders"]')
-    if settings["pattern"]:
-        try:
-            re.compile(settings["pattern"])
-        except re.error as error:
-            raise ConfigError(
-                f"kafka.pattern = {settings['pattern']!r} is no regular expression: {error}", cure="orders-.*"
-            ) from None
-    if settings["start"].endswith("TIMESTAMP") and settings["start_timestamp_ms"] is None:
-        raise ConfigError(f"kafka.start is {settings['start']}, but there is no time", cure="kafka.start_timestamp_ms")
-    for name in DECIDED:
-        if name in settings["client"]:
-            raise ConfigError(
-                f"kafka.client.{name} cannot be set: the spout's own settings decide it", cure="remove it"
-            )
+    @property
+    def doubts(self) -> list[str]:
+        """Return what is allowed and may not be meant, for the log."""
+        return [f"{what}. Try: {cure}" for what, cure in doubts(self.settings)]
 
 
 def _message_timeout_ms(conf: Mapping[str, Any]) -> float:
@@ -145,18 +127,10 @@ def _instance(topology: str, conf: Mapping[str, Any], context: Mapping[str, Any]
 def _without_letters(settings: Mapping[str, Any], letters: str) -> Mapping[str, Any]:
     """Return the settings with a pattern that leaves the spout's own dead letters out: it would feed on them for ever.
 
-    Raises:
-        ConfigError: the dead-letter topic is one of the topics.
-
     >>> made = _without_letters({"topics": None, "pattern": ".*"}, "g.letters")["pattern"]
     >>> re.fullmatch(made, "orders") is not None, re.fullmatch(made, "g.letters") is not None
     (True, False)
     """
-    if letters and letters in (settings["topics"] or ()):
-        raise ConfigError(
-            f"kafka.topics names {letters}, where this spout's own dead letters go",
-            cure="another kafka.dead_letter_topic, or another kafka.group",
-        )
     if letters and settings["pattern"]:
         return {**settings, "pattern": rf"(?!{re.escape(letters)}\Z)(?:{settings['pattern']})"}
     return settings

@@ -8,6 +8,7 @@ from typing import Any
 
 from downspout import config
 from downspout.errors import ConfigError, DownspoutError
+from downspout.kafka import sense
 from downspout.local.graph import Component, Graph, nearest
 from downspout.local.settings import Settings, reads, resolve
 
@@ -60,10 +61,18 @@ def _scopes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _kafka(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
-    if not conf["kafka.topics"] and not conf["kafka.pattern"]:
-        yield Finding(True, component.name, "it reads no topic", "topics=[...] or pattern=...")
-    if conf["kafka.topics"] and conf["kafka.pattern"]:
-        yield Finding(True, component.name, "it has both topics and a pattern", "one of them")
+    try:
+        settings = config.parse_scope(conf, "kafka")
+    except ConfigError:
+        return  # said above
+    try:
+        sense.check(settings)
+        sense.check_dead_letter_topic(settings, settings["group"] or str(conf.get("topology.name") or ""))
+    except ConfigError as error:
+        yield Finding(True, component.name, error.message, error.cure or "`downspout settings kafka`")
+        return
+    for what, cure in sense.doubts(settings):
+        yield Finding(False, component.name, what, cure)
 
 
 def _stalls(graph: Graph, settings: Settings, spout: Component, conf: dict[str, Any]) -> Iterator[Finding]:

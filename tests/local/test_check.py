@@ -41,8 +41,8 @@ def test_nothing_is_found_where_nothing_is_wrong():
 
 
 FINDINGS = {
-    "no topic": ({"spout": {"kafka.topics": None}}, "error: in: it reads no topic"),
-    "topics and pattern": ({"spout": {"kafka.pattern": "t.*"}}, "error: in: it has both topics and a pattern"),
+    "no topic": ({"spout": {"kafka.topics": None}}, "error: in: exactly one of kafka.topics and kafka.pattern"),
+    "topics and pattern": ({"spout": {"kafka.pattern": "t.*"}}, "error: in: exactly one of kafka.topics and"),
     "no directory": ({"sink": {"parquet.directory": None}}, "error: out: parquet.directory is not set"),
     "age": ({"sink": {"parquet.flush_age_s": 11}}, "error: out: parquet.flush_age_s = 11 is more than a third"),
     "age against the topology's timeout": (

@@ -334,23 +334,6 @@ def test_bad_settings_fail_in_spec(bad: dict[str, object]) -> None:
         KafkaSpout.spec(**bad)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"topics": None},
-        {"pattern": "x"},
-        {"topics": None, "pattern": "("},
-        {"start": "TIMESTAMP"},
-        {"client.group_id": "x"},
-        {"client.enable_auto_commit": True},
-    ],
-)
-def test_contradictions_fail_in_initialize(kafka: FakeKafka, bad: dict[str, object]) -> None:
-    """Settings that contradict each other are an error before anything is read."""
-    with pytest.raises(ConfigError):
-        Driver(kafka, **bad)
-
-
 def test_two_tasks_have_different_static_names(kafka: FakeKafka) -> None:
     """The instance id tells topology, component, task and member."""
     one, two = Driver(kafka), Driver(kafka, member=2)

@@ -1,0 +1,136 @@
+"""Whether the settings of a spout make sense together: what is impossible, and what may not be meant.
+
+Each value by itself (type, range, choices) is checked by the table in ``downspout.config``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from downspout.errors import ConfigError
+from downspout.kafka.emit import check_fields
+
+__all__ = ["check", "check_dead_letter_topic", "dead_letter_topic", "doubts"]
+
+DECIDED = {
+    "enable_auto_commit": "kafka.guarantee",
+    "auto_commit_interval_ms": "kafka.commit_period_ms",
+    "group_id": "kafka.group",
+    "group_instance_id": "kafka.group",
+    "bootstrap_servers": "kafka.bootstrap",
+    "max_poll_records": "kafka.poll_records_max",
+    "session_timeout_ms": "kafka.session_timeout_ms",
+    "key_deserializer": "kafka.key_format",
+    "value_deserializer": "kafka.value_format",
+}
+"""Properties of the client, and the setting of ours that decides each."""
+
+RESETS = ("earliest", "latest", "none")
+TOPIC_LEGAL = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+POLL_INTERVAL_MS = 300_000
+"""The client's ``max_poll_interval_ms``, unless it is given: who polls less often is thrown out of the group."""
+
+
+def check(settings: Mapping[str, Any]) -> None:
+    """Raise a ConfigError where settings of the scope ``kafka`` cannot hold together; it names them."""
+    if not settings["bootstrap"]:
+        raise ConfigError("kafka.bootstrap is empty", cure="host:port,host:port, or `embedded`")
+    check_fields(settings["fields"])
+    _check_topics(settings)
+    _check_times(settings)
+    for name, setting in DECIDED.items():
+        if name in settings["client"]:
+            raise ConfigError(f"kafka.client.{name} cannot be set: {setting} decides it", cure=f"{setting}, or nothing")
+    reset = settings["client"].get("auto_offset_reset", "none")
+    if reset not in RESETS:
+        raise ConfigError(
+            f"kafka.client.auto_offset_reset = {reset!r} is not one of {', '.join(RESETS)}", cure="kafka.start"
+        )
+
+
+def _check_topics(settings: Mapping[str, Any]) -> None:
+    topics, pattern = settings["topics"], settings["pattern"]
+    if bool(topics) == bool(pattern):
+        raise ConfigError("exactly one of kafka.topics and kafka.pattern must be set", cure='topics=["orders"]')
+    for topic in topics or ():
+        if not TOPIC_LEGAL.fullmatch(topic):
+            raise ConfigError(
+                f"kafka.topics: {topic!r} cannot be a topic's name",
+                cure="letters, digits, dots, underscores and dashes; names by regular expression: kafka.pattern",
+            )
+    if topics and len(set(topics)) < len(topics):
+        raise ConfigError("kafka.topics names a topic twice", cure="each topic once")
+    if pattern:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(
+                f"kafka.pattern = {pattern!r} is no regular expression: {error}", cure="orders-.*"
+            ) from None
+
+
+def _check_times(settings: Mapping[str, Any]) -> None:
+    if settings["start"].endswith("TIMESTAMP") and settings["start_timestamp_ms"] is None:
+        raise ConfigError(f"kafka.start is {settings['start']}, but there is no time", cure="kafka.start_timestamp_ms")
+    longest = settings["retry_delay_ms_max"]
+    for name in ("retry_initial_ms", "retry_delay_ms"):
+        if settings[name] > longest:
+            raise ConfigError(
+                f"kafka.{name} = {settings[name]} is above kafka.retry_delay_ms_max = {longest}",
+                cure="a longer kafka.retry_delay_ms_max",
+            )
+    interval = int(settings["client"].get("max_poll_interval_ms", POLL_INTERVAL_MS))
+    if settings["drain_ms_max"] >= interval:
+        raise ConfigError(
+            f"kafka.drain_ms_max = {settings['drain_ms_max']} is not below the client's max_poll_interval_ms of "
+            f"{interval}: the group would throw us out while we wait",
+            cure="a shorter kafka.drain_ms_max",
+        )
+
+
+def check_dead_letter_topic(settings: Mapping[str, Any], group: str) -> None:
+    """Raise a ConfigError where letters cannot be written, or the spout would read its own for ever."""
+    letters = dead_letter_topic(settings, group)
+    if not letters:
+        return
+    if not TOPIC_LEGAL.fullmatch(letters):
+        raise ConfigError(
+            f"kafka.dead_letter_topic = {letters!r} cannot be a topic's name",
+            cure="another kafka.dead_letter_topic or kafka.group",
+        )
+    if letters in (settings["topics"] or ()):
+        raise ConfigError(
+            f"kafka.topics names {letters}, where this spout's own dead letters go (kafka.dead_letter_topic)",
+            cure="another kafka.dead_letter_topic, or another kafka.group",
+        )
+
+
+def dead_letter_topic(settings: Mapping[str, Any], group: str) -> str:
+    """Return where letters go; empty: the run stops at a record that fails for good.
+
+    >>> dead_letter_topic({"dead_letter_topic": "{group}.dead-letters"}, "shop")
+    'shop.dead-letters'
+    """
+    return str(settings["dead_letter_topic"] or "").replace("{group}", group)
+
+
+def doubts(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (what, cure) of what is allowed, and may not be meant."""
+    start = settings["start"]
+    reset = settings["client"].get("auto_offset_reset", "none")
+    if reset != "none" and not start.endswith(reset.upper()):
+        yield (
+            f"kafka.client.auto_offset_reset = {reset} contradicts kafka.start = {start} and "
+            f"kafka.on_data_loss = {settings['on_data_loss']}, which decide instead",
+            "remove it",
+        )
+    if settings["start_timestamp_ms"] is not None and not start.endswith("TIMESTAMP"):
+        yield f"kafka.start_timestamp_ms is set, but kafka.start = {start} does not use it", "kafka.start=TIMESTAMP"
+    if settings["guarantee"] == "AUTO_COMMIT" and not start.startswith("UNCOMMITTED"):
+        yield (
+            f"kafka.start = {start} with kafka.guarantee = AUTO_COMMIT holds for each start, not only for the first: "
+            "the client's commits do not say which topology made them",
+            f"kafka.start=UNCOMMITTED_{start}",
+        )

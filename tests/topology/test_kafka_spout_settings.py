@@ -1,0 +1,74 @@
+"""Settings of the spout that make no sense, or may not be meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from downspout.errors import ConfigError
+from downspout.testing.fake_kafka import FakeKafka
+from tests.topology.spout_driver import Driver
+
+BAD = [
+    ({"topics": None}, "kafka.topics and kafka.pattern"),
+    ({"pattern": "x"}, "kafka.topics and kafka.pattern"),
+    ({"topics": []}, "kafka.topics and kafka.pattern"),
+    ({"topics": None, "pattern": "("}, "kafka.pattern"),
+    ({"topics": ["orders", "orders"]}, "kafka.topics names a topic twice"),
+    ({"topics": ["or ders"]}, "kafka.topics: 'or ders'"),
+    ({"topics": [".."]}, "kafka.topics: '..'"),
+    ({"bootstrap": ""}, "kafka.bootstrap"),
+    ({"start": "TIMESTAMP"}, "kafka.start is TIMESTAMP"),
+    ({"start": "EARLYEST"}, "kafka.start"),
+    ({"start_timestamp_ms": 10**18}, "kafka.start_timestamp_ms"),
+    ({"guarantee": "AT_LEAST"}, "kafka.guarantee"),
+    ({"mode": "manual"}, "kafka.mode"),
+    ({"refresh_period_ms": 0}, "kafka.refresh_period_ms"),
+    ({"poll_records_max": "many"}, "kafka.poll_records_max"),
+    ({"session_timeout_ms": 10**7}, "kafka.session_timeout_ms"),
+    ({"retry_delay_ms": 20_000}, "kafka.retry_delay_ms = 20000"),
+    ({"retry_initial_ms": 20_000}, "kafka.retry_initial_ms = 20000"),
+    ({"drain_ms_max": 300_000}, "kafka.drain_ms_max"),
+    ({"drain_ms_max": 2_000, "client.max_poll_interval_ms": 1_000}, "kafka.drain_ms_max"),
+    ({"dead_letter_topic": "orders"}, "kafka.dead_letter_topic"),
+    ({"dead_letter_topic": "dead letters"}, "kafka.dead_letter_topic"),
+    ({"client.group_id": "x"}, "kafka.client.group_id"),
+    ({"client.enable_auto_commit": True}, "kafka.client.enable_auto_commit"),
+    ({"client.enable.auto.commit": False}, "kafka.client.enable_auto_commit"),
+    ({"client.session_timeout_ms": 9_000}, "kafka.session_timeout_ms"),
+    ({"client.max_poll_records": 9}, "kafka.poll_records_max"),
+    ({"client.auto_offset_reset": "first"}, "kafka.client.auto_offset_reset"),
+    ({"enable.auto.commit": True}, "kafka.guarantee"),
+    ({"topic": "orders"}, "kafka.topics"),
+]
+
+
+@pytest.mark.parametrize(("bad", "named"), BAD, ids=[str(bad) for bad, _ in BAD])
+def test_bad_settings_fail_in_initialize(kafka: FakeKafka, bad: dict[str, object], named: str) -> None:
+    """Settings that are out of range or contradict each other are an error before anything is read, by their names."""
+    with pytest.raises(ConfigError) as raised:
+        Driver(kafka, **bad)
+    assert named in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("doubtful", "named"),
+    [
+        ({"client.auto_offset_reset": "latest"}, "kafka.client.auto_offset_reset"),
+        ({"start_timestamp_ms": 5}, "kafka.start_timestamp_ms"),
+        ({"guarantee": "AUTO_COMMIT", "start": "EARLIEST"}, "kafka.guarantee"),
+    ],
+)
+def test_doubtful_settings_are_warned_about(
+    kafka: FakeKafka, caplog: pytest.LogCaptureFixture, doubtful: dict[str, object], named: str
+) -> None:
+    """What is allowed and may not be meant is named in a warning, and the spout reads on by its own settings."""
+    driver = Driver(kafka, **doubtful)
+    driver.run()
+    assert named in caplog.text
+    assert len(driver.emitted) == 10
+
+
+def test_a_reset_that_agrees_is_no_matter(kafka: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """`auto_offset_reset` that says what `kafka.start` says is not warned about."""
+    Driver(kafka, start="UNCOMMITTED_LATEST", **{"client.auto_offset_reset": "latest"})
+    assert "auto_offset_reset" not in caplog.text
