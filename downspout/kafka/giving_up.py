@@ -36,11 +36,19 @@ class GivingUp:
         letters: where to write; None: the run stops at the first record that fails for good.
         figures: where they are counted.
         log: where warnings go.
+        told: hears of each record whose letter is written.
     """
 
-    def __init__(self, letters: DeadLetters | None, figures: Figures, log: logging.Logger) -> None:
+    def __init__(
+        self,
+        letters: DeadLetters | None,
+        figures: Figures,
+        log: logging.Logger,
+        told: Callable[[Partition, Record], None] = lambda part, record: None,
+    ) -> None:
         self._letters = letters
         self._figures = figures
+        self._told = told
         self._log = log
         self._queue: deque[tuple[Partition, int]] = deque()
         self._not_before = 0
@@ -93,6 +101,7 @@ class GivingUp:
                 part.ledger.resolve(offset)
                 part.forget(offset)
                 self._figures.dead_lettered += 1
+                self._told(part, record)
             else:
                 self._queue.append((part, offset))
 
