@@ -191,7 +191,7 @@ class KafkaSpout(streamparse.Spout):
                 self._commit_timer.expedite()
             if self._bounds is not None:
                 self._bounds.bound(consumer, membership.parts)
-            if membership.settled:
+            if self._hooks and membership.settled:
                 self._hooks.reassigned(frozenset(membership.parts))
         except errors.KafkaError as error:
             self._poll_patience.bear(error, now)
