@@ -36,6 +36,7 @@ from downspout.kafka.deadletter import DeadLetters
 from downspout.kafka.emit import check_fields
 from downspout.kafka.giving_up import GivingUp
 from downspout.kafka.guarantee import Untracked
+from downspout.kafka.hooks import Hooks
 from downspout.kafka.membership import Membership
 from downspout.kafka.patience import Patience, describe
 from downspout.kafka.port import ConsumerPort, cluster_for
@@ -109,15 +110,16 @@ class KafkaSpout(streamparse.Spout):
         for doubt in self._setup.doubts:
             self._log.warning("%s", doubt)
         self._figures = Figures()
+        self._hooks = Hooks.of(settings["listener"], storm_conf, context, self._log)
         self._cluster = cluster_for(settings["bootstrap"])
         topic = self._setup.dead_letter_topic
         letters = DeadLetters(self._cluster, topic) if topic else None
-        self._giving_up = GivingUp(letters, self._figures, self._log)
+        self._giving_up = GivingUp(letters, self._figures, self._log, self._hooks.given_up)
         self._poll_patience = Patience("poll", settings["bootstrap"], self._figures, self._log)
         self._commit_patience = Patience("commit", settings["bootstrap"], self._figures, self._log)
         self._guarantee = self._setup.guarantee
         name, wall = self.component_name or "", self.clock.wall
-        self._untracked = Untracked(settings, self._figures, self._giving_up, name, wall, self._log)
+        self._untracked = Untracked(settings, self._figures, self._giving_up, self._hooks, name, wall, self._log)
         self._commit_timer = Timer(self._guarantee.period_ms(settings), self._now(), FIRST_COMMIT_DELAY_MS)
         self._turns: deque[Partition] = deque()
         self._consumer: ConsumerPort | None = None
@@ -167,7 +169,7 @@ class KafkaSpout(streamparse.Spout):
         if self._drains(now):
             return
         finished = self._finished()
-        if self._commit_timer.due(now) or finished or self._crowded():
+        if self._commit_timer.due(now) or finished or self._reader.crowded():
             self._commit(now, wait=finished or self._guarantee.waits)
         if not self._turns and not self._poll_patience.waits(now):
             self._turns.extend(self._reader.poll(now))
@@ -189,6 +191,8 @@ class KafkaSpout(streamparse.Spout):
                 self._commit_timer.expedite()
             if self._bounds is not None:
                 self._bounds.bound(consumer, membership.parts)
+            if self._hooks and membership.settled:
+                self._hooks.reassigned(frozenset(membership.parts))
         except errors.KafkaError as error:
             self._poll_patience.bear(error, now)
 
@@ -264,6 +268,7 @@ class KafkaSpout(streamparse.Spout):
             return self._untracked.emit_some(part, most, self.emit)
         figures, ledger, emit, make, prefix = self._figures, part.ledger, self.emit, part.make, part.prefix
         emit_null = self._settings["emit_null"]
+        hooks = self._hooks
         records, at, end = part.waiting, part.at, len(part.waiting)
         seen = ledger.next
         start, sent = at, 0
@@ -275,7 +280,9 @@ class KafkaSpout(streamparse.Spout):
             if offset < seen and not self._try_again(part, record, now):
                 continue
             if record.value is None and not emit_null:
-                figures.filtered += ledger.resolve(offset)
+                if ledger.resolve(offset):
+                    figures.filtered += 1
+                    self._hooks.done(part, offset)
                 continue
             if not ledger.emit(offset, now):
                 figures.skipped += 1
@@ -287,6 +294,8 @@ class KafkaSpout(streamparse.Spout):
                 continue
             # In flight before it leaves: without ackers the ack comes inside emit.
             sent += 1
+            if hooks:
+                hooks.emitted(part, offset, values)
             emit(values, tup_id=prefix + str(offset))
         part.note_read(start, seen)
         figures.records += sent
@@ -339,6 +348,8 @@ class KafkaSpout(streamparse.Spout):
         figures.acked += 1
         if part.setbacks:
             part.forget(offset)
+        if self._hooks:
+            self._hooks.done(part, offset)
         if not (figures.acked & LOOK_UP_MASK and self._active):
             self._between_turns()
 
@@ -369,6 +380,8 @@ class KafkaSpout(streamparse.Spout):
         self._set_back(part, offset, failure or (Failure("timeout") if timed_out else Failure("fail")))
         if trouble.failures > self._settings["retries_max"] or trouble.timeouts >= self._settings["timeouts_max"]:
             self._giving_up.condemn(part, offset)
+        else:
+            self._hooks.retried(part, offset)
         self._between_turns()
 
     def _set_back(self, part: Partition, offset: int, failure: Failure) -> None:
@@ -428,6 +441,7 @@ class KafkaSpout(streamparse.Spout):
         now, settings, figures = self._now(), self._settings, self._figures
         last = self._membership.last_epoch if self._membership is not None else 0
         self._membership = Membership(consumer, settings, self._setup.identity, figures, self._log, last)
+        self._membership.on_compacted = self._hooks.done
         self._source = source_of(consumer, self._membership, self._setup, now)
         self._reader = Reader(consumer, self._membership, settings, figures, self._poll_patience, now)
         self._consumer = consumer
@@ -466,12 +480,6 @@ class KafkaSpout(streamparse.Spout):
             and not any(part.ledger.pending for part in parts)
             and self.exhausted()
         )
-
-    def _crowded(self) -> bool:
-        """Return whether a partition is at its limit and a commit would give it room, ahead of the timer."""
-        most = self._settings["uncommitted_max"]
-        ledgers = [part.ledger for part in self._membership.parts.values()]
-        return any(led.outstanding >= most and (led.commit_point() - led.base) * 8 >= most for led in ledgers)
 
     def _need_consumer(self) -> ConsumerPort:
         assert self._consumer is not None

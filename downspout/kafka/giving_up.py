@@ -41,11 +41,19 @@ class GivingUp:
         letters: where to write; None: the run stops at the first record that fails for good.
         figures: where they are counted.
         log: where warnings go.
+        told: hears of each record whose letter is written.
     """
 
-    def __init__(self, letters: DeadLetters | None, figures: Figures, log: logging.Logger) -> None:
+    def __init__(
+        self,
+        letters: DeadLetters | None,
+        figures: Figures,
+        log: logging.Logger,
+        told: Callable[[Partition, Record], None] = lambda part, record: None,
+    ) -> None:
         self._letters = letters
         self._figures = figures
+        self._told = told
         self._log = log
         self._queue: deque[tuple[Partition, int]] = deque()
         self._alone: set[tuple[Partition, int]] = set()
@@ -175,6 +183,8 @@ class GivingUp:
             part.forget(record.offset)
             self._alone.discard((part, record.offset))
         self._figures.dead_lettered += len(batch)
+        for part, record in batch:
+            self._told(part, record)
         return True
 
     def _fail(self, batch: list[tuple[Partition, Record]], error: Exception, now: int) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from downspout.component import Failure
 from downspout.kafka.giving_up import GivingUp
+from downspout.kafka.hooks import Hooks
 from downspout.kafka.patience import describe
 from downspout.kafka.spout_state import Figures, Partition, Setback
 
@@ -70,6 +71,7 @@ class Untracked:
     Args:
         settings: those of the scope ``kafka``.
         figures: where tuples are counted.
+        hooks: hears of each tuple.
         giving_up: takes records that cannot be read.
         component: the spout's name.
         wall: seconds since the epoch.
@@ -81,6 +83,7 @@ class Untracked:
         settings: Mapping[str, Any],
         figures: Figures,
         giving_up: GivingUp,
+        hooks: Hooks,
         component: str,
         wall: Callable[[], float],
         log: logging.Logger,
@@ -89,6 +92,7 @@ class Untracked:
         self._emit_null = settings["emit_null"]
         self._figures = figures
         self._giving_up = giving_up
+        self._hooks = hooks
         self._component = component
         self._wall = wall
         self._log = log
@@ -113,6 +117,7 @@ class Untracked:
                 self._unreadable(part, record, error)
                 continue
             sent += 1
+            self._hooks.emitted(part, record.offset, values)
             emit(values, tup_id=part.prefix + str(record.offset) if self._with_ids else None)
         figures.records += sent
         return sent

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,8 @@ class Membership:
         """What is ours, started and verified: only these are read and committed."""
         self.by_key: dict[str, Partition] = {}
         """Where acks and fails go: those of :attr:`parts`, and those set aside."""
+        self.on_compacted: Callable[[Partition, int], None] = lambda part, offset: None
+        """Told of failed records that were gone before their retry."""
         self._consumer = consumer
         self._settings = settings
         self._identity = identity
@@ -253,6 +255,7 @@ class Membership:
             breaker=Breaker(settings["breaker_ratio"], settings["breaker_window"]),
             reading=ledger.next,
             commit=None if commit is None else (commit.offset, commit.metadata),
+            on_compacted=self.on_compacted,
         )
         self.parts[tp] = part
         self.by_key[part.key] = part

@@ -67,6 +67,12 @@ class Reader:
             self._accept(part, batches.get(tp, ()))
         return [part for part in parts.values() if part.has_waiting]
 
+    def crowded(self) -> bool:
+        """Return whether a partition is at its limit and a commit would give it room, ahead of the timer."""
+        most = self._settings["uncommitted_max"]
+        ledgers = [part.ledger for part in self._membership.parts.values()]
+        return any(led.outstanding >= most and (led.commit_point() - led.base) * 8 >= most for led in ledgers)
+
     def stay_alive(self, now: int) -> None:
         """If the last poll is long ago, poll with everything paused: nothing comes, but the group sees us."""
         if now - self._polled_at >= ALIVE_MS and not self._patience.waits(now):

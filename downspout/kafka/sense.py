@@ -12,7 +12,7 @@ from typing import Any
 from downspout.errors import ConfigError
 from downspout.kafka.emit import check_fields
 
-__all__ = ["check", "check_topics_apart", "dead_letter_topic", "doubts", "pattern_without"]
+__all__ = ["check", "check_dead_letter_topic", "dead_letter_topic", "doubts", "pattern_without"]
 
 DECIDED = {
     "enable_auto_commit": "kafka.guarantee",
@@ -90,8 +90,8 @@ def _check_times(settings: Mapping[str, Any]) -> None:
         )
 
 
-def check_topics_apart(settings: Mapping[str, Any], group: str) -> None:
-    """Raise a ConfigError where the spout would read its own dead letters, for ever."""
+def check_dead_letter_topic(settings: Mapping[str, Any], group: str) -> None:
+    """Raise a ConfigError where letters cannot be written, or the spout would read its own for ever."""
     letters = dead_letter_topic(settings, group)
     if not letters:
         return
@@ -102,8 +102,8 @@ def check_topics_apart(settings: Mapping[str, Any], group: str) -> None:
         )
     if letters in (settings["topics"] or ()):
         raise ConfigError(
-            f"kafka.topics holds kafka.dead_letter_topic = {letters!r}: letters would be read and written for ever",
-            cure="another kafka.dead_letter_topic",
+            f"kafka.topics names {letters}, where this spout's own dead letters go (kafka.dead_letter_topic)",
+            cure="another kafka.dead_letter_topic, or another kafka.group",
         )
 
 

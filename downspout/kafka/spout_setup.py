@@ -11,7 +11,7 @@ from downspout import config
 from downspout.errors import ConfigError
 from downspout.kafka.guarantee import GUARANTEES, Guarantee
 from downspout.kafka.membership import Identity
-from downspout.kafka.sense import check, check_topics_apart, dead_letter_topic, doubts, pattern_without
+from downspout.kafka.sense import check, check_dead_letter_topic, dead_letter_topic, doubts, pattern_without
 
 __all__ = ["Setup"]
 
@@ -53,7 +53,7 @@ class Setup:
         check(settings)
         topology = str(conf.get("topology.name") or "topology")
         group = settings["group"] or topology
-        check_topics_apart(settings, group)
+        check_dead_letter_topic(settings, group)
         index, tasks = _number(context)
         if settings["mode"] == "assign" and conf.get("run.member") is not None:
             raise ConfigError(

@@ -67,6 +67,7 @@ class Partition:
         commit: offset and metadata that the broker has from us.
         setbacks: by offset, of records that failed and are not resolved.
         condemned: offsets that will not be tried again: they go to the dead-letter topic.
+        on_compacted: is told of each offset that is not there any more when it should be tried again.
         held: records of ``setbacks`` in their last try, and of ``condemned``, as far as there is room.
     """
 
@@ -87,6 +88,7 @@ class Partition:
     held: dict[int, Record] = field(default_factory=dict)
     held_bytes: int = 0
     prefix: str = ""
+    on_compacted: Callable[[Partition, int], None] = lambda part, offset: None
 
     def __post_init__(self) -> None:
         self.prefix = id_prefix(self.epoch, self.topic_id, self.tp.partition)
@@ -114,7 +116,8 @@ class Partition:
         compacted = 0
         if self.sought is not None:
             compacted = self.ledger.gone(self.sought, first)
-            self.forget_done()
+            for offset in self.forget_done():
+                self.on_compacted(self, offset)
             self.sought = None
         return compacted
 
@@ -165,10 +168,12 @@ class Partition:
         if (record := self.held.pop(offset, None)) is not None:
             self.held_bytes -= _size(record)
 
-    def forget_done(self) -> None:
-        """Drop what was kept about records that the ledger has resolved by itself."""
-        for offset in [offset for offset in self.setbacks if self.ledger.is_done(offset)]:
+    def forget_done(self) -> list[int]:
+        """Drop what was kept about records that the ledger has resolved by itself; return their offsets."""
+        done = [offset for offset in self.setbacks if self.ledger.is_done(offset)]
+        for offset in done:
             self.forget(offset)
+        return done
 
     def commit_point(self, consumer: ConsumerPort) -> int:
         """Return the offset to commit now, by what is acked."""

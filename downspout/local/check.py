@@ -67,7 +67,7 @@ def _kafka(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
         return  # said above
     try:
         sense.check(settings)
-        sense.check_topics_apart(settings, settings["group"] or str(conf.get("topology.name") or ""))
+        sense.check_dead_letter_topic(settings, settings["group"] or str(conf.get("topology.name") or ""))
     except ConfigError as error:
         yield Finding(True, component.name, error.message, error.cure or "`downspout settings kafka`")
         return

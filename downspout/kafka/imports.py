@@ -1,0 +1,28 @@
+"""Users' code by its import path: Storm's configuration is JSON and cannot hold a function."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from downspout.errors import ConfigError
+
+__all__ = ["load"]
+
+
+def load(setting: str, path: str) -> Any:
+    """Return what ``module.name`` is.
+
+    Raises:
+        ConfigError: it cannot be imported; the message names the setting.
+
+    >>> load("kafka.listener", "collections.OrderedDict").__name__
+    'OrderedDict'
+    """
+    module, dot, name = path.rpartition(".")
+    try:
+        if not dot:
+            raise ImportError("there is no dot in it")
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{setting} = {path!r} cannot be imported: {error}", cure="module.name") from error
