@@ -8,21 +8,39 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from downspout.ledger.metadata import decode, encode
+from downspout.ledger.assignment import Assignment, Fact, id_prefix, split_id
+from downspout.ledger.metadata import NOTHING, Progress, decode, encode
 from downspout.ledger.offsets import PartitionLedger
 from downspout.ledger.retries import Backoff
 
 BACKOFF = Backoff(initial_ms=5, delay_ms=5, delay_ms_max=60)
 LIMIT = 12
 CEILING = 3
+MINE = frozenset({"p"})
+NONE: frozenset[str] = frozenset()
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """One partition: a log that grows and gets holes, a reader that goes back, words in any order, crashes.
+    """One partition: a log that grows, gets holes and is cut, a reader that goes back, words in any order, crashes,
+    rebalances of each kind.
 
     The model: ``state`` of each offset ever read (``out``, ``failed``, ``done``), ``attempts`` and ``ready`` times.
-    ``told`` is what the last commit told the broker.
+    ``told`` is what the last commit told the broker, ``answered`` the last of which we have its word.
     """
+
+    @property
+    def here(self) -> bool:
+        """Whether the partition is ours."""
+        return "p" in self.assignment.owned
+
+    @property
+    def known(self) -> bool:
+        """Whether words still count: it is ours, or may return."""
+        return self.here or "p" in self.assignment.aside
+
+    def has(self, *states: str) -> bool:
+        """Whether a record is in one of these states."""
+        return not set(states).isdisjoint(self.state.values())
 
     @initialize(start=st.integers(0, 5), count=st.integers(0, 10))
     def begin(self, start: int, count: int) -> None:
@@ -38,6 +56,12 @@ class LedgerMachine(RuleBasedStateMachine):
         self.setbacks: dict[int, int] = {}
         self.ready: dict[int, int] = {}
         self.told: tuple[int, str] = (start, "")
+        self.answered = self.told
+        self.topic = 0
+        self.stale: list[str] = []
+        self.assignment: Assignment[str] = Assignment()
+        self.assignment.fold([Fact("assigned", MINE)])
+        self.prefix = self.new_prefix()
         self.told_done: set[int] = set()
         self.told_attempts: dict[int, int] = {}
         self.high = start
@@ -52,8 +76,38 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def append_gap(self, count: int) -> None:
-        """Markers, or an aborted transaction."""
+        """Markers of transactions that were committed."""
         self.end += count
+
+    @rule(count=st.integers(1, 4))
+    def append_aborted(self, count: int) -> None:
+        """Records that no reader of committed ones ever sees, and the marker that ends them."""
+        self.end += count + 1
+
+    @precondition(lambda self: self.here and self.end > self.start)
+    @rule(data=st.data(), latest=st.booleans())
+    def truncate(self, data: st.DataObject, latest: bool) -> None:
+        """An unclean election cuts the log; if we were beyond its end, reading starts anew in a new epoch."""
+        self.end = data.draw(st.integers(self.start, self.end))
+        self.log = {offset for offset in self.log if offset < self.end}
+        if self.high > self.end or self.told[0] > self.end:
+            self.assignment.renew("p")
+            begin = min(self.log, default=self.end)
+            self.start_at(self.end if latest else begin)
+            self.told = self.answered = (self.ledger.base, "")
+
+    @rule(count=st.integers(0, 8), kept=st.booleans())
+    def create_again(self, count: int, kept: bool) -> None:
+        """The topic is deleted and made anew; its group's commit is gone, or a tool has kept it."""
+        self.topic += 1
+        self.log, self.end, self.start = set(range(count)), count, 0
+        base, text = self.told
+        assert decode(base, text, topic_id=str(self.topic)) == NOTHING, "another topic's progress"
+        if not kept or base > self.end:
+            self.told = (0, "")
+        self.assignment = Assignment(self.assignment.last_epoch)
+        self.assignment.fold([Fact("assigned", MINE)])
+        self.start_at(self.told[0])
 
     @precondition(lambda self: self.log)
     @rule(data=st.data())
@@ -63,6 +117,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # --- the reader ---
 
+    @precondition(lambda self: self.here)
     @rule(most=st.integers(1, 6))
     def read(self, most: int) -> None:
         """One turn as the spout takes it: limit, seek back, gap, emit."""
@@ -89,13 +144,14 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             self.position = max(self.position, self.end)
 
+    @precondition(lambda self: self.here)
     @rule(data=st.data())
     def seek_back(self, data: st.DataObject) -> None:
         """The reader goes back further than a retry needs: it must emit nothing before its time."""
         self.position = data.draw(st.integers(self.ledger.base, max(self.ledger.base, self.position)))
         self.read(6)
 
-    @precondition(lambda self: "failed" in self.state.values())
+    @precondition(lambda self: self.here and self.has("failed"))
     @rule(data=st.data())
     def settle_otherwise(self, data: st.DataObject) -> None:
         """What waits for a retry is dead-lettered instead."""
@@ -103,7 +159,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.resolve(offset)
         self.finish(offset)
 
-    @precondition(lambda self: "failed" in self.state.values())
+    @precondition(lambda self: self.here and self.has("failed"))
     @rule(data=st.data(), ms=st.integers(0, 50))
     def postpone(self, data: st.DataObject, ms: int) -> None:
         """A retry gets another time, earlier or later."""
@@ -135,15 +191,23 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # --- words ---
 
-    @precondition(lambda self: "out" in self.state.values())
+    @precondition(lambda self: self.known and self.has("out"))
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
         """A record comes through."""
         offset = data.draw(st.sampled_from([o for o, s in self.state.items() if s == "out"]))
-        assert self.ledger.ack(offset)
+        owner = self.owner_of(self.prefix + str(offset))
+        assert owner is self.ledger
+        assert owner.ack(offset)
         self.finish(offset)
 
-    @precondition(lambda self: {"failed", "done"} & set(self.state.values()))
+    @precondition(lambda self: self.stale)
+    @rule(data=st.data())
+    def word_of_an_earlier_epoch(self, data: st.DataObject) -> None:
+        """An ack or a fail of what was out before a crash, a loss or a new topic finds no owner."""
+        assert self.owner_of(data.draw(st.sampled_from(self.stale))) is None
+
+    @precondition(lambda self: self.known and self.has("failed", "done"))
     @rule(data=st.data())
     def late_words(self, data: st.DataObject) -> None:
         """A second or late word on what is not out changes nothing."""
@@ -152,7 +216,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.fail(offset, self.now) is None
         assert self.ledger.timeout(offset, self.now) is None
 
-    @precondition(lambda self: "out" in self.state.values())
+    @precondition(lambda self: self.known and self.has("out"))
     @rule()
     def ack_all(self) -> None:
         """Everything that is out comes through."""
@@ -160,7 +224,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.ledger.ack(offset)
             self.finish(offset)
 
-    @precondition(lambda self: "out" in self.state.values())
+    @precondition(lambda self: self.known and self.has("out"))
     @rule(data=st.data(), timed_out=st.booleans())
     def fail(self, data: st.DataObject, timed_out: bool) -> None:
         """A record fails or times out; above the ceiling it is dead-lettered."""
@@ -190,6 +254,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # --- commits ---
 
+    @precondition(lambda self: self.here)
     @rule(outcome=st.sampled_from(["ok", "failed", "applied but not answered"]))
     def commit(self, outcome: str) -> None:
         """A commit: the broker has it or not, and we learn it or not."""
@@ -200,6 +265,7 @@ class LedgerMachine(RuleBasedStateMachine):
             point,
             topology_id="t",
             task=1,
+            topic_id=str(self.topic),
             done=self.ledger.done_beyond(point),
             failures=self.ledger.failures_from(point),
         )
@@ -207,23 +273,118 @@ class LedgerMachine(RuleBasedStateMachine):
         if outcome != "failed":
             self.told = (point, text)
         if outcome == "ok":
+            self.answered = self.told
             self.ledger.committed(point)
             self.position = max(self.position, point)
             self.high = max(self.high, point)
 
+    # --- the group ---
+
+    @precondition(lambda self: self.here)
+    @rule(kind=st.sampled_from(["eager", "cooperative", "lost"]))
+    def give_up(self, kind: str) -> None:
+        """The partition is taken away: set aside, or forgotten at once."""
+        facts = {
+            "eager": [Fact("revoked", MINE)],
+            "cooperative": [Fact("revoked", MINE), Fact("assigned", NONE)],
+            "lost": [Fact("lost", MINE)],
+        }
+        changes = self.assignment.fold(facts[kind])
+        assert changes.forgotten == (NONE if kind == "eager" else MINE)
+
+    @precondition(lambda self: not self.here)
+    @rule(others=st.integers(0, 3))
+    def get_back(self, others: int) -> None:
+        """It is assigned again; somebody else may have had it, and have committed what they did."""
+        self.somebody_else(others)
+        returned = bool(self.assignment.fold([Fact("assigned", MINE)]).returned)
+        if returned and self.told == self.answered:
+            return  # all goes on as it was
+        if returned:
+            self.assignment.renew("p")
+        self.restart()
+
+    @precondition(lambda self: "p" in self.assignment.aside)
+    @rule()
+    def goes_to_somebody_else(self) -> None:
+        """What was set aside does not return."""
+        assert self.assignment.fold([Fact("assigned", NONE)]).forgotten == MINE
+
     @rule()
     def crash(self) -> None:
-        """Kill and restart, or another owner: all that is known is the last commit."""
+        """Kill and restart: all that is known is the last commit."""
+        self.assignment = Assignment(self.assignment.last_epoch)  # ids of the dead process find no owner either
+        self.assignment.fold([Fact("assigned", MINE)])
+        self.restart()
+
+    def somebody_else(self, count: int) -> None:
+        """Another owner starts from the commit, processes so many records, and commits."""
+        base, told = self.read_told()
+        other = PartitionLedger(base, BACKOFF, told.done, told.failures)
+        for offset in sorted(o for o in self.log if o >= base)[:count]:
+            if other.emit(offset, self.now):
+                other.ack(offset)
+        point = other.commit_point()
+        if count and point > base:
+            done, failures = other.done_beyond(point), other.failures_from(point)
+            text = encode(point, topology_id="t", task=2, topic_id=str(self.topic), done=done, failures=failures)
+            self.told = (point, text)
+            self.state |= dict.fromkeys(range(base, point), "done")
+
+    def read_told(self) -> tuple[int, Progress]:
+        """Return what the broker has for the group."""
         base, text = self.told
-        told = decode(base, text)
-        self.told_done = {o for start, end in told.done for o in range(start, end)}
-        self.told_attempts = dict(told.failures)
+        return base, decode(base, text, topic_id=str(self.topic))
+
+    def restart(self) -> None:
+        """Begin with nothing but the commit."""
+        base, told = self.read_told()
+        told_done = {o for start, end in told.done for o in range(start, end)}
         done = {o for o, s in self.state.items() if s == "done" and o >= base}
-        assert {o for o in self.told_done if o in self.state} <= done, "something not done counts as done"
+        assert {o for o in told_done if o in self.state} <= done, "something not done counts as done"
+        before = {o: s for o, s in self.state.items() if self.start <= o < base}
+        start = self.start
+        self.start_at(base, told)
+        self.start, self.state, self.told_done = start, before, told_done
+
+    def start_at(self, base: int, told: Progress = NOTHING) -> None:
+        """A new epoch: a new ledger, and nothing that was out has an owner."""
+        self.stale += [self.prefix + str(offset) for offset, state in self.state.items() if state == "out"]
         self.ledger = PartitionLedger(base, BACKOFF, told.done, told.failures)
-        self.position = self.high = base
-        self.state = {o: s for o, s in self.state.items() if o < base}
-        self.attempts, self.setbacks, self.ready = {}, {}, {}
+        self.start = self.position = self.high = base
+        self.state, self.attempts, self.setbacks, self.ready = {}, {}, {}, {}
+        self.told_done, self.told_attempts = set(), dict(told.failures)
+        self.answered = self.told
+        self.prefix = self.new_prefix()
+
+    def new_prefix(self) -> str:
+        """Return what ids of this epoch start with."""
+        return id_prefix(self.assignment.epoch("p"), str(self.topic), 0)
+
+    def owner_of(self, message_id: str) -> PartitionLedger | None:
+        """Find the ledger of an id, as the spout does."""
+        found = split_id(message_id)
+        return self.ledger if found and self.known and found[0] == self.prefix[:-1] else None
+
+    def teardown(self) -> None:
+        """Once faults end, every record that is there is resolved, and the commit is the end of the log."""
+        if not hasattr(self, "ledger"):
+            return
+        if not self.here:
+            self.get_back(0)
+        for _ in range(100):
+            self.now += 100
+            self.read(6)
+            for offset in [o for o, s in self.state.items() if s == "out"]:
+                assert self.ledger.ack(offset)
+                self.finish(offset)
+            self.commit("ok")
+            if self.told[0] >= self.end:
+                break
+        missing = [o for o in self.log if o >= self.start and self.state.get(o, "done") != "done"]
+        assert not missing, f"never resolved: {missing}"
+        assert self.told[0] >= self.end, f"the commit stays at {self.told[0]}, the log ends at {self.end}"
+        assert self.log <= set(range(self.start)) | self.state.keys() | set(range(self.told[0]))
 
     # --- always ---
 
@@ -257,7 +418,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 LedgerMachine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("LEDGER_EXAMPLES", "300")),
+    max_examples=int(os.environ.get("LEDGER_EXAMPLES", "1000")),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
