@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from downspout.ledger.metadata import BYTES_MAX, NOTHING, decode, encode
 from downspout.ledger.ranges import Ranges
 
+SOAK = bool(os.environ.get("DOWNSPOUT_SOAK"))
 BASE = st.integers(0, 2**63)
 GAPS = st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)), max_size=60)
 TRIES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 99)), max_size=20)
@@ -77,6 +80,41 @@ def test_the_json_has_exactly_the_references_keys() -> None:
     assert set(json.loads(SAMPLE)) == {"topologyId", "taskId", "threadName"}
 
 
+@pytest.mark.timeout(3600)
+def test_random_maps_come_back() -> None:
+    """Many thousand maps (a million with `make soak`), of all shapes that a partition can have, come back whole."""
+    chance = random.Random(20)
+    for _ in range(1_000_000 if SOAK else 10_000):
+        base = chance.choice((0, 1, chance.randrange(10**4), chance.randrange(2**63)))
+        widest = chance.choice((1, 36, 10**6))
+        gaps = [(chance.randint(1, widest), chance.randint(1, widest)) for _ in range(chance.randrange(25))]
+        tries = [(chance.randrange(widest), chance.randint(1, 40)) for _ in range(chance.randrange(6))]
+        done, failures = ranges_above(base, gaps), tries_from(base, tries)
+        text = encode(base, topology_id="shop-1", task=3, topic_id="T", done=done, failures=failures)
+        told = decode(base, text, topic_id="T")
+        assert (list(told.done), list(told.failures.items())) == (done, failures), text
+
+
+@pytest.mark.timeout(3600)
+def test_damaged_random_payloads_never_count() -> None:
+    """Of random payloads, each single bit flipped in their bytes, and each truncation, is refused or means the same."""
+    chance = random.Random(21)
+    for _ in range(2_000 if SOAK else 25):
+        base = chance.randrange(10**6)
+        done = ranges_above(base, [(chance.randint(1, 50), chance.randint(1, 50)) for _ in range(chance.randrange(9))])
+        failures = tries_from(base, [(chance.randrange(9), chance.randint(1, 9)) for _ in range(chance.randrange(4))])
+        text = encode(base, topology_id="shöp-1", task=3, topic_id="T", done=done, failures=failures)
+        allowed = NOTHING, decode(base, text, topic_id="T")
+        payload = text.encode()
+        for position in range(len(payload)):
+            assert decode(base, payload[:position].decode(errors="replace"), topic_id="T") == NOTHING
+            for bit in range(8):
+                flipped = bytearray(payload)
+                flipped[position] ^= 1 << bit
+                for errors in ("replace", "surrogateescape"):
+                    assert decode(base, flipped.decode(errors=errors), topic_id="T") in allowed, flipped
+
+
 @pytest.mark.parametrize("position", range(len(SAMPLE)))
 def test_every_bit_flip_is_rejected_or_harmless(position: int) -> None:
     """One bit flipped anywhere never adds to what counts as done, and never invents an owner with ranges."""
@@ -113,6 +151,20 @@ def test_it_belongs_to_its_commit_and_its_topic() -> None:
         "\x00",
         "AQ==",
         "1,2,3",
+        "AgAAAYvMT/yz",  # Kafka Streams: base64 of a version, a timestamp and a map
+        "AgAAAYvMT/yzAAAAAQAAAAFh",
+        "bAAAAAA8QAA=",  # confluent's parallel consumer: base64 of a run-length or bit-set encoding
+        "b28AAAAOAAAAAQAAAAI=",
+        "zKLUv/0AWAkAAAE=",
+        "NO_METADATA",
+        "{}{}",
+        '{"topologyId":"a","taskId":1,"threadName":"x"',
+        '{"offset":7,"partition":0,"topology":{"id":"a","name":"a"}}',  # storm-kafka for 0.8
+        '["topologyId","taskId","threadName"]',
+        '{"topologyId":"a","taskId":1.0,"threadName":"x"}',
+        '{"topologyId":["a"],"taskId":1,"threadName":"x"}',
+        "NaN",
+        "-Infinity",
         '{"topologyId":1,"taskId":1,"threadName":"x"}',
         '{"topologyId":"a","taskId":"1","threadName":"x"}',
         '{"topologyId":"a","taskId":true,"threadName":"x"}',
