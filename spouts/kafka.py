@@ -114,7 +114,7 @@ class KafkaSpout(streamparse.Spout):
         self._cluster = cluster_for(settings["bootstrap"])
         topic = self._setup.dead_letter_topic
         letters = DeadLetters(self._cluster, topic) if topic else None
-        self._giving_up = GivingUp(letters, self._figures, self._log, self._hooks.given_up)
+        self._giving_up = GivingUp(letters, self._figures, self._log, self._hooks.given_up, self._setup.bounded)
         self._poll_patience = Patience("poll", settings["bootstrap"], self._figures, self._log)
         self._commit_patience = Patience("commit", settings["bootstrap"], self._figures, self._log)
         self._guarantee = self._setup.guarantee

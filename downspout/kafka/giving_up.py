@@ -42,6 +42,8 @@ class GivingUp:
         figures: where they are counted.
         log: where warnings go.
         told: hears of each record whose letter is written.
+        bounded: whether the run should end; a letter that can never be written ends it then, and is only warned of
+            otherwise.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class GivingUp:
         figures: Figures,
         log: logging.Logger,
         told: Callable[[Partition, Record], None] = lambda part, record: None,
+        bounded: bool = False,
     ) -> None:
         self._letters = letters
         self._figures = figures
         self._told = told
+        self._bounded = bounded
         self._log = log
         self._queue: deque[tuple[Partition, int]] = deque()
         self._alone: set[tuple[Partition, int]] = set()
@@ -111,7 +115,7 @@ class GivingUp:
             mine: those that are not set aside in a rebalance: only for them anything may be resolved.
 
         Raises:
-            RecordError: there is no dead-letter topic, or the circuit breaker is open.
+            RecordError: there is no dead-letter topic, a letter can never be written, or the circuit breaker is open.
         """
         if self._tripped is not None:
             raise self._tripped
@@ -188,7 +192,11 @@ class GivingUp:
         return True
 
     def _fail(self, batch: list[tuple[Partition, Record]], error: Exception, now: int) -> None:
-        """Back off. Which letter is to blame is known of a batch of one: the next are that small, until it works."""
+        """Back off. Which letter is to blame is known of a batch of one: the next are that small, until it works.
+
+        Raises:
+            RecordError: the letter can never be written, and the run would never end for it.
+        """
         self._failed_writes += 1
         self._not_before = now + self._backoff.delay(self._failed_writes)
         self._figures.errors += 1
@@ -196,6 +204,12 @@ class GivingUp:
         self._batch_max = 1
         if len(batch) == 1:
             part, record = batch[0]
+            cause = error if isinstance(error, KafkaError) else error.__cause__
+            if self._bounded and isinstance(cause, KafkaError) and not getattr(cause, "retriable", False):
+                raise RecordError(
+                    f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written: {error}",
+                    cure="correct the dead-letter topic (max.message.bytes, rights); nothing is committed past it",
+                ) from error
             self._alone.add((part, record.offset))
 
     def close(self) -> None:

@@ -406,3 +406,16 @@ def test_a_truncated_log_stops_the_run_by_default(kafka: FakeKafka) -> None:
     kafka.truncate(TOPIC, 0, end=2)
     with pytest.raises(DataLossError, match=r"orders\[0\]@10: the log ends at 2"):
         Driver(kafka).run()
+
+
+def test_a_letter_that_can_never_be_written_ends_a_bounded_run(kafka):
+    """A dead letter that the broker never takes ends a bounded run, named; nothing is committed past its record."""
+    kafka.create_topic("letters", 1, {"max.message.bytes": "0"})
+    driver = Driver(kafka, dead_letter_topic="letters", retries_max=0, run__until="end")
+    driver.run()
+    driver.ack(range(1, 10))
+    driver.fail([0])
+    with pytest.raises(RecordError, match=r"orders\[0\]@0: failed for good, and its dead letter cannot be written"):
+        driver.run()
+    driver.commit()
+    assert driver.committed() == 0
