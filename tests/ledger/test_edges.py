@@ -206,6 +206,13 @@ def test_a_timeout_counts_only_with_acks_since_the_last_emit() -> None:
     trouble = ledger.timeout(9, now=20)
     assert trouble is not None
     assert (trouble.timeouts, trouble.failures) == (1, 1)
+    assert ledger.emit(9, now=100)
+    ledger.ack(4)
+    trouble = ledger.timeout(9, now=200)
+    assert trouble is not None
+    assert (trouble.timeouts, trouble.failures, trouble.setbacks) == (2, 1, 4)
+    assert ledger.earliest_ready_retry(now=200) is None
+    assert ledger.earliest_ready_retry(now=10_000) == 9
 
 
 def test_several_retries_are_out_at_once() -> None:
