@@ -183,6 +183,7 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.retry_initial_ms", int, 0, "Back-off before the first retry.", minimum=0),
     Setting("kafka.retry_delay_ms", int, 2, "Base of the later back-offs: after n failures it is this times 2^(n-1).", minimum=0),
     Setting("kafka.retry_delay_ms_max", int, 10_000, "Longest back-off.", minimum=0),
+    Setting("kafka.retry_cache_bytes", int, 8 * 1024 * 1024, "Bytes of failed records that a partition keeps, to try them again without reading them again; 0: none.", minimum=0),
     Setting("kafka.retries_max", int, 10, "Retries of a record before it is dead-lettered.", minimum=0),
     Setting("kafka.timeouts_max", int, 10, "Timeouts of a record, while others of its partition are acked, before it is dead-lettered.", minimum=1),
     Setting("kafka.dead_letter_topic", str, "{group}.dead-letters", "Topic for records that fail for good; empty: the run stops instead."),

@@ -171,6 +171,7 @@ class KafkaSpout(streamparse.Spout):
         finished = self._finished()
         if self._commit_timer.due(now) or finished or self._reader.crowded():
             self._commit(now, wait=finished or self._guarantee.waits)
+        self._emit_held(now)
         if not self._turns and not self._poll_patience.waits(now):
             self._turns.extend(self._reader.poll(now))
         if self._guarantee.before_emit and self._turns and not self._commit(now):
@@ -261,6 +262,22 @@ class KafkaSpout(streamparse.Spout):
             left -= self._emit_some(part, -(-left // (len(turns) + 1)), now)
             if part.has_waiting:
                 turns.append(part)
+
+    def _emit_held(self, now: int) -> None:
+        """Emit retries that are due and in memory; the others are read again."""
+        left = self._settings["emits_per_next_max"]
+        for part in self._membership.parts.values():
+            while left > 0 and (record := part.held_retry(now)) is not None:
+                left -= 1
+                self._try_again(part, record, now)
+                part.ledger.emit(record.offset, now)
+                try:
+                    values = part.make(record)
+                except Exception as error:  # as in _emit_some
+                    self._unreadable(part, record, error, now)
+                    continue
+                self._figures.records += 1
+                self.emit(values, tup_id=part.prefix + str(record.offset))
 
     def _emit_some(self, part: Partition, most: int, now: int) -> int:
         """Look at the records of one partition until ``most`` were emitted or none waits; return how many were."""
@@ -378,6 +395,7 @@ class KafkaSpout(streamparse.Spout):
         self._figures.timeouts += timed_out
         self._figures.failed += not timed_out
         self._set_back(part, offset, failure or (Failure("timeout") if timed_out else Failure("fail")))
+        part.remember(offset)
         if trouble.failures > self._settings["retries_max"] or trouble.timeouts >= self._settings["timeouts_max"]:
             self._giving_up.condemn(part, offset)
         else:

@@ -253,6 +253,7 @@ class Membership:
             ledger=ledger,
             make=tuple_maker(*formats, topic_id, settings["honour_replays"]),
             breaker=Breaker(settings["breaker_ratio"], settings["breaker_window"]),
+            retry_cache_bytes=settings["retry_cache_bytes"],
             reading=ledger.next,
             commit=None if commit is None else (commit.offset, commit.metadata),
             on_compacted=self.on_compacted,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,7 +69,10 @@ class Partition:
         setbacks: by offset, of records that failed and are not resolved.
         condemned: offsets that will not be tried again: they go to the dead-letter topic.
         on_compacted: is told of each offset that is not there any more when it should be tried again.
-        held: records of ``setbacks`` in their last try, and of ``condemned``, as far as there is room.
+        retry_cache_bytes: room for records that failed; 0: all are read again.
+        recent: the records that were waiting before those of ``waiting`` came.
+        held: records of ``setbacks`` (those that were in memory when they failed, and those in their last try) and of
+            ``condemned``, as far as there is room.
     """
 
     tp: TopicPartition
@@ -79,7 +83,9 @@ class Partition:
     breaker: Breaker
     reading: int
     stop: int | None = None
+    retry_cache_bytes: int = 0
     waiting: Sequence[Record] = ()
+    recent: Sequence[Record] = ()
     at: int = 0
     sought: int | None = None
     commit: tuple[int, str] | None = None
@@ -108,6 +114,8 @@ class Partition:
         self.reading = records[-1].offset + 1
         if self.stop is not None and self.reading > self.stop:
             records = [record for record in records if record.offset < self.stop]
+        if self.retry_cache_bytes:
+            self.recent = self.waiting
         self.waiting, self.at = records, 0
         return compacted
 
@@ -161,6 +169,22 @@ class Partition:
         self.held_bytes += size
         return True
 
+    def remember(self, offset: int) -> None:
+        """Hold a record that failed, if it is still in memory and there is room: then it need not be read again."""
+        if offset in self.held or not self.retry_cache_bytes:
+            return
+        for records in (self.waiting, self.recent):
+            at = bisect_left(records, offset, key=_offset)
+            if at < len(records) and records[at].offset == offset:
+                if self.held_bytes + _size(records[at]) <= self.retry_cache_bytes:
+                    self.hold(records[at])
+                return
+
+    def held_retry(self, now: int) -> Record | None:
+        """Return the lowest record whose retry is due, if it is held."""
+        retry = self.ledger.earliest_ready_retry(now) if self.held else None
+        return None if retry is None or retry in self.condemned else self.held.get(retry)
+
     def forget(self, offset: int) -> None:
         """Drop what was kept about the failures of a record that is resolved."""
         self.setbacks.pop(offset, None)
@@ -191,6 +215,10 @@ class Partition:
         if self.stop is None or self.has_waiting or self.ledger.failed or self.condemned:
             return False
         return self.ledger.next >= self.stop or consumer.position(self.tp) >= self.stop
+
+
+def _offset(record: Record) -> int:
+    return record.offset
 
 
 def _size(record: Record) -> int:

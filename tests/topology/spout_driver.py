@@ -38,6 +38,7 @@ class Driver:
         self.spout.emit = self._emit  # type: ignore[method-assign]
         conf = {"topology.name": "shop", "storm.id": topology_id, "run.member": member, "kafka.group": GROUP}
         conf |= {"kafka.topics": [TOPIC], "kafka.bootstrap": kafka.bootstrap, "kafka.fields": ["offset", "value"]}
+        conf["kafka.retry_cache_bytes"] = 0  # the reference's way: what failed is read again
         for name, value in settings.items():
             conf[name.replace("__", ".") if "__" in name else f"kafka.{name}"] = value
         self.conf = {key: value for key, value in conf.items() if value is not None}
