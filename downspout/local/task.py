@@ -30,7 +30,7 @@ from downspout.errors import ComponentError, DownspoutError, TopologyError
 from downspout.local.acker import Held
 from downspout.local.graph import Component, nearest
 from downspout.local.groupings import Route
-from downspout.local.world import World
+from downspout.local.world import World, raised_at
 
 Target = tuple[int, Held, Callable[[Any], None]]
 """A task that can be sent to: its id, its map of unsettled tuples, and the append of its queue."""
@@ -304,8 +304,8 @@ def describe(tup: Any) -> str:
 
 
 def _line(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    line = raised_at(error)
+    return f" ({line})" if line else ""
 
 
 _LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}

@@ -35,6 +35,16 @@ class Observer(Protocol):
         """A spout is told that a tree is complete (``failure`` is None) or failed."""
 
 
+def raised_at(error: BaseException) -> str:
+    """Return file:line of where an error was raised. Reads no source file, so it is cheap for each of many errors."""
+    trace = error.__traceback__
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
 class ErrorLog:
     """Reports errors: the first of a kind in full, then at each power of ten how many there were.
 
@@ -48,9 +58,7 @@ class ErrorLog:
 
     def report(self, component: str, error: BaseException, message: str) -> None:
         """Take note of an error."""
-        frames = traceback.extract_tb(error.__traceback__)
-        line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-        kind = (component, type(error).__name__, line)
+        kind = (component, type(error).__name__, raised_at(error))
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
         if count == 1:
             self.first[kind] = message
