@@ -88,7 +88,7 @@ def _check(found: pa.DataType, target: pa.DataType) -> None:
 
 def _check_finite(found: Any, made: Any) -> None:
     """Raise a ValueError where a finite number became infinite; a cast from float64 to float32 does not say so."""
-    while pa.types.is_list(made.type):
+    while pa.types.is_list(made.type) and pa.types.is_list(found.type):
         found, made = found.flatten(), made.flatten()
     if made.type != pa.float32() or found.type != pa.float64():
         return

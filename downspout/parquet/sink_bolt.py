@@ -28,9 +28,14 @@ from downspout.parquet.writer import SinkWriter
 
 BLOCK_ROWS = 512
 """Tuples that are converted at once; fewer at the start and where rows are large."""
-BLOCK_ROWS_FIRST = 64
+BLOCK_ROWS_FIRST = 16
 BLOCKS_PER_FLUSH = 8
 """A block is at most so large a part of ``flush_bytes``, by the mean size of the rows before."""
+LOOK_EVERY = 11
+"""Of the tuples that wait to be converted, one of so many is measured, and stands for the others: to measure each would
+cost a tenth of the whole. So rows that become large all at once are noticed after 11 of them. Not bounded: large rows
+that come exactly between those that are measured (a prime number makes that unlikely), up to ``BLOCK_ROWS``, and
+lists, whose length says little about their size."""
 ORIGIN = "origin"
 
 
@@ -107,6 +112,9 @@ class SinkBolt(Bolt):
         self.has_origins = any(has_origin for _, has_origin in self._inputs.values())
         self._waiting: list[Any] = []
         self._block = min(BLOCK_ROWS_FIRST, self.settings["flush_rows"])
+        self._next_look = min(LOOK_EVERY, self._block)
+        self._weight = 0
+        """roughly the bytes of the tuples that wait"""
         self._buffer = Buffer(self.columns)
         self._oldest: float | None = None
         self._figures = dict.fromkeys(("rows", "files", "bytes", "covered", "rejected", "flushes"), 0)
@@ -134,8 +142,22 @@ class SinkBolt(Bolt):
         """Hold a tuple; once a block is together, convert it, and flush when enough is held."""
         waiting = self._waiting
         waiting.append(tup)
-        if len(waiting) >= self._block:
-            self._look()
+        if len(waiting) >= self._next_look:
+            self._weigh(tup)
+
+    def _weigh(self, tup: Any) -> None:
+        """Convert what waits if that is a block, or if the newest tuple shows that it is large."""
+        count = len(self._waiting)
+        if count < self._block:
+            size = 0
+            for value in tup[4]:
+                if value.__class__ is str or value.__class__ is bytes:
+                    size += len(value)
+            self._weight += size * LOOK_EVERY
+            if self._weight < self.settings["flush_bytes"] // BLOCKS_PER_FLUSH:
+                self._next_look = min(count + LOOK_EVERY, self._block)
+                return
+        self._look()
 
     def _look(self) -> None:
         settings, buffer, now = self.settings, self._buffer, self.clock.monotonic()
@@ -148,6 +170,7 @@ class SinkBolt(Bolt):
             self._flush()
         affordable = settings["flush_bytes"] // (BLOCKS_PER_FLUSH * mean)
         self._block = max(1, min(2 * self._block, BLOCK_ROWS, affordable, settings["flush_rows"] - len(buffer)))
+        self._next_look = min(LOOK_EVERY, self._block)
 
     def process_tick(self, tup: Any) -> None:
         """Flush what has become old enough."""
@@ -161,7 +184,8 @@ class SinkBolt(Bolt):
 
     def _convert(self) -> None:
         """Turn the tuples that wait into arrays; fail those that do not fit."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._weight = self._waiting, [], 0
+        self._next_look = min(LOOK_EVERY, self._block)
         for (component, stream), tuples in self._by_input(waiting):
             pick, has_origin = self._inputs[component, stream]
             # 0 and 4 are id and values: places are faster than names.

@@ -163,3 +163,15 @@ def test_values_that_became_lists_on_a_pipe(tmp_path: Path) -> None:
     bolt.drain()
     assert [row["_offset"] for row in rows_of(tmp_path)] == [7]
     assert len(bolt.acked) == 2
+
+
+def test_rows_that_become_large_do_not_wait_by_the_hundred(tmp_path: Path) -> None:
+    """After thousands of small rows, large ones are converted before they are a multiple of what a flush holds."""
+    bolt = sink(ParquetBolt, tmp_path, fields=["origin", "v"], **{"parquet.schema": ["v:string"]})
+    for number in range(3000):
+        bolt.process(tup(("t", "i", 0, number, ""), "x" * 100))
+    large, most = "y" * (5 << 20), 0
+    for number in range(3000, 3040):
+        bolt.process(tup(("t", "i", 0, number, ""), large))
+        most = max(most, sum(len(waiting[4][1]) for waiting in bolt._waiting))
+    assert most <= bolt.settings["flush_bytes"]
