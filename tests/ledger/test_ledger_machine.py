@@ -359,7 +359,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def new_prefix(self) -> str:
         """Return what ids of this epoch start with."""
-        return id_prefix(self.assignment.epoch("p"), str(self.topic), 0)
+        return id_prefix(self.assignment.epoch("p"), "t", str(self.topic), 0)
 
     def owner_of(self, message_id: str) -> PartitionLedger | None:
         """Find the ledger of an id, as the spout does."""
