@@ -241,6 +241,7 @@ class KafkaSpout(streamparse.Spout):
         self._commit_timer.restart(now)
         self._catch_up()
         try:
+            self._membership.check_topics(now)
             if self._guarantee.tracks:
                 committing.commit(self._consumer, self._membership.parts.values(), self._setup.identity)
             else:
@@ -458,7 +459,7 @@ class KafkaSpout(streamparse.Spout):
         consumer, self._bounds = open_consumer(self._cluster, self._setup, self._bounds, self._log)
         now, settings, figures = self._now(), self._settings, self._figures
         last = self._membership.last_epoch if self._membership is not None else 0
-        self._membership = Membership(consumer, settings, self._setup.identity, figures, self._log, last)
+        self._membership = Membership(consumer, settings, self._setup.identity, figures, self._log, last, self._bounds)
         self._membership.on_compacted = self._hooks.done
         self._source = source_of(consumer, self._membership, self._setup, now)
         self._reader = Reader(consumer, self._membership, settings, figures, self._poll_patience, now)

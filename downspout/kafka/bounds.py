@@ -64,6 +64,17 @@ class Bounds:
             for tp in new:
                 parts[tp].stop = self._ends[tp]
 
+    def cut(self, tp: TopicPartition, end: int) -> int | None:
+        """The log was truncated to ``end``: the run does not wait for what is gone. Return where it ends now."""
+        if tp in self._ends:
+            self._ends[tp] = min(self._ends[tp], end)
+        return self._ends.get(tp)
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The topic was created again: :meth:`add` bounds the new one."""
+        self._ends.pop(tp, None)
+        self._open.discard(tp)
+
     def reached(self, consumer: ConsumerPort, parts: Mapping[TopicPartition, Partition], now: int) -> bool:
         """Return whether the commits of the group have reached all ends.
 

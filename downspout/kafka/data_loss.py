@@ -1,7 +1,8 @@
 """What to do when records are gone from Kafka: ``kafka.on_data_loss``.
 
 Two things happen. The log may *begin* later than where we read: retention or DeleteRecords was faster. Or it may *end*
-earlier: it was truncated by an unclean leader election, or the topic was deleted and created again.
+earlier: it was truncated by an unclean leader election. Or the topic was deleted and created again: what is known of
+offsets says nothing about the new one.
 """
 
 from __future__ import annotations
@@ -37,16 +38,17 @@ class DataLoss:
             DataLossError: not all below was processed or is out, and the policy is ``fail``.
         """
         place = coordinates(tp.topic, tp.partition, ledger.base)
-        lost = ledger.skip_to(begin)
-        if lost and self._policy == "latest":
-            lost += ledger.skip_to(end)
-        if not lost:
-            return
-        if self._policy == "fail":
+        lost = ledger.lost_below(begin)
+        if lost and self._policy == "fail":  # before the ledger changes: whoever winds up may still commit by it
             raise DataLossError(
                 f"{place}: {lost} offsets below {begin} were not processed and are gone from Kafka",
                 cure="kafka.on_data_loss=earliest goes on with what is left; retention may be too short",
             )
+        ledger.skip_to(begin)
+        if not lost:
+            return
+        if self._policy == "latest":
+            lost += ledger.skip_to(end)
         self._figures.lost += lost
         self._log.warning("%s: %d offsets are lost; goes on at %d", place, lost, ledger.next)
 
@@ -62,7 +64,26 @@ class DataLoss:
                 f"{place}: the log ends at {end}: it was truncated, or the topic was created again",
                 cure="kafka.on_data_loss=earliest reads it from its beginning",
             )
-        self._figures.lost += reading - end
+        self._figures.lost += max(0, reading - end)
         start = begin if self._policy == "earliest" else end
         self._log.warning("%s: the log ends at %d; goes on at %d", place, end, start)
         return start
+
+    def recreated(self, tp: TopicPartition, unprocessed: int) -> None:
+        """The topic is another one of the same name: nothing of it was processed, so it is read from its beginning.
+
+        Args:
+            tp: which partition.
+            unprocessed: how many records of the old topic were read and not processed, as far as we know.
+
+        Raises:
+            DataLossError: the policy is ``fail``.
+        """
+        place = coordinates(tp.topic, tp.partition)
+        if self._policy == "fail":
+            raise DataLossError(
+                f"{place}: the topic was deleted and created again; what was not processed of the old one is gone",
+                cure="kafka.on_data_loss=earliest reads the new one from its beginning",
+            )
+        self._figures.lost += unprocessed
+        self._log.warning("%s: the topic was deleted and created again; starts at its beginning", place)

@@ -15,18 +15,24 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kafka import errors
+
+from downspout.kafka.bounds import Bounds
 from downspout.kafka.data_loss import DataLoss
 from downspout.kafka.emit import tuple_maker
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition
 from downspout.ledger.assignment import Assignment, Fact
 from downspout.ledger.breaker import Breaker
-from downspout.ledger.metadata import NOTHING, Progress, decode
+from downspout.ledger.metadata import NOTHING, Progress, author_for_another_topic, decode
 from downspout.ledger.offsets import PartitionLedger
 from downspout.ledger.retries import Backoff
 from downspout.ledger.start import Start, start_at
 
 __all__ = ["Identity", "Listener", "Membership"]
+
+SAME_TOPICS_MS = 2_000
+"""How often the topics' ids are asked for, to see whether one was created again."""
 
 Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
 
@@ -75,6 +81,7 @@ class Membership:
         figures: where lost offsets are counted.
         log: where warnings go.
         last_epoch: of an earlier membership of this process.
+        bounds: where a bounded run ends.
     """
 
     def __init__(
@@ -85,6 +92,7 @@ class Membership:
         figures: Figures,
         log: logging.Logger,
         last_epoch: int = 0,
+        bounds: Bounds | None = None,
     ) -> None:
         self.listener = Listener(consumer)
         self.parts: dict[TopicPartition, Partition] = {}
@@ -98,7 +106,13 @@ class Membership:
         self._identity = identity
         self._loss = DataLoss(settings["on_data_loss"], figures, log)
         self._assignment: Assignment[TopicPartition] = Assignment(last_epoch)
+        self._bounds = bounds
         self._aside: dict[TopicPartition, Partition] = {}
+        self._earlier: dict[TopicPartition, tuple[str, int]] = {}
+        """Of partitions that are not ours any more, or not yet again: the topic's id, and what was not processed."""
+        self._topics_due = 0
+        self.unanswered_at = -1
+        """When the broker did not say which topics there are; asking again at once would take as long again."""
         self._unstarted: set[TopicPartition] = set()
         self._unverified: set[TopicPartition] = set()
         self._backoff = Backoff(
@@ -152,25 +166,61 @@ class Membership:
         """
         if not self._unstarted and not self._unverified:
             return set()
-        committed = self._consumer.committed(self._unstarted | self._unverified)
+        wanted = self._unstarted | self._unverified
+        committed = self._consumer.committed(wanted)
+        topic_ids = self._topic_ids({tp.topic for tp in wanted})
         for tp in list(self._unverified):
-            self._take_back(tp, committed.get(tp))
+            self._take_back(tp, committed.get(tp), topic_ids[tp.topic])
         started = set(self._unstarted)
         if started:
-            self._start_all(committed)
+            self._start_all(committed, topic_ids)
         return started
 
-    def check_log(self) -> None:
-        """The broker says that an offset is out of range: find the partitions, and go by ``kafka.on_data_loss``.
+    def suspect_topics(self) -> None:
+        """Let the next :meth:`check_topics` look: a poll failed, and that is how a deleted topic may show."""
+        self._topics_due = 0
+
+    def check_topics(self, now: int) -> None:
+        """Now and then: drop the partitions of a topic that was deleted and created again; ``settle`` starts them anew.
+
+        To be called before what is known of a topic is committed or added to. One request, however many topics.
+
+        Raises:
+            KafkaError: the broker did not answer.
+        """
+        known = {part.tp.topic for part in self.parts.values() if part.topic_id}
+        if now < self._topics_due or not known:
+            return
+        self.unanswered_at = now
+        topic_ids = self._consumer.topic_ids(known)
+        self.unanswered_at = -1
+        self._topics_due = now + SAME_TOPICS_MS
+        for tp, part in list(self.parts.items()):
+            if _another(part.topic_id, topic_ids.get(tp.topic, "")):
+                self._begin_again(tp)
+
+    def check_log(self, now: int, cut: Mapping[TopicPartition, int | None]) -> None:
+        """A position is outside the log: find the partitions, and go by ``kafka.on_data_loss``.
+
+        Args:
+            now: the time in ms.
+            cut: partitions of which the broker says that they were truncated, and to where, if it knows.
 
         Raises:
             KafkaError: the broker did not answer.
             DataLossError: as in :meth:`settle`.
         """
+        self.suspect_topics()
+        self.check_topics(now)
+        if not self.parts:
+            return
         begins = self._consumer.beginning_offsets(self.parts.keys())
         ends = self._consumer.end_offsets(self.parts.keys())
         for tp, part in list(self.parts.items()):
-            if part.reading < begins[tp]:
+            if tp in cut:
+                at = cut[tp]
+                self._restart_truncated(part, begins[tp], ends[tp] if at is None else min(at, ends[tp]))
+            elif part.reading < begins[tp]:
                 self._loss.skip(part.ledger, tp, begins[tp], ends[tp])
                 part.drop_waiting_below(part.ledger.next)
                 part.forget_done()
@@ -185,39 +235,80 @@ class Membership:
         for holder in (self.parts, self._aside):
             if (part := holder.pop(tp, None)) is not None:
                 self.by_key.pop(part.key, None)
+                self._earlier[tp] = (part.topic_id, part.ledger.pending)
         self._unstarted.discard(tp)
         self._unverified.discard(tp)
 
-    def _take_back(self, tp: TopicPartition, committed: OffsetAndMetadata | None) -> None:
-        """A partition has returned: it goes on, unless somebody else has committed for it meanwhile."""
-        part = self._aside[tp]
-        self._unverified.discard(tp)
-        told = None if committed is None else (committed.offset, committed.metadata)
-        if told == part.commit:
-            self.parts[tp] = self._aside.pop(tp)
-            part.drop_waiting(self._consumer)
-            part.seek(self._consumer, part.reading)
-            self._consumer.resume([tp])
-            return
+    def _begin_again(self, tp: TopicPartition) -> None:
+        """What we know of a partition that is ours holds no more: start it anew, in a new epoch."""
+        for holder in (self.parts, self._aside):
+            if (part := holder.get(tp)) is not None:
+                part.at = len(part.waiting)  # whoever still holds it finds nothing to emit
         self._forget(tp)
         self._assignment.renew(tp)
         self._consumer.pause([tp])
         self._unstarted.add(tp)
 
-    def _start_all(self, committed: Committed) -> None:
+    def _topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Return the topics' ids, empty where the brokers give none; raise where a topic is not there at the moment."""
+        found = dict(self._consumer.topic_ids(topics))
+        for topic in topics:
+            if not found.get(topic):
+                if not self._consumer.partitions_for(topic):
+                    raise errors.UnknownTopicOrPartitionError(topic)
+                found[topic] = self._consumer.topic_id(topic)
+        return found
+
+    def _take_back(self, tp: TopicPartition, committed: OffsetAndMetadata | None, topic_id: str) -> None:
+        """A partition has returned: it goes on, unless somebody has committed for it, or it is another, meanwhile."""
+        part = self._aside[tp]
+        self._unverified.discard(tp)
+        told = None if committed is None else (committed.offset, committed.metadata)
+        if told == part.commit and not _another(part.topic_id, topic_id):
+            self.parts[tp] = self._aside.pop(tp)
+            part.drop_waiting(self._consumer)
+            part.seek(self._consumer, part.reading)
+            self._consumer.resume([tp])
+            return
+        self._begin_again(tp)
+
+    def _start_all(self, committed: Committed, topic_ids: Mapping[str, str]) -> None:
         fresh = sorted(self._unstarted)
         begins = self._consumer.beginning_offsets(fresh)
         ends = self._consumer.end_offsets(fresh)
         times: Mapping[TopicPartition, int | None] = {}
         if self._settings["start"].endswith("TIMESTAMP"):
             times = self._consumer.offsets_for_times(dict.fromkeys(fresh, self._settings["start_timestamp_ms"] or 0))
-        topic_ids = {topic: self._consumer.topic_id(topic) for topic in {tp.topic for tp in fresh}}
         for tp in fresh:
             commit = committed.get(tp)
             topic_id = topic_ids[tp.topic]
             told = NOTHING if commit is None else decode(commit.offset, commit.metadata, topic_id=topic_id)
-            where = self._where(tp, commit, told, begins[tp], ends[tp], times.get(tp))
+            if self._is_of_another_topic(tp, topic_id, told, commit):
+                self._loss.recreated(tp, self._earlier.get(tp, ("", 0))[1])
+                if self._bounds is not None:
+                    self._bounds.forget(tp)
+                where = PartitionLedger(begins[tp], self._backoff)
+            else:
+                where = self._where(tp, commit, told, begins[tp], ends[tp], times.get(tp))
             self._start(tp, topic_id, where, commit)
+
+    def _is_of_another_topic(
+        self, tp: TopicPartition, topic_id: str, told: Progress, commit: OffsetAndMetadata | None
+    ) -> bool:
+        """Return whether we, or the commit that we would go by, know an earlier topic of this name.
+
+        A commit that tells who made it is of this topic: somebody has begun with it, and we go on.
+        """
+        if told != NOTHING:
+            return False
+        if _another(self._earlier.get(tp, ("", 0))[0], topic_id):
+            return True
+        if commit is None:
+            return False
+        author = author_for_another_topic(commit.offset, commit.metadata, topic_id=topic_id)
+        ours = author == self._identity.topology_id
+        start = start_at(self._settings["start"], committed=True, by_this_topology=ours)
+        return author is not None and start is Start.COMMITTED
 
     def _where(
         self,
@@ -234,8 +325,12 @@ class Membership:
         if start is not Start.COMMITTED or commit is None:
             places = {Start.BEGINNING: begin, Start.END: end, Start.TIMESTAMP: end if at_time is None else at_time}
             return PartitionLedger(places[start], self._backoff)
-        if commit.offset > end:
-            return PartitionLedger(self._loss.restart(tp, commit.offset, begin, end), self._backoff)
+        known = max(commit.offset, told.done[-1][1] if told.done else 0)
+        if known > end:
+            start_again = self._loss.restart(tp, known, begin, end)
+            if self._bounds is not None:
+                self._bounds.cut(tp, end)
+            return PartitionLedger(start_again, self._backoff)
         ledger = PartitionLedger(commit.offset, self._backoff, told.done, told.failures)
         if commit.offset < begin:
             self._loss.skip(ledger, tp, begin, end)
@@ -261,6 +356,7 @@ class Membership:
         self.parts[tp] = part
         self.by_key[part.key] = part
         self._unstarted.discard(tp)
+        self._earlier.pop(tp, None)
         part.seek(self._consumer, part.reading)
         self._consumer.resume([tp])
 
@@ -270,5 +366,11 @@ class Membership:
         self._forget(tp)
         self._assignment.renew(tp)
         told = None if commit is None else OffsetAndMetadata(commit[0], commit[1], -1)
-        topic_id = self._consumer.topic_id(tp.topic)
-        self._start(tp, topic_id, PartitionLedger(start, self._backoff), told)
+        self._start(tp, part.topic_id, PartitionLedger(start, self._backoff), told)
+        if self._bounds is not None:
+            self.parts[tp].stop = self._bounds.cut(tp, end)
+
+
+def _another(before: str, now: str) -> bool:
+    """Return whether two ids, both known, are of different topics."""
+    return bool(before and now) and before != now

@@ -47,6 +47,10 @@ class Patience:
         self._not_before = 0
         self._backoff = Backoff(initial_ms=50, delay_ms=50, delay_ms_max=2_000)
 
+    def for_work(self, work: str) -> Patience:
+        """Return one for other work with the same brokers."""
+        return Patience(work, self._bootstrap, self._figures, self._log, self._warn_ms)
+
     def waits(self, now: int) -> bool:
         """Return whether it is too early for the next try."""
         return now < self._not_before

@@ -121,6 +121,9 @@ class ConsumerPort(Protocol):
     def topic_id(self, topic: str) -> str:
         """Return Kafka's id of the topic; empty where unknown."""
 
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Return Kafka's ids of several topics, in one request; empty where unknown."""
+
     def close(self, leave_group: bool = True) -> None:
         """Stop without committing anything. A static member that does not leave keeps its place for its session."""
 

@@ -47,6 +47,7 @@ class Reader:
         self._settings = settings
         self._figures = figures
         self._patience = patience
+        self._topic_patience = patience.for_work("looking at the topics")
         self._polled_at = now
 
     def poll(self, now: int) -> list[Partition]:
@@ -56,6 +57,7 @@ class Reader:
         end of a bounded run, are paused meanwhile. If the poll changed what is ours, all that it brought is dropped,
         to be read again.
         """
+        self._look_at_topics(now)
         parts = self._membership.parts
         resting = [tp for tp, part in parts.items() if not self._aim(part, now)]
         busy = any(part.ledger.in_flight for part in parts.values())
@@ -89,11 +91,12 @@ class Reader:
                 batches = self._consumer.poll(timeout_ms, self._settings["poll_records_max"])
         except errors.NoOffsetForPartitionError:
             return {}  # the client has no start for what is new, and needs none: the spout decides it
-        except errors.OffsetOutOfRangeError:
+        except (errors.OffsetOutOfRangeError, errors.LogTruncationError) as error:
             if not self._membership.listener.facts:  # else it may be of a partition that has just gone
-                self._look_at_log(now)
+                self._look_at_log(now, error)
             return None
         except errors.KafkaError as error:
+            self._membership.suspect_topics()
             self._patience.bear(error, now)
             return None
         self._patience.succeeded()
@@ -133,8 +136,20 @@ class Reader:
             self._figures.compacted += part.close_gap(position)
             part.reading = position
 
-    def _look_at_log(self, now: int) -> None:
+    def _look_at_topics(self, now: int) -> None:
+        """See, now and then, whether a topic was created again. A broker that does not answer keeps nobody waiting."""
+        if self._topic_patience.waits(now) or self._membership.unanswered_at == now:
+            return
         try:
-            self._membership.check_log()
+            self._membership.check_topics(now)
+        except errors.KafkaError as error:
+            self._topic_patience.bear(error, now)
+        else:
+            self._topic_patience.succeeded()
+
+    def _look_at_log(self, now: int, error: errors.KafkaError) -> None:
+        cut = error.divergent_offsets if isinstance(error, errors.LogTruncationError) else {}
+        try:
+            self._membership.check_log(now, {tp: None if at is None else at.offset for tp, at in cut.items()})
         except errors.KafkaError as error:
             self._patience.bear(error, now)

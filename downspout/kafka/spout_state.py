@@ -97,7 +97,7 @@ class Partition:
     on_compacted: Callable[[Partition, int], None] = lambda part, offset: None
 
     def __post_init__(self) -> None:
-        self.prefix = id_prefix(self.epoch, self.topic_id, self.tp.partition)
+        self.prefix = id_prefix(self.epoch, self.tp.topic, self.topic_id, self.tp.partition)
 
     @property
     def key(self) -> str:

@@ -130,22 +130,23 @@ class Assignment(Generic[P]):
         self._aside.clear()
 
 
-def id_prefix(epoch: int, topic_id: str, partition: int) -> str:
+def id_prefix(epoch: int, topic: str, topic_id: str, partition: int) -> str:
     """Return what all message ids of one assignment of a partition start with.
 
-    An id is this and the offset in decimal, so making one is a single concatenation.
+    An id is this and the offset in decimal, so making one is a single concatenation. No part of it contains a slash.
+    The topic's name is in it because brokers before 2.8 give topics no id.
 
-    >>> id_prefix(3, "6jPMvg1sQ2uJmzGz1yRHQw", 0) + str(17)
-    '3/6jPMvg1sQ2uJmzGz1yRHQw/0/17'
+    >>> id_prefix(3, "orders", "6jPMvg1sQ2uJmzGz1yRHQw", 0) + str(17)
+    '3/orders/6jPMvg1sQ2uJmzGz1yRHQw/0/17'
     """
-    return f"{epoch}/{topic_id}/{partition}/"
+    return f"{epoch}/{topic}/{topic_id}/{partition}/"
 
 
 def split_id(message_id: object) -> tuple[str, int] | None:
     """Return the prefix (without its last slash) and the offset of a message id; None where it is not one of ours.
 
-    >>> split_id("3/6jPMvg1sQ2uJmzGz1yRHQw/0/17")
-    ('3/6jPMvg1sQ2uJmzGz1yRHQw/0', 17)
+    >>> split_id("3/orders/6jPMvg1sQ2uJmzGz1yRHQw/0/17")
+    ('3/orders/6jPMvg1sQ2uJmzGz1yRHQw/0', 17)
     >>> split_id("from elsewhere") is None
     True
     """

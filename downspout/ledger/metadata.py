@@ -29,7 +29,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["BYTES_MAX", "Progress", "decode", "encode"]
+__all__ = ["BYTES_MAX", "Progress", "author_for_another_topic", "decode", "encode"]
 
 BYTES_MAX = 4096
 """The broker's default limit."""
@@ -134,6 +134,31 @@ def decode(base: int, metadata: str | None, *, topic_id: str = "") -> Progress:
     if not faithful or base_text != _number(base):
         return NOTHING
     return Progress(owner, task, done, failures)
+
+
+def author_for_another_topic(base: int, metadata: str | None, *, topic_id: str) -> str | None:
+    """Return who committed at ``base`` for an earlier topic of the same name; None where nothing says that.
+
+    It says so where all but the checksum is as we write it for this offset, and no topic id is missing on either side.
+
+    >>> text = encode(100, topology_id="flights-1", task=4, topic_id="old")
+    >>> author_for_another_topic(100, text, topic_id="new")
+    'flights-1'
+    >>> author_for_another_topic(100, text, topic_id="old") is None
+    True
+    """
+    if not topic_id or any(decode(base, metadata, topic_id=known) != NOTHING for known in (topic_id, "")):
+        return None
+    try:
+        document = json.loads(metadata or "null")
+        owner, task, words = document["topologyId"], document["taskId"], document["threadName"].split(" ")
+        mark, _, done, failures, checksum = words
+        written = _text(owner, task, topic_id, base, _empty(done), _empty(failures))
+        list(_ranges(base, done)), list(_failures(base, failures))  # raises where they are malformed
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+    alike = written.rpartition(" ")[0] == (metadata or "").rpartition(" ")[0] and mark == _MARK
+    return str(owner) if alike and len(checksum) == 8 else None
 
 
 def _text(owner: str, task: int, topic_id: str, base: int, done: str, failures: str) -> str:

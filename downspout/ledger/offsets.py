@@ -227,11 +227,7 @@ class PartitionLedger:
         Those that are out stay: their ack or fail is still to come. So do those that need no retry (postponed to
         :data:`NEVER`). Returns how many were resolved.
         """
-        waiting = [
-            offset
-            for offset in self._troubled.irange(start, end - 1)
-            if self._troubled[offset].emitted_at is None and self._troubled[offset].ready_at != NEVER
-        ]
+        waiting = self._waiting(start, end)
         for offset in waiting:
             self.resolve(offset)
         return len(waiting)
@@ -241,11 +237,18 @@ class PartitionLedger:
 
         Those that are out stay, as in :meth:`gone`. Returns how many offsets are lost.
         """
-        lost = self.gone(self.base, offset)
+        lost = self.lost_below(offset)
+        self.gone(self.base, offset)
         if offset > self.next:
-            lost += sum(end - start for start, end in self._done.missing(self.next, offset))
             self._pass_over(offset)
             self.next = offset
+        return lost
+
+    def lost_below(self, offset: int) -> int:
+        """Return what :meth:`skip_to` would return, and change nothing."""
+        lost = len(self._waiting(self.base, offset))
+        if offset > self.next:
+            lost += sum(end - start for start, end in self._done.missing(self.next, offset))
         return lost
 
     # --- what the spout asks ---
@@ -341,6 +344,14 @@ class PartitionLedger:
         yield from sorted((o, n) for o, n in self._history.items() if o >= offset)
 
     # --- inside ---
+
+    def _waiting(self, start: int, end: int) -> list[int]:
+        """Return the offsets in ``[start, end)`` that wait for a retry and need the log for it."""
+        return [
+            offset
+            for offset in self._troubled.irange(start, end - 1)
+            if self._troubled[offset].emitted_at is None and self._troubled[offset].ready_at != NEVER
+        ]
 
     def _pass_over(self, offset: int) -> None:
         """The reader went from ``next`` to ``offset``: what lies between is not there, or was done before."""

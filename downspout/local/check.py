@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pystorm.bolt
@@ -45,6 +46,7 @@ def findings(graph: Graph, settings: Settings) -> list[Finding]:
         found += _never_flushes(component, conf)
         if reads(component, "parquet"):
             found += _sink(graph, component, conf)
+    found += _shared_directories(graph, settings)
     return sorted(found, key=lambda finding: not finding.is_error)
 
 
@@ -172,6 +174,26 @@ def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[
                     f"column {column!r} of parquet.schema is no field of stream {given.stream!r} of {given.source!r}",
                     nearest(column, stream.fields),
                 )
+
+
+def _shared_directories(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Rows of two sinks may have the same identities: in one directory the second would be taken for replays."""
+    seen: list[tuple[str, Path]] = []
+    for sink in graph.components.values():
+        given = settings.components[sink.name].values.get("parquet.directory") if reads(sink, "parquet") else None
+        if not given:
+            continue
+        place = Path(given).resolve()
+        for name, other in seen:
+            if place.is_relative_to(other) or other.is_relative_to(place):
+                how = "the same as" if place == other else "within or above"
+                yield Finding(
+                    True,
+                    sink.name,
+                    f"parquet.directory = {given} is {how} that of {name}",
+                    "a directory for each sink",
+                )
+        seen.append((sink.name, place))
 
 
 def _unreachable(graph: Graph) -> Iterator[Finding]:

@@ -43,7 +43,7 @@ def parse(declared: Sequence[str], columns: Columns, keys: Sequence[str]) -> lis
     """Return the aggregates that a list declares.
 
     Raises:
-        ConfigError: another function, a column that the schema lacks, or no key.
+        ConfigError: another function, a column that the schema lacks, no key, or two columns of one name.
 
     >>> columns = Columns.parse(["route:string", "delay:int16"])
     >>> [a.name for a in parse(["count", "sum:delay"], columns, ["route"])]
@@ -56,7 +56,16 @@ def parse(declared: Sequence[str], columns: Columns, keys: Sequence[str]) -> lis
             raise ConfigError(f"parquet.keys: no column {name}", cure=f"some of {', '.join(columns.names)}")
     if not declared:
         raise ConfigError("parquet.aggregates is not set", cure='aggregates=["count", "sum:delay"]')
-    return [_aggregate(text, columns) for text in declared]
+    aggregates = [_aggregate(text, columns) for text in declared]
+    seen: dict[str, str] = {}
+    for name in [*keys, *(aggregate.name for aggregate in aggregates)]:
+        if name.lower() in seen:  # to Spark case makes no difference
+            raise ConfigError(
+                f"parquet.keys, parquet.aggregates: {seen[name.lower()]} and {name} would be one column of the files",
+                cure="name each once; rename a key that is named like an aggregate's column",
+            )
+        seen[name.lower()] = name
+    return aggregates
 
 
 def _aggregate(text: str, columns: Columns) -> Aggregate:

@@ -60,7 +60,9 @@ def to_array(values: Values, kind: str, target: pa.DataType) -> Any:
     if pa.types.is_integer(target) and pa.types.is_floating(found.type):
         found = pa.array([None if value is None else _whole(value) for value in values])
     _check(found.type, target)
-    return found.cast(target)
+    made = found.cast(target)
+    _check_finite(found, made)
+    return made
 
 
 def _check(found: pa.DataType, target: pa.DataType) -> None:
@@ -82,6 +84,17 @@ def _check(found: pa.DataType, target: pa.DataType) -> None:
         fits = found == target
     if not (fits or types.is_null(found)):
         raise TypeError(f"{found} instead of {target}")
+
+
+def _check_finite(found: Any, made: Any) -> None:
+    """Raise a ValueError where a finite number became infinite; a cast from float64 to float32 does not say so."""
+    while pa.types.is_list(made.type):
+        found, made = found.flatten(), made.flatten()
+    if made.type != pa.float32() or found.type != pa.float64():
+        return
+    lost = pc.and_not(pc.is_inf(made), pc.is_inf(found))
+    if pc.any(lost).as_py():
+        raise ValueError("a number out of the range of float32: ±3.4e38")
 
 
 def _whole(value: Any) -> int:

@@ -61,6 +61,8 @@ class Entry:
         created_ms: wall clock, ms since the epoch; for people only.
         files: what became visible with it.
         coverage: the rows that are in those files.
+        component: the sink's name in the topology: two sinks must not share a directory, for their rows may have
+            the same identities. All tasks of a sink have one name.
     """
 
     number: int
@@ -70,6 +72,7 @@ class Entry:
     created_ms: int
     files: tuple[DataFile, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
+    component: str = ""
 
     @property
     def rows(self) -> int:
@@ -83,6 +86,7 @@ class Entry:
             "number": self.number,
             "writer": self.writer,
             "topology": self.topology,
+            "component": self.component,
             "schema": list(self.schema),
             "created_ms": self.created_ms,
             "files": [[file.path, file.rows, file.bytes] for file in self.files],
@@ -114,6 +118,7 @@ class Entry:
                 _whole(document["number"]), _text(document["writer"]), _text(document["topology"]),
                 tuple(map(_text, document["schema"])), _whole(document["created_ms"]),
                 tuple(_data_file(*file) for file in document["files"]), Coverage.from_json(document["coverage"]),
+                _text(document["component"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"out of form ({error})") from None
@@ -164,6 +169,7 @@ class CommitLog:
         self.length = 0
         self.rows = 0
         self.topology: str | None = None
+        self.component: str | None = None
         self.schema: tuple[str, ...] | None = None
 
     def path(self, number: int) -> Path:
@@ -187,6 +193,7 @@ class CommitLog:
         self.length += 1
         self.rows += entry.rows
         self.topology = entry.topology
+        self.component = entry.component
         self.schema = entry.schema
 
     def check_complete(self) -> None:
@@ -229,7 +236,9 @@ class CommitLog:
         """Create the entry; False where its number is taken by now: refresh and try the next.
 
         When this returns True the entry is on disk. The race: two writers link the same number; the file system lets
-        one through; the other sees FileExistsError, reads what the winner wrote and adapts.
+        one through; the other sees FileExistsError, reads what the winner wrote and adapts. On NFS a link may be made
+        and its answer lost; the client asks again and is told that the name is taken, says link(2). So the entry that
+        is there is compared with ours: the same bytes, with our writer's unique name in them, are ours.
 
         Raises:
             ValueError: the entry could not be read back. Linked, it would block the directory for ever.
@@ -247,7 +256,8 @@ class CommitLog:
             try:
                 self.disk.link(temporary, self.path(entry.number))
             except FileExistsError:
-                return False
+                if self.path(entry.number).read_bytes() != content:
+                    return False
             self.disk.sync(self.folder)
         finally:
             self.disk.remove(temporary)

@@ -114,6 +114,7 @@ class SinkBolt(Bolt):
         self.writer = SinkWriter(
             Path(self.settings["directory"]),
             topology=str(storm_conf.get("topology.name", "")),
+            component=str(self.component_name),
             columns=self.fingerprint(),
             writer=f"{self.component_name}-{self.task_id}-{uuid.uuid4().hex[:12]}",
             partition_by=partition_by,

@@ -15,6 +15,7 @@ committed: whoever opens the directory next rolls forward, renaming what an entr
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,8 @@ class SinkWriter:
 
     Args:
         directory: made where it does not exist.
-        topology: the topology's name; a directory belongs to one.
+        topology: the topology's name.
+        component: the sink's name in the topology. A directory belongs to one sink of one topology, all its tasks.
         columns: the columns as declared, partition columns included; the same for ever.
         writer: this incarnation: unique for each time a task starts.
         partition_by: columns that become folders.
@@ -65,7 +67,7 @@ class SinkWriter:
         clock: for the entries' time stamps.
 
     Raises (from ``open`` and ``flush``):
-        SinkError: the directory cannot be written, is damaged, belongs to another topology or has other columns.
+        SinkError: the directory cannot be written, is damaged, belongs to another sink or has other columns.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class SinkWriter:
         directory: Path,
         *,
         topology: str,
+        component: str,
         columns: Sequence[str],
         writer: str,
         partition_by: Sequence[str] = (),
@@ -84,6 +87,7 @@ class SinkWriter:
         self.disk = disk or Disk()
         self.log = CommitLog(directory, self.disk)
         self._topology = topology
+        self._component = component
         self._partition_by = list(partition_by)
         self._schema = (*columns, *(f"/{name}" for name in partition_by))
         self._writer = writer
@@ -100,7 +104,8 @@ class SinkWriter:
             probe = self.log.folder / f".{self._writer}.probe"
             self.disk.write(probe, b"")
             self.disk.remove(probe)
-            entries = self._catch_up() or self._catch_up_if_files_are_there()
+            entries = self._catch_up()
+            entries += self._catch_up_if_files_are_unknown(entries)
             self.log.check_complete()
             self._roll_forward(entries)
         except OSError as error:
@@ -115,12 +120,18 @@ class SinkWriter:
             self.disk.sync(place.parent)
 
     def _catch_up(self) -> list[Entry]:
-        """Read new entries; they must be of our topology and have our columns."""
+        """Read new entries; they must be of our sink and have our columns."""
         entries = self.log.refresh()
         if self.log.topology not in (None, self._topology):
             raise SinkError(
                 f"{self.directory} belongs to topology {self.log.topology}, not to {self._topology}",
                 cure="another parquet.directory",
+            )
+        if self.log.component not in (None, self._component):
+            raise SinkError(
+                f"{self.directory} belongs to {self.log.component} of topology {self.log.topology}, not to "
+                f"{self._component}: rows of two sinks may have the same identities",
+                cure="another parquet.directory: one for each sink; or the sink's old name",
             )
         if self.log.schema not in (None, self._schema):
             raise SinkError(
@@ -130,21 +141,36 @@ class SinkWriter:
             )
         return entries
 
-    def _catch_up_if_files_are_there(self) -> list[Entry]:
-        """Return what a second look at an empty log finds; data files that no log knows are refused.
+    def _catch_up_if_files_are_unknown(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return what a second look at the log finds, where there are data files that no entry names.
 
-        The race: another writer's first flush, between our look at the log and our look at the files. Its entry was
-        there before its files came into sight, so where there are files, a second look finds the entry.
+        Files that the second look does not explain are refused: the log, or its end, was deleted, and their rows would
+        be written twice. Files of others (no name of ours) are refused only where there is no log at all.
+
+        The race: another writer's flush, between our look at the log and our look at the files. Its entry was
+        there before its files came into sight, so for files that we saw, a second look finds the entry.
         """
-        visible = next((path for path in self.disk.files_below(self.directory) if _is_data(path, self.directory)), None)
-        if visible is None:
+        visible = {
+            path.relative_to(self.directory).as_posix()
+            for path in self.disk.files_below(self.directory)
+            if _is_data(path, self.directory) and (not entries or _OURS.fullmatch(path.name))
+        }
+        if not (unknown := visible - _names(entries)):
             return []
-        if not (entries := self._catch_up()):
+        more = self._catch_up()
+        if not entries and not more:
             raise SinkError(
-                f"{self.directory} holds data files ({visible.name}) but no commit log: what was written is not known",
+                f"{self.directory} holds data files ({min(unknown)}) but no commit log: what was written is not known",
                 cure=f"restore {self.log.folder} from a backup, or use another parquet.directory",
             )
-        return entries
+        unknown = {path for path in unknown - _names(more) if _OURS.fullmatch(path.rpartition("/")[2])}
+        if unknown:
+            raise SinkError(
+                f"{self.directory / min(unknown)} is named by no entry of the commit log ({len(unknown)} such): "
+                "were the log's last entries deleted, its rows would be written twice",
+                cure=f"restore {self.log.folder} from a backup; or move the file away if its rows are not wanted",
+            )
+        return more
 
     def _roll_forward(self, entries: Sequence[Entry]) -> None:
         """Bring into sight what is committed and still staged. Looks at history only if anything is staged at all."""
@@ -204,7 +230,7 @@ class SinkWriter:
         return self.log.append(
             Entry(
                 self.log.length, self._writer, self._topology, self._schema,
-                int(self._clock.wall() * 1000), tuple(staged), coverage,
+                int(self._clock.wall() * 1000), tuple(staged), coverage, self._component,
             )
         )  # fmt: skip
 
@@ -274,6 +300,14 @@ class SinkWriter:
             f"{self.directory} cannot be written: {error.strerror or error} ({place}); nothing of this flush was acked",
             cure="free the disk or correct the permissions, and start again: the rows come again",
         )
+
+
+_OURS = re.compile(r"part-.+-\d+\.parquet")
+"""Names that writers give. Spark's end with a codec: ``part-00000-…-c000.snappy.parquet``."""
+
+
+def _names(entries: Sequence[Entry]) -> set[str]:
+    return {file.path for entry in entries for file in entry.files}
 
 
 def _is_data(path: Path, top: Path) -> bool:

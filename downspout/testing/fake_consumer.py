@@ -196,7 +196,11 @@ class FakeConsumer(FakeMember):
 
     def topic_id(self, topic: str) -> str:
         """Return Kafka's id of the topic; empty where unknown."""
-        return self._remote("topic_id", lambda: self._cluster.topic_id(topic))
+        return self.topic_ids([topic])[topic]
+
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Return Kafka's ids of several topics; empty where unknown."""
+        return self._remote("topic_id", lambda: {topic: self._cluster.topic_id(topic) for topic in topics})
 
     def _remote(self, operation: str, action: Callable[[], T]) -> T:
         """Run a call that a real client sends to the broker, with the faults that are due."""

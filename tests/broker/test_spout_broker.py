@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka.admin import KafkaAdminClient
 
 from downspout.clock import SYSTEM_CLOCK
 from downspout.kafka.deadletter import read_dead_letters
@@ -273,3 +274,25 @@ def test_tasks_count_the_partitions_out(real: RealKafka) -> None:
     assert sorted(emitted(one)) == [*((0, n) for n in range(10)), *((2, n) for n in range(5))]
     assert sorted(emitted(two)) == [(1, n) for n in range(10)]
     assert [real.committed(partition) for partition in range(3)] == [10, 10, 5]
+
+
+def test_a_topic_created_again_is_read_from_its_beginning(real: RealKafka, kafka_broker: EmbeddedKafka) -> None:
+    """A larger topic of the same name, made while the spout runs, is read whole and under its own id."""
+    real.fill(5)
+    driver = real.driver(on_data_loss="earliest", fields=["offset", "origin"], commit_period_ms=500)
+    run_until(lambda: real.committed() == 5, driver, ack=True)
+    old = driver.emitted[0][1][1].topic_id
+    admin = KafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
+    try:
+        admin.delete_topics([real.topic])
+        run_until(lambda: real.topic not in admin.list_topics(), driver, ack=True)
+    finally:
+        admin.close()
+    real.cluster.ensure_topic(real.topic, 2)
+    real.fill(12)
+
+    def of_new() -> list[int]:
+        return [values[0] for _, values in driver.emitted if values[1].topic_id != old]
+
+    run_until(lambda: len(of_new()) >= 12 and real.committed() == 12, driver, ack=True)
+    assert of_new() == list(range(12))

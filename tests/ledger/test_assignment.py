@@ -109,14 +109,16 @@ def test_epochs_go_on_from_an_earlier_membership() -> None:
 
 def test_an_id_is_a_prefix_and_an_offset() -> None:
     """Making one is a single concatenation; taking it apart gives both back."""
-    prefix = id_prefix(3, "6jPMvg1sQ2uJmzGz1yRHQw", 0)
+    prefix = id_prefix(3, "orders", "6jPMvg1sQ2uJmzGz1yRHQw", 0)
     assert split_id(prefix + str(17)) == (prefix[:-1], 17)
 
 
 def test_ids_of_different_epochs_topics_and_partitions_differ() -> None:
     """Each of them is part of the id."""
-    ids = {id_prefix(e, t, p) + "1" for e in (1, 11) for t in ("", "a", "b") for p in (1, 11)}
-    assert len(ids) == 12
+    ids = {
+        id_prefix(e, name, t, p) + "1" for e in (1, 11) for name in ("x", "y") for t in ("", "a", "b") for p in (1, 11)
+    }
+    assert len(ids) == 24
 
 
 @pytest.mark.parametrize("foreign", [None, 7, "", "x", "1/a/2/x", b"1/a/2/3"])

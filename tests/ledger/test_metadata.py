@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger.metadata import BYTES_MAX, NOTHING, decode, encode
+from downspout.ledger.metadata import BYTES_MAX, NOTHING, author_for_another_topic, decode, encode
 from downspout.ledger.ranges import Ranges
 
 SOAK = bool(os.environ.get("DOWNSPOUT_SOAK"))
@@ -211,3 +211,21 @@ def test_there_is_one_text_for_each_content(base: int, gaps: list[tuple[int, int
     text = encode(base, topology_id="a", task=1, done=done)
     told = decode(base, text)
     assert encode(base, topology_id="a", task=1, done=iter(Ranges(told.done))) == text
+
+
+def test_a_commit_for_another_topic_tells_its_author() -> None:
+    """It is told from one of this topic, of a topic without id, that was moved, and that is not ours."""
+    text = encode(7, topology_id="t", task=1, topic_id="old", done=[(9, 12)], failures=[(8, 2)])
+    assert author_for_another_topic(7, text, topic_id="new") == "t"
+    nameless = encode(7, topology_id="t", task=1)
+    foreign = '{"topologyId":"t","taskId":1,"threadName":"Thread-14"}'
+    nobody = [
+        author_for_another_topic(7, text, topic_id="old"),
+        author_for_another_topic(7, text, topic_id=""),
+        author_for_another_topic(6, text, topic_id="new"),
+        author_for_another_topic(7, text[:-9], topic_id="new"),
+        author_for_another_topic(7, nameless, topic_id="new"),
+        author_for_another_topic(7, foreign, topic_id="new"),
+        *(author_for_another_topic(7, other, topic_id="new") for other in (None, "", "null", "[]", "7", "{}")),
+    ]
+    assert nobody == [None] * len(nobody)

@@ -87,6 +87,16 @@ FINDINGS = {
         {"more": Component("more", Batches, inputs=(Input("in", "default"),))},
         "warning: more: Batches is a BatchingBolt and gets no ticks",
     ),
+    "one directory": (
+        {"second": Component("second", Sink, config=GOOD | {"parquet.directory": "./out"},
+                             inputs=(Input("in", "default"),))},
+        "error: second: parquet.directory = ./out is the same as that of out",
+    ),
+    "a directory within another's": (
+        {"second": Component("second", Sink, config=GOOD | {"parquet.directory": "out/more"},
+                             inputs=(Input("in", "default"),))},
+        "error: second: parquet.directory = out/more is within or above that of out",
+    ),
     "unread": (
         {"more": Component("more", streamparse.Spout, streams={"default": Stream("default", ("a",))})},
         "warning: more: nobody reads its stream 'default'",

@@ -43,9 +43,10 @@ def write_rows(
     *,
     writer: str = "w",
     disk: Disk | None = None,
+    component: str = "sink",
 ) -> SinkWriter:
     """Commit rows by a writer of its own, in one flush."""
-    made = SinkWriter(directory, topology="t", columns=COLUMNS, writer=writer, disk=disk)
+    made = SinkWriter(directory, topology="t", component=component, columns=COLUMNS, writer=writer, disk=disk)
     made.open()
     identities = Identities.of(origins)
     table = with_origins(pa.table({"n": pa.array([o[3] for o in origins], pa.int64())}), identities)

@@ -138,7 +138,7 @@ def test_what_is_committed_and_not_in_sight_is_missing(tmp_path: Path, kafka: Fa
     report = audit(tmp_path, cluster=kafka)
     assert report.exit_code == 10
     assert any("not in sight yet" in note for note in report.notes)
-    SinkWriter(tmp_path, topology="t", columns=["n:int64"], writer="next").open()
+    SinkWriter(tmp_path, topology="t", component="sink", columns=["n:int64"], writer="next").open()
     assert audit(tmp_path, cluster=kafka).exit_code == 0
 
 

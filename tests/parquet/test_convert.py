@@ -141,3 +141,12 @@ def test_folders_need_columns_that_can_name_them() -> None:
 def test_decimals_survive_a_list_from_the_environment() -> None:
     """A decimal's comma does not end a column where the schema comes as one text."""
     assert Columns.parse(["a:decimal(10", "2)", "b:string"]).names == ("a", "b")
+
+
+def test_a_number_beyond_float32_is_refused() -> None:
+    """A finite number that float32 cannot hold is a misfit, alone and in a list; an infinite one is itself."""
+    table, rejected = Columns.parse(["x:float32"]).table([[1e300, 1.0, float("inf"), None, -1e300]])
+    assert [misfit.row for misfit in rejected] == [0, 4]
+    assert table["x"].to_pylist() == [1.0, float("inf"), None]
+    table, rejected = Columns.parse(["x:list<float32>"]).table([[[1.0, 1e300], None, [2.0]]])
+    assert [misfit.row for misfit in rejected] == [0]

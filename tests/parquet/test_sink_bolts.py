@@ -241,3 +241,14 @@ def test_aggregates_may_have_folders_of_keys_only(tmp_path: Path) -> None:
     AggregateBolt.spec(directory="x", schema=schema, keys=["word"], aggregates=["count"], partition_by=["word"])
     with pytest.raises(ConfigError, match="no column size"):
         AggregateBolt.spec(directory="x", schema=schema, keys=["word"], aggregates=["count"], partition_by=["size"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "aggregates"),
+    [(["count"], ["count"]), (["sum_x"], ["sum:x"]), (["x"], ["count", "count"]), (["x", "x"], ["count"])],
+)
+def test_two_columns_of_one_name_are_refused(keys: list[str], aggregates: list[str]) -> None:
+    """A key named like an aggregate's column, and a key or aggregate given twice, are errors of the configuration."""
+    schema = {"count": "int64", "sum_x": "int64", "x": "int64"}
+    with pytest.raises(ConfigError, match="would be one column"):
+        AggregateBolt.spec(directory="x", schema=schema, keys=keys, aggregates=aggregates)

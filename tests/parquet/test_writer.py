@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from downspout.parquet.disk import Disk
 from downspout.parquet.identity import Identities
 from downspout.parquet.log import STAGING_FOLDER, CommitLog
 from downspout.parquet.writer import Flushed, SinkWriter
+from tests.parquet.support import write_rows
 
 COLUMNS = ["month:int8", "value:int64"]
 
@@ -58,7 +59,13 @@ for _name in ("make_folder", "write", "sync", "link", "rename", "remove"):
 def flush(directory: Path, offsets: range, writer: str, disk: Disk | None = None) -> Flushed:
     """Open a writer and flush rows of three months, two partitions."""
     sink = SinkWriter(
-        directory, topology="t", columns=COLUMNS, writer=writer, partition_by=["month"], disk=disk or Disk()
+        directory,
+        topology="t",
+        component="sink",
+        columns=COLUMNS,
+        writer=writer,
+        partition_by=["month"],
+        disk=disk or Disk(),
     )
     sink.open()
     identities = Identities.of([("t", "id", offset % 2, offset, "") for offset in offsets])
@@ -166,7 +173,7 @@ def test_an_error_after_the_link_still_counts_as_committed(tmp_path: Path) -> No
                 raise OSError(5, "Input/output error", str(target))
 
     disk = LyingDisk()
-    sink = SinkWriter(tmp_path, topology="t", columns=["value:int64"], writer="w", disk=disk)
+    sink = SinkWriter(tmp_path, topology="t", component="sink", columns=["value:int64"], writer="w", disk=disk)
     sink.open()
     identities = Identities.of([("t", "id", 0, offset, "") for offset in range(4)])
     table = pa.table({"value": pa.array(range(4), pa.int64())})
@@ -179,7 +186,7 @@ def test_an_error_after_the_link_still_counts_as_committed(tmp_path: Path) -> No
 
 def test_rows_without_origin_are_written_as_often_as_they_come(tmp_path: Path) -> None:
     """Without identities the sink is at-least-once, still atomically."""
-    sink = SinkWriter(tmp_path, topology="t", columns=["value:int64"], writer="w")
+    sink = SinkWriter(tmp_path, topology="t", component="sink", columns=["value:int64"], writer="w")
     sink.open()
     table = pa.table({"value": pa.array([1, 1], pa.int64())})
     for _ in range(2):
@@ -197,3 +204,59 @@ def test_files_without_a_log_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"holds data files .* but no commit log"):
         flush(tmp_path, range(4), "second")
     assert visible(tmp_path) == Counter(range(4))
+
+
+class RetriedLinkDisk(Disk):
+    """A network file system that loses the answer of a link and asks again: the second time it finds its own."""
+
+    def link(self, source: Path, target: Path) -> None:
+        """Link twice."""
+        super().link(source, target)
+        super().link(source, target)
+
+
+def test_a_link_that_was_made_but_reported_as_taken_is_ours(tmp_path: Path) -> None:
+    """Rows whose entry was linked are in sight and not written again, though the link said that the name is taken."""
+    assert flush(tmp_path, range(4), "first", RetriedLinkDisk()).rows == 4
+    assert visible(tmp_path) == Counter(range(4))
+    assert flush(tmp_path, range(6), "second", RetriedLinkDisk()).rows == 2
+    assert visible(tmp_path) == Counter(range(6))
+
+
+def test_files_that_the_log_does_not_name_are_refused(tmp_path: Path) -> None:
+    """A log whose last entries were deleted is noticed by the files that they named, and nothing is written."""
+    flush(tmp_path, range(4), "first")
+    flush(tmp_path, range(4, 8), "second")
+    CommitLog(tmp_path).path(1).unlink()
+    with pytest.raises(SinkError, match=r"part-second-0.parquet is named by no entry") as caught:
+        flush(tmp_path, range(8), "third")
+    assert caught.value.cure
+    assert visible(tmp_path) == Counter(range(8))
+
+
+def test_files_of_others_do_not_keep_a_writer_out(tmp_path: Path) -> None:
+    """A data file that no writer of ours could have named is no sign of a damaged log."""
+    flush(tmp_path, range(4), "first")
+    (tmp_path / "part-00000-77-c000.snappy.parquet").write_bytes(b"")
+    assert flush(tmp_path, range(6), "second").rows == 2
+
+
+def test_a_flush_of_another_writer_during_the_opening_is_no_damage(tmp_path: Path) -> None:
+    """Files that came into sight between the look at the log and the look at the files are explained by their entry."""
+    flush(tmp_path, range(4), "first")
+
+    class Late(Disk):
+        def files_below(self, folder: Path) -> Iterator[Path]:
+            flush(tmp_path, range(4, 8), "other")
+            return super().files_below(folder)
+
+    assert flush(tmp_path, range(10), "second", Late()).covered == 8
+    assert visible(tmp_path) == Counter(range(10))
+
+
+def test_a_directory_belongs_to_one_sink(tmp_path: Path) -> None:
+    """Another component of the same topology is refused with both names, and another task of the same is not."""
+    write_rows(tmp_path, [("t", "id", 0, 1, "")], component="delays")
+    with pytest.raises(SinkError, match="belongs to delays of topology t, not to routes"):
+        write_rows(tmp_path, [("t", "id", 0, 1, "")], component="routes")
+    write_rows(tmp_path, [("t", "id", 0, 2, "")], component="delays", writer="other")

@@ -1,0 +1,242 @@
+"""Records that are gone, and topics that are not what they were."""
+
+from __future__ import annotations
+
+import pytest
+from kafka import errors
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from downspout.errors import DataLossError
+from downspout.testing.fake_kafka import FakeKafka
+from tests.topology.spout_driver import GROUP, TOPIC, Driver, fill
+
+TP = TopicPartition(TOPIC, 0)
+
+
+def recreate(kafka: FakeKafka, count: int) -> None:
+    """Delete the topic, create it again and fill it."""
+    kafka.delete_topic(TOPIC)
+    kafka.create_topic(TOPIC, 1)
+    fill(kafka, count)
+    kafka.clock.sleep(3)
+
+
+def test_fail_commits_nothing_past_the_loss(kafka: FakeKafka) -> None:
+    """After a data-loss error the spout still commits what is acked, and not beyond what is lost."""
+    driver = Driver(kafka, poll_records_max=4, emits_per_next_max=4)
+    driver.run(3)
+    driver.ack_all()
+    acked = len(driver.offsets)
+    assert acked < 10
+    kafka.delete_records(TOPIC, 0, 10)
+    with pytest.raises(DataLossError):
+        driver.run(10)
+    driver.spout.deactivate()
+    driver.spout.close()
+    assert driver.committed() == acked
+
+
+def test_fail_says_so_in_each_run(kafka: FakeKafka) -> None:
+    """A run after one that ended by data loss meets the same loss, and does not go on without a word."""
+    first = Driver(kafka, poll_records_max=4, emits_per_next_max=4)
+    first.run(3)
+    first.ack_all()
+    kafka.delete_records(TOPIC, 0, 10)
+    with pytest.raises(DataLossError):
+        first.run(10)
+    first.spout.deactivate()
+    first.spout.close()
+    for _ in range(2):
+        again = Driver(kafka)
+        with pytest.raises(DataLossError):
+            again.run(10)
+        again.spout.deactivate()
+        again.spout.close()
+
+
+@pytest.mark.parametrize("count", [4, 10, 15])
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_a_topic_created_again_is_read_from_its_beginning(kafka: FakeKafka, policy: str, count: int) -> None:
+    """Whatever its size, the new topic is read whole, under its own id, and what is committed is of it."""
+    driver = Driver(kafka, on_data_loss=policy, fields=["offset", "origin"])
+    driver.run()
+    driver.ack_all()
+    driver.commit()
+    recreate(kafka, count)
+    driver.emitted.clear()
+    driver.run()
+    assert driver.offsets == list(range(count))
+    assert {values[1].topic_id for _, values in driver.emitted} == {kafka.topic_id(TOPIC)}
+    driver.ack_all()
+    driver.commit()
+    assert driver.committed() == count
+
+
+def test_a_topic_created_again_gets_no_commit_of_the_old_one(kafka: FakeKafka) -> None:
+    """Acks of the old topic's records commit nothing of the new one."""
+    driver = Driver(kafka, on_data_loss="earliest")
+    driver.run()
+    recreate(kafka, 15)
+    driver.ack_all()
+    driver.spout.deactivate()
+    assert driver.committed() in (None, 0)
+
+
+def test_a_topic_created_again_stops_the_run_by_default(kafka: FakeKafka) -> None:
+    """Under ``fail`` it is an error, and the end of the run commits nothing for the new topic."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack_all()
+    driver.commit()
+    recreate(kafka, 15)
+    with pytest.raises(DataLossError, match=r"orders\[0\].*created again"):
+        driver.run()
+    driver.spout.deactivate()
+    assert driver.committed() is None
+
+
+def test_a_topic_created_again_during_a_rebalance_is_read_from_its_beginning(kafka: FakeKafka) -> None:
+    """A partition that returns is compared with what it was."""
+    driver = Driver(kafka, on_data_loss="earliest", fields=["offset", "origin"])
+    driver.run()
+    driver.ack_all()
+    driver.commit()
+    recreate(kafka, 15)
+    kafka.rebalance(GROUP)
+    driver.emitted.clear()
+    driver.run(20)
+    assert driver.offsets == list(range(15))
+
+
+def test_a_topic_created_again_between_runs_does_not_honour_the_commit(kafka: FakeKafka) -> None:
+    """A commit that is left of an earlier topic of the name is told by its metadata."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack(range(8))
+    driver.commit()
+    left = kafka.committed(GROUP)[TP]
+    driver.crash()
+    recreate(kafka, 15)
+    kafka.clock.sleep(60)
+    kafka.group(GROUP).offsets[TP] = OffsetAndMetadata(left.offset, left.metadata, -1)
+    with pytest.raises(DataLossError, match="created again"):
+        Driver(kafka).run()
+    kafka.clock.sleep(60)
+    assert Driver(kafka, on_data_loss="earliest").run() == list(range(15))
+
+
+def test_a_topic_created_again_bounds_the_run_anew(kafka: FakeKafka) -> None:
+    """A bounded run ends at the end that the new topic has when it is found."""
+    driver = Driver(kafka, on_data_loss="earliest", run__until="end")
+    driver.run(2)
+    recreate(kafka, 4)
+    driver.emitted.clear()
+    for _ in range(10):
+        kafka.clock.sleep(1)
+        driver.run()
+        driver.ack_all()
+    assert driver.offsets == [0, 1, 2, 3]
+    assert driver.spout.end_reached()
+
+
+def test_acks_find_their_topic_without_topic_ids() -> None:
+    """Brokers that give topics no id: the acks of one topic resolve nothing of another."""
+    with FakeKafka("no-ids") as kafka:
+        for topic in ("a", "b"):
+            kafka.create_topic(topic, 1)
+            fill(kafka, 3, topic=topic)
+            kafka._topics[topic].id = ""
+        driver = Driver(kafka, topics=["a", "b"], fields=["topic", "offset"])
+        driver.run()
+        for tup_id, values in driver.emitted:
+            if values[0] == "a":
+                driver.spout.ack(tup_id)
+        driver.commit()
+        assert {tp.topic: meta.offset for tp, meta in kafka.committed(GROUP).items()} == {"a": 3, "b": 0}
+
+
+def test_a_log_truncation_error_is_data_loss(kafka: FakeKafka) -> None:
+    """What the client learns of a cut log goes by the policy, and not as a refusal of the broker."""
+    driver = Driver(kafka, on_data_loss="earliest")
+    driver.run()
+    driver.ack_all()
+    kafka.faults.fail_next("poll", errors.LogTruncationError({TP: OffsetAndMetadata(6, "", -1)}))
+    driver.emitted.clear()
+    driver.run()
+    assert driver.offsets == list(range(10))
+    assert driver.figure("lost") == 4
+
+
+def test_a_log_truncation_error_stops_the_run_by_default(kafka: FakeKafka) -> None:
+    """Under ``fail`` it is a data-loss error, whether the place is known or not."""
+    driver = Driver(kafka)
+    driver.run()
+    kafka.faults.fail_next("poll", errors.LogTruncationError({TP: None}))
+    with pytest.raises(DataLossError):
+        driver.run()
+
+
+def test_what_was_done_beyond_a_cut_does_not_count(kafka: FakeKafka) -> None:
+    """A log that ends below what the commit's metadata calls done was cut, though the commit itself is within it."""
+    first = Driver(kafka)
+    first.run()
+    first.ack([0, 1, 2, 3, 4, 7, 8, 9])
+    first.commit()
+    first.crash()
+    kafka.truncate(TOPIC, 0, end=6)
+    kafka.clock.sleep(60)
+    with pytest.raises(DataLossError):
+        Driver(kafka).run()
+    kafka.clock.sleep(60)
+    second = Driver(kafka, on_data_loss="earliest")
+    second.run()
+    fill(kafka, 4)
+    second.run()
+    assert {5, 6, 7, 8, 9} <= set(second.offsets)
+
+
+def test_a_question_without_answer_orphans_no_partition(kafka: FakeKafka) -> None:
+    """A cut log is read again, though the broker does not answer the first time."""
+    driver = Driver(kafka, on_data_loss="earliest")
+    driver.run()
+    driver.ack_all()
+    driver.commit()
+    kafka.truncate(TOPIC, 0, end=2)
+    kafka.clock.sleep(3)
+    kafka.faults.fail_next("topic_id", errors.KafkaTimeoutError, 3)
+    driver.emitted.clear()
+    for _ in range(10):
+        kafka.clock.sleep(1)
+        driver.run()
+    assert driver.offsets == [0, 1]
+
+
+def test_a_bounded_run_ends_in_a_cut_log(kafka: FakeKafka) -> None:
+    """The run ends where the log was cut, and emits nothing that came later."""
+    driver = Driver(kafka, on_data_loss="earliest", run__until="end", poll_records_max=6)
+    driver.run(2)
+    kafka.truncate(TOPIC, 0, end=4)
+    for _ in range(10):
+        kafka.clock.sleep(1)
+        driver.run()
+        driver.ack_all()
+    fill(kafka, 30)
+    for _ in range(5):
+        kafka.clock.sleep(1)
+        driver.run()
+        driver.ack_all()
+    assert driver.spout.exhausted()
+    assert driver.spout.end_reached()
+    assert max(driver.offsets) < 10
+    assert driver.offsets[-4:] == [0, 1, 2, 3]
+
+
+def test_a_topic_that_is_unknown_for_a_moment_gets_its_id(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer without an id is not taken as the id of a topic that has one."""
+    answers = [""]
+    real = kafka.topic_id
+    monkeypatch.setattr(kafka, "topic_id", lambda topic: answers.pop() if answers else real(topic))
+    driver = Driver(kafka, fields=["origin"])
+    driver.run()
+    assert not answers
+    assert {values[0].topic_id for _, values in driver.emitted} == {real(TOPIC)}
