@@ -132,6 +132,7 @@ class EnrichBolt(Bolt):
 
     outputs: ClassVar[list[str]] = ["origin", *FLIGHT_FIELDS, *ADDED_FIELDS]
     settings_scopes: ClassVar[tuple[str, ...]] = ("enrich",)
+    requires: ClassVar[tuple[str, ...]] = ("origin", *FLIGHT_FIELDS)
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Load the tables, and check that what comes in is a flight."""

@@ -86,6 +86,7 @@ class JsonParseBolt(Bolt):
     """Reads the tuple fields ``origin`` and ``value``; emits ``origin`` and the fields named in ``parse.fields``."""
 
     settings_scopes: ClassVar[tuple[str, ...]] = ("parse",)
+    requires: ClassVar[tuple[str, ...]] = ("origin", "value")
 
     @classmethod
     def spec(

@@ -27,6 +27,7 @@ class SplitBolt(Bolt):
     """Reads the tuple fields ``origin`` and ``value``; emits ``origin`` and ``word``. A null value has no words."""
 
     outputs: ClassVar[list[str]] = ["origin", "word"]
+    requires: ClassVar[tuple[str, ...]] = ("origin", "value")
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Start counting."""

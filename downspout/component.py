@@ -8,6 +8,7 @@ attribute                               who uses it, and for what
 ======================================  ==================================================================
 ``clock``                               the engine sets it before ``initialize`` (see ``downspout.clock``)
 ``settings_scopes``                     ``downspout check``: prefixes of the settings that the class reads
+``requires``                            bolt: fields that each of its input streams must have
 ``fail_with(tup_id, failure)``          spout: called instead of ``fail`` where the reason is known
 ``exhausted()``                         spout in a bounded run: all was emitted, acks are outstanding
 ``end_reached()``                       spout in a bounded run: all was acked and committed
@@ -93,6 +94,7 @@ class Bolt(streamparse.Bolt):
 
     exit_on_exception = False
     settings_scopes: ClassVar[tuple[str, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
     clock: Clock = SYSTEM_CLOCK
 
     def fail_because(self, tup: Any, error: Exception) -> None:

@@ -82,17 +82,30 @@ class Setting:
             parsed = _PARSERS[self.kind](value)
         except (TypeError, ValueError):
             raise ConfigError(
-                f"{self.key} = {value!r} ({source}) is no {_KIND_NAMES[self.kind]}", cure=self.help
+                f"{self.key} = {value!r} ({source}) is no {_KIND_NAMES[self.kind]}", cure=self._example()
             ) from None
-        self._check_range(parsed, source)
+        items: list[Any] = parsed if isinstance(parsed, list) else [parsed]
+        for item in items:
+            self._check_range(item, source)
         return parsed
+
+    def _example(self) -> str:
+        """Return what would fit."""
+        if self.kind is bool:
+            return "true or false"
+        shown = ",".join(self.default) if isinstance(self.default, list) else self.default
+        kind = f"a {_KIND_NAMES[self.kind]}" if self.kind is not str else "text"
+        fallback = {int: 10, float: 1.0, list: "a,b"}.get(self.kind, "x")
+        return f"{kind}, such as {shown if shown not in (None, '') else fallback}"
 
     def _check_range(self, value: Any, source: str) -> None:
         where = f"{self.key} = {value!r} ({source})"
         if self.choices and value not in self.choices:
-            nearest = difflib.get_close_matches(str(value), self.choices, n=1)
+            by_lower = {choice.lower(): choice for choice in self.choices}
+            nearest = difflib.get_close_matches(str(value).lower(), by_lower, n=1)
             raise ConfigError(
-                f"{where} is not one of {', '.join(self.choices)}", cure=nearest[0] if nearest else self.help
+                f"{where} is not one of {', '.join(self.choices)}",
+                cure=by_lower[nearest[0]] if nearest else f"one of {', '.join(self.choices)}",
             )
         if self.minimum is not None and value < self.minimum:
             raise ConfigError(f"{where} is below {self.minimum:g}", cure=f"a value of at least {self.minimum:g}")
@@ -167,7 +180,7 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.mode", str, "subscribe", "How tasks share the partitions: as members of the consumer group, or counted out by task number.", choices=("subscribe", "assign")),
     Setting("kafka.refresh_period_ms", int, 2_000, "How often new partitions and topics are looked for; with kafka.mode=assign alone.", minimum=1),
     Setting("kafka.group", str, None, "Consumer group; not set: the topology's name."),
-    Setting("kafka.fields", list, ["topic", "partition", "offset", "key", "value"], "Fields of the tuple, of: topic, partition, offset, key, value, timestamp, headers, origin."),
+    Setting("kafka.fields", list, ["topic", "partition", "offset", "key", "value"], "Fields of the tuple, of: topic, partition, offset, key, value, timestamp, headers, origin.", choices=("topic", "partition", "offset", "key", "value", "timestamp", "headers", "origin")),
     Setting("kafka.key_format", str, "utf8", "How a key becomes a value of the tuple.", choices=("utf8", "bytes", "json")),
     Setting("kafka.value_format", str, "utf8", "How a record's value becomes a value of the tuple.", choices=("utf8", "bytes", "json")),
     Setting("kafka.listener", str, None, "Import path of a class that hears what the spout does (downspout.kafka.hooks.SpoutListener)."),
@@ -221,6 +234,55 @@ _TABLE: tuple[Setting, ...] = (
 
 SETTINGS: dict[str, Setting] = {setting.key: setting for setting in _TABLE}
 SCOPES = frozenset(setting.scope for setting in _TABLE)
+STORM_PREFIXES = ("topology.", "storm.", "pystorm.", "supervisor.", "nimbus.", "worker.")
+
+
+def check_known(key: str, source: str, declared: Iterable[str] = ()) -> None:
+    """Raise a ConfigError if ``key`` is neither ours nor Storm's, and no configuration in the topology declares it.
+
+    >>> check_known("kafak.group", "downspout.toml")
+    Traceback (most recent call last):
+        ...
+    downspout.errors.ConfigError: kafak.group (downspout.toml) is no setting. Try: kafka.group
+    """
+    check_key(key, source)
+    known = {*SETTINGS, *declared}
+    if key in known or key.startswith((*STORM_PREFIXES, CLIENT_PREFIX)):
+        return
+    by_last = {name.rpartition(".")[2]: name for name in SETTINGS}
+    near = difflib.get_close_matches(key, known, n=1) or [
+        by_last[name] for name in difflib.get_close_matches(key, by_last, n=1)
+    ]
+    raise ConfigError(f"{key} ({source}) is no setting", cure=near[0] if near else "`downspout settings` lists all")
+
+
+NUMBERS: Mapping[str, type] = {
+    "topology.max.spout.pending": int,
+    "topology.message.timeout.secs": float,
+    "topology.tick.tuple.freq.secs": float,
+    "topology.acker.executors": int,
+    "topology.workers": int,
+}
+"""Storm's keys that the engine reads as numbers."""
+
+
+def check_number(key: str, value: Any, source: str) -> None:
+    """Raise a ConfigError if the value of one of Storm's numeric keys is no such number.
+
+    >>> check_number("topology.max.spout.pending", "many", "file")
+    Traceback (most recent call last):
+        ...
+    downspout.errors.ConfigError: topology.max.spout.pending = 'many' (file) is no whole number of at least 0. Try: 10
+    """
+    if (kind := NUMBERS.get(key)) is None or value is None:
+        return
+    try:
+        number: Any = _PARSERS[kind](value)
+        fits = 0 <= number < float("inf")
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise ConfigError(f"{key} = {value!r} ({source}) is no {_KIND_NAMES[kind]} of at least 0", cure="10")
 
 
 def check_key(key: str, source: str) -> None:
@@ -316,6 +378,9 @@ def resolve(layers: Sequence[Layer]) -> Resolved:
     for layer in layers:
         for key, value in layer.values.items():
             check_key(key, layer.name)
+            check_number(key, value, layer.name)
+            if value == "" and key in SETTINGS and SETTINGS[key].required:
+                value = None  # "not set", which the component that needs it tells
             if key not in values:
                 values[key] = SETTINGS[key].parse(value, layer.name) if key in SETTINGS else value
                 sources[key] = layer.name
@@ -363,6 +428,8 @@ def from_file(path: Path) -> Layer:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", cure="a readable file, or none") from None
     values = dict(_flatten(document))
     for key in values:
         check_key(key, path.name)

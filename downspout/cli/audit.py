@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--class", dest="topology_class", metavar="NAME", help="which class, where FILE holds several")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="[COMPONENT:]KEY=VALUE",
                         help="a setting that the topology was run with")  # fmt: skip
-    parser.add_argument("--dead-letters", metavar="TOPIC", help="the dead-letter topic")
+    parser.add_argument("--dead-letters", metavar="TOPIC", help="the dead-letter topic (default: --topology's)")
     parser.add_argument("--from", dest="start", metavar="OFFSET", help="first offset: 100, or by partition 0:100,1:250")
     parser.add_argument(
         "--to", dest="end", metavar="OFFSET", help="offset after the last one, likewise (default: the end)"
@@ -53,11 +54,12 @@ def add_parser(commands: Any) -> None:
 
 def handle(arguments: argparse.Namespace) -> int:
     """Audit, print, and return the exit code."""
-    from downspout.parquet.audit import audit
+    from downspout.parquet.audit import REPLAY_SAMPLE, audit
 
     if arguments.files_only and arguments.group:
         raise ConfigError("--group needs Kafka, and --files-only forbids it", cure="one of the two")
-    replay = None
+    cluster = None if arguments.files_only else open_cluster(arguments.bootstrap)
+    replay, letters = None, arguments.dead_letters
     if arguments.topology:
         from downspout.cli.audit_replay import make_replay
 
@@ -67,17 +69,32 @@ def handle(arguments: argparse.Namespace) -> int:
             topology=arguments.topology_class,
             overrides=arguments.overrides,
         )
+        letters = letters or (existing(cluster, replay.dead_letters) if cluster else None)
     report = audit(
         arguments.directory,
-        cluster=None if arguments.files_only else open_cluster(arguments.bootstrap),
+        cluster=cluster,
         topics=arguments.topic,
-        dead_letters=arguments.dead_letters,
+        dead_letters=letters,
         replay=replay,
         windows=parse_windows(arguments.start, arguments.end),
         group=arguments.group,
+        sample=REPLAY_SAMPLE,
     )
+    if replay is None and report.kafka and report.count("missing"):
+        report.hint = "(records that yield no row by design show as missing: add --topology FILE)"
     print(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report))
     return report.exit_code
+
+
+def existing(cluster: Cluster, topics: Sequence[str]) -> list[str]:
+    """Return the topics that exist."""
+    from downspout.parquet.audit_kafka import KafkaSide
+
+    side = KafkaSide(cluster)
+    try:
+        return [topic for topic in topics if side.logs(topic)]
+    finally:
+        side.close()
 
 
 def open_cluster(bootstrap: str) -> Cluster:

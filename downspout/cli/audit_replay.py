@@ -7,29 +7,55 @@ deterministic per record, as exactly-once needs anyway.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from downspout.component import Bolt
-from downspout.errors import TopologyError
+from downspout.errors import TopologyError, coordinates
+from downspout.kafka.deadletter import DeadLetter, read_dead_letters
 from downspout.kafka.port import Record, TopicPartition
 from downspout.ledger.origin import Origin
 from downspout.local.graph import Component, Graph
 from downspout.local.load import load
+from downspout.local.runner import dead_letter_topics
 from downspout.local.settings import Settings, reads, resolve
-from downspout.parquet.audit import Replay
+from downspout.parquet.audit import Failed
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.harness import run_topology
 
-__all__ = ["make_replay"]
+__all__ = ["TopologyReplay", "make_replay"]
 
 GROUP = "audit"
+LETTERS = f"{GROUP}.dead-letters"
 
 
-def make_replay(target: str, directory: Path, *, topology: str | None = None, overrides: Sequence[str] = ()) -> Replay:
-    """Return the function that runs a topology on records and tells which rows reach the sink of a directory.
+@dataclass(frozen=True)
+class TopologyReplay:
+    """A :data:`Replay` of one topology for one of its directories.
+
+    Attributes:
+        graph: the topology, with all values it is run with.
+        ours: the sinks that write to the directory.
+        dead_letters: the dead-letter topics of its Kafka spouts.
+    """
+
+    graph: Graph
+    ours: tuple[str, ...]
+    dead_letters: tuple[str, ...]
+
+    def __call__(self, records: Sequence[Record]) -> Mapping[tuple[str, int, int], Iterable[str] | Failed]:
+        """Run the topology on the records."""
+        return _run(self.graph, self.ours, records)
+
+
+def make_replay(
+    target: str, directory: Path, *, topology: str | None = None, overrides: Sequence[str] = ()
+) -> TopologyReplay:
+    """Return what runs a topology on records and tells which rows reach the sink of a directory.
 
     Args:
         target: ``topologies/x.py``, or module:Class.
@@ -51,12 +77,8 @@ def make_replay(target: str, directory: Path, *, topology: str | None = None, ov
             cure="--set SINK:parquet.directory=DIR, as it was run",
         )
 
-    graph = _as_it_was_run(graph, settings)
-
-    def replay(records: Sequence[Record]) -> Mapping[tuple[str, int, int], Iterable[str]]:
-        return _run(graph, ours, records)
-
-    return replay
+    letters = dict.fromkeys(topic for topic in dead_letter_topics(graph, overrides).values() if topic)
+    return TopologyReplay(_as_it_was_run(graph, settings), tuple(ours), tuple(letters))
 
 
 def _sinks(graph: Graph) -> list[Component]:
@@ -73,9 +95,11 @@ def _as_it_was_run(graph: Graph, settings: Settings) -> Graph:
     return replace(graph, components=components, config={})
 
 
-def _run(graph: Graph, ours: Sequence[str], records: Sequence[Record]) -> dict[tuple[str, int, int], set[str]]:
-    """Run the graph on the records; return the paths that reach our sinks, by coordinates."""
-    seen: dict[tuple[str, int, int], set[str]] = {}
+def _run(
+    graph: Graph, ours: Sequence[str], records: Sequence[Record]
+) -> dict[tuple[str, int, int], list[str] | Failed]:
+    """Run the graph on the records; return the paths that reach our sinks, and the failures, by coordinates."""
+    seen: dict[tuple[str, int, int], list[str]] = {}
 
     class Notes(Bolt):
         """Stands for a sink."""
@@ -84,13 +108,13 @@ def _run(graph: Graph, ours: Sequence[str], records: Sequence[Record]) -> dict[t
             """Note the tuple's origin."""
             if self.component_name in ours:
                 origin = Origin.of(tup.values.origin)
-                seen.setdefault((origin.topic, origin.partition, origin.offset), set()).add(origin.path)
+                seen.setdefault((origin.topic, origin.partition, origin.offset), []).append(origin.path)
 
     components = dict(graph.components)
     for sink in _sinks(graph):
         components[sink.name] = replace(sink, cls=Notes, par=1, config={})
     kafka_spouts = [spout.name for spout in graph.spouts if reads(spout, "kafka")]
-    with FakeKafka(f"audit-{id(seen)}") as kafka:
+    with FakeKafka(f"audit-{id(seen)}") as kafka, _silence():
         _fill(kafka, graph, records)
         run_topology(
             replace(graph, components=components),
@@ -100,11 +124,41 @@ def _run(graph: Graph, ours: Sequence[str], records: Sequence[Record]) -> dict[t
                 "kafka.group": GROUP,
                 "kafka.start": "EARLIEST",
                 "kafka.on_data_loss": "earliest",
-                "kafka.dead_letter_topic": f"{GROUP}.dead-letters",
+                "kafka.guarantee": "AT_LEAST_ONCE",
+                "kafka.dead_letter_topic": LETTERS,
                 "kafka.retries_max": 0,
+                # All of the records may be bad: that is what is asked.
+                "kafka.breaker_ratio": 0.0,
+                "run.restarts_max": len(records),
+                "topology.acker.executors": 1,
             },
         )
-    return seen
+        outcome: dict[tuple[str, int, int], list[str] | Failed] = {**seen}
+        for letter in read_dead_letters(kafka, LETTERS):
+            if letter.topic is not None and letter.partition is not None and letter.offset is not None:
+                place = (letter.topic, letter.partition, letter.offset)
+                outcome[place] = Failed(_reason(letter, coordinates(*place)), tuple(seen.get(place, ())))
+    return outcome
+
+
+def _reason(letter: DeadLetter, place: str) -> str:
+    """Return why a record failed, without its place, so that the same reason reads the same."""
+    text = " ".join((letter.error or letter.kind or "").split()).removeprefix(f"{place}: ")
+    where = f"fails in {letter.component}" if letter.component else "fails"
+    kind = (letter.error_class or "").rpartition(".")[2]
+    text = text.removeprefix(f"{letter.component}: ")
+    return f"{where}: {kind}: {text}" if kind else f"{where}: {text}"
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the bolts' errors out of the log: the report tells them."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _fill(kafka: FakeKafka, graph: Graph, records: Sequence[Record]) -> None:

@@ -83,6 +83,9 @@ def handle(arguments: argparse.Namespace) -> int:
             view.close()
     if not arguments.quiet:
         print(live.summary(graph.name, result), file=sys.stderr)
+    letters = live.dead_letter_lines(result, runner.dead_letter_topics(graph, arguments.overrides, options))
+    for line in letters:
+        print(f"downspout: warning: {line}", file=sys.stderr)
     if arguments.json_path:
         _write_json(arguments.json_path, {"topology": graph.name, **result.as_dict()})
     if result.signal is None:

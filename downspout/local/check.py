@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pystorm.bolt
+
 from downspout import config
-from downspout.errors import ConfigError, DownspoutError
+from downspout.errors import ConfigError, DownspoutError, TopologyError
 from downspout.kafka import sense
 from downspout.local.graph import Component, Graph, nearest
 from downspout.local.settings import Settings, reads, resolve
 
-__all__ = ["Finding", "findings", "resolve", "values_table"]
+__all__ = ["Finding", "findings", "require_fields", "resolve", "values_table"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Finding:
 def findings(graph: Graph, settings: Settings) -> list[Finding]:
     """Return all that can be said of a graph and its values, errors first."""
     found = [Finding(True, graph.name, problem, "correct the wiring") for problem in graph.problems()]
+    found += _lacking(graph)
     found += _unreachable(graph)
     for component in graph.components.values():
         conf = dict(settings.components[component.name].values)
@@ -39,10 +43,34 @@ def findings(graph: Graph, settings: Settings) -> list[Finding]:
         if reads(component, "kafka") and component.is_spout:
             found += _kafka(component, conf)
             found += _stalls(graph, settings, component, conf)
+        found += _never_flushes(component, conf)
         if reads(component, "parquet"):
             found += _sink(graph, component, conf)
     found += _shared_directories(graph, settings)
     return sorted(found, key=lambda finding: not finding.is_error)
+
+
+def _lacking(graph: Graph) -> Iterator[Finding]:
+    """Find the input streams that lack a field which their reader cannot do without (its ``requires``)."""
+    for component in graph.components.values():
+        for given in component.inputs:
+            source = graph.components.get(given.source)
+            stream = source.streams.get(given.stream) if source else None
+            wanted = tuple(getattr(component.cls, "requires", ()))
+            if stream and (lacks := [name for name in wanted if name not in stream.fields]):
+                yield Finding(
+                    True,
+                    component.name,
+                    f"stream {given.stream!r} of {given.source!r} lacks {', '.join(map(repr, lacks))}, which "
+                    f"{component.cls.__name__} needs",
+                    f"fields={json.dumps(wanted)} of {given.source!r}",
+                )
+
+
+def require_fields(graph: Graph) -> None:
+    """Raise a TopologyError where a component's input lacks a field that it needs."""
+    for finding in _lacking(graph):
+        raise TopologyError(f"{finding.where}: {finding.what}", cure=finding.cure)
 
 
 def _scopes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
@@ -75,6 +103,20 @@ def _kafka(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
         return
     for what, cure in sense.doubts(settings):
         yield Finding(False, component.name, what, cure)
+
+
+def _never_flushes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
+    """pystorm's BatchingBolt processes its batches on ticks alone."""
+    if not issubclass(component.cls, pystorm.bolt.BatchingBolt):
+        return
+    if issubclass(component.cls, pystorm.bolt.TicklessBatchingBolt) or conf.get("topology.tick.tuple.freq.secs"):
+        return
+    yield Finding(
+        False,
+        component.name,
+        f"{component.cls.__name__} is a BatchingBolt and gets no ticks, so it never processes a batch",
+        'config={"topology.tick.tuple.freq.secs": 1}',
+    )
 
 
 def _stalls(graph: Graph, settings: Settings, spout: Component, conf: dict[str, Any]) -> Iterator[Finding]:

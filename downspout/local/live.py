@@ -160,6 +160,25 @@ def _telling(report: Mapping[str, float]) -> list[tuple[str, float]]:
     return [(key, value) for key, value in report.items() if value and key not in shown]
 
 
+def dead_letter_lines(result: RunResult, topics: Mapping[str, str]) -> list[str]:
+    """Return a line per spout that wrote dead letters.
+
+    Args:
+        result: the run.
+        topics: the dead-letter topic by spout.
+    """
+    lines = []
+    for spout, report in result.reports.items():
+        if count := int(report.get("dead_lettered", 0)):
+            records = "record" if count == 1 else "records"
+            topic = topics.get(spout, "")
+            lines.append(
+                f"{count:,} {records} went to the dead-letter topic {topic}: "
+                f"look at them with `downspout kafka consume {topic}`"
+            )
+    return lines
+
+
 def summary(name: str, result: RunResult) -> str:
     """Return what is said at the end of a run."""
     lines = [f"{name} stopped after {result.duration_s:,.1f} s: {REASONS.get(result.reason, result.reason)}."]

@@ -12,6 +12,9 @@ from types import FrameType
 from typing import Any
 
 from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.config import parse_scope
+from downspout.kafka.sense import dead_letter_topic
+from downspout.local.check import require_fields
 from downspout.local.engine import Bounds, Engine, View
 from downspout.local.graph import Graph
 from downspout.local.load import load
@@ -49,6 +52,7 @@ def run(
     """
     graph = target if isinstance(target, Graph) else load(target, topology)
     settings = resolve(graph, overrides, options=options)
+    require_fields(graph)
     values = settings.run.values
     confs = configurations(graph, settings, clock)
     bounds = Bounds(values["run.until"], values["run.for_s"], values["run.records"], values["run.drain_s"])
@@ -62,6 +66,19 @@ def run(
             result = engine.result()
     result.signal = received[0] if received else None
     return result
+
+
+def dead_letter_topics(
+    graph: Graph, overrides: Sequence[str] = (), options: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """Return the topic for dead letters of each Kafka spout, by its name."""
+    settings = resolve(graph, overrides, options=options)
+    found = {}
+    for spout in graph.spouts:
+        if reads(spout, "kafka"):
+            values = parse_scope(settings.components[spout.name].values, "kafka")
+            found[spout.name] = dead_letter_topic(values, values["group"] or graph.name)
+    return found
 
 
 def configurations(graph: Graph, settings: Settings, clock: Clock = SYSTEM_CLOCK) -> dict[str, dict[str, Any]]:

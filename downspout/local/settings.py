@@ -71,9 +71,12 @@ def resolve(
     for name in by_component:
         if name and name not in graph.components:
             raise ConfigError(f"--set {name}:…: there is no component {name!r}", cure=nearest(name, graph.components))
+    _check_given(graph, by_component)
     everywhere = Layer("command line", {**by_component.pop("").values, **_without_none(options or {})})
     environment = config.from_environment(os.environ if environ is None else environ)
     topology, stored = Layer("topology", graph.config), config.from_file(file or Path(config.FILE_NAME))
+    for key in stored.values:
+        config.check_known(key, stored.name, _declared(graph))
     storm = Layer("default", STORM_DEFAULTS)
     components = {
         name: config.resolve(
@@ -91,6 +94,28 @@ def resolve(
     }
     run = config.resolve([everywhere, environment, topology, stored, storm])
     return Settings(run, _share_poll_budget(graph, components))
+
+
+def _declared(graph: Graph, name: str = "") -> set[str]:
+    """Return the keys that the topology's own configuration holds, or one component's besides the topology's."""
+    components = [graph.components[name]] if name else graph.components.values()
+    return {*graph.config, *(key for component in components for key in component.config)}
+
+
+def _check_given(graph: Graph, by_component: Mapping[str, Layer]) -> None:
+    """Refuse what is given on the command line and reaches nobody."""
+    for name, layer in by_component.items():
+        for key in layer.values:
+            config.check_known(key, "command line", _declared(graph, name))
+            if not name or key not in config.SETTINGS or key in graph.components[name].config:
+                continue
+            scope = config.SETTINGS[key].scope
+            if scope != "run" and not reads(graph.components[name], scope):
+                readers = [component.name for component in graph.components.values() if reads(component, scope)]
+                raise ConfigError(
+                    f"--set {name}:{key}: {graph.components[name].cls.__name__} reads no setting of {scope}",
+                    cure=f"--set {readers[0]}:{key}=…" if readers else "remove it",
+                )
 
 
 def reads(component: Component, scope: str) -> bool:

@@ -6,7 +6,7 @@ It first takes what the data files and Kafka say by themselves, and only then ex
 an offset is   when                                                                                    exit code
 =============  ======================================================================================  =========
 present        it has a row, and each of its rows is there once                                        0
-filtered       it has no row, and the topology's bolts, run again on the record, make none             0
+filtered       it has no row, and the topology's bolts, run again on the record, ack it and make none  0
 dead-lettered  it has no row, and the dead-letter topic names it                                       0
 replayed       it has no row, and its record is the replay of a dead letter, whose record has its row       0
 compacted      it has no row, and Kafka has no record there: compacted, aborted, or a marker           0
@@ -24,8 +24,9 @@ the log's ranges stand for the files, as far as the files are as the log says.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from downspout.errors import BrokerError, SinkError, coordinates
@@ -39,12 +40,27 @@ from downspout.parquet.audit_report import EXIT_CODES, EXPLAINED, AuditReport, P
 from downspout.parquet.coverage import OFFSET_MAX, Stream
 from downspout.parquet.spans import Spans
 
-__all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "PartitionReport", "Replay", "Window", "audit"]
+__all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "Failed", "PartitionReport", "Replay", "Window", "audit"]
 
 REPLAY_RECORDS = 2_000
+NOTES_MAX = 3
+"""Reasons for failures that are told, per partition."""
 
-Replay = Callable[[Sequence[Record]], Mapping[tuple[str, int, int], Iterable[str]]]
-"""Runs the topology on records: (topic, partition, offset) → the paths of the rows that reach the sink."""
+REPLAY_SAMPLE = 200
+"""Records per partition that are run again although they have their row: do two rows share one identity?"""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What became of a record that a bolt failed: why, and the paths of its rows that reached the sink all the same."""
+
+    reason: str
+    paths: tuple[str, ...] = ()
+
+
+Replay = Callable[[Sequence[Record]], Mapping[tuple[str, int, int], Iterable[str] | Failed]]
+"""Runs the topology on records: (topic, partition, offset) → the paths of the rows that reach the sink, a path as
+often as there are rows with it; or why the record failed. A record that is not named was acked and made no row."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +85,11 @@ def audit(
     *,
     cluster: Cluster | None = None,
     topics: Sequence[str] = (),
-    dead_letters: str | None = None,
+    dead_letters: str | Sequence[str] | None = None,
     replay: Replay | None = None,
     windows: Mapping[int | None, Window] | None = None,
     group: str | None = None,
+    sample: int = 0,
 ) -> AuditReport:
     """Audit a sink's directory.
 
@@ -80,11 +97,12 @@ def audit(
         directory: what ``parquet.directory`` says.
         cluster: Kafka; not given: the files are compared with the log alone.
         topics: which topics should be in the directory; not given: those that files or log name.
-        dead_letters: the dead-letter topic.
+        dead_letters: the dead-letter topic, or several.
         replay: runs the topology on records, so that a filtered record can be told from a missing one.
         windows: the offsets to audit, by partition number; the key None is for all others.
         group: a consumer group: its commits end the audit instead of the log's end. While a topology runs, records
             beyond its commit may or may not have their rows yet; those below must.
+        sample: that many records per partition are run again although they have their row.
 
     Raises:
         SinkError: there is nothing to audit in the directory, or its log is damaged.
@@ -99,7 +117,7 @@ def audit(
     found = look_at_files(path)
     _check_auditable(path, found, named=bool(topics))
     report = AuditReport(path, found, kafka=cluster is not None)
-    _Audit(report, list(topics), windows or {}, replay, commits if group else None).run(cluster, dead_letters)
+    _Audit(report, list(topics), windows or {}, replay, commits if group else None, sample).run(cluster, dead_letters)
     take_notes(report)
     return report
 
@@ -118,6 +136,15 @@ def _check_auditable(path: Path, found: Found, *, named: bool) -> None:
         )
 
 
+@dataclass
+class _Expected:
+    """What the topology makes of records: offsets by path; why offsets fail; offsets with two rows of one path."""
+
+    rows: dict[str, list[int]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    twins: list[int] = field(default_factory=list)
+
+
 class _Audit:
     """One audit on its way."""
 
@@ -128,6 +155,7 @@ class _Audit:
         windows: Mapping[int | None, Window],
         replay: Replay | None,
         commits: Mapping[tuple[str, int], int] | None,
+        sample: int,
     ) -> None:
         self.report = report
         self.found = report.found
@@ -136,19 +164,21 @@ class _Audit:
         self.windows = windows
         self.replay = replay
         self.commits = commits
+        self.sample = sample if replay is not None else 0
         self.letters: dict[tuple[str, str, int], Spans] = {}
 
-    def run(self, cluster: Cluster | None, dead_letters: str | None) -> None:
+    def run(self, cluster: Cluster | None, dead_letters: str | Sequence[str] | None) -> None:
         """Go through all partitions."""
         if cluster is None:
             for topic in self.topics:
                 self._files_only(topic, sorted({s.partition for s in self.found.streams if s.topic == topic}))
             return
-        if dead_letters:
-            letters = dead_lettered(cluster, dead_letters)
+        for topic in [dead_letters] if isinstance(dead_letters, str) else dead_letters or ():
+            letters = dead_lettered(cluster, topic)
             if letters is None:
-                self.report.notes.append(f"there is no topic {dead_letters}, so no dead letters")
-            self.letters = letters or {}
+                self.report.notes.append(f"there is no topic {topic}, so no dead letters")
+            for place, offsets in (letters or {}).items():
+                self.letters[place] = spans.union(self.letters.get(place, []), offsets)
         side = KafkaSide(cluster)
         try:
             for topic in self.topics:
@@ -197,11 +227,15 @@ class _Audit:
         part.note("extra", spans.intersect(present, [(log.end, OFFSET_MAX)]))
         absent = spans.subtract([(start, end)], spans.union(present, vanished))
         # A letter holds the whole record, so what was dead-lettered is not lost, wherever Kafka's log begins by now.
-        letters = [self.letters.get((log.topic, topic_id, log.partition), []) for topic_id in {log.topic_id, ""}]
-        part.note("dead_lettered", spans.intersect(absent, spans.union(*letters)))
-        absent = spans.subtract(absent, spans.union(*letters))
+        letters = self._letters_of(log)
+        part.note("dead_lettered", spans.intersect(absent, letters))
+        absent = spans.subtract(absent, letters)
         part.note("lost", spans.intersect(absent, [(0, log.earliest)]))
         self._explain(side, log, part, spans.intersect(absent, [(log.earliest, end)]), ours)
+
+    def _letters_of(self, log: Log) -> Spans:
+        ids = {log.topic_id, ""}
+        return spans.union(*(self.letters.get((log.topic, topic_id, log.partition), []) for topic_id in ids))
 
     def _compare_with_log(self, part: PartitionReport, streams: Sequence[Stream], window: Spans) -> tuple[Spans, Spans]:
         """Note what files and log differ in; return the offsets with rows, and those that lost theirs."""
@@ -233,11 +267,15 @@ class _Audit:
             [(max(part.start, log.earliest), part.end or 0)], part.offsets.get("dead_lettered", [])
         )
         wanted = everything if several else absent
+        asked = wanted
+        if self.sample and everything and not several:
+            first = everything[0][0]
+            asked = spans.union(absent, spans.intersect(everything, [(first, first + self.sample)]))
         there: list[int] = []
-        expected: dict[str, list[int]] = {}
+        expected = _Expected()
         batch: list[Record] = []
         replays: list[tuple[int, Origin]] = []
-        for found in side.records(log, wanted):
+        for found in side.records(log, asked):
             record: Record = found
             there.append(record.offset)
             if (origin := origin_of(record, log.topic_id)) is not None:
@@ -250,14 +288,19 @@ class _Audit:
                 self._run_again(batch, expected)
                 batch = []
         self._run_again(batch, expected)
+        told = spans.subtract(wanted, self._letters_of(log))
+        expected.failed = {offset: why for offset, why in expected.failed.items() if spans.holds(told, offset)}
         seen = spans.of_offsets(there)
         part.note("compacted", spans.subtract(absent, seen))
         unexplained = spans.subtract(spans.intersect(absent, seen), self._note_replays(part, replays))
         if self.replay is None:
             part.note("missing", unexplained)
             return
-        part.note("filtered", spans.subtract(unexplained, spans.of_offsets(o for p in expected.values() for o in p)))
-        self._compare_with_topology(part, ours, seen, expected)
+        not_filtered = [*expected.failed, *(offset for offsets in expected.rows.values() for offset in offsets)]
+        part.note("filtered", spans.subtract(unexplained, spans.of_offsets(not_filtered)))
+        part.note("missing", spans.of_offsets(expected.failed))
+        self._note_troubles(part, expected)
+        self._compare_with_topology(part, ours, seen, expected.rows)
 
     def _has_row(self, origin: Origin) -> bool:
         """Return whether the files hold a row of a record."""
@@ -283,12 +326,33 @@ class _Audit:
             self.report.notes.append(f"{place}: {count:,} replays, whose rows are the originals': {', '.join(shown)}")
         return found
 
-    def _run_again(self, batch: Sequence[Record], expected: dict[str, list[int]]) -> None:
+    def _run_again(self, batch: Sequence[Record], expected: _Expected) -> None:
         if self.replay is None or not batch:
             return
-        for (_, _, offset), paths in self.replay(batch).items():
+        for (_, _, offset), outcome in self.replay(batch).items():
+            if isinstance(outcome, Failed):
+                expected.failed[offset] = outcome.reason
+            paths = Counter(outcome.paths if isinstance(outcome, Failed) else outcome)
             for path in paths:
-                expected.setdefault(path, []).append(offset)
+                expected.rows.setdefault(path, []).append(offset)
+            if not isinstance(outcome, Failed) and max(paths.values(), default=0) > 1:
+                expected.twins.append(offset)
+
+    def _note_troubles(self, part: PartitionReport, expected: _Expected) -> None:
+        """Say which records fail, and why; and of which records the sink cannot tell the rows apart."""
+        place = coordinates(part.topic, part.partition)
+        by_reason: dict[str, list[int]] = {}
+        for offset, reason in sorted(expected.failed.items()):
+            by_reason.setdefault(reason, []).append(offset)
+        shown = [f"{place}{spans.show(spans.of_offsets(found), 2)} {why}" for why, found in by_reason.items()]
+        self.report.notes += [*shown[:NOTES_MAX], *(["…"] if len(shown) > NOTES_MAX else [])]
+        if expected.twins:
+            twins = spans.of_offsets(expected.twins)
+            # The sink takes the second of them for a replay of the first.
+            part.note("missing", twins)
+            self.report.notes.append(
+                f"{place}{spans.show(twins, 2)}: two rows with one identity: a bolt must use origin.child"
+            )
 
     def _compare_with_topology(
         self, part: PartitionReport, ours: Sequence[Stream], seen: Spans, expected: Mapping[str, Sequence[int]]

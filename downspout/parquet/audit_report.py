@@ -71,6 +71,7 @@ class AuditReport:
         partitions: in the order of topic and number.
         kafka: whether Kafka was asked.
         notes: what a reader should know besides.
+        hint: what to try, in brackets, where there are problems.
     """
 
     directory: Path
@@ -78,6 +79,7 @@ class AuditReport:
     partitions: list[PartitionReport] = field(default_factory=list)
     kafka: bool = False
     notes: list[str] = field(default_factory=list)
+    hint: str = ""
 
     def count(self, kind: str) -> int:
         """Return how many offsets of all partitions are of a kind."""
@@ -122,7 +124,7 @@ class AuditReport:
         for kind in self.problems:
             places += [f"{self.count(kind):,} {kind} ({self._examples(kind)})"] if self.count(kind) else []
             places += self._odd_files(kind)
-        return f"NOT exact: {'; '.join(places)}; {present:,} offsets are {what}"
+        return f"NOT exact: {'; '.join(places)}; {present:,} offsets are {what}{self.hint and ' ' + self.hint}"
 
     def _examples(self, kind: str) -> str:
         shown = [

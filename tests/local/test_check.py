@@ -3,8 +3,10 @@
 import pytest
 import streamparse
 
-from downspout.local import check
+from downspout.errors import TopologyError
+from downspout.local import check, live, runner
 from downspout.local.graph import Component, Graph, Input, Stream
+from downspout.local.result import RunResult
 
 
 class KafkaLike(streamparse.Spout):
@@ -13,6 +15,14 @@ class KafkaLike(streamparse.Spout):
 
 class Sink(streamparse.Bolt):
     settings_scopes = ("parquet",)
+
+
+class Needy(streamparse.Bolt):
+    requires = ("origin", "value")
+
+
+class Batches(streamparse.BatchingBolt):
+    pass
 
 
 GOOD = {"parquet.directory": "out", "parquet.schema": ["value:string"]}
@@ -69,6 +79,14 @@ FINDINGS = {
         {"lost": Component("lost", streamparse.Bolt, inputs=(Input("in", "other"),))},
         "error: g: lost reads stream 'other' of 'in'",
     ),
+    "field that a bolt needs": (
+        {"fields": ("value",), "more": Component("more", Needy, inputs=(Input("in", "default"),))},
+        "error: more: stream 'default' of 'in' lacks 'origin', which Needy needs. Try: fields=[\"origin\", \"value\"]",
+    ),
+    "batches without ticks": (
+        {"more": Component("more", Batches, inputs=(Input("in", "default"),))},
+        "warning: more: Batches is a BatchingBolt and gets no ticks",
+    ),
     "one directory": (
         {"second": Component("second", Sink, config=GOOD | {"parquet.directory": "./out"},
                              inputs=(Input("in", "default"),))},
@@ -103,3 +121,19 @@ def test_values_show_their_source_and_no_secret():
     assert "parquet.directory = e  (environment)" in table
     assert "hunter2" not in table
     assert "in:default by shuffle" in table
+
+
+def test_a_run_refuses_an_input_that_lacks_a_needed_field():
+    """The runner raises before anything is built, and names the field and the cure."""
+    made = graph(fields=("value",), more=Component("more", Needy, inputs=(Input("in", "default"),)))
+    with pytest.raises(TopologyError, match="lacks 'origin', which Needy needs"):
+        runner.run(made)
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 record went"), (2000, "2,000 records went")])
+def test_dead_letters_are_told_at_the_end(count, words):
+    """The line names how many records went to the dead-letter topic, and how to look at them."""
+    result = RunResult("end", True, 1.0, {}, 1, 1, 0, 0, None, None, reports={"in": {"dead_lettered": count}})
+    (line,) = live.dead_letter_lines(result, {"in": "g.dead-letters"})
+    assert line.startswith(f"{words} to the dead-letter topic g.dead-letters: look at them")
+    assert live.dead_letter_lines(RunResult("end", True, 1.0, {}, 1, 1, 0, 0, None, None), {}) == []

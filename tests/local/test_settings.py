@@ -139,3 +139,52 @@ def test_processes_that_start_together_agree_on_the_id(monkeypatch, tmp_path):
 
 def _id_at(wall):
     return topology_id("together", clock=VirtualClock(wall=wall))
+
+
+@pytest.mark.parametrize("key", sorted(config.NUMBERS))
+def test_storms_numbers_are_checked(key):
+    """Text in place of one of Storm's numbers is an error with key, value and source."""
+    with pytest.raises(ConfigError, match=rf"{key} = 'many' \(command line\) is no"):
+        resolve(graph(), [f"{key}=many"], environ={})
+    with pytest.raises(ConfigError, match=rf"{key} = -1 \(topology\) is no"):
+        resolve(graph(topology_config={key: -1}), environ={})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("grup=x", "grup .* is no setting. Try: kafka.group"),
+        ("kafak.group=x", "kafak.group .* is no setting. Try: kafka.group"),
+        ("out:kafka.group=x", "Sink reads no setting of kafka. Try: --set in:kafka.group"),
+        ("kafka.fields=origin,valeu", "'valeu' .* is not one of .* Try: value"),
+        ("kafka.start=earliest", "Try: EARLIEST"),
+        ("kafka.retries_max=many", "is no whole number. Try: a whole number, such as 10"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told(given, message):
+    """What nobody reads, and what does not fit, is an error that says what would."""
+    with pytest.raises(ConfigError, match=message):
+        resolve(graph(), [given], environ={})
+
+
+def test_keys_that_the_topology_declares_can_be_set():
+    """A key of the user's own is no typing error where the topology's configuration holds it, nor is one of Storm's."""
+    made = graph(config={"shop.name": "a"}, topology_config={"limit": 1})
+    values = resolve(made, ["shop.name=b", "limit=2", "topology.foo=3"], environ={}).components["in"].values
+    assert (values["shop.name"], values["limit"], values["topology.foo"]) == ("b", 2, 3)
+
+
+def test_an_unknown_table_in_the_file_is_told(tmp_path):
+    """A table of the file that is misspelt is an error, and so is a file that is a folder."""
+    (tmp_path / "downspout.toml").write_text("[kafak]\ngroup = 'x'\n")
+    with pytest.raises(ConfigError, match=r"kafak.group \(downspout.toml\) is no setting. Try: kafka.group"):
+        resolve(graph(), environ={}, file=tmp_path / "downspout.toml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        resolve(graph(), environ={}, file=tmp_path)
+
+
+def test_an_empty_directory_is_not_set():
+    """An empty value of a setting that is needed leaves it unset."""
+    environ = {"DOWNSPOUT_PARQUET_DIRECTORY": "weaker"}
+    values = resolve(graph(), ["parquet.directory="], environ=environ).components["out"].values
+    assert values["parquet.directory"] is None

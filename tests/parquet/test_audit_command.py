@@ -149,3 +149,74 @@ def test_windows_by_partition() -> None:
     """Bounds for one partition go before those for all."""
     windows = command.parse_windows("5,1:7", "2:9")
     assert windows == {None: Window(5, None), 1: Window(7, None), 2: Window(5, 9)}
+
+
+FAILING = """
+from streamparse import Topology
+from bolts.parquet import ParquetBolt
+from downspout.component import Bolt
+from spouts.kafka import KafkaSpout
+
+class Picky(Bolt):
+    outputs = ["origin", "value"]
+
+    def process(self, tup):
+        if tup.values.value in ("to be", "or not"):
+            raise ValueError("no such word")
+
+class Twice(Bolt):
+    outputs = ["origin", "value"]
+
+    def process(self, tup):
+        self.emit([tup.values.origin, tup.values.value])
+        self.emit([tup.values.origin, tup.values.value])
+
+class Failing(Topology):
+    spout = KafkaSpout.spec(topics=["lines"], fields=["origin", "value"])
+    picky = Picky.spec(inputs=[spout])
+    rows = ParquetBolt.spec(inputs=[picky], directory="rows", schema=["value:string"])
+
+class Doubling(Topology):
+    spout = KafkaSpout.spec(topics=["lines"], fields=["origin", "value"])
+    twice = Twice.spec(inputs=[spout])
+    rows = ParquetBolt.spec(inputs=[twice], directory="rows", schema=["value:string"])
+"""
+
+
+def test_a_record_on_which_a_bolt_raises_is_not_filtered(
+    project: FakeKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record that fails in the replay is missing, with the reason, and no traceback is logged."""
+    Path("failing.py").write_text(FAILING, encoding="utf-8")
+    Path("rows").mkdir()
+    only = ("--topology", "failing.py", "--class", "Failing", "--topic", "lines", "--to", "5")
+    assert run(project, "rows", *only) == 10
+    out = capsys.readouterr().out
+    assert "NOT exact: 3 missing (lines[0]@0, @2, …)" in out
+    assert "fails in picky: ValueError: no such word" in out
+    assert not caplog.records
+
+
+def test_the_topologys_own_dead_letters_are_found(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --dead-letters the topic of the topology's group is read where it exists."""
+    assert run(project, "words", *WITH_TOPOLOGY, "--set", "kafka.group=g") == 0
+    assert "2 filtered, 1 dead-lettered" in capsys.readouterr().out
+    assert run(project, "words", *WITH_TOPOLOGY, "--set", "kafka.group=other") == 10
+    assert "fails in " in capsys.readouterr().out
+
+
+def test_two_rows_with_one_identity_are_told(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows that the sink takes for replays of each other are a finding that names origin.child."""
+    Path("failing.py").write_text(FAILING, encoding="utf-8")
+    settings = {"kafka.bootstrap": project.bootstrap, "kafka.group": "d", "kafka.retries_max": 0}
+    run_topology(load("failing.py", "Doubling"), config=settings)
+    assert run(project, "rows", "--topology", "failing.py", "--class", "Doubling", "--to", "3") != 0
+    assert "two rows with one identity: a bolt must use origin.child" in capsys.readouterr().out
+
+
+def test_the_verdict_names_the_option_that_tells_more(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the topology a verdict with missing offsets says how to tell filtered records from them."""
+    assert run(project, "words") == 10
+    assert "add --topology FILE)" in capsys.readouterr().out
+    run(project, "words", *WITH_TOPOLOGY)
+    assert "add --topology FILE" not in capsys.readouterr().out
