@@ -183,6 +183,7 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.fields", list, ["topic", "partition", "offset", "key", "value"], "Fields of the tuple, of: topic, partition, offset, key, value, timestamp, headers, origin.", choices=("topic", "partition", "offset", "key", "value", "timestamp", "headers", "origin")),
     Setting("kafka.key_format", str, "utf8", "How a key becomes a value of the tuple.", choices=("utf8", "bytes", "json")),
     Setting("kafka.value_format", str, "utf8", "How a record's value becomes a value of the tuple.", choices=("utf8", "bytes", "json")),
+    Setting("kafka.translator", list, None, "Functions that make the tuples of a record, as [topic=]module.function[(field field)][@stream]; not set: kafka.fields and the formats do."),
     Setting("kafka.listener", str, None, "Import path of a class that hears what the spout does (downspout.kafka.hooks.SpoutListener)."),
     Setting("kafka.start", str, "UNCOMMITTED_EARLIEST", "Where reading starts (Storm's first-poll strategies).", choices=START_STRATEGIES),
     Setting("kafka.start_timestamp_ms", int, None, "Milliseconds since the epoch for the TIMESTAMP strategies.", minimum=0, maximum=253_402_300_799_999),

@@ -12,8 +12,7 @@ file connects it with Storm's callbacks on one side and with the consumer port (
 * A failed record is read again: the consumer seeks back to the lowest one whose back-off is over.
 * Before a planned hand-over the spout drains: it polls nothing, waits some calls for acks, commits, and only then
   lets the consumer give its partitions up.
-
-So it is under AT_LEAST_ONCE. The other guarantees are in ``downspout.kafka.guarantee``.
+* So it is under AT_LEAST_ONCE. The other guarantees are in ``downspout.kafka.guarantee``.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from typing import Any, ClassVar
 
 import streamparse
 from kafka import errors
+from streamparse import Stream
 from streamparse.dsl.spout import ShellSpoutSpec
 
 from downspout import config as configuration
@@ -33,7 +33,6 @@ from downspout.component import Failure
 from downspout.kafka import committing
 from downspout.kafka.bounds import Bounds
 from downspout.kafka.deadletter import DeadLetters
-from downspout.kafka.emit import check_fields
 from downspout.kafka.giving_up import GivingUp
 from downspout.kafka.guarantee import Untracked
 from downspout.kafka.hooks import Hooks
@@ -43,8 +42,9 @@ from downspout.kafka.port import ConsumerPort, cluster_for
 from downspout.kafka.reading import Reader
 from downspout.kafka.source import open_consumer, source_of
 from downspout.kafka.spout_report import summarise
-from downspout.kafka.spout_setup import Setup
+from downspout.kafka.spout_setup import Setup, lag_config
 from downspout.kafka.spout_state import Figures, Partition, Setback, Timer
+from downspout.kafka.translate import emit_rows, streams
 
 FIRST_COMMIT_DELAY_MS = 500
 """The reference's first commit comes this much later than one period."""
@@ -83,16 +83,15 @@ class KafkaSpout(streamparse.Spout):
             ConfigError: a setting is unknown, malformed or out of range.
         """
         given = {**(config or {}), **configuration.component_config("kafka", settings)}
-        fields = configuration.parse_scope(given, "kafka", "spec")["fields"]
-        check_fields(fields)
+        parsed = configuration.parse_scope(given, "kafka", "spec")
         return ShellSpoutSpec(
             cls,
             command="streamparse_run",
             script=f"{cls.__module__}.{cls.__name__}",
             name=name,
             par=par,
-            config=given,
-            outputs=list(fields),
+            config={**lag_config(parsed), **given},
+            outputs=[Stream(list(fields), name=stream) for stream, fields in streams(parsed).items()],
         )
 
     # --- life cycle ---
@@ -107,8 +106,7 @@ class KafkaSpout(streamparse.Spout):
         self._log = self.logger or logging.getLogger(__name__)
         self._setup = Setup.of(storm_conf, context)
         self._settings = settings = self._setup.settings
-        for doubt in self._setup.doubts:
-            self._log.warning("%s", doubt)
+        self._setup.warn(self._log)
         self._figures = Figures()
         self._hooks = Hooks.of(settings["listener"], storm_conf, context, self._log)
         self._cluster = cluster_for(settings["bootstrap"])
@@ -118,15 +116,14 @@ class KafkaSpout(streamparse.Spout):
         self._poll_patience = Patience("poll", settings["bootstrap"], self._figures, self._log)
         self._commit_patience = Patience("commit", settings["bootstrap"], self._figures, self._log)
         self._guarantee = self._setup.guarantee
-        name, wall = self.component_name or "", self.clock.wall
-        self._untracked = Untracked(settings, self._figures, self._giving_up, self._hooks, name, wall, self._log)
+        known = (settings, self._figures, self._giving_up, self._hooks, self.component_name or "", self.clock.wall)
+        self._untracked = Untracked(*known, self._log)
         self._commit_timer = Timer(self._guarantee.period_ms(settings), self._now(), FIRST_COMMIT_DELAY_MS)
         self._turns: deque[Partition] = deque()
         self._consumer: ConsumerPort | None = None
         self._membership: Membership = None  # type: ignore[assignment]   # made by _join
         self._bounds: Bounds | None = None
-        self._ended = False
-        self._active = True
+        self._ended, self._active = False, True
         self._drain_until: int | None = None
         self._next_at = self._now()
         self._join()
@@ -242,11 +239,11 @@ class KafkaSpout(streamparse.Spout):
         self._catch_up()
         try:
             self._membership.check_topics(now)
+            parts, identity = self._membership.parts.values(), self._setup.identity
             if self._guarantee.tracks:
-                committing.commit(self._consumer, self._membership.parts.values(), self._setup.identity)
+                committing.commit(self._consumer, parts, identity)
             else:
-                parts = self._membership.parts.values()
-                committing.commit_positions(self._consumer, parts, self._setup.identity, wait)
+                committing.commit_positions(self._consumer, parts, identity, wait)
         except errors.KafkaError as error:
             self._commit_patience.bear(error, now)
             self._commit_timer.expedite()
@@ -277,16 +274,17 @@ class KafkaSpout(streamparse.Spout):
                 except Exception as error:  # as in _emit_some
                     self._unreadable(part, record, error, now)
                     continue
-                self._figures.records += 1
-                self.emit(values, tup_id=part.prefix + str(record.offset))
+                rows = values if part.stream is not None else [values]
+                self._figures.records += emit_rows(
+                    part, record.offset, rows, self.emit, part.prefix + str(record.offset), self._hooks
+                )
 
     def _emit_some(self, part: Partition, most: int, now: int) -> int:
         """Look at the records of one partition until ``most`` were emitted or none waits; return how many were."""
         if not self._guarantee.tracks:
             return self._untracked.emit_some(part, most, self.emit)
         figures, ledger, emit, make, prefix = self._figures, part.ledger, self.emit, part.make, part.prefix
-        emit_null = self._settings["emit_null"]
-        hooks = self._hooks
+        emit_null, hooks = self._settings["emit_null"], self._hooks
         records, at, end = part.waiting, part.at, len(part.waiting)
         seen = ledger.next
         start, sent = at, 0
@@ -297,7 +295,7 @@ class KafkaSpout(streamparse.Spout):
             offset = record.offset
             if offset < seen and not self._try_again(part, record, now):
                 continue
-            if record.value is None and not emit_null:
+            if record.value is None and not emit_null and part.stream is None:
                 if ledger.resolve(offset):
                     figures.filtered += 1
                     self._hooks.done(part, offset)
@@ -309,6 +307,10 @@ class KafkaSpout(streamparse.Spout):
                 values = make(record)
             except Exception as error:  # whatever a format raises is this record's failure
                 self._unreadable(part, record, error, now)
+                continue
+            if part.stream is not None:
+                sent += emit_rows(part, offset, values, emit, prefix + str(offset), hooks)
+                figures.filtered += not values
                 continue
             # In flight before it leaves: without ackers the ack comes inside emit.
             sent += 1
@@ -359,6 +361,12 @@ class KafkaSpout(streamparse.Spout):
         except (KeyError, ValueError, AttributeError):
             self._figures.stale += 1
             return
+        if part.shared:
+            last, failure = part.answered(offset, None)
+            if failure is not None and last:
+                self.fail_with(tup_id, failure)
+            if failure is not None or not last:
+                return
         if not part.ledger.ack(offset):
             self._figures.stale += 1
             return
@@ -390,12 +398,17 @@ class KafkaSpout(streamparse.Spout):
             return
         now = self._now()
         timed_out = now - emitted_at >= self._setup.timeout_ms if failure is None else failure.kind == "timeout"
+        failure = failure or Failure("timeout" if timed_out else "fail")
+        last, failure = part.answered(offset, failure)
+        if not last or failure is None:
+            return
+        timed_out = failure.kind == "timeout"
         trouble = (part.ledger.timeout if timed_out else part.ledger.fail)(offset, now)
         if trouble is None:
             return
         self._figures.timeouts += timed_out
         self._figures.failed += not timed_out
-        self._set_back(part, offset, failure or (Failure("timeout") if timed_out else Failure("fail")))
+        self._set_back(part, offset, failure)
         part.remember(offset)
         if trouble.failures > self._settings["retries_max"] or trouble.timeouts >= self._settings["timeouts_max"]:
             self._giving_up.condemn(part, offset)

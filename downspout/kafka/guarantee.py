@@ -26,6 +26,7 @@ from downspout.kafka.giving_up import GivingUp
 from downspout.kafka.hooks import Hooks
 from downspout.kafka.patience import describe
 from downspout.kafka.spout_state import Figures, Partition, Setback
+from downspout.kafka.translate import emit_rows
 
 __all__ = ["GUARANTEES", "Guarantee", "Untracked"]
 
@@ -108,7 +109,7 @@ class Untracked:
                 figures.skipped += 1
                 continue
             ledger.passed(record.offset + 1)  # before it leaves: what raises in between is not emitted again
-            if record.value is None and not self._emit_null:
+            if record.value is None and not self._emit_null and part.stream is None:
                 figures.filtered += 1
                 continue
             try:
@@ -116,9 +117,15 @@ class Untracked:
             except Exception as error:  # whatever a format raises is this record's failure
                 self._unreadable(part, record, error)
                 continue
+            tup_id = part.prefix + str(record.offset) if self._with_ids else None
+            if part.stream is not None:
+                sent += (count := emit_rows(part, record.offset, values, emit, tup_id, self._hooks))
+                figures.filtered += not count
+                part.shared.clear()  # nobody waits for answers
+                continue
             sent += 1
             self._hooks.emitted(part, record.offset, values)
-            emit(values, tup_id=part.prefix + str(record.offset) if self._with_ids else None)
+            emit(values, tup_id=tup_id)
         figures.records += sent
         return sent
 

@@ -22,6 +22,7 @@ from downspout.kafka.data_loss import DataLoss
 from downspout.kafka.emit import tuple_maker
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition
+from downspout.kafka.translate import translator_of
 from downspout.ledger.assignment import Assignment, Fact
 from downspout.ledger.breaker import Breaker
 from downspout.ledger.metadata import NOTHING, Progress, author_for_another_topic, decode
@@ -341,12 +342,18 @@ class Membership:
     ) -> None:
         settings = self._settings
         formats = (settings["fields"], settings["key_format"], settings["value_format"])
+        make: Callable[[Any], Any]
+        if translator := translator_of(settings, tp.topic):
+            make = translator.maker(topic_id, settings["emit_null"], settings["honour_replays"])
+        else:
+            make = tuple_maker(*formats, topic_id, settings["honour_replays"])
         part = Partition(
             tp=tp,
             topic_id=topic_id,
             epoch=self._assignment.epoch(tp),
             ledger=ledger,
-            make=tuple_maker(*formats, topic_id, settings["honour_replays"]),
+            make=make,
+            stream=translator.stream if translator else None,
             breaker=Breaker(settings["breaker_ratio"], settings["breaker_window"]),
             retry_cache_bytes=settings["retry_cache_bytes"],
             reading=ledger.next,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from downspout.errors import ConfigError
-from downspout.kafka.emit import check_fields
+from downspout.kafka.translate import check_translators, translator_of
 
 __all__ = ["check", "check_dead_letter_topic", "dead_letter_topic", "doubts", "pattern_without"]
 
@@ -37,7 +37,9 @@ def check(settings: Mapping[str, Any]) -> None:
     """Raise a ConfigError where settings of the scope ``kafka`` cannot hold together; it names them."""
     if not settings["bootstrap"]:
         raise ConfigError("kafka.bootstrap is empty", cure="host:port,host:port, or `embedded`")
-    check_fields(settings["fields"])
+    check_translators(settings)
+    for topic in settings["topics"] or ():
+        translator_of(settings, topic)
     _check_topics(settings)
     _check_times(settings)
     for name, setting in DECIDED.items():

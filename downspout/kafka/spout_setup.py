@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,10 +91,24 @@ class Setup:
         ours = {"auto_offset_reset": "none", "session_timeout_ms": self.settings["session_timeout_ms"]}
         return {**self.settings["client"], **ours}
 
-    @property
-    def doubts(self) -> list[str]:
-        """Return what is allowed and may not be meant, for the log."""
-        return [f"{what}. Try: {cure}" for what, cure in doubts(self.settings)]
+    def warn(self, log: logging.Logger) -> None:
+        """Log what is allowed and may not be meant."""
+        for what, cure in doubts(self.settings):
+            log.warning("%s. Try: %s", what, cure)
+
+
+def lag_config(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return what Storm's UI looks for in a spout's configuration to show its lag; no secret is among it.
+
+    What is not known before the topology runs (an embedded broker, a group named like the topology) is left out.
+
+    >>> lag_config({"topics": ["a", "b"], "group": "g", "bootstrap": "one:9092"})
+    {'config.topics': 'a,b', 'config.groupid': 'g', 'config.bootstrap.servers': 'one:9092'}
+    """
+    bootstrap = settings["bootstrap"] if settings["bootstrap"] != "embedded" else None
+    topics = ",".join(settings["topics"] or ())
+    found = {"config.topics": topics, "config.groupid": settings["group"], "config.bootstrap.servers": bootstrap}
+    return {key: value for key, value in found.items() if value}
 
 
 def _message_timeout_ms(conf: Mapping[str, Any]) -> float:

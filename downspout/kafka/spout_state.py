@@ -59,7 +59,7 @@ class Partition:
         topic_id: Kafka's id of the topic.
         epoch: of the assignment.
         ledger: what happened to its records.
-        make: makes a tuple's values of a record.
+        make: makes a tuple's values of a record; a translator's, a list of such values.
         breaker: opens when too many of its records are given up.
         reading: the next offset to read, as far as this spout has asked for.
         stop: bounded run: nothing at or beyond it is emitted or committed.
@@ -68,6 +68,8 @@ class Partition:
         commit: offset and metadata that the broker has from us.
         setbacks: by offset, of records that failed and are not resolved.
         condemned: offsets that will not be tried again: they go to the dead-letter topic.
+        stream: where a translator's tuples go; None: there is no translator.
+        shared: by offset, of records with several tuples out: how many have no answer yet, and what failed.
         on_compacted: is told of each offset that is not there any more when it should be tried again.
         retry_cache_bytes: room for records that failed; 0: all are read again.
         recent: the records that were waiting before those of ``waiting`` came.
@@ -79,7 +81,7 @@ class Partition:
     topic_id: str
     epoch: int
     ledger: PartitionLedger
-    make: Callable[[Record], list[Any]]
+    make: Callable[[Record], Any]
     breaker: Breaker
     reading: int
     stop: int | None = None
@@ -94,6 +96,8 @@ class Partition:
     held: dict[int, Record] = field(default_factory=dict)
     held_bytes: int = 0
     prefix: str = ""
+    stream: str | None = None
+    shared: dict[int, tuple[int, Failure | None]] = field(default_factory=dict)
     on_compacted: Callable[[Partition, int], None] = lambda part, offset: None
 
     def __post_init__(self) -> None:
@@ -184,6 +188,14 @@ class Partition:
         """Return the lowest record whose retry is due, if it is held."""
         retry = self.ledger.earliest_ready_retry(now) if self.held else None
         return None if retry is None or retry in self.condemned else self.held.get(retry)
+
+    def answered(self, offset: int, failure: Failure | None) -> tuple[bool, Failure | None]:
+        """Take the answer to one of several tuples of a record; return whether it is the last, and what failed."""
+        left, failed = self.shared.pop(offset, (1, None))
+        failed = failed or failure
+        if left > 1:
+            self.shared[offset] = (left - 1, failed)
+        return left == 1, failed
 
     def forget(self, offset: int) -> None:
         """Drop what was kept about the failures of a record that is resolved."""

@@ -70,9 +70,10 @@ def told(kind: str) -> list[tuple[Any, ...]]:
     return [words[1:] for words in heard if words[0] == kind]
 
 
-def test_hears_emits_acks_and_retries(kafka: FakeKafka) -> None:
-    """Each tuple, its ack, and its next try are told with the record's offset."""
-    driver = Driver(kafka, listener=f"{HERE}.Ears")
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_hears_emits_acks_and_retries(kafka: FakeKafka, cache_bytes: int) -> None:
+    """Each tuple, its ack, and its next try are told with the record's offset, from memory or read again."""
+    driver = Driver(kafka, listener=f"{HERE}.Ears", retry_cache_bytes=cache_bytes)
     driver.run()
     driver.ack([0, 1])
     driver.fail([2])
