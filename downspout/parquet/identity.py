@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from downspout.errors import coordinates
 from downspout.ledger.origin import Origin
 from downspout.parquet.coverage import OFFSET_MAX, Coverage, Offsets, Stream
 from downspout.parquet.schema import ORIGIN_SCHEMA
@@ -77,6 +78,27 @@ class Identities:
             unwanted[1:] |= offsets[1:] == offsets[:-1]
             wanted[rows[unwanted]] = False
         return wanted
+
+    def repeats(self) -> list[tuple[int, int]]:
+        """Return the rows whose identity another row has already, as (that row, this row).
+
+        >>> Identities.of([("t", "", 0, 5, ""), ("t", "", 0, 6, ""), ("t", "", 0, 5, "")]).repeats()
+        [(0, 2)]
+        """
+        found: list[tuple[int, int]] = []
+        for _, rows, offsets in self._by_stream():
+            again = np.flatnonzero(offsets[1:] == offsets[:-1]) + 1
+            found += zip(rows[again - 1].tolist(), rows[again].tolist(), strict=True)
+        return found
+
+    def place(self, row: int) -> str:
+        """Return where the record of a row is in Kafka."""
+        stream = self._streams[int(self._numbers[row])]
+        return coordinates(stream.topic, stream.partition, int(self._offsets[row]))
+
+    def only(self, mask: Mask) -> Identities:
+        """Return the identities of the rows that a mask leaves."""
+        return Identities(self._streams, self._numbers[mask], self._offsets[mask])
 
     def coverage(self, mask: Mask) -> Coverage:
         """Return the rows that a mask leaves as a set."""

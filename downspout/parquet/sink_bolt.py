@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout import config as configuration
 from downspout.component import Bolt
 from downspout.errors import ConfigError, RecordError, TopologyError
-from downspout.parquet.buffer import Buffer, Picker, picker
+from downspout.parquet.buffer import Batch, Buffer, Picker, picker
 from downspout.parquet.disk import Disk
 from downspout.parquet.identity import Identities, Mask
 from downspout.parquet.schema import Columns
@@ -216,7 +217,7 @@ class SinkBolt(Bolt):
         self._oldest = None
         # Taken before anything can go wrong: after an error nothing is held, and what was held is neither acked nor
         # failed, so it times out and comes again. A try for the same rows at every tuple would help nobody.
-        batch = self._buffer.take()
+        batch = self._without_impostors(self._buffer.take())
         if not batch.ids:
             return
         flushed = self.writer.flush(batch.identities, self.builder(batch.table, batch.identities))
@@ -226,6 +227,32 @@ class SinkBolt(Bolt):
         ack = self.ack
         for tuple_id in batch.ids:
             ack(tuple_id)
+
+    def _without_impostors(self, batch: Batch) -> Batch:
+        """Fail rows with the identity of another row of this flush that are not that row.
+
+        A replayed row equals the first one, and is dropped. One that differs is another row, made of the same record by
+        a bolt that handed the origin on unchanged; taking it for a replay would lose it without a word.
+        """
+        table = batch.table
+        bad = [
+            again
+            for first, again in batch.identities.repeats()
+            if repr(table.slice(first, 1).to_pylist()) != repr(table.slice(again, 1).to_pylist())
+        ]
+        if not bad:
+            return batch
+        good = np.ones(len(batch.ids), dtype=bool)
+        good[bad] = False
+        self._figures["rejected"] += len(bad)
+        for row in bad:
+            error = RecordError(
+                f"{batch.identities.place(row)}: {self.component_name}: two different rows have the same identity",
+                cure="give each its own, with origin.child(component, index), in the bolt that makes them",
+            )
+            self.fail_because(batch.ids[row], error)
+        ids = [one for one, kept in zip(batch.ids, good.tolist(), strict=True) if kept]
+        return Batch(ids, table.filter(pa.array(good)), batch.identities.only(good))
 
     @abstractmethod
     def builder(self, table: pa.Table, identities: Identities) -> Callable[[Mask], pa.Table]:

@@ -30,7 +30,7 @@ def make(cls: Any, directory: Path, *, fields: list[str] = FIELDS, disk: Disk | 
     bolt.component_name, bolt.task_id = "sink", 3
     bolt.acked, bolt.failed = [], {}
     bolt.ack = lambda given: bolt.acked.append(getattr(given, "id", given))
-    bolt.fail_because = lambda tup, error: bolt.failed.__setitem__(tup.id, str(error))
+    bolt.fail_because = lambda tup, error: bolt.failed.__setitem__(getattr(tup, "id", tup), str(error))
     if disk is not None:
         bolt.disk = disk
     settings = {"topology.name": "t", "parquet.directory": str(directory), "parquet.schema": SCHEMA, **conf}
@@ -252,3 +252,18 @@ def test_two_columns_of_one_name_are_refused(keys: list[str], aggregates: list[s
     schema = {"count": "int64", "sum_x": "int64", "x": "int64"}
     with pytest.raises(ConfigError, match="would be one column"):
         AggregateBolt.spec(directory="x", schema=schema, keys=keys, aggregates=aggregates)
+
+
+def test_two_different_rows_with_one_identity_are_not_one_row(tmp_path: Path) -> None:
+    """Of two rows that differ but claim one identity in a flush, the second fails by name; an equal one is a replay."""
+    bolt = make(ParquetBolt, tmp_path)
+    for offset in range(3):
+        bolt.process(tup(offset, word="debit"))
+    bolt.process(Tuple("other", "parse", "default", 2, tup(1, word="credit").values))
+    bolt.process(Tuple("replay", "parse", "default", 2, tup(2, word="debit").values))
+    bolt.drain()
+    assert [(row["_offset"], row["word"]) for row in rows(tmp_path)] == [(0, "debit"), (1, "debit"), (2, "debit")]
+    assert sorted(bolt.acked) == ["0", "1", "2", "replay"]
+    assert "t[0]@1: " in bolt.failed["other"]
+    assert "same identity" in bolt.failed["other"]
+    assert "origin.child" in bolt.failed["other"]
