@@ -152,6 +152,13 @@ def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[
         yield Finding(
             False, component.name, "without ackers a crash loses what the sink holds", "topology.acker.executors = 1"
         )
+    if len(component.inputs) > 1:
+        yield Finding(
+            False,
+            component.name,
+            "it has several inputs: rows of theirs that carry the same origin count as one row",
+            "in all but one of the bolts before it, origin.child(component, index) instead of origin",
+        )
     columns = [str(column).partition(":")[0].strip() for column in conf["parquet.schema"] or ()]
     for given in component.inputs:
         source = graph.components.get(given.source)

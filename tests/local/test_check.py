@@ -1,5 +1,7 @@
 """What `downspout check` finds without running anything."""
 
+from dataclasses import replace
+
 import pytest
 import streamparse
 
@@ -38,6 +40,15 @@ def graph(fields=("origin", "value"), spout=None, sink=None, topology=None, **mo
         **more,
     }
     return Graph("g", components, topology or {})
+
+
+def test_a_sink_with_several_inputs_is_warned_of():
+    """Rows of two inputs with one origin would be one row; the check says so before a row is lost."""
+    made = graph()
+    again = Component("again", KafkaLike, 1, {"kafka.topics": ["u"]}, made.components["in"].streams)
+    out = replace(made.components["out"], inputs=(Input("in", "default"), Input("again", "default")))
+    text = found(Graph("g", {**made.components, "again": again, "out": out}, {}))
+    assert any(line.startswith("warning: out: it has several inputs") for line in text)
 
 
 def found(made):
