@@ -43,8 +43,9 @@ from downspout.kafka.reading import Reader
 from downspout.kafka.source import open_consumer, source_of
 from downspout.kafka.spout_report import summarise
 from downspout.kafka.spout_setup import Setup, lag_config
-from downspout.kafka.spout_state import Figures, Partition, Setback, Timer
-from downspout.kafka.translate import emit_rows, streams
+from downspout.kafka.spout_state import Figures, Partition, Timer
+from downspout.kafka.tracked import Tracked
+from downspout.kafka.translate import streams
 
 FIRST_COMMIT_DELAY_MS = 500
 """The reference's first commit comes this much later than one period."""
@@ -117,6 +118,7 @@ class KafkaSpout(streamparse.Spout):
         self._commit_patience = Patience("commit", settings["bootstrap"], self._figures, self._log)
         self._guarantee = self._setup.guarantee
         known = (settings, self._figures, self._giving_up, self._hooks, self.component_name or "", self.clock.wall)
+        self._tracked = Tracked(*known)
         self._untracked = Untracked(*known, self._log)
         self._commit_timer = Timer(self._guarantee.period_ms(settings), self._now(), FIRST_COMMIT_DELAY_MS)
         self._turns: deque[Partition] = deque()
@@ -168,7 +170,7 @@ class KafkaSpout(streamparse.Spout):
         finished = self._finished()
         if self._commit_timer.due(now) or finished or self._reader.crowded():
             self._commit(now, wait=finished or self._guarantee.waits)
-        self._emit_held(now)
+        self._tracked.emit_held(self._membership.parts.values(), self.emit, now)
         if not self._turns and not self._poll_patience.waits(now):
             self._turns.extend(self._reader.poll(now))
         if self._guarantee.before_emit and self._turns and not self._commit(now):
@@ -257,94 +259,13 @@ class KafkaSpout(streamparse.Spout):
         left = self._settings["emits_per_next_max"]
         while left > 0 and turns:
             part = turns.popleft()
-            left -= self._emit_some(part, -(-left // (len(turns) + 1)), now)
+            fair = -(-left // (len(turns) + 1))
+            if self._guarantee.tracks:
+                left -= self._tracked.emit_some(part, fair, self.emit, now)
+            else:
+                left -= self._untracked.emit_some(part, fair, self.emit)
             if part.has_waiting:
                 turns.append(part)
-
-    def _emit_held(self, now: int) -> None:
-        """Emit retries that are due and in memory; the others are read again."""
-        left = self._settings["emits_per_next_max"]
-        for part in self._membership.parts.values():
-            while left > 0 and (record := part.held_retry(now)) is not None:
-                left -= 1
-                self._try_again(part, record, now)
-                part.ledger.emit(record.offset, now)
-                try:
-                    values = part.make(record)
-                except Exception as error:  # as in _emit_some
-                    self._unreadable(part, record, error, now)
-                    continue
-                rows = values if part.stream is not None else [values]
-                self._figures.records += emit_rows(
-                    part, record.offset, rows, self.emit, part.prefix + str(record.offset), self._hooks
-                )
-
-    def _emit_some(self, part: Partition, most: int, now: int) -> int:
-        """Look at the records of one partition until ``most`` were emitted or none waits; return how many were."""
-        if not self._guarantee.tracks:
-            return self._untracked.emit_some(part, most, self.emit)
-        figures, ledger, emit, make, prefix = self._figures, part.ledger, self.emit, part.make, part.prefix
-        emit_null, hooks = self._settings["emit_null"], self._hooks
-        records, at, end = part.waiting, part.at, len(part.waiting)
-        seen = ledger.next
-        start, sent = at, 0
-        while at < end and sent < most:
-            record = records[at]
-            at += 1
-            part.at = at
-            offset = record.offset
-            if offset < seen and not self._try_again(part, record, now):
-                continue
-            if record.value is None and not emit_null and part.stream is None:
-                if ledger.resolve(offset):
-                    figures.filtered += 1
-                    self._hooks.done(part, offset)
-                continue
-            if not ledger.emit(offset, now):
-                figures.skipped += 1
-                continue
-            try:
-                values = make(record)
-            except Exception as error:  # whatever a format raises is this record's failure
-                self._unreadable(part, record, error, now)
-                continue
-            if part.stream is not None:
-                sent += emit_rows(part, offset, values, emit, prefix + str(offset), hooks)
-                figures.filtered += not values
-                continue
-            # In flight before it leaves: without ackers the ack comes inside emit.
-            sent += 1
-            if hooks:
-                hooks.emitted(part, offset, values)
-            emit(values, tup_id=prefix + str(offset))
-        part.note_read(start, seen)
-        figures.records += sent
-        return sent
-
-    def _try_again(self, part: Partition, record: Any, now: int) -> bool:
-        """A record comes a second time; return whether it is a retry to emit."""
-        offset = record.offset
-        if offset in part.condemned:
-            self._giving_up.bring(part, record, now)
-            return False
-        trouble = part.ledger.trouble(offset)
-        if trouble is None or trouble.emitted_at is not None or trouble.ready_at > now:
-            self._figures.skipped += 1
-            return False
-        last_try = trouble.failures >= self._settings["retries_max"]
-        if last_try or trouble.timeouts >= self._settings["timeouts_max"] - 1:
-            part.hold(record)
-        self._figures.retries += 1
-        return True
-
-    def _unreadable(self, part: Partition, record: Any, error: Exception, now: int) -> None:
-        """The key or value is not in its format: trying again cannot help, so it is given up at once."""
-        failure = Failure("exception", component=self.component_name or "", error=describe(error))
-        part.ledger.fail(record.offset, now)
-        self._figures.failed += 1
-        self._set_back(part, record.offset, failure)
-        part.hold(record)
-        self._giving_up.condemn(part, record.offset)
 
     # --- what Storm calls ---
 
@@ -408,19 +329,13 @@ class KafkaSpout(streamparse.Spout):
             return
         self._figures.timeouts += timed_out
         self._figures.failed += not timed_out
-        self._set_back(part, offset, failure)
+        self._tracked.set_back(part, offset, failure)
         part.remember(offset)
         if trouble.failures > self._settings["retries_max"] or trouble.timeouts >= self._settings["timeouts_max"]:
             self._giving_up.condemn(part, offset)
         else:
             self._hooks.retried(part, offset)
         self._between_turns()
-
-    def _set_back(self, part: Partition, offset: int, failure: Failure) -> None:
-        now_ms = int(self.clock.wall() * 1000)
-        setback = part.setbacks.setdefault(offset, Setback(now_ms, now_ms))
-        setback.last_ms = now_ms
-        setback.failure = failure
 
     def _between_turns(self) -> None:
         """Storm does not call ``next_tuple`` while it has enough, or after ``deactivate``; but time passes."""

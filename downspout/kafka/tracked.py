@@ -1,0 +1,136 @@
+"""How tuples leave under at-least-once: each record is in the ledger before it is out.
+
+Its counterpart for the other guarantees is ``downspout.kafka.guarantee.Untracked``. This is the spout's hot path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from downspout.component import Failure
+from downspout.kafka.giving_up import GivingUp
+from downspout.kafka.hooks import Hooks
+from downspout.kafka.patience import describe
+from downspout.kafka.spout_state import Figures, Partition, Setback
+from downspout.kafka.translate import emit_rows
+
+__all__ = ["Tracked"]
+
+
+class Tracked:
+    """Emits records and notes setbacks.
+
+    Args:
+        settings: those of the scope ``kafka``.
+        figures: where tuples are counted.
+        giving_up: takes records that fail for good.
+        hooks: hears of each tuple.
+        component: the spout's name.
+        wall: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        figures: Figures,
+        giving_up: GivingUp,
+        hooks: Hooks,
+        component: str,
+        wall: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._figures = figures
+        self._giving_up = giving_up
+        self._hooks = hooks
+        self._component = component
+        self._wall = wall
+
+    def emit_held(self, parts: Iterable[Partition], emit: Callable[..., Any], now: int) -> None:
+        """Emit retries that are due and in memory; the others are read again."""
+        left = self._settings["emits_per_next_max"]
+        for part in parts:
+            while left > 0 and (record := part.held_retry(now)) is not None:
+                left -= 1
+                self._try_again(part, record, now)
+                part.ledger.emit(record.offset, now)
+                try:
+                    values = part.make(record)
+                except Exception as error:  # as in emit_some
+                    self._unreadable(part, record, error, now)
+                    continue
+                rows = values if part.stream is not None else [values]
+                tup_id = part.prefix + str(record.offset)
+                self._figures.records += emit_rows(part, record.offset, rows, emit, tup_id, self._hooks)
+
+    def emit_some(self, part: Partition, most: int, emit: Callable[..., Any], now: int) -> int:
+        """Look at the records of one partition until ``most`` were emitted or none waits; return how many were."""
+        figures, ledger, make, prefix = self._figures, part.ledger, part.make, part.prefix
+        emit_null, hooks = self._settings["emit_null"], self._hooks
+        records, at, end = part.waiting, part.at, len(part.waiting)
+        seen = ledger.next
+        start, sent = at, 0
+        while at < end and sent < most:
+            record = records[at]
+            at += 1
+            part.at = at
+            offset = record.offset
+            if offset < seen and not self._try_again(part, record, now):
+                continue
+            if record.value is None and not emit_null and part.stream is None:
+                if ledger.resolve(offset):
+                    figures.filtered += 1
+                    self._hooks.done(part, offset)
+                continue
+            if not ledger.emit(offset, now):
+                figures.skipped += 1
+                continue
+            try:
+                values = make(record)
+            except Exception as error:  # whatever a format raises is this record's failure
+                self._unreadable(part, record, error, now)
+                continue
+            if part.stream is not None:
+                sent += emit_rows(part, offset, values, emit, prefix + str(offset), hooks)
+                figures.filtered += not values
+                continue
+            # In flight before it leaves: without ackers the ack comes inside emit.
+            sent += 1
+            if hooks:
+                hooks.emitted(part, offset, values)
+            emit(values, tup_id=prefix + str(offset))
+        part.note_read(start, seen)
+        figures.records += sent
+        return sent
+
+    def _try_again(self, part: Partition, record: Any, now: int) -> bool:
+        """A record comes a second time; return whether it is a retry to emit."""
+        offset = record.offset
+        if offset in part.condemned:
+            self._giving_up.bring(part, record, now)
+            return False
+        trouble = part.ledger.trouble(offset)
+        if trouble is None or trouble.emitted_at is not None or trouble.ready_at > now:
+            self._figures.skipped += 1
+            return False
+        last_try = trouble.failures >= self._settings["retries_max"]
+        if last_try or trouble.timeouts >= self._settings["timeouts_max"] - 1:
+            part.hold(record)
+        self._figures.retries += 1
+        return True
+
+    def _unreadable(self, part: Partition, record: Any, error: Exception, now: int) -> None:
+        """The key or value is not in its format: trying again cannot help, so it is given up at once."""
+        failure = Failure("exception", component=self._component, error=describe(error))
+        part.ledger.fail(record.offset, now)
+        self._figures.failed += 1
+        self.set_back(part, record.offset, failure)
+        part.hold(record)
+        self._giving_up.condemn(part, record.offset)
+
+    def set_back(self, part: Partition, offset: int, failure: Failure) -> None:
+        """Note that a record failed, when and why: its dead letter will tell."""
+        now_ms = int(self._wall() * 1000)
+        setback = part.setbacks.setdefault(offset, Setback(now_ms, now_ms))
+        setback.last_ms = now_ms
+        setback.failure = failure
