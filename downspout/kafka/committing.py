@@ -27,14 +27,7 @@ def commit(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identit
     due: dict[TopicPartition, tuple[Partition, int, str]] = {}
     for part in parts:
         point = part.commit_point(consumer)
-        metadata = encode(
-            point,
-            topology_id=identity.topology_id,
-            task=identity.task,
-            topic_id=part.topic_id,
-            done=part.ledger.done_beyond(point),
-            failures=part.ledger.failures_from(point),
-        )
+        metadata = _metadata(part, point, identity, part.ledger.failures_from(point))
         if part.commit != (point, metadata):
             due[part.tp] = (part, point, metadata)
     if not due:
@@ -64,14 +57,7 @@ def commit_positions(consumer: ConsumerPort, parts: Iterable[Partition], identit
     due: dict[TopicPartition, OffsetAndMetadata] = {}
     for part in parts:
         point = part.position(consumer)
-        metadata = encode(
-            point,
-            topology_id=identity.topology_id,
-            task=identity.task,
-            topic_id=part.topic_id,
-            done=part.ledger.done_beyond(point),
-            failures=(),
-        )
+        metadata = _metadata(part, point, identity, ())
         if part.commit != (point, metadata):
             due[part.tp] = OffsetAndMetadata(point, metadata, -1)
     if not due:
@@ -84,3 +70,15 @@ def commit_positions(consumer: ConsumerPort, parts: Iterable[Partition], identit
         if (told := due.get(part.tp)) is not None:
             part.commit = (told.offset, told.metadata)
             part.ledger.committed(min(told.offset, part.ledger.next))
+
+
+def _metadata(part: Partition, point: int, identity: Identity, failures: Iterable[tuple[int, int]]) -> str:
+    """Return what a commit at ``point`` tells the next owner."""
+    return encode(
+        point,
+        topology_id=identity.topology_id,
+        task=identity.task,
+        topic_id=part.topic_id,
+        done=part.ledger.done_beyond(point),
+        failures=failures,
+    )

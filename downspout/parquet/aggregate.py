@@ -33,11 +33,6 @@ class Aggregate:
         """The column in the files."""
         return f"{self.function}_{self.column}" if self.column else self.function
 
-    @property
-    def finisher(self) -> str:
-        """The function that finishes partial results."""
-        return "sum" if self.function == "count" else self.function
-
 
 def parse(declared: Sequence[str], columns: Columns, keys: Sequence[str]) -> list[Aggregate]:
     """Return the aggregates that a list declares.

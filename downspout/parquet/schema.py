@@ -96,11 +96,6 @@ class Column:
         """The column as it is declared."""
         return f"{self.name}:{self.kind}{'!' if self.required else ''}"
 
-    @property
-    def sized(self) -> bool:
-        """Whether its values have a length worth counting."""
-        return self.kind in ("string", "binary")
-
     def array(self, values: Values) -> Any:
         """Return the values as an array.
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -58,17 +57,6 @@ def finished(out: Path) -> Counter[str]:
     for row in ds.dataset(files).to_table().to_pylist() if files else []:
         counts[row["word"]] += row["count"]
     return counts
-
-
-@pytest.fixture
-def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Collect processes; whatever still runs at the end is killed by its pid."""
-    started: list[subprocess.Popen[bytes]] = []
-    yield started
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
 
 
 def test_finished_counts_are_exact_after_kill_9(
