@@ -26,8 +26,16 @@ test: $(VENV)/.dev lint types  ## everything that CI runs
 check: $(VENV)/.dev lint types  ## the quick loop, under a minute: no broker, no Spark
 	$(BIN)/python -m pytest -q --doctest-modules $(CODE) tests -m "not broker and not spark and not slow"
 
+# The state machine runs in parts with a seed each: Hypothesis remembers every example of a run, about 20 KB of it.
+SOAK_PARTS ?= 20
+SOAK_EXAMPLES ?= 10000
+MACHINE := tests/ledger/test_ledger_machine.py
+
 soak: $(VENV)/.dev  ## the proofs of the ledger at length: larger models, 200,000 examples, a million payloads (hours)
-	DOWNSPOUT_SOAK=1 LEDGER_EXAMPLES=$(or $(LEDGER_EXAMPLES),200000) $(BIN)/python -m pytest -q --timeout 0 tests/ledger
+	for part in $$(seq $(SOAK_PARTS)); do \
+	  LEDGER_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest -q --timeout 0 --hypothesis-seed=$$part $(MACHINE) || exit 1; \
+	done
+	DOWNSPOUT_SOAK=1 $(BIN)/python -m pytest -q --timeout 0 tests/ledger --ignore $(MACHINE)
 
 mutants: $(VENV)/.dev  ## change the ledger in every small way, and see that its tests notice (about five minutes)
 	LEDGER_EXAMPLES=20 $(BIN)/python -m mutmut run
