@@ -9,16 +9,16 @@ With a fields grouping on the keys each key is with one task; the result is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from downspout import config
 from downspout.parquet.aggregate import fold, parse
-from downspout.parquet.identity import Identities, Mask
 from downspout.parquet.schema import Columns
 from downspout.parquet.sink_bolt import SinkBolt
+from downspout.parquet.writer import Build
 
 
 class AggregateBolt(SinkBolt):
@@ -53,9 +53,9 @@ class AggregateBolt(SinkBolt):
         """Return keys and aggregates besides the columns: partial results of other ones do not mix."""
         return [*super().fingerprint(), *(f"key {k}" for k in self._keys), *(a.name for a in self._aggregates)]
 
-    def builder(self, table: pa.Table, identities: Identities) -> Callable[[Mask], pa.Table]:
+    def builder(self, table: pa.Table) -> Build:
         """Return the function that folds the rows that are wanted."""
-        return lambda mask: fold(table.filter(pa.array(mask)), self._keys, self._aggregates)
+        return lambda mask, _: fold(table.filter(pa.array(mask)), self._keys, self._aggregates)
 
 
 def _list(conf: Mapping[str, Any], key: str) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from downspout import config
-from downspout.component import Bolt
+from downspout.component import Bolt, input_fields
 from downspout.errors import ConfigError, MissingExtraError, TopologyError
 
 FLIGHT_FIELDS: tuple[str, ...] = (
@@ -138,14 +138,11 @@ class EnrichBolt(Bolt):
         """Load the tables, and check that what comes in is a flight."""
         given = config.parse_scope(storm_conf, "enrich")["directory"]
         self._tables = load_tables(Path(given) if given else package_directory())
-        for source, streams in context.get("source->stream->fields", {}).items():
-            for stream, fields in streams.items():
-                self._check_input(source, stream, fields)
+        for (source, stream), fields in input_fields(context).items():
+            self._check_input(source, stream, fields)
 
     def _check_input(self, source: str, stream: str, fields: list[str]) -> None:
-        if stream.startswith("__") or source.startswith("__"):  # Storm's own streams, ticks for one
-            return
-        if list(fields) != (wanted := ["origin", *FLIGHT_FIELDS]):
+        if fields != (wanted := ["origin", *FLIGHT_FIELDS]):
             raise TopologyError(
                 f"{self.component_name}: stream {stream!r} of {source!r} has the fields {', '.join(fields)}",
                 cure=f"{', '.join(wanted)}, in this order",

@@ -6,13 +6,12 @@ replayed, by whichever task, is in ``downspout/parquet/writer.py`` and docs/deci
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pyarrow as pa
 
 from downspout.parquet.identity import Identities, Mask
 from downspout.parquet.schema import ORIGIN_SCHEMA
 from downspout.parquet.sink_bolt import SinkBolt
+from downspout.parquet.writer import Build
 
 
 def with_origins(table: pa.Table, identities: Identities) -> pa.Table:
@@ -30,7 +29,11 @@ class ParquetBolt(SinkBolt):
     'ParquetBolt'
     """
 
-    def builder(self, table: pa.Table, identities: Identities) -> Callable[[Mask], pa.Table]:
+    def builder(self, table: pa.Table) -> Build:
         """Return the function that filters the rows; nearly always all of them are wanted."""
-        rows = with_origins(table, identities) if self.has_origins else table
-        return lambda mask: rows if mask.all() else rows.filter(pa.array(mask))
+
+        def build(mask: Mask, identities: Identities) -> pa.Table:
+            rows = with_origins(table, identities) if self.has_origins else table
+            return rows if mask.all() else rows.filter(pa.array(mask))
+
+        return build

@@ -85,6 +85,28 @@ class Reports(Protocol):
         """Return named figures; the names are in ``downspout.metrics``."""
 
 
+def input_fields(context: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]:
+    """Return the fields of each input of a bolt, by component and stream, from what ``initialize`` is given.
+
+    Storm lists in ``source->stream->fields`` every stream of each component that the bolt reads, those that it does not
+    read too (``TopologyContext.getThisInputFields``); which it does read is in ``source->stream->grouping``. Storm's
+    own streams, ticks for one, are left out.
+
+    >>> fields = {"parse": {"default": ["word"], "rejects": ["value"]}, "__system": {"__tick": ["rate_secs"]}}
+    >>> grouping = {"parse": {"default": {"type": "SHUFFLE"}}}
+    >>> input_fields({"source->stream->fields": fields, "source->stream->grouping": grouping})
+    {('parse', 'default'): ['word']}
+    """
+    known = context.get("source->stream->fields", {})
+    read = context.get("source->stream->grouping", known)
+    return {
+        (source, stream): list(fields)
+        for source, streams in known.items()
+        for stream, fields in streams.items()
+        if stream in read.get(source, ()) and not source.startswith("__") and not stream.startswith("__")
+    }
+
+
 class Bolt(streamparse.Bolt):
     """Base of the project's bolts: a streamparse bolt that goes on after a bad tuple.
 

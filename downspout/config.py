@@ -217,6 +217,7 @@ _TABLE: tuple[Setting, ...] = (
     Setting("parquet.keys", list, [], "AggregateBolt: columns that make the key."),
     Setting("parquet.aggregates", list, [], "AggregateBolt: count, or sum:x, min:x, max:x, count:x of a column x."),
     Setting("parquet.partition_by", list, [], "Columns that become Hive folders (month=7/)."),
+    Setting("parquet.input_names", list, [], "input=name: by which name the directory knows an input, where that is another: after a component was renamed."),
     Setting("parquet.flush_rows", int, 100_000, "Rows that cause a flush.", minimum=1),
     Setting("parquet.flush_bytes", int, 64 * 1024 * 1024, "Estimated bytes held that cause a flush.", minimum=1),
     Setting("parquet.flush_age_s", float, 8.0, "Age of the oldest row held that causes a flush; at most a third of the message timeout.", minimum=0.0),

@@ -79,6 +79,7 @@ def handle(arguments: argparse.Namespace) -> int:
         windows=parse_windows(arguments.start, arguments.end),
         group=arguments.group,
         sample=REPLAY_SAMPLE,
+        several=replay is not None and replay.several,
     )
     if replay is None and report.kafka and report.count("missing"):
         report.hint = "(records that yield no row by design show as missing: add --topology FILE)"

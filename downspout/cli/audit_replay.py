@@ -2,7 +2,7 @@
 
 A Kafka in memory holds the records at their own offsets. The topology is the user's, but for its sinks: each is
 replaced by a bolt that notes origins and writes nothing. Bolts in between run as they are; they must be
-deterministic per record, as exactly-once needs anyway.
+deterministic per record, as exactly-once needs anyway. The inputs of the sink have the steps that its directory knows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,18 @@ from downspout.ledger.origin import Origin
 from downspout.local.graph import Component, Graph
 from downspout.local.load import load
 from downspout.local.runner import dead_letter_topics
-from downspout.local.settings import Settings, reads, resolve
+from downspout.local.settings import Settings, reads
+from downspout.local.settings import resolve as settings_of
 from downspout.parquet.audit import Failed
+from downspout.parquet.inputs import check_names, name_of, resolve, with_step
+from downspout.parquet.log import CommitLog
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.harness import run_topology
 
 __all__ = ["TopologyReplay", "make_replay"]
+
+Steps = Mapping[tuple[str, str, str], str]
+"""Of each input of a sink, as (sink, component, stream), the step that its rows' paths end in."""
 
 GROUP = "audit"
 LETTERS = f"{GROUP}.dead-letters"
@@ -39,17 +45,22 @@ class TopologyReplay:
 
     Attributes:
         graph: the topology, with all values it is run with.
-        ours: the sinks that write to the directory.
+        steps: of the inputs of the sink that writes to the directory.
         dead_letters: the dead-letter topics of its Kafka spouts.
     """
 
     graph: Graph
-    ours: tuple[str, ...]
+    steps: Steps
     dead_letters: tuple[str, ...]
+
+    @property
+    def several(self) -> bool:
+        """Whether a record may have a row through each of several inputs."""
+        return len(self.steps) > 1
 
     def __call__(self, records: Sequence[Record]) -> Mapping[tuple[str, int, int], Iterable[str] | Failed]:
         """Run the topology on the records."""
-        return _run(self.graph, self.ours, records)
+        return _run(self.graph, self.steps, records)
 
 
 def make_replay(
@@ -65,9 +76,10 @@ def make_replay(
 
     Raises:
         TopologyError: it cannot be loaded, or none of its sinks writes to that directory.
+        SinkError: the directory's log is damaged, or it cannot be told which of its rows came through which input.
     """
     graph = load(target, topology)
-    settings = resolve(graph, overrides)
+    settings = settings_of(graph, overrides)
     sinks = {c.name: str(settings.components[c.name].values["parquet.directory"]) for c in _sinks(graph)}
     ours = [name for name, place in sinks.items() if Path(place).absolute() == directory.absolute()]
     if not ours:
@@ -78,7 +90,22 @@ def make_replay(
         )
 
     letters = dict.fromkeys(topic for topic in dead_letter_topics(graph, overrides).values() if topic)
-    return TopologyReplay(_as_it_was_run(graph, settings), tuple(ours), tuple(letters))
+    steps = {key: step for name in ours for key, step in _steps(graph, settings, name, directory).items()}
+    return TopologyReplay(_as_it_was_run(graph, settings), steps, tuple(letters))
+
+
+def _steps(graph: Graph, settings: Settings, sink: str, directory: Path) -> Steps:
+    """Return the steps of a sink's inputs, as the sink itself finds them when it opens the directory."""
+    inputs = {
+        name_of(given.source, given.stream): (sink, given.source, given.stream)
+        for given in graph.components[sink].inputs
+        if "origin" in graph.components[given.source].streams[given.stream].fields
+    }
+    log = CommitLog(directory)
+    log.refresh()
+    names = check_names(settings.components[sink].values["parquet.input_names"], list(inputs))
+    steps = resolve(directory, list(inputs), names, log.inputs, has_rows=len(log.coverage) > 0)
+    return {inputs[name]: step for name, step in steps.items()}
 
 
 def _sinks(graph: Graph) -> list[Component]:
@@ -95,9 +122,7 @@ def _as_it_was_run(graph: Graph, settings: Settings) -> Graph:
     return replace(graph, components=components, config={})
 
 
-def _run(
-    graph: Graph, ours: Sequence[str], records: Sequence[Record]
-) -> dict[tuple[str, int, int], list[str] | Failed]:
+def _run(graph: Graph, steps: Steps, records: Sequence[Record]) -> dict[tuple[str, int, int], list[str] | Failed]:
     """Run the graph on the records; return the paths that reach our sinks, and the failures, by coordinates."""
     seen: dict[tuple[str, int, int], list[str]] = {}
 
@@ -105,10 +130,12 @@ def _run(
         """Stands for a sink."""
 
         def process(self, tup: Any) -> None:
-            """Note the tuple's origin."""
-            if self.component_name in ours:
+            """Note the tuple's origin; an input without one is not in ``steps``."""
+            step = steps.get((self.component_name, tup.component, tup.stream))
+            if step is not None:
                 origin = Origin.of(tup.values.origin)
-                seen.setdefault((origin.topic, origin.partition, origin.offset), []).append(origin.path)
+                place = (origin.topic, origin.partition, origin.offset)
+                seen.setdefault(place, []).append(with_step(origin.path, step))
 
     components = dict(graph.components)
     for sink in _sinks(graph):

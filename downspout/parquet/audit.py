@@ -90,6 +90,7 @@ def audit(
     windows: Mapping[int | None, Window] | None = None,
     group: str | None = None,
     sample: int = 0,
+    several: bool = False,
 ) -> AuditReport:
     """Audit a sink's directory.
 
@@ -103,6 +104,8 @@ def audit(
         group: a consumer group: its commits end the audit instead of the log's end. While a topology runs, records
             beyond its commit may or may not have their rows yet; those below must.
         sample: that many records per partition are run again although they have their row.
+        several: a record may have several rows, so all records are run again. It is taken to be so where the files
+            show it; but not where of all records one and the same row is missing.
 
     Raises:
         SinkError: there is nothing to audit in the directory, or its log is damaged.
@@ -117,7 +120,9 @@ def audit(
     found = look_at_files(path)
     _check_auditable(path, found, named=bool(topics))
     report = AuditReport(path, found, kafka=cluster is not None)
-    _Audit(report, list(topics), windows or {}, replay, commits if group else None, sample).run(cluster, dead_letters)
+    _Audit(report, list(topics), windows or {}, replay, commits if group else None, sample, several).run(
+        cluster, dead_letters
+    )
     take_notes(report)
     return report
 
@@ -156,6 +161,7 @@ class _Audit:
         replay: Replay | None,
         commits: Mapping[tuple[str, int], int] | None,
         sample: int,
+        several: bool,
     ) -> None:
         self.report = report
         self.found = report.found
@@ -165,6 +171,7 @@ class _Audit:
         self.replay = replay
         self.commits = commits
         self.sample = sample if replay is not None else 0
+        self.several = several
         self.letters: dict[tuple[str, str, int], Spans] = {}
 
     def run(self, cluster: Cluster | None, dead_letters: str | Sequence[str] | None) -> None:
@@ -262,7 +269,7 @@ class _Audit:
 
     def _explain(self, side: KafkaSide, log: Log, part: PartitionReport, absent: Spans, ours: Sequence[Stream]) -> None:
         """Say of each offset without a row why it has none; with a topology, of each row whether it should be there."""
-        several = self.replay is not None and any(stream.path for stream in ours)
+        several = self.replay is not None and (self.several or any(stream.path for stream in ours))
         everything = spans.subtract(
             [(max(part.start, log.earliest), part.end or 0)], part.offsets.get("dead_lettered", [])
         )

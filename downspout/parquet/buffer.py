@@ -33,7 +33,7 @@ class Batch:
     Attributes:
         ids: the tuples' ids; acked once the rows are durable.
         table: the declared columns.
-        identities: of the rows, in their order.
+        identities: of the rows, in their order; their paths lack the steps of the inputs.
     """
 
     ids: Sequence[Any]
@@ -80,18 +80,21 @@ class Buffer:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def add(self, ids: Sequence[Any], values: Sequence[Sequence[Any]], origins: Sequence[Any] | None) -> list[Rejected]:
+    def add(
+        self, ids: Sequence[Any], values: Sequence[Sequence[Any]], origins: Sequence[Any] | None, source: str = ""
+    ) -> list[Rejected]:
         """Add rows; return those that do not fit, which are not held.
 
         Args:
             ids: one per row.
             values: one sequence per declared column.
             origins: one per row; None for rows of an input that tells none.
+            source: the name of the input.
         """
         builder, count = self._identities, len(ids)
         bad: dict[int, str] = {}
         if origins is not None:
-            numbers, offsets, bad = builder.encode(origins)
+            numbers, offsets, bad = builder.encode(origins, source)
         table, misfits = self._columns.table(values)
         reasons = {misfit.row: misfit.reason for misfit in misfits}
         if bad:  # the table lacks its own misfits already

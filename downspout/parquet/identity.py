@@ -2,11 +2,15 @@
 
 Each row is one number for its stream (topic, topic id, partition, path) and its offset; so asking the log for 100,000
 rows costs a few array operations per stream. A row that tells no origin has no stream: it is always written.
+
+The paths are those that the tuples came with, until :meth:`Identities.under` adds the step of the input. That is left
+to the last moment, because another writer may give the directory its first entry meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,7 @@ from numpy.typing import NDArray
 from downspout.errors import coordinates
 from downspout.ledger.origin import Origin
 from downspout.parquet.coverage import OFFSET_MAX, Coverage, Offsets, Stream
+from downspout.parquet.inputs import ends_in_step, with_step
 from downspout.parquet.schema import ORIGIN_SCHEMA
 
 __all__ = ["Identities", "IdentityBuilder", "Mask"]
@@ -28,17 +33,58 @@ PARTITION_MAX = 2**31 - 1
 class Identities:
     """Of the rows of a flush, in their order.
 
+    Args:
+        streams: all that occur.
+        numbers: of each row the index of its stream.
+        offsets: of each row.
+        inputs: of each stream the input that it came through; not given: these are the paths in the directory.
+
     >>> rows = Identities.of([("orders", "", 0, 5, ""), ("orders", "", 0, 6, ""), ("orders", "", 0, 5, "")])
     >>> rows.not_in(Coverage()).tolist()   # the third is the first again
     [True, True, False]
     """
 
-    def __init__(self, streams: Sequence[Stream], numbers: Offsets, offsets: Offsets) -> None:
+    def __init__(
+        self, streams: Sequence[Stream], numbers: Offsets, offsets: Offsets, inputs: Sequence[str] | None = None
+    ) -> None:
         self._streams = streams
         self._numbers = numbers
         self._offsets = offsets
+        self._inputs = inputs
+        self._last: tuple[Mapping[str, str], Identities] | None = None
+
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
         # By stream, then offset; sorting is stable, so of a row that came twice the first one stays the first.
-        self._order = np.lexsort((offsets, numbers))
+        return np.lexsort((self._offsets, self._numbers))
+
+    def under(self, steps: Mapping[str, str]) -> Identities:
+        """Return the identities with the step of each row's input at the end of its path.
+
+        >>> builder = IdentityBuilder()
+        >>> for name in ("parse", "check"):
+        ...     numbers, offsets, _ = builder.encode([("orders", "", 0, 5, "")], name)
+        ...     builder.add(numbers, offsets)
+        >>> [str(path) for path in builder.build().under({"parse": "", "check": "check"}).columns()[-1]]
+        ['', '@check']
+        """
+        if self._inputs is None:
+            return self
+        if self._last is None or self._last[0] != steps:
+            self._last = dict(steps), self._make_under(steps, self._inputs)
+        return self._last[1]
+
+    def _make_under(self, steps: Mapping[str, str], inputs: Sequence[str]) -> Identities:
+        named = [
+            stream._replace(path=with_step(stream.path, steps.get(name, "")))
+            for stream, name in zip(self._streams, inputs, strict=True)
+        ]
+        places = {stream: place for place, stream in enumerate(dict.fromkeys(named))}
+        if len(places) == len(named):
+            return Identities(named, self._numbers, self._offsets)
+        # Inputs that share a step: their streams become one. The last item is for rows of no stream, number -1.
+        numbers = np.array([*(places[stream] for stream in named), NO_STREAM], dtype=np.int64)[self._numbers]
+        return Identities(list(places), numbers, self._offsets)
 
     @classmethod
     def of(cls, origins: Sequence[Sequence[Any]]) -> Identities:
@@ -98,7 +144,7 @@ class Identities:
 
     def only(self, mask: Mask) -> Identities:
         """Return the identities of the rows that a mask leaves."""
-        return Identities(self._streams, self._numbers[mask], self._offsets[mask])
+        return Identities(self._streams, self._numbers[mask], self._offsets[mask], self._inputs)
 
     def coverage(self, mask: Mask) -> Coverage:
         """Return the rows that a mask leaves as a set."""
@@ -125,23 +171,31 @@ class IdentityBuilder:
     """Takes the origins of a flush in pieces, as they come."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], int] = {}
+        self._known: dict[str, dict[tuple[Any, ...], int]] = {}
+        """input → topic, topic id, partition and path → number of the stream"""
+        self._streams: list[Stream] = []
+        self._inputs: list[str] = []
         self._numbers: list[Offsets] = []
         self._offsets: list[Offsets] = []
 
-    def encode(self, origins: Sequence[Any]) -> tuple[Offsets, Offsets, dict[int, str]]:
+    def encode(self, origins: Sequence[Any], source: str = "") -> tuple[Offsets, Offsets, dict[int, str]]:
         """Return each row's stream number and offset, and the rows whose origin is none, with the reason.
+
+        Args:
+            origins: of each row.
+            source: the name of the input that they came through.
 
         The good case is a few passes in C over whole columns; only where something is wrong is each row looked at.
         """
         try:
             topics, topic_ids, partitions, offsets, paths = zip(*origins, strict=True)
+            known = self._known.setdefault(source, {})
             try:
-                numbers = self._look_up(topics, topic_ids, partitions, paths)
+                numbers = _look_up(known, topics, topic_ids, partitions, paths)
             except KeyError:  # a stream that was not seen before: seldom
                 for key in set(zip(topics, topic_ids, partitions, paths, strict=True)):
-                    self._register(key)
-                numbers = self._look_up(topics, topic_ids, partitions, paths)
+                    self._register(key, source)
+                numbers = _look_up(known, topics, topic_ids, partitions, paths)
             found: Any = pa.array(offsets)
             if not pa.types.is_integer(found.type):
                 raise TypeError("offsets are whole numbers")
@@ -150,12 +204,9 @@ class IdentityBuilder:
                 raise ValueError("an offset out of range")
             return numbers, ready, {}
         except (TypeError, ValueError, OverflowError):
-            return self._one_by_one(origins)
+            return self._one_by_one(origins, source)
 
-    def _look_up(self, *columns: Sequence[Any]) -> Offsets:
-        return np.fromiter(map(self._known.__getitem__, zip(*columns, strict=True)), np.int64, len(columns[0]))
-
-    def _one_by_one(self, origins: Sequence[Any]) -> tuple[Offsets, Offsets, dict[int, str]]:
+    def _one_by_one(self, origins: Sequence[Any], source: str) -> tuple[Offsets, Offsets, dict[int, str]]:
         numbers = np.full(len(origins), NO_STREAM, dtype=np.int64)
         offsets = np.zeros(len(origins), dtype=np.int64)
         bad: dict[int, str] = {}
@@ -165,20 +216,21 @@ class IdentityBuilder:
                 if type(origin.offset) is not int or not 0 <= origin.offset < OFFSET_MAX:
                     raise ValueError(f"{origin.offset!r} is no offset")
                 key = (origin.topic, origin.topic_id, origin.partition, origin.path)
-                numbers[row] = self._register(key)
+                numbers[row] = self._register(key, source)
                 offsets[row] = origin.offset
             except (TypeError, ValueError, OverflowError) as error:
                 numbers[row] = NO_STREAM
                 bad[row] = str(error)
         return numbers, offsets, bad
 
-    def _register(self, key: tuple[Any, ...]) -> int:
+    def _register(self, key: tuple[Any, ...], source: str) -> int:
         """Return a stream's number; a new one is looked at once, so that it can be written to log and files.
 
         Raises:
             ValueError, TypeError: it makes no sense.
         """
-        if (number := self._known.get(key)) is not None:
+        known = self._known.setdefault(source, {})
+        if (number := known.get(key)) is not None:
             return number
         topic, topic_id, partition, path = key
         if not all(isinstance(text, str) for text in (topic, topic_id, path)):
@@ -187,7 +239,12 @@ class IdentityBuilder:
             raise ValueError(f"{partition!r} is no partition")
         for text in (topic, topic_id, path):
             text.encode()  # a lone surrogate would stop every flush
-        return self._known.setdefault(key, len(self._known))
+        if ends_in_step(path):
+            raise ValueError(f"the path {path!r} of an origin ends as only a sink may end it, in a step with @")
+        known[key] = len(self._streams)
+        self._streams.append(Stream(*key))
+        self._inputs.append(source)
+        return known[key]
 
     def add(self, numbers: Offsets, offsets: Offsets) -> None:
         """Add rows that :meth:`encode` returned."""
@@ -202,4 +259,8 @@ class IdentityBuilder:
         """Return the identities of all rows added."""
         empty: Offsets = np.empty(0, dtype=np.int64)
         numbers, offsets = np.concatenate([empty, *self._numbers]), np.concatenate([empty, *self._offsets])
-        return Identities([Stream(*key) for key in self._known], numbers, offsets)
+        return Identities(list(self._streams), numbers, offsets, list(self._inputs))
+
+
+def _look_up(known: Mapping[tuple[Any, ...], int], *columns: Sequence[Any]) -> Offsets:
+    return np.fromiter(map(known.__getitem__, zip(*columns, strict=True)), np.int64, len(columns[0]))

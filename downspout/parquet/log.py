@@ -14,7 +14,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from downspout.errors import SinkError
 from downspout.parquet.coverage import Coverage
 from downspout.parquet.disk import Disk
+from downspout.parquet.inputs import KnownInputs
 
 __all__ = ["LOG_FOLDER", "STAGING_FOLDER", "CommitLog", "DataFile", "Entry", "read_entries"]
 
@@ -29,7 +30,9 @@ LOG_FOLDER = Path("_downspout") / "log"
 STAGING_FOLDER = Path("_downspout") / "staging"
 """Both begin with an underscore: Spark, pandas and DuckDB's globs for ``*.parquet`` in Hive folders leave them be."""
 
-FORMAT = 1
+FORMAT = 2
+"""2: with the steps of the inputs. An older version must not write to such a directory: it knows no steps."""
+READABLE = (1, 2)
 _NAME = re.compile(r"[0-9]{20}\.json")
 _CURE = "restore it from a backup; a log that was changed by hand cannot be trusted"
 
@@ -63,6 +66,7 @@ class Entry:
         coverage: the rows that are in those files.
         component: the sink's name in the topology: two sinks must not share a directory, for their rows may have
             the same identities. All tasks of a sink have one name.
+        inputs: the step of each of the sink's inputs (see ``downspout/parquet/inputs.py``); empty in format 1.
     """
 
     number: int
@@ -73,6 +77,7 @@ class Entry:
     files: tuple[DataFile, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
     component: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -88,6 +93,7 @@ class Entry:
             "topology": self.topology,
             "component": self.component,
             "schema": list(self.schema),
+            "inputs": dict(self.inputs),
             "created_ms": self.created_ms,
             "files": [[file.path, file.rows, file.bytes] for file in self.files],
             "coverage": self.coverage.to_json(),
@@ -111,14 +117,14 @@ class Entry:
         checksum = document.pop("checksum", None)
         if checksum != _checksum(document):
             raise ValueError("the checksum is not that of the content")
-        if document.get("format") != FORMAT:
-            raise ValueError(f"its format is {document.get('format')!r}; this version reads {FORMAT}")
+        if (found := document.get("format")) not in READABLE:
+            raise ValueError(f"its format is {found!r}; this version reads {' and '.join(map(str, READABLE))}")
         try:
             return cls(
                 _whole(document["number"]), _text(document["writer"]), _text(document["topology"]),
                 tuple(map(_text, document["schema"])), _whole(document["created_ms"]),
                 tuple(_data_file(*file) for file in document["files"]), Coverage.from_json(document["coverage"]),
-                _text(document["component"]),
+                _text(document["component"]), _steps(document["inputs"]) if found > 1 else {},
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"out of form ({error})") from None
@@ -134,6 +140,12 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{str(value)[:200]!r} is no text")
     return value
+
+
+def _steps(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{str(value)[:200]!r} are no inputs")
+    return {name: _text(step) for name, step in value.items()}
 
 
 def _data_file(path: Any, rows: Any, size: Any) -> DataFile:
@@ -158,6 +170,7 @@ class CommitLog:
 
     Attributes:
         coverage: all rows that are in the directory.
+        inputs: the inputs that rows came through, and their steps.
         length: how many entries were read; the number of the next one.
     """
 
@@ -166,6 +179,7 @@ class CommitLog:
         self.folder = directory / LOG_FOLDER
         self.disk = disk or Disk()
         self.coverage = Coverage()
+        self.inputs = KnownInputs()
         self.length = 0
         self.rows = 0
         self.topology: str | None = None
@@ -190,6 +204,7 @@ class CommitLog:
 
     def _take(self, entry: Entry) -> None:
         self.coverage.update(entry.coverage)
+        self.inputs.take(entry.inputs)
         self.length += 1
         self.rows += entry.rows
         self.topology = entry.topology

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,13 +19,13 @@ import pyarrow as pa
 from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout import config as configuration
-from downspout.component import Bolt
+from downspout.component import Bolt, input_fields
 from downspout.errors import ConfigError, RecordError, TopologyError
 from downspout.parquet.buffer import Batch, Buffer, Picker, picker
 from downspout.parquet.disk import Disk
-from downspout.parquet.identity import Identities, Mask
+from downspout.parquet.inputs import check_names, name_of
 from downspout.parquet.schema import Columns
-from downspout.parquet.writer import SinkWriter
+from downspout.parquet.writer import Build, SinkWriter
 
 BLOCK_ROWS = 512
 """Tuples that are converted at once; fewer at the start and where rows are large."""
@@ -65,13 +65,15 @@ class SinkBolt(Bolt):
             par: how many tasks; all of them write to one directory.
             config: Storm's settings for this component, and ours by their whole names.
             settings: those of ``downspout settings parquet`` without the prefix; ``schema`` may be a dict
-                ``{"carrier": "string", "delay": "int16"}``.
+                ``{"carrier": "string", "delay": "int16"}``, ``input_names`` one ``{"enrich": "parse"}``.
 
         Raises:
             ConfigError: a setting is unknown, malformed or out of range, or the schema is.
         """
         if isinstance(schema := settings.get("schema"), Mapping):
             settings["schema"] = [f"{column}:{kind}" for column, kind in schema.items()]
+        if isinstance(names := settings.get("input_names"), Mapping):
+            settings["input_names"] = [f"{source}={step}" for source, step in names.items()]
         given = {
             "topology.tick.tuple.freq.secs": 1,
             **(config or {}),
@@ -110,7 +112,8 @@ class SinkBolt(Bolt):
         self.settings = configuration.parse_scope(storm_conf, "parquet")
         self.columns = self.columns_of(storm_conf)
         self._inputs = _find_fields(context, self.columns, self.component_name)
-        self.has_origins = any(has_origin for _, has_origin in self._inputs.values())
+        with_origins = [name_of(*given) for given, (_, has_origin) in self._inputs.items() if has_origin]
+        self.has_origins = bool(with_origins)
         self._waiting: list[Any] = []
         self._block = min(BLOCK_ROWS_FIRST, self.settings["flush_rows"])
         self._next_look = min(LOOK_EVERY, self._block)
@@ -126,6 +129,8 @@ class SinkBolt(Bolt):
             component=str(self.component_name),
             columns=self.fingerprint(),
             writer=f"{self.component_name}-{self.task_id}-{uuid.uuid4().hex[:12]}",
+            inputs=with_origins,
+            input_names=check_names(self.settings["input_names"], with_origins),
             partition_by=partition_by,
             compression=self.settings["compression"],
             disk=self.disk,
@@ -192,7 +197,7 @@ class SinkBolt(Bolt):
             # 0 and 4 are id and values: places are faster than names.
             columns = pick([tup[4] for tup in tuples])
             origins = columns.pop() if has_origin else None
-            rejected = self._buffer.add([tup[0] for tup in tuples], columns, origins)
+            rejected = self._buffer.add([tup[0] for tup in tuples], columns, origins, name_of(component, stream))
             self._figures["rejected"] += len(rejected)
             for misfit in rejected:
                 self.fail_because(tuples[misfit.row], RecordError(f"{self.component_name}: {misfit.reason}"))
@@ -220,7 +225,7 @@ class SinkBolt(Bolt):
         batch = self._without_impostors(self._buffer.take())
         if not batch.ids:
             return
-        flushed = self.writer.flush(batch.identities, self.builder(batch.table, batch.identities))
+        flushed = self.writer.flush(batch.identities, self.builder(batch.table))
         for name in ("rows", "files", "bytes", "covered"):
             self._figures[name] += getattr(flushed, name)
         self._figures["flushes"] += 1
@@ -234,10 +239,10 @@ class SinkBolt(Bolt):
         A replayed row equals the first one, and is dropped. One that differs is another row, made of the same record by
         a bolt that handed the origin on unchanged; taking it for a replay would lose it without a word.
         """
-        table = batch.table
+        table, identities = batch.table, batch.identities.under(self.writer.steps)
         bad = [
             again
-            for first, again in batch.identities.repeats()
+            for first, again in identities.repeats()
             if repr(table.slice(first, 1).to_pylist()) != repr(table.slice(again, 1).to_pylist())
         ]
         if not bad:
@@ -247,7 +252,7 @@ class SinkBolt(Bolt):
         self._figures["rejected"] += len(bad)
         for row in bad:
             error = RecordError(
-                f"{batch.identities.place(row)}: {self.component_name}: two different rows have the same identity",
+                f"{identities.place(row)}: {self.component_name}: two different rows have the same identity",
                 cure="give each its own, with origin.child(component, index), in the bolt that makes them",
             )
             self.fail_because(batch.ids[row], error)
@@ -255,7 +260,7 @@ class SinkBolt(Bolt):
         return Batch(ids, table.filter(pa.array(good)), batch.identities.only(good))
 
     @abstractmethod
-    def builder(self, table: pa.Table, identities: Identities) -> Callable[[Mask], pa.Table]:
+    def builder(self, table: pa.Table) -> Build:
         """Return the function that makes what is written from the rows that a mask leaves."""
 
     def report(self) -> Mapping[str, float]:
@@ -268,16 +273,13 @@ def _find_fields(
 ) -> dict[tuple[str, str], tuple[Picker, bool]]:
     """Return for each input how to pick the columns (and the origin, last) and whether it has an origin."""
     inputs: dict[tuple[str, str], tuple[Picker, bool]] = {}
-    for source, streams in context.get("source->stream->fields", {}).items():
-        for stream, fields in streams.items():
-            if source.startswith("__") or stream.startswith("__"):  # Storm's own, ticks for one
-                continue
-            if missing := [name for name in columns.names if name not in fields]:
-                raise TopologyError(
-                    f"{component}: its input {source}:{stream} has no field {', '.join(missing)}",
-                    cure=f"a schema with columns out of: {', '.join(fields)}",
-                )
-            has_origin = ORIGIN in fields
-            wanted = [*columns.names, ORIGIN] if has_origin else list(columns.names)
-            inputs[source, stream] = picker(list(fields), wanted), has_origin
+    for (source, stream), fields in input_fields(context).items():
+        if missing := [name for name in columns.names if name not in fields]:
+            raise TopologyError(
+                f"{component}: its input {source}:{stream} has no field {', '.join(missing)}",
+                cure=f"a schema with columns out of: {', '.join(fields)}",
+            )
+        has_origin = ORIGIN in fields
+        wanted = [*columns.names, ORIGIN] if has_origin else list(columns.names)
+        inputs[source, stream] = picker(list(fields), wanted), has_origin
     return inputs

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -30,9 +31,12 @@ from downspout.parquet import hive
 from downspout.parquet.coverage import Coverage
 from downspout.parquet.disk import Disk
 from downspout.parquet.identity import Identities, Mask
+from downspout.parquet.inputs import resolve
 from downspout.parquet.log import STAGING_FOLDER, CommitLog, DataFile, Entry
 
 __all__ = ["Flushed", "SinkWriter"]
+
+Build = Callable[[Mask, Identities], pa.Table]
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class SinkWriter:
         topology: the topology's name.
         component: the sink's name in the topology. A directory belongs to one sink of one topology, all its tasks.
         columns: the columns as declared, partition columns included; the same for ever.
+        inputs: the names of the sink's inputs that carry origins.
+        input_names: what ``parquet.input_names`` says of them.
         writer: this incarnation: unique for each time a task starts.
         partition_by: columns that become folders.
         compression: codec of the files.
@@ -67,7 +73,11 @@ class SinkWriter:
         clock: for the entries' time stamps.
 
     Raises (from ``open`` and ``flush``):
-        SinkError: the directory cannot be written, is damaged, belongs to another sink or has other columns.
+        SinkError: the directory cannot be written, is damaged, belongs to another sink or has other columns; or it
+            cannot be told which of its rows are those of which input.
+
+    Attributes:
+        steps: of each input (see ``downspout/parquet/inputs.py``), as of the entries read so far.
     """
 
     def __init__(
@@ -78,6 +88,8 @@ class SinkWriter:
         component: str,
         columns: Sequence[str],
         writer: str,
+        inputs: Sequence[str] = (),
+        input_names: Mapping[str, str] | None = None,
         partition_by: Sequence[str] = (),
         compression: str = "zstd",
         disk: Disk | None = None,
@@ -90,6 +102,9 @@ class SinkWriter:
         self._component = component
         self._partition_by = list(partition_by)
         self._schema = (*columns, *(f"/{name}" for name in partition_by))
+        self._inputs = tuple(inputs)
+        self._input_names = input_names or {}
+        self.steps: Mapping[str, str] = {}
         self._writer = writer
         self._compression = compression
         self._clock = clock
@@ -139,6 +154,9 @@ class SinkWriter:
                 f"this sink has {', '.join(self._schema)}",
                 cure="another parquet.directory, or the old columns: one directory has one schema",
             )
+        if entries or not self.steps:
+            has_rows = len(self.log.coverage) > 0
+            self.steps = resolve(self.directory, self._inputs, self._input_names, self.log.inputs, has_rows=has_rows)
         return entries
 
     def _catch_up_if_files_are_unknown(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -181,33 +199,38 @@ class SinkWriter:
         for entry in entries if staged else ():
             self._reveal([file for file in entry.files if file.path in staged])
 
-    def flush(self, identities: Identities, build: Callable[[Mask], pa.Table]) -> Flushed:
+    def flush(self, identities: Identities, build: Build) -> Flushed:
         """Write the rows that are not in the directory yet; when this returns, they are durable and visible.
 
         Args:
             identities: of the rows, in their order; may be of rows without origin.
-            build: makes the table to write from the rows that a mask leaves. It is called again after a conflict.
+            build: makes the table to write from the rows that a mask leaves, and the identities of all rows as they
+                are in the directory. It is called again after a conflict.
         """
         try:
             return self._flush(identities, build)
         except OSError as error:
             raise self._cannot_write(error) from error
 
-    def _flush(self, identities: Identities, build: Callable[[Mask], pa.Table]) -> Flushed:
+    def _flush(self, identities: Identities, build: Build) -> Flushed:
         # Entries of our own among the new ones: the link was made, but an error hid that from us. They are committed.
         for entry in self._catch_up():
             if entry.writer == self._writer:
                 self._hidden += entry.files
         self._reveal_hidden()
-        wanted = identities.not_in(self.log.coverage)
-        while wanted.any():
-            staged = self._stage(build(wanted))
+        while True:
+            steps = self.steps
+            rows = identities.under(steps)
+            wanted = rows.not_in(self.log.coverage)
+            if not wanted.any():
+                return Flushed(covered=len(identities))
+            staged = self._stage(build(wanted, rows))
             try:
-                while not self._append(staged, identities.coverage(wanted)):
+                while not self._append(staged, rows.coverage(wanted)):
                     self._catch_up()
-                    still_wanted = wanted & identities.not_in(self.log.coverage)
-                    if still_wanted.sum() != wanted.sum():
-                        wanted = still_wanted
+                    # Two versions of a topology, with other inputs each, may start on an empty directory together
+                    # and give their inputs other steps. Whose entry comes first decides; the other one looks again.
+                    if self.steps != steps or not np.array_equal(rows.not_in(self.log.coverage), wanted):
                         break
                 else:
                     self._hidden += staged
@@ -219,7 +242,6 @@ class SinkWriter:
                     self._discard(staged)
                 raise
             self._discard(staged)
-        return Flushed(covered=len(identities))
 
     def _reveal_hidden(self) -> None:
         """Bring into sight what we committed; where that fails, the next flush or whoever opens next tries again."""
@@ -230,7 +252,7 @@ class SinkWriter:
         return self.log.append(
             Entry(
                 self.log.length, self._writer, self._topology, self._schema,
-                int(self._clock.wall() * 1000), tuple(staged), coverage, self._component,
+                int(self._clock.wall() * 1000), tuple(staged), coverage, self._component, self.steps,
             )
         )  # fmt: skip
 

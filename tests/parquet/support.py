@@ -50,7 +50,7 @@ def write_rows(
     made.open()
     identities = Identities.of(origins)
     table = with_origins(pa.table({"n": pa.array([o[3] for o in origins], pa.int64())}), identities)
-    made.flush(identities, lambda mask: table.filter(pa.array(mask)))
+    made.flush(identities, lambda mask, _: table.filter(pa.array(mask)))
     return made
 
 

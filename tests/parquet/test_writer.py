@@ -75,7 +75,7 @@ def flush(directory: Path, offsets: range, writer: str, disk: Disk | None = None
             "value": pa.array(offsets, pa.int64()),
         }
     )
-    return sink.flush(identities, lambda mask: table.filter(pa.array(mask)))
+    return sink.flush(identities, lambda mask, _: table.filter(pa.array(mask)))
 
 
 def visible(directory: Path) -> Counter[int]:
@@ -178,8 +178,8 @@ def test_an_error_after_the_link_still_counts_as_committed(tmp_path: Path) -> No
     identities = Identities.of([("t", "id", 0, offset, "") for offset in range(4)])
     table = pa.table({"value": pa.array(range(4), pa.int64())})
     with pytest.raises(SinkError, match="Input/output error"):
-        sink.flush(identities, lambda mask: table.filter(pa.array(mask)))
-    assert sink.flush(identities, lambda mask: table.filter(pa.array(mask))).covered == 4
+        sink.flush(identities, lambda mask, _: table.filter(pa.array(mask)))
+    assert sink.flush(identities, lambda mask, _: table.filter(pa.array(mask))).covered == 4
     files = [str(path) for path in tmp_path.glob("*.parquet")]
     assert ds.dataset(files).to_table()["value"].to_pylist() == [0, 1, 2, 3]
 
@@ -190,7 +190,7 @@ def test_rows_without_origin_are_written_as_often_as_they_come(tmp_path: Path) -
     sink.open()
     table = pa.table({"value": pa.array([1, 1], pa.int64())})
     for _ in range(2):
-        assert sink.flush(Identities.none(2), lambda mask: table.filter(pa.array(mask))).rows == 2
+        assert sink.flush(Identities.none(2), lambda mask, _: table.filter(pa.array(mask))).rows == 2
     assert CommitLog(tmp_path).refresh()[-1].number == 1
     files = [str(path) for path in tmp_path.glob("*.parquet")]
     assert ds.dataset(files).to_table()["value"].to_pylist() == [1, 1, 1, 1]
