@@ -15,6 +15,7 @@ from downspout.errors import ConfigError, DownspoutError, TopologyError
 from downspout.kafka import sense
 from downspout.local.graph import Component, Graph, nearest
 from downspout.local.settings import Settings, reads, resolve
+from downspout.parquet.inputs import check_names, name_of
 
 __all__ = ["Finding", "findings", "require_fields", "resolve", "values_table"]
 
@@ -46,6 +47,7 @@ def findings(graph: Graph, settings: Settings) -> list[Finding]:
         found += _never_flushes(component, conf)
         if reads(component, "parquet"):
             found += _sink(graph, component, conf)
+    found += _meetings(graph)
     found += _shared_directories(graph, settings)
     return sorted(found, key=lambda finding: not finding.is_error)
 
@@ -152,13 +154,10 @@ def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[
         yield Finding(
             False, component.name, "without ackers a crash loses what the sink holds", "topology.acker.executors = 1"
         )
-    if len(component.inputs) > 1:
-        yield Finding(
-            False,
-            component.name,
-            "it has several inputs: rows of theirs that carry the same origin count as one row",
-            "in all but one of the bolts before it, origin.child(component, index) instead of origin",
-        )
+    try:
+        check_names(conf["parquet.input_names"] or (), [name_of(*given) for given in _with_origin(graph, component)])
+    except ConfigError as error:
+        yield Finding(True, component.name, error.message, error.cure or "`downspout settings parquet`")
     columns = [str(column).partition(":")[0].strip() for column in conf["parquet.schema"] or ()]
     for given in component.inputs:
         source = graph.components.get(given.source)
@@ -181,6 +180,44 @@ def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[
                     f"column {column!r} of parquet.schema is no field of stream {given.stream!r} of {given.source!r}",
                     nearest(column, stream.fields),
                 )
+
+
+def _with_origin(graph: Graph, component: Component) -> list[tuple[str, str]]:
+    """Return the inputs that carry origins, as component and stream."""
+    return [
+        (given.source, given.stream)
+        for given in component.inputs
+        if (source := graph.components.get(given.source)) is not None
+        and (stream := source.streams.get(given.stream)) is not None
+        and "origin" in stream.fields
+    ]
+
+
+def _meetings(graph: Graph) -> Iterator[Finding]:
+    """Find bolts where tuples of one record meet again before a sink.
+
+    A sink tells its own inputs apart. A bolt before it emits tuples that do not say through which of its own inputs
+    they came; where it hands origins on, two rows have one identity.
+    """
+    spouts: dict[str, set[str]] = {spout.name: {spout.name} for spout in graph.spouts}
+    for bolt in graph.bolts:  # sources come first
+        spouts[bolt.name] = set().union(*(spouts.get(given.source, set()) for given in bolt.inputs))
+    before: set[str] = set()
+    for bolt in reversed(graph.bolts):
+        if bolt.name in before or reads(bolt, "parquet"):
+            before |= {given.source for given in bolt.inputs}
+    for bolt in graph.bolts:
+        if bolt.name not in before or reads(bolt, "parquet"):
+            continue
+        inputs = _with_origin(graph, bolt)
+        if common := [s for s in spouts[bolt.name] if sum(s in spouts[source] for source, _ in inputs) > 1]:
+            yield Finding(
+                False,
+                bolt.name,
+                f"tuples of one record of {min(common)!r} reach it through several inputs: where it hands their "
+                "`origin` on, the rows that a sink gets of them count as one row",
+                "in this bolt origin.child(tup.component, 0) for origin; nothing if it makes one row of them all",
+            )
 
 
 def _shared_directories(graph: Graph, settings: Settings) -> Iterator[Finding]:

@@ -103,7 +103,7 @@ def check_names(declared: Sequence[str], present: Sequence[str]) -> dict[str, st
         if name not in present:
             raise ConfigError(
                 f"{SETTING}: {name!r} is no input of this sink with the field `origin`",
-                cure=f"one of {', '.join(present) or 'none: it has no such input'}",
+                cure=f"one of {', '.join(present)}" if present else "remove it: it has no such input",
             )
         if name in given:
             raise ConfigError(f"{SETTING} names {name!r} twice", cure="one name for each input")
@@ -153,8 +153,9 @@ def resolve(
     elif new:
         _check_new(directory, new, steps, known, has_rows=has_rows)
         steps.update({name: name for name in new})
+    steps = {name: steps[name] for name in present}
     _check_shared(directory, steps, given)
-    return {name: steps[name] for name in present}
+    return steps
 
 
 def _given(directory: str | PathLike[str], name: str, step: str, known: KnownInputs, *, has_rows: bool) -> str:

@@ -42,13 +42,30 @@ def graph(fields=("origin", "value"), spout=None, sink=None, topology=None, **mo
     return Graph("g", components, topology or {})
 
 
-def test_a_sink_with_several_inputs_is_warned_of():
-    """Rows of two inputs with one origin would be one row; the check says so before a row is lost."""
-    made = graph()
-    again = Component("again", KafkaLike, 1, {"kafka.topics": ["u"]}, made.components["in"].streams)
-    out = replace(made.components["out"], inputs=(Input("in", "default"), Input("again", "default")))
-    text = found(Graph("g", {**made.components, "again": again, "out": out}, {}))
-    assert any(line.startswith("warning: out: it has several inputs") for line in text)
+def diamond(meet, *, spouts=("in", "in")):
+    """Return a topology in which two bolts read a record each; ``meet``: before the sink, in one bolt."""
+    made = graph(more=Component("more", KafkaLike, 1, {"kafka.topics": ["u"]}, {}))
+    streams = made.components["in"].streams
+    parts = {**made.components, "more": replace(made.components["more"], streams=streams)}
+    for name, spout in zip(("left", "right"), spouts, strict=True):
+        parts[name] = Component(name, streamparse.Bolt, streams=streams, inputs=(Input(spout, "default"),))
+    both = (Input("left", "default"), Input("right", "default"))
+    if meet:
+        parts["meet"] = Component("meet", streamparse.Bolt, streams=streams, inputs=both)
+        both = (Input("meet", "default"),)
+    parts["out"] = replace(made.components["out"], inputs=both)
+    return Graph("g", parts, {})
+
+
+@pytest.mark.parametrize(("meet", "spouts", "warned"), [
+    (False, ("in", "in"), False), (True, ("in", "in"), True), (True, ("in", "more"), False),
+])  # fmt: skip
+def test_rows_of_one_record_may_meet_in_a_sink_but_not_in_a_bolt_before(meet, spouts, warned):
+    """A sink tells its inputs apart; a bolt that hands origins of one record on from two inputs is warned of."""
+    text = [line for line in found(diamond(meet, spouts=spouts)) if "nobody reads" not in line]
+    starts = ["warning: meet: tuples of one record of 'in' reach it through several inputs"] * warned
+    assert len(text) == len(starts)
+    assert all(line.startswith(start) for line, start in zip(text, starts, strict=True))
 
 
 def found(made):
@@ -107,6 +124,13 @@ FINDINGS = {
         {"second": Component("second", Sink, config=GOOD | {"parquet.directory": "out/more"},
                              inputs=(Input("in", "default"),))},
         "error: second: parquet.directory = out/more is within or above that of out",
+    ),
+    "a name for what is no input": (
+        {"sink": {"parquet.input_names": ["nin=in"]}}, "error: out: parquet.input_names: 'nin' is no input",
+    ),
+    "a name for an input without origin": (
+        {"fields": ("value",), "sink": {"parquet.input_names": ["in=old"]}},
+        "error: out: parquet.input_names: 'in' is no input of this sink with the field `origin`. Try: remove it",
     ),
     "unread": (
         {"more": Component("more", streamparse.Spout, streams={"default": Stream("default", ("a",))})},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,41 @@ from downspout.parquet.writer import SinkWriter
 from downspout.testing.clock import VirtualClock
 
 COLUMNS = ["n:int64"]
+
+
+class Stopped(BaseException):
+    """The process ended here: no handler runs, because nothing catches this."""
+
+
+class SteppedDisk(Disk):
+    """Calls ``before`` ahead of each step; once it has raised Stopped, no step happens any more."""
+
+    def __init__(self, before: Callable[[int], None]) -> None:
+        self.steps = 0
+        self._before = before
+        self._dead = False
+
+    def _step(self) -> None:
+        if self._dead:
+            raise Stopped
+        self.steps += 1
+        try:
+            self._before(self.steps)
+        except Stopped:
+            self._dead = True
+            raise
+
+
+def _stepped(name: str) -> Callable[..., Any]:
+    def call(self: SteppedDisk, *arguments: Any) -> Any:
+        self._step()
+        return getattr(Disk, name)(self, *arguments)
+
+    return call
+
+
+for _name in ("make_folder", "write", "sync", "link", "rename", "remove"):
+    setattr(SteppedDisk, _name, _stepped(_name))
 
 
 class Origins:
@@ -54,7 +89,14 @@ def write_rows(
     return made
 
 
-def sink(cls: Any, directory: Path, *, fields: list[str], **conf: Any) -> Any:
+def sink(
+    cls: Any,
+    directory: Path,
+    *,
+    fields: list[str],
+    inputs: Sequence[tuple[str, str]] = (("parse", "default"),),
+    **conf: Any,
+) -> Any:
     """Return a sink as an engine would build it, with acks and fails collected."""
     bolt = cls(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
     bolt.clock = VirtualClock()
@@ -65,7 +107,10 @@ def sink(cls: Any, directory: Path, *, fields: list[str], **conf: Any) -> Any:
         given if isinstance(given, str) else given.id, str(error)
     )
     settings = {"topology.name": "t", "parquet.directory": str(directory), **conf}
-    bolt.initialize(settings, {"source->stream->fields": {"parse": {"default": fields}}})
+    context: dict[str, dict[str, Any]] = {}
+    for component, stream in inputs:
+        context.setdefault(component, {})[stream] = fields
+    bolt.initialize(settings, {"source->stream->fields": context})
     return bolt
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -16,44 +15,9 @@ from downspout.parquet.disk import Disk
 from downspout.parquet.identity import Identities
 from downspout.parquet.log import STAGING_FOLDER, CommitLog
 from downspout.parquet.writer import Flushed, SinkWriter
-from tests.parquet.support import write_rows
+from tests.parquet.support import SteppedDisk, Stopped, write_rows
 
 COLUMNS = ["month:int8", "value:int64"]
-
-
-class Stopped(BaseException):
-    """The process ended here: no handler runs, because nothing catches this."""
-
-
-class SteppedDisk(Disk):
-    """Calls ``before`` ahead of each step; once it has raised Stopped, no step happens any more."""
-
-    def __init__(self, before: Callable[[int], None]) -> None:
-        self.steps = 0
-        self._before = before
-        self._dead = False
-
-    def _step(self) -> None:
-        if self._dead:
-            raise Stopped
-        self.steps += 1
-        try:
-            self._before(self.steps)
-        except Stopped:
-            self._dead = True
-            raise
-
-
-def _stepped(name: str) -> Callable[..., Any]:
-    def call(self: SteppedDisk, *arguments: Any) -> Any:
-        self._step()
-        return getattr(Disk, name)(self, *arguments)
-
-    return call
-
-
-for _name in ("make_folder", "write", "sync", "link", "rename", "remove"):
-    setattr(SteppedDisk, _name, _stepped(_name))
 
 
 def flush(directory: Path, offsets: range, writer: str, disk: Disk | None = None) -> Flushed:
