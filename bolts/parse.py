@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import orjson
-from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout import config
 from downspout.component import Bolt
@@ -83,44 +82,25 @@ _JSON_NAMES: Mapping[type, str] = {
 
 
 class JsonParseBolt(Bolt):
-    """Reads the tuple fields ``origin`` and ``value``; emits ``origin`` and the fields named in ``parse.fields``."""
+    """Reads the tuple fields ``origin`` and ``value``; emits ``origin`` and the fields named in ``parse.fields``.
+
+    >>> JsonParseBolt.spec(fields=["carrier"]).outputs["default"].output_fields
+    ['origin', 'carrier']
+    """
 
     settings_scopes: ClassVar[tuple[str, ...]] = ("parse",)
     requires: ClassVar[tuple[str, ...]] = ("origin", "value")
 
     @classmethod
-    def spec(
-        cls,
-        name: str | None = None,
-        inputs: Any = None,
-        par: int | None = None,
-        config: Mapping[str, Any] | None = None,
-        **settings: Any,
-    ) -> ShellBoltSpec:
-        """Return this bolt for a topology, with the outputs that its ``fields`` make.
-
-        Args:
-            name: the component's name; not given: the attribute's name in the topology.
-            inputs: as in streamparse; its tuples need ``origin`` and ``value``.
-            par: number of tasks.
-            config: further configuration of the component.
-            settings: settings of the scope ``parse``, so ``fields=[...]``.
+    def outputs_of(cls, config: Mapping[str, Any]) -> list[str]:
+        """Return ``origin`` and the fields that ``parse.fields`` names.
 
         Raises:
-            ConfigError: ``fields`` is missing or malformed.
+            ConfigError: there are none, or one is malformed.
         """
-        merged = {**(config or {}), **_component_config(settings)}
-        names, _ = split_fields(merged.get("parse.fields") or _missing_fields())
-        return ShellBoltSpec(
-            cls,
-            command="streamparse_run",
-            script=f"{cls.__module__}.{cls.__name__}",
-            name=name,
-            inputs=inputs,
-            par=par,
-            config=merged,
-            outputs=["origin", *names],
-        )
+        if not config.get("parse.fields"):
+            raise ConfigError("parse.fields is not set", cure='fields=["carrier", "dep_delay"]')
+        return ["origin", *split_fields(config["parse.fields"])[0]]
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Read the settings."""
@@ -152,11 +132,3 @@ class JsonParseBolt(Bolt):
     def report(self) -> Mapping[str, float]:
         """Return how many null values were passed over."""
         return {"filtered": self._filtered}
-
-
-def _component_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return config.component_config("parse", settings)
-
-
-def _missing_fields() -> list[str]:
-    raise ConfigError("parse.fields is not set", cure='fields=["carrier", "dep_delay"]')

@@ -27,7 +27,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import streamparse
+from streamparse.dsl.bolt import ShellBoltSpec
 
+from downspout import config as configuration
 from downspout.clock import SYSTEM_CLOCK, Clock
 
 
@@ -118,6 +120,48 @@ class Bolt(streamparse.Bolt):
     settings_scopes: ClassVar[tuple[str, ...]] = ()
     requires: ClassVar[tuple[str, ...]] = ()
     clock: Clock = SYSTEM_CLOCK
+
+    @classmethod
+    def spec(
+        cls,
+        name: str | None = None,
+        inputs: Any = None,
+        par: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> ShellBoltSpec:
+        """Put the bolt into a topology.
+
+        Args:
+            name: default: the name of the topology's attribute.
+            inputs: streamparse's inputs.
+            par: how many tasks; default: the class's ``par``.
+            config: Storm's settings for this component, and ours by their whole names; default: the class's ``config``.
+            settings: ours without the prefix that ``settings_scopes`` names: ``fields=["carrier"]``.
+
+        Raises:
+            ConfigError: a setting is unknown, malformed or out of range.
+            TypeError: settings are given to a bolt that has none.
+        """
+        if settings and len(cls.settings_scopes) != 1:
+            raise TypeError(f"{cls.__name__}.spec() takes no {', '.join(settings)}")
+        for scope in cls.settings_scopes:
+            config = {**(config or cls.config or {}), **configuration.component_config(scope, settings)}
+        return ShellBoltSpec(
+            cls,
+            command="streamparse_run",
+            script=f"{cls.__module__}.{cls.__name__}",
+            name=name,
+            inputs=inputs,
+            par=par,
+            config=config,
+            outputs=cls.outputs_of(config or {}),
+        )
+
+    @classmethod
+    def outputs_of(cls, config: Mapping[str, Any]) -> Any:
+        """Return streamparse's ``outputs``. A bolt whose fields depend on its settings overrides this."""
+        return cls.outputs
 
     def fail_because(self, tup: Any, error: Exception) -> None:
         """Fail one tuple and say why, without raising; the local engine puts its own here, which tells the spout."""

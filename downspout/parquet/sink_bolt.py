@@ -74,22 +74,14 @@ class SinkBolt(Bolt):
             settings["schema"] = [f"{column}:{kind}" for column, kind in schema.items()]
         if isinstance(names := settings.get("input_names"), Mapping):
             settings["input_names"] = [f"{source}={step}" for source, step in names.items()]
-        given = {
-            "topology.tick.tuple.freq.secs": 1,
-            **(config or {}),
-            **configuration.component_config("parquet", settings),
-        }
-        cls.columns_of(given)
-        return ShellBoltSpec(
-            cls,
-            command="streamparse_run",
-            script=f"{cls.__module__}.{cls.__name__}",
-            name=name,
-            inputs=inputs,
-            par=par,
-            config=given,
-            outputs=[],
-        )
+        ticks = {"topology.tick.tuple.freq.secs": 1}
+        return super().spec(name, inputs, par, {**ticks, **(config or {})}, **settings)
+
+    @classmethod
+    def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:
+        """Return that nothing is emitted, once the columns have proved to be right."""
+        cls.columns_of(config)
+        return []
 
     @classmethod
     def columns_of(cls, conf: Mapping[str, Any]) -> Columns:
