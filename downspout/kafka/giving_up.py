@@ -124,7 +124,7 @@ class GivingUp:
         while left > 0 and self._not_before <= now() < until:
             batch, looked_at = self._take(left, parts, mine)
             left -= looked_at
-            if batch and not self._write(batch, now()):
+            if batch and not self._write(batch, now):
                 self._queue.extend((part, record.offset) for part, record in batch)
 
     def _take(
@@ -157,7 +157,7 @@ class GivingUp:
                 break
         return batch, looked_at
 
-    def _write(self, batch: list[tuple[Partition, Record]], now: int) -> bool:
+    def _write(self, batch: list[tuple[Partition, Record]], now: Callable[[], int]) -> bool:
         """Write letters with one flush, and resolve their records; return whether that worked."""
         letters = self._letters
         if letters is None:
@@ -178,7 +178,7 @@ class GivingUp:
                 )
             letters.flush()
         except (KafkaError, BrokerError) as error:
-            self._fail(batch, error, now)
+            self._fail(batch, error, now())  # later than when the write began: a back-off that was spent in it is none
             return False
         self._failed_writes = 0
         self._batch_max = min(2 * self._batch_max, BATCH_RECORDS)
