@@ -52,6 +52,8 @@ FIRST_COMMIT_DELAY_MS = 500
 DRAINED = -1
 UNATTENDED_MS = 1_000
 """After so long without ``next_tuple`` (max spout pending is reached), acks and fails look at the timers."""
+TURN_MS_MAX = 900
+"""A turn that has taken so long asks the broker nothing more: one question may take 4 s, and no call more than 5 s."""
 LOOK_UP_MASK = 15
 """Every 16th ack looks at the clock."""
 
@@ -137,17 +139,22 @@ class KafkaSpout(streamparse.Spout):
             self._join()
 
     def deactivate(self) -> None:
-        """Commit. Once nothing is out (acks are still taken), commit again and leave the group."""
+        """Commit. Once nothing is out (acks are still taken), commit again and leave the group.
+
+        A broker that stays silent keeps nobody waiting: then the spout remains a member, and knows what it knew.
+        """
         self._active = False
         self._put_back()
-        self._commit(self._now())
-        self._leave_if_idle()
+        now = self._now()
+        self._commit(now)
+        if not self._is_late(now):
+            self._leave_if_idle()
 
     def close(self) -> None:
         """Commit what is done and leave the group."""
         if self._consumer is not None:
             self._put_back()
-            self._leave()
+            self._leave(for_good=True)
         self._giving_up.close()
 
     # --- the loop ---
@@ -164,8 +171,9 @@ class KafkaSpout(streamparse.Spout):
             return
         now = self._next_at = self._now()
         self._settle(now)
-        self._giving_up.write(self._now, self._membership.by_key, self._membership.parts.values())
-        if self._drains(now):
+        if not self._is_late(now):
+            self._giving_up.write(self._now, self._membership.by_key, self._membership.parts.values())
+        if self._is_late(now) or self._drains(now):
             return
         finished = self._finished()
         if self._commit_timer.due(now) or finished or self._reader.crowded():
@@ -173,7 +181,7 @@ class KafkaSpout(streamparse.Spout):
         self._tracked.emit_held(self._membership.parts.values(), self.emit, now)
         if not self._turns and not self._poll_patience.waits(now):
             self._turns.extend(self._reader.poll(now))
-        if self._guarantee.before_emit and self._turns and not self._commit(now):
+        if self._guarantee.before_emit and self._turns and (self._is_late(now) or not self._commit(now)):
             return
         self._emit_waiting(now)
 
@@ -194,7 +202,7 @@ class KafkaSpout(streamparse.Spout):
             if self._hooks and membership.settled:
                 self._hooks.reassigned(frozenset(membership.parts))
         except errors.KafkaError as error:
-            self._poll_patience.bear(error, now)
+            self._poll_patience.bear(error, self._now())
 
     def _catch_up(self) -> None:
         """Learn what has changed hands since the last poll. What that poll brought was dropped, so read it again."""
@@ -247,10 +255,10 @@ class KafkaSpout(streamparse.Spout):
             else:
                 committing.commit_positions(self._consumer, parts, identity, wait)
         except errors.KafkaError as error:
-            self._commit_patience.bear(error, now)
+            self._commit_patience.bear(error, self._now())  # it may have taken seconds: the back-off begins now
             self._commit_timer.expedite()
             return False
-        self._commit_patience.succeeded()
+        self._commit_patience.succeeded(self._now())
         return True
 
     def _emit_waiting(self, now: int) -> None:
@@ -397,13 +405,17 @@ class KafkaSpout(streamparse.Spout):
         if self._consumer is not None and not any(p.ledger.in_flight for p in self._membership.parts.values()):
             self._leave()
 
-    def _leave(self) -> None:
+    def _leave(self, for_good: bool = False) -> None:
         """Commit and leave the group: others get the partitions at once."""
-        if not self._commit(self._now()):
+        now = self._now()
+        if not self._commit(now) and not self._is_late(now):
             # There is no later commit: one that failed for the moment is worth one more try at once.
             self._commit_patience.succeeded()
-            self._commit(self._now())
-        self.end_reached()
+            self._commit(now)
+        if not self._is_late(now):
+            self.end_reached()
+        elif not for_good:
+            return
         consumer, self._consumer = self._need_consumer(), None
         try:
             consumer.close(leave_group=True)
@@ -431,6 +443,10 @@ class KafkaSpout(streamparse.Spout):
     def _need_consumer(self) -> ConsumerPort:
         assert self._consumer is not None
         return self._consumer
+
+    def _is_late(self, now: int) -> bool:
+        """Return whether the turn that began at ``now`` should ask the broker nothing more; the next one will."""
+        return self._now() - now > TURN_MS_MAX
 
     def _now(self) -> int:
         return int(self.clock.monotonic() * 1000)

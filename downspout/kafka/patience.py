@@ -44,6 +44,7 @@ class Patience:
         self._warn_ms = warn_ms
         self._warned: dict[str, int] = {}
         self._in_a_row = 0
+        self._since = 0
         self._not_before = 0
         self._backoff = Backoff(initial_ms=50, delay_ms=50, delay_ms_max=2_000)
 
@@ -55,8 +56,13 @@ class Patience:
         """Return whether it is too early for the next try."""
         return now < self._not_before
 
-    def succeeded(self) -> None:
-        """Forget the errors in a row."""
+    def succeeded(self, now: int | None = None) -> None:
+        """Forget the errors in a row; with the time, tell of their end."""
+        if now is not None and self._in_a_row > 1:
+            seconds = (now - self._since) / 1000
+            self._log.warning(
+                "%s: %s works again, after %.1f s and %d errors", self._bootstrap, self._work, seconds, self._in_a_row
+            )
         self._in_a_row = 0
         self._not_before = 0
 
@@ -78,11 +84,14 @@ class Patience:
             ) from error
         self._figures.errors += 1
         self._in_a_row += 1
+        self._since = now if self._in_a_row == 1 else self._since
         self._not_before = now + self._backoff.delay(self._in_a_row)
         kind = type(error).__name__
         if now - self._warned.get(kind, -self._warn_ms) >= self._warn_ms:
             self._warned[kind] = now
-            self._log.warning("%s: %s failed, goes on trying: %s", self._bootstrap, self._work, describe(error))
+            lasted = f" for {(now - self._since) / 1000:.1f} s, {self._in_a_row} times," if self._in_a_row > 1 else ","
+            work = f"{self._bootstrap}: {self._work}"
+            self._log.warning("%s failed%s goes on trying: %s", work, lasted, describe(error))
 
 
 def describe(error: BaseException) -> str:

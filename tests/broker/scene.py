@@ -1,0 +1,247 @@
+"""A topic on a real broker and spouts that are driven by hand: what the tests of the spout on the broker share.
+
+Spouts look at a clock that tests can send ahead, so commit periods and back-offs need no waiting. What the broker has
+to do (sessions, the log cleaner, expiry) takes the time it takes: tests wait for conditions, never for a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient
+
+from downspout.clock import Clock
+from downspout.kafka.port import Cluster, ConsumerPort, OffsetAndMetadata, TopicPartition, cluster_for
+from tests.topology.spout_driver import Driver
+
+PATIENCE_S = 40.0
+"""How long a condition may take to come true, on a machine that does much else."""
+
+
+class JumpClock(Clock):
+    """Real time that :meth:`sleep` sends ahead instead of waiting."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def monotonic(self) -> float:
+        """Return real seconds, and those that were slept."""
+        return time.monotonic() + self._ahead
+
+    def sleep(self, seconds: float) -> None:
+        """Be so much later at once."""
+        self._ahead += seconds
+
+
+class Member(Driver):
+    """A spout that answers each of its tuples once; ``answered`` is how many of ``emitted`` had their answer."""
+
+    answered = 0
+
+    def answer(self, fails: Callable[[tuple[int, int]], bool] = lambda place: False) -> None:
+        """Ack what was emitted since the last call, and fail what ``fails`` says by (partition, offset)."""
+        new = self.emitted[self.answered :]
+        self.answered += len(new)
+        for tup_id, _ in new:
+            (self.spout.fail if fails(place_of(tup_id)) else self.spout.ack)(tup_id)
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Return (partition, offset) of all that was emitted."""
+        return [place_of(tup_id) for tup_id, _ in self.emitted]
+
+    def kill(self) -> None:
+        """Vanish without committing or leaving; heartbeats end as those of a dead process do."""
+        consumer, self.spout._consumer = self.spout._consumer, None
+        if consumer is not None:
+            consumer.close(leave_group=False)
+
+
+class Scene:
+    """A topic, the group that reads it, and its members.
+
+    Args:
+        bootstrap: of the broker.
+        topic: is created.
+        partitions: how many it has.
+        config: of the topic.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self.group = f"{topic}-group"
+        self.clock = JumpClock()
+        self.cluster: Cluster = cluster_for(bootstrap)
+        self.cluster.ensure_topic(topic, partitions, config)
+        self._members: list[Member] = []
+        self._asker: ConsumerPort | None = None
+
+    def __enter__(self) -> Scene:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def tp(self, partition: int = 0) -> TopicPartition:
+        """Return a partition of the topic."""
+        return TopicPartition(self.topic, partition)
+
+    # --- the log ---
+
+    def fill(
+        self,
+        count: int,
+        partition: int = 0,
+        value: Callable[[int], bytes | None] = lambda n: str(n).encode(),
+        *,
+        key: Callable[[int], bytes | None] = lambda n: None,
+        batch: int = 0,
+        topic: str = "",
+        start_ms: int = 1000,
+    ) -> None:
+        """Append records 0, 1, 2 … stamped from ``start_ms`` on; at most ``batch`` of them in one batch."""
+        producer = self.cluster.producer()
+        for number in range(count):
+            stamp = start_ms + number
+            producer.send(
+                topic or self.topic, key=key(number), value=value(number), partition=partition, timestamp_ms=stamp
+            )
+            if batch and number % batch == batch - 1:
+                producer.flush()
+        producer.flush()
+        producer.close()
+
+    def transaction(self, values: Sequence[bytes], *, commit: bool, partition: int = 0) -> None:
+        """Append records and the marker of a transaction that was committed or aborted."""
+        name = f"{self.topic}-{time.monotonic_ns()}"
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap, transactional_id=name)
+        producer.init_transactions()
+        producer.begin_transaction()
+        for value in values:
+            producer.send(self.topic, value=value, partition=partition).get(timeout=PATIENCE_S)
+        (producer.commit_transaction if commit else producer.abort_transaction)()
+        producer.close()
+
+    def topic_id(self) -> str:
+        """Return Kafka's id of the topic."""
+        return self._ask().topic_id(self.topic)
+
+    def bounds(self, partition: int = 0) -> tuple[int, int]:
+        """Return the first and the next offset of a partition."""
+        asker, tp = self._ask(), self.tp(partition)
+        return asker.beginning_offsets([tp])[tp], asker.end_offsets([tp])[tp]
+
+    def offsets(self, partition: int = 0) -> list[int]:
+        """Return the offsets that are in the log, and can be read, now."""
+        reader, tp = self.cluster.consumer(group=None), self.tp(partition)
+        try:
+            begin, end = reader.beginning_offsets([tp])[tp], reader.end_offsets([tp])[tp]
+            reader.assign([tp])
+            reader.seek(tp, begin)
+            found: list[int] = []
+            while reader.position(tp) < end:
+                found += [record.offset for record in reader.poll(200, 10_000).get(tp, ())]
+            return found
+        finally:
+            reader.close()
+
+    def recreate(self, partitions: int, *members: Member) -> None:
+        """Delete the topic and create it again as soon as it is gone; members take turns meanwhile."""
+        with self.admin() as admin:
+            admin.delete_topics([self.topic])
+            run_until(lambda: self.topic not in admin.list_topics(), *members, answer=True)
+        self.cluster.ensure_topic(self.topic, partitions)
+
+    @contextmanager
+    def admin(self) -> Iterator[Any]:
+        """Give kafka-python's admin client."""
+        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        try:
+            yield admin
+        finally:
+            admin.close()
+
+    # --- the group ---
+
+    def member(self, member: int | None = 1, **settings: Any) -> Member:
+        """Start a spout; it is closed when the test ends."""
+        given = {"topics": [self.topic], "group": self.group, "session_timeout_ms": 6000, **settings}
+        made = Member(self, member, **given)  # type: ignore[arg-type]
+        self._members.append(made)
+        return made
+
+    def commits(self, partitions: Collection[int] = (0,)) -> dict[int, OffsetAndMetadata | None]:
+        """Return the group's commits by partition."""
+        found = self._ask().committed([self.tp(partition) for partition in partitions])
+        return {tp.partition: commit for tp, commit in found.items()}
+
+    def committed(self, partition: int = 0) -> int | None:
+        """Return the group's commit."""
+        found = self.commits([partition])[partition]
+        return None if found is None else found.offset
+
+    def put_commit(self, commit: OffsetAndMetadata, partition: int = 0) -> None:
+        """Commit for the group, which must have no members."""
+        self._ask().commit({self.tp(partition): commit})
+
+    def commit_all(self, *members: Member, **expected: int) -> None:
+        """Let commit periods pass until partitions (``p0=10``) have these commits."""
+        wanted = {int(name[1:]): offset for name, offset in expected.items()}
+
+        def done() -> bool:
+            found = {number: commit and commit.offset for number, commit in self.commits(wanted).items()}
+            self.clock.sleep(0 if found == wanted else 31)
+            return found == wanted
+
+        run_until(done, *members)
+
+    def _ask(self) -> ConsumerPort:
+        if self._asker is None:
+            self._asker = self.cluster.consumer(group=self.group)
+        return self._asker
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for member in self._members:
+            member.spout.close()
+        if self._asker is not None:
+            self._asker.close()
+
+
+def run_until(
+    holds: Callable[[], bool],
+    *members: Member,
+    answer: bool = False,
+    fails: Callable[[tuple[int, int]], bool] = lambda place: False,
+    each: Callable[[], None] = lambda: None,
+    patience_s: float = PATIENCE_S,
+) -> None:
+    """Let spouts take turns, and answer their tuples if asked to, until a condition holds."""
+    until = time.monotonic() + patience_s
+    while not holds():
+        assert time.monotonic() < until, f"it did not happen: {[member.spout.report() for member in members]}"
+        for member in members:
+            member.spout.next_tuple()
+            if answer:
+                member.answer(fails)
+        each()
+        if not members:
+            time.sleep(0.05)
+
+
+def place_of(tup_id: str) -> tuple[int, int]:
+    """Return partition and offset of a message id."""
+    _, partition, offset = tup_id.rsplit("/", 2)
+    return int(partition), int(offset)
+
+
+def repeated(*members: Member) -> dict[tuple[int, int], int]:
+    """Return what was emitted more than once, by whomever, and how often."""
+    counts = Counter(place for member in members for place in member.places)
+    return {place: count for place, count in counts.items() if count > 1}

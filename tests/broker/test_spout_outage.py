@@ -1,0 +1,170 @@
+"""A broker that is away for a while, and one that forgets: the spout stays answerable, and goes on by itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from downspout.kafka.deadletter import read_dead_letters
+from downspout.kafka.embedded import EmbeddedKafka
+from tests.broker.scene import Member, Scene, repeated, run_until
+from tests.kafka.stage import unique
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+AWAY_S = 20.0
+CALL_S_MAX = 5.0
+"""Storm asks for an answer to each call; semantics.md allows this long, broker down or not."""
+RECORDS = 300
+
+
+def take_turns(member: Member, seconds: float) -> float:
+    """Call ``next_tuple`` for so long, acking what comes; return the longest call."""
+    until, longest = time.monotonic() + seconds, 0.0
+    while time.monotonic() < until:
+        began = time.monotonic()
+        member.spout.next_tuple()
+        longest = max(longest, time.monotonic() - began)
+        member.answer(is_poison)
+    return longest
+
+
+@contextmanager
+def stopped(kafka: EmbeddedKafka) -> Iterator[None]:
+    """The broker's process ends; another one takes over its port and its data."""
+    address, process = kafka.bootstrap, kafka.broker.pid
+    kafka.stop()
+    yield
+    kafka.start()
+    assert kafka.bootstrap == address
+    assert kafka.broker.pid != process
+
+
+@contextmanager
+def frozen(kafka: EmbeddedKafka) -> Iterator[None]:
+    """Connections stay, and nothing is answered: each question takes as long as its asker is willing to wait."""
+    os.kill(kafka.broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(kafka.broker.pid, signal.SIGCONT)
+
+
+def is_poison(place: tuple[int, int]) -> bool:
+    """Every tenth record fails for good."""
+    return place[1] % 10 == 3
+
+
+FORGETFUL = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "500"}
+"""As soon as Kafka can: there are no shorter retentions."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    """A broker that may be stopped; meanwhile the client logs more than anybody wants to read."""
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    with EmbeddedKafka(tmp_path_factory.mktemp("outage"), properties=FORGETFUL) as made:
+        yield made
+    logging.getLogger("kafka").setLevel(logging.NOTSET)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def left_alone(broker: EmbeddedKafka) -> Iterator[Scene]:
+    """A group that has committed 10 of 15 records, and is empty while the other tests of this module run."""
+    with Scene(broker.bootstrap, unique("expiring")) as made:
+        made.fill(15)
+        member = made.member()
+        run_until(lambda: len(member.emitted) == 15, member)
+        member.ack(range(10))
+        member.spout.close()
+        assert made.committed() == 10
+        yield made
+
+
+@pytest.fixture
+def scene(broker: EmbeddedKafka) -> Iterator[Scene]:
+    """Two full partitions."""
+    with Scene(broker.bootstrap, unique("outage"), 2) as made:
+        for partition in range(2):
+            made.fill(RECORDS, partition, batch=20)
+        yield made
+
+
+EVERYTHING = {(partition, offset) for partition in range(2) for offset in range(RECORDS)}
+
+
+@pytest.mark.parametrize(("away", "seconds"), [(stopped, 20.0), (frozen, 12.0)], ids=["stopped", "frozen"])
+def test_a_broker_that_is_away_costs_neither_records_nor_answers(
+    away: Callable[[EmbeddedKafka], Any],
+    seconds: float,
+    broker: EmbeddedKafka,
+    scene: Scene,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Under a spout with letters to write no call outlasts 5 s, it says what fails since when; nothing is lost."""
+    caplog.set_level(logging.INFO, "tests.spout")
+    member = scene.member(
+        commit_period_ms=300, poll_records_max=20, emits_per_next_max=20, retries_max=0, retry_cache_bytes=10**6
+    )
+    run_until(lambda: member.figure("dead_lettered") >= 1, member, answer=True, fails=is_poison)
+    run_until(lambda: len(member.emitted) >= 150, member)
+    before = len(member.emitted)
+    with away(broker):
+        longest = take_turns(member, seconds)  # what was out is answered while nobody can be told
+    run_until(lambda: all(scene.committed(p) == RECORDS for p in range(2)), member, answer=True, fails=is_poison)
+    assert before < len(EVERYTHING)
+    assert set(member.places) == EVERYTHING
+    letters = read_dead_letters(scene.cluster, f"{scene.group}.dead-letters")
+    assert {(letter.partition, letter.offset) for letter in letters} == set(filter(is_poison, EVERYTHING))
+    scene.fill(5, 1)
+    run_until(lambda: scene.committed(1) == RECORDS + 5, member, answer=True)
+    said = [record.getMessage() for record in caplog.records if record.name == "tests.spout"]
+    assert longest < CALL_S_MAX
+    assert any(re.search(r":\d+: commit failed, goes on trying: \w+Error", line) for line in said)
+    [lasted] = [float(found[1]) for line in said if (found := re.search(r"commit works again, after ([\d.]+) s", line))]
+    assert lasted > seconds / 2
+
+
+def test_at_most_once_waits_for_a_silent_broker_in_short_calls(broker: EmbeddedKafka, scene: Scene) -> None:
+    """Nothing leaves that is not committed, no call outlasts 5 s, and nothing comes twice."""
+    member = scene.member(guarantee="AT_MOST_ONCE", tuple_tracking=True, poll_records_max=20, emits_per_next_max=20)
+    run_until(lambda: len(member.emitted) >= 100, member)
+    with frozen(broker):
+        longest = take_turns(member, 8.0)
+        held = len(member.emitted)
+    run_until(lambda: len(member.emitted) >= len(EVERYTHING), member)
+    assert longest < CALL_S_MAX
+    assert held < len(EVERYTHING)
+    assert sorted(member.places) == sorted(EVERYTHING)
+
+
+def test_deactivate_does_not_wait_for_a_silent_broker(broker: EmbeddedKafka, scene: Scene) -> None:
+    """It answers within 5 s and forgets nothing: activated again, the spout goes on where it was."""
+    member = scene.member()
+    run_until(lambda: set(member.places) == EVERYTHING, member)
+    member.answer()
+    with frozen(broker):
+        began = time.monotonic()
+        member.spout.deactivate()
+        took = time.monotonic() - began
+    member.spout.activate()
+    scene.commit_all(member, p0=RECORDS, p1=RECORDS)
+    assert took < CALL_S_MAX
+    assert not repeated(member)
+
+
+def test_expired_commits_cost_repeats_and_no_record(left_alone: Scene) -> None:
+    """A group that was empty for longer than its commits are kept begins anew: nothing that is there is missed."""
+    run_until(lambda: left_alone.committed() is None, patience_s=200)
+    member = left_alone.member()
+    run_until(lambda: len(member.emitted) >= 15, member, answer=True)
+    assert member.offsets == list(range(15))
+    left_alone.commit_all(member, p0=15)
