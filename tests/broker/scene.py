@@ -39,9 +39,20 @@ class JumpClock(Clock):
 
 
 class Member(Driver):
-    """A spout that answers each of its tuples once; ``answered`` is how many of ``emitted`` had their answer."""
+    """A spout that answers each of its tuples once.
+
+    ``answered`` is how many of ``emitted`` had their answer; ``streams`` says where each of them went.
+    """
 
     answered = 0
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        self.streams: list[str] = []
+        super().__init__(*given, **settings)
+
+    def _emit(self, values: list[Any], tup_id: str | None = None, **how: Any) -> None:
+        self.streams.append(how.get("stream") or "default")
+        super()._emit(values, tup_id)
 
     def answer(self, fails: Callable[[tuple[int, int]], bool] = lambda place: False) -> None:
         """Ack what was emitted since the last call, and fail what ``fails`` says by (partition, offset)."""
@@ -67,15 +78,18 @@ class Scene:
 
     Args:
         bootstrap: of the broker.
-        topic: is created.
+        topic: is created where it does not exist.
         partitions: how many it has.
         config: of the topic.
+        group: default: one of its own for each topic.
     """
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int = 1, config: dict[str, str] | None = None, group: str = ""
+    ) -> None:
         self.bootstrap = bootstrap
         self.topic = topic
-        self.group = f"{topic}-group"
+        self.group = group or f"{topic}-group"
         self.clock = JumpClock()
         self.cluster: Cluster = cluster_for(bootstrap)
         self.cluster.ensure_topic(topic, partitions, config)

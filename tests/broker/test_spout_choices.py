@@ -1,0 +1,230 @@
+"""What can be chosen, on a real broker: guarantees, starts, topics, sharing, translators and listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downspout.kafka.hooks import SpoutListener
+from downspout.kafka.port import OffsetAndMetadata, Record, TopicPartition
+from tests.broker.scene import Scene, repeated, run_until
+from tests.kafka.stage import unique
+
+if TYPE_CHECKING:
+    from downspout.kafka.embedded import EmbeddedKafka
+
+pytestmark = pytest.mark.broker
+
+HERE = "tests.broker.test_spout_choices"
+GUARANTEES = ["AT_LEAST_ONCE", "AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT"]
+RECORDS = 10
+COMMITTED, BEGINNING, END, TIMESTAMP = 4, 0, RECORDS, 7
+
+# partition 0 has no commit, 1 one by this topology's id, 2 one by another's
+STARTS = {
+    "EARLIEST": (BEGINNING, COMMITTED, BEGINNING),
+    "LATEST": (END, COMMITTED, END),
+    "UNCOMMITTED_EARLIEST": (BEGINNING, COMMITTED, COMMITTED),
+    "UNCOMMITTED_LATEST": (END, COMMITTED, COMMITTED),
+    "TIMESTAMP": (TIMESTAMP, COMMITTED, TIMESTAMP),
+    "UNCOMMITTED_TIMESTAMP": (TIMESTAMP, COMMITTED, COMMITTED),
+}
+
+
+@pytest.fixture
+def scene(kafka_broker: EmbeddedKafka) -> Iterator[Scene]:
+    """A topic of one partition, empty."""
+    with Scene(kafka_broker.bootstrap, unique("choice")) as made:
+        yield made
+
+
+# --- guarantees and starts ---
+
+
+@pytest.fixture(scope="module")
+def begun(kafka_broker: EmbeddedKafka) -> Iterator[tuple[str, dict[int, OffsetAndMetadata]]]:
+    """A topic of three full partitions, and what two spouts of two topologies have committed for the last two."""
+    with Scene(kafka_broker.bootstrap, unique("starts"), 3) as made:
+        for partition in range(3):
+            made.fill(RECORDS, partition)
+        for index, topology in ((1, "orders-1"), (2, "another-1")):
+            member = made.member(None, task=(index, 3), mode="assign", topology_id=topology)
+            run_until(lambda member=member: len(member.emitted) == RECORDS, member)
+            member.ack(range(COMMITTED), index)
+            member.spout.close()
+        commits = {number: commit for number, commit in made.commits((1, 2)).items() if commit is not None}
+        assert [commit.offset for commit in commits.values()] == [COMMITTED, COMMITTED]
+        yield made.topic, commits
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("start", STARTS)
+def test_where_reading_starts(
+    kafka_broker: EmbeddedKafka, begun: tuple[str, dict[int, OffsetAndMetadata]], start: str, guarantee: str
+) -> None:
+    """Each strategy goes by the commit and by who made it, under each guarantee; then all is read and committed."""
+    topic, commits = begun
+    with Scene(kafka_broker.bootstrap, topic, 3, group=unique("g")) as scene:
+        for partition, commit in commits.items():
+            scene.put_commit(commit, partition)
+        member = scene.member(
+            start=start,
+            start_timestamp_ms=1000 + TIMESTAMP,
+            guarantee=guarantee,
+            tuple_tracking=True,
+            commit_period_ms=200 if guarantee == "AUTO_COMMIT" else 30_000,
+        )
+        expected = {(p, o) for p, first in enumerate(STARTS[start]) for o in range(first, RECORDS)}
+        run_until(lambda: len(member.emitted) >= len(expected), member, answer=True)
+        scene.commit_all(member, p0=RECORDS, p1=RECORDS, p2=RECORDS)
+        assert set(member.places) == expected
+        assert not repeated(member)
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_planned_restart_goes_on_behind_the_last_record(scene: Scene, guarantee: str) -> None:
+    """Closed after all was answered and started again, a spout emits what is new, under each guarantee."""
+    scene.fill(RECORDS)
+    settings = {"guarantee": guarantee, "tuple_tracking": True}
+    first = scene.member(**settings)
+    run_until(lambda: len(first.emitted) == RECORDS, first, answer=True)
+    first.spout.close()
+    assert scene.committed() == RECORDS
+    scene.fill(5)
+    second = scene.member(**settings)
+    run_until(lambda: len(second.emitted) >= 5, second)
+    assert second.offsets == list(range(RECORDS, RECORDS + 5))
+
+
+# --- topics and sharing ---
+
+
+@pytest.mark.parametrize("mode", ["subscribe", "assign"])
+def test_topics_that_match_later_are_read_from_their_beginning(kafka_broker: EmbeddedKafka, mode: str) -> None:
+    """Only whole names match, and the spout's own dead letters are left out."""
+    word = unique("orders")
+    with Scene(kafka_broker.bootstrap, f"no-{word}-1") as scene:
+        scene.fill(2)
+        dead = f"{word}-dead"
+        member = scene.member(
+            1 if mode == "subscribe" else None,
+            topics=None,
+            pattern=f"{word}-.*",
+            mode=mode,
+            fields=["topic", "offset", "value"],
+            dead_letter_topic=dead,
+            refresh_period_ms=300,
+            kafka__client__metadata_max_age_ms=300,
+            kafka__client__heartbeat_interval_ms=200,
+        )
+        run_until(lambda: member.spout._membership._assignment.settled, member)
+        for name in (f"{word}-1", f"{word}-2", dead):
+            scene.cluster.ensure_topic(name, 2)
+            scene.fill(3, 1, topic=name)
+            run_until(lambda name=name: name == dead or name in {v[0] for _, v in member.emitted}, member, answer=True)
+        run_until(lambda: len(member.emitted) >= 6, member, answer=True)
+        run_until(lambda: member.figure("partitions") == 4, member, answer=True)
+        found = sorted((values[0], values[1]) for _, values in member.emitted)
+        assert found == [(f"{word}-{number}", offset) for number in (1, 2) for offset in range(3)]
+
+
+def test_eleven_partitions_are_counted_out_to_three_tasks(kafka_broker: EmbeddedKafka) -> None:
+    """By assign, each task reads and commits its share, and together they read everything once."""
+    with Scene(kafka_broker.bootstrap, unique("eleven"), 11) as scene:
+        for partition in range(11):
+            scene.fill(4, partition)
+        tasks = [scene.member(None, task=(index, 3), mode="assign") for index in range(3)]
+        run_until(lambda: sum(len(task.emitted) for task in tasks) >= 44, *tasks, answer=True)
+        shares = [{partition for partition, _ in task.places} for task in tasks]
+        assert shares == [{0, 3, 6, 9}, {1, 4, 7, 10}, {2, 5, 8}]
+        scene.commit_all(*tasks, **{f"p{partition}": 4 for partition in range(11)})
+        assert not repeated(*tasks)
+
+
+# --- translators and listeners ---
+
+
+def several(record: Record) -> list[list[Any]]:
+    """Return as many tuples as the value says."""
+    return [[record.offset, number] for number in range(int(record.value or 0))]
+
+
+def whole(record: Record) -> list[Any]:
+    """Return one tuple."""
+    return [bytes(record.value or b"").decode()]
+
+
+def test_translators_by_topic_make_any_number_of_tuples(scene: Scene) -> None:
+    """A record is done when each of its tuples is, fails when one does, and is passed over where it has none."""
+    other = f"{scene.topic}-other"
+    scene.cluster.ensure_topic(other)
+    scene.fill(4)
+    scene.fill(2, topic=other)
+    entries = [f"{scene.topic}={HERE}.several(offset number origin)@many", f"{HERE}.whole(text)"]
+    member = scene.member(topics=[scene.topic, other], translator=entries)
+    run_until(lambda: len(member.emitted) >= 8, member)
+    many = [(tup_id, values) for (tup_id, values), stream in zip(member.emitted, member.streams, strict=True) if stream == "many"]
+    assert [values[:2] for _, values in many] == [[1, 0], [2, 0], [2, 1], [3, 0], [3, 1], [3, 2]]
+    assert [values[2].path for _, values in many][-2:] == ["translator.1", "translator.2"]
+    assert [values for (_, values), s in zip(member.emitted, member.streams, strict=True) if s == "default"] == [["0"], ["1"]]
+    for tup_id, values in member.emitted:
+        (member.spout.fail if values[:2] == [3, 1] else member.spout.ack)(tup_id)
+    run_until(lambda: len(member.emitted) >= 11, member)
+    assert [values[:2] for _, values in member.emitted[8:]] == [[3, 0], [3, 1], [3, 2]]
+    assert scene.committed() in (None, 0, 3)
+    for tup_id, _ in member.emitted[8:]:
+        member.spout.ack(tup_id)
+    scene.commit_all(member, p0=4)
+    assert member.figure("filtered") == 1
+
+
+heard: list[tuple[Any, ...]] = []
+
+
+class Ears(SpoutListener):
+    """Writes down what it hears."""
+
+    def on_emit(self, partition: TopicPartition, offset: int, values: Sequence[Any]) -> None:
+        """Note it."""
+        heard.append(("emit", offset, values[1]))
+
+    def on_ack(self, partition: TopicPartition, offset: int) -> None:
+        """Note it."""
+        heard.append(("ack", offset))
+
+    def on_retry(self, partition: TopicPartition, offset: int) -> None:
+        """Note it."""
+        heard.append(("retry", offset))
+
+    def on_max_retries(self, record: Record) -> None:
+        """Note it."""
+        heard.append(("max", record.offset, record.value))
+
+    def on_partitions_reassigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """Note it."""
+        heard.append(("parts", {tp.partition for tp in partitions}))
+
+
+def test_a_listener_hears_the_whole_life_of_each_record(scene: Scene) -> None:
+    """Partitions, emits, acks, retries, and the end of a tombstone and of a record that fails for good."""
+    heard.clear()
+    scene.fill(4, value=lambda n: None if n == 1 else b"%d" % n)
+    member = scene.member(listener=f"{HERE}.Ears", retries_max=1)
+    attempts = {2: 1, 3: 2}
+
+    def fails(place: tuple[int, int]) -> bool:
+        attempts[place[1]] = attempts.get(place[1], 0) - 1
+        return attempts[place[1]] >= 0
+
+    run_until(lambda: member.figure("dead_lettered") == 1, member, answer=True, fails=fails)
+    scene.commit_all(member, p0=4)
+    assert heard[0] == ("parts", {0})
+    lives = {offset: [event for event in heard[1:] if event[1] == offset] for offset in range(4)}
+    assert lives == {
+        0: [("emit", 0, "0"), ("ack", 0)],
+        1: [("ack", 1)],
+        2: [("emit", 2, "2"), ("retry", 2), ("emit", 2, "2"), ("ack", 2)],
+        3: [("emit", 3, "3"), ("retry", 3), ("emit", 3, "3"), ("max", 3, b"3"), ("ack", 3)],
+    }
