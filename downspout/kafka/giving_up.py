@@ -204,7 +204,9 @@ class GivingUp:
         self._batch_max = 1
         if len(batch) == 1:
             part, record = batch[0]
-            cause = error if isinstance(error, KafkaError) else error.__cause__
+            cause: BaseException | None = error
+            while isinstance(cause, BrokerError):
+                cause = cause.__cause__
             if self._bounded and isinstance(cause, KafkaError) and not getattr(cause, "retriable", False):
                 raise RecordError(
                     f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written: {error}",
