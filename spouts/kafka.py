@@ -408,14 +408,18 @@ class KafkaSpout(streamparse.Spout):
     def _leave(self, for_good: bool = False) -> None:
         """Commit and leave the group: others get the partitions at once."""
         now = self._now()
-        if not self._commit(now) and not self._is_late(now):
-            # There is no later commit: one that failed for the moment is worth one more try at once.
-            self._commit_patience.succeeded()
-            self._commit(now)
-        if not self._is_late(now):
-            self.end_reached()
-        elif not for_good:
-            return
+        try:
+            if not self._commit(now) and not self._is_late(now):
+                # There is no later commit: one that failed for the moment is worth one more try at once.
+                self._commit_patience.succeeded()
+                self._commit(now)
+            if not self._is_late(now):
+                self.end_reached()
+        finally:
+            if for_good or not self._is_late(now):
+                self._close_consumer()
+
+    def _close_consumer(self) -> None:
         consumer, self._consumer = self._need_consumer(), None
         try:
             consumer.close(leave_group=True)

@@ -18,6 +18,7 @@ from kafka.net.compat import KafkaNetClient
 from downspout.errors import BrokerError, ConfigError, coordinates
 from downspout.kafka.address import diagnose, parse_bootstrap
 from downspout.kafka.consumer import KafkaConsumerPort
+from downspout.kafka.patience import cure_of
 from downspout.kafka.port import Cluster, TopicPartition
 from downspout.kafka.producer import KafkaProducerPort, NullableSerializer
 
@@ -179,7 +180,7 @@ class KafkaCluster:
                 return False
             except errors.KafkaError as error:
                 raise BrokerError(
-                    f"{topic} cannot be created: {_brief(error)}", cure="another name or setting"
+                    f"{topic} cannot be created: {_brief(error)}", cure=cure_of(error, "another name or setting")
                 ) from error
         return True
 

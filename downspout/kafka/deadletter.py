@@ -20,6 +20,7 @@ from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from downspout.component import Failure
 from downspout.errors import BrokerError, coordinates
+from downspout.kafka.patience import cure_of, describe
 from downspout.kafka.port import Cluster, ConsumerPort, ProducerPort, Record, TopicPartition
 
 PREFIX = "__downspout.errors."
@@ -149,7 +150,8 @@ class DeadLetters:
         what = f"{first}: its dead letter" if others < 1 else f"{first} and {others:,} others: their dead letters"
         return BrokerError(
             f"{what} could not be written to topic {self.topic}: {_one_line(error)}",
-            cure=getattr(error, "cure", None) or "look at the broker, and at the topic's max.message.bytes",
+            cure=getattr(error, "cure", None)
+            or cure_of(error, "look at the broker, and at the topic's max.message.bytes"),
         )
 
     def close(self) -> None:
@@ -319,5 +321,4 @@ def _number(value: object) -> int | None:
 def _one_line(error: Exception) -> str:
     if isinstance(error, BrokerError):
         return error.message
-    name, text = type(error).__name__, " ".join(str(error).split())
-    return text if text.startswith(name) else f"{name}: {text}".rstrip(": ")
+    return describe(error)

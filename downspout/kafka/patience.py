@@ -6,6 +6,7 @@ Nothing here waits: after an error the work is not tried again before a time tha
 from __future__ import annotations
 
 import logging
+import re
 
 from kafka import errors
 
@@ -13,7 +14,7 @@ from downspout.errors import BrokerError
 from downspout.kafka.spout_state import Figures
 from downspout.ledger.retries import Backoff
 
-__all__ = ["Patience"]
+__all__ = ["Patience", "cure_of", "describe"]
 
 MEMBERSHIP = (
     errors.CommitFailedError,
@@ -80,7 +81,7 @@ class Patience:
         if not (getattr(error, "retriable", False) or isinstance(error, MEMBERSHIP)):
             raise BrokerError(
                 f"{self._bootstrap}: {self._work} failed: {describe(error)}",
-                cure="look at the broker's log and at the rights of this client",
+                cure=cure_of(error, "look at the broker's log and at the rights of this client"),
             ) from error
         self._figures.errors += 1
         self._in_a_row += 1
@@ -94,12 +95,27 @@ class Patience:
             self._log.warning("%s failed%s goes on trying: %s", work, lasted, describe(error))
 
 
+DENIED = {errors.TopicAuthorizationFailedError: "topic", errors.GroupAuthorizationFailedError: "group"}
+
+
 def describe(error: BaseException) -> str:
-    """Return class and message of an error.
+    """Return class and message of an error in one line; of one about rights, for what they are missing.
 
     >>> describe(ValueError("no")), describe(KeyError())
     ('ValueError: no', 'KeyError')
+    >>> describe(errors.TopicAuthorizationFailedError({"orders"}))
+    'no permission for topic orders (TopicAuthorizationFailedError)'
     """
-    text = str(error)
     name = type(error).__name__
+    if type(error) in DENIED and error.args:
+        given = error.args[0]
+        names = given if isinstance(given, set | frozenset | list | tuple) else [given]
+        return f"no permission for {DENIED[type(error)]} {', '.join(sorted(map(str, names)))} ({name})"
+    text = re.sub(r"\A\[Error -?\d+\] ", "", " ".join(str(error).split()))
     return text if text.startswith(name) else f"{name}: {text}" if text else name
+
+
+def cure_of(error: BaseException, otherwise: str) -> str:
+    """Return what may help: where rights are missing these, and ``otherwise`` else."""
+    kind = DENIED.get(type(error))
+    return f"grant the {kind} to this client (an ACL of the broker)" if kind else otherwise

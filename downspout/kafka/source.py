@@ -22,7 +22,7 @@ from kafka import errors
 from downspout.errors import BrokerError
 from downspout.kafka.bounds import Bounds, missing_topics, no_topic
 from downspout.kafka.membership import Membership
-from downspout.kafka.patience import describe
+from downspout.kafka.patience import cure_of, describe
 from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition
 from downspout.kafka.spout_setup import Setup
 from downspout.kafka.spout_state import Timer
@@ -59,7 +59,8 @@ def open_consumer(
             bounds = Bounds.of(consumer, topics)
     except errors.KafkaError as error:
         raise BrokerError(
-            f"{bootstrap}: cannot read: {describe(error)}", cure="start the broker, or set kafka.bootstrap"
+            f"{bootstrap}: cannot read: {describe(error)}",
+            cure=cure_of(error, "start the broker, or set kafka.bootstrap"),
         ) from error
     for topic in missing:
         log.warning("topic %s does not exist on %s; waits for it", topic, bootstrap)

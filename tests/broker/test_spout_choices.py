@@ -165,10 +165,17 @@ def test_translators_by_topic_make_any_number_of_tuples(scene: Scene) -> None:
     entries = [f"{scene.topic}={HERE}.several(offset number origin)@many", f"{HERE}.whole(text)"]
     member = scene.member(topics=[scene.topic, other], translator=entries)
     run_until(lambda: len(member.emitted) >= 8, member)
-    many = [(tup_id, values) for (tup_id, values), stream in zip(member.emitted, member.streams, strict=True) if stream == "many"]
+    many = [
+        (tup_id, values)
+        for (tup_id, values), stream in zip(member.emitted, member.streams, strict=True)
+        if stream == "many"
+    ]
     assert [values[:2] for _, values in many] == [[1, 0], [2, 0], [2, 1], [3, 0], [3, 1], [3, 2]]
     assert [values[2].path for _, values in many][-2:] == ["translator.1", "translator.2"]
-    assert [values for (_, values), s in zip(member.emitted, member.streams, strict=True) if s == "default"] == [["0"], ["1"]]
+    assert [values for (_, values), s in zip(member.emitted, member.streams, strict=True) if s == "default"] == [
+        ["0"],
+        ["1"],
+    ]
     for tup_id, values in member.emitted:
         (member.spout.fail if values[:2] == [3, 1] else member.spout.ack)(tup_id)
     run_until(lambda: len(member.emitted) >= 11, member)
