@@ -133,6 +133,7 @@ class Scene:
 
     def transaction(self, values: Sequence[bytes], *, commit: bool, partition: int = 0) -> None:
         """Append records and the marker of a transaction that was committed or aborted."""
+        end = self.bounds(partition)[1] + len(values) + 1
         name = f"{self.topic}-{time.monotonic_ns()}"
         producer = KafkaProducer(bootstrap_servers=self.bootstrap, transactional_id=name)
         producer.init_transactions()
@@ -141,6 +142,7 @@ class Scene:
             producer.send(self.topic, value=value, partition=partition).get(timeout=PATIENCE_S)
         (producer.commit_transaction if commit else producer.abort_transaction)()
         producer.close()
+        run_until(lambda: self.bounds(partition)[1] == end)  # the answer comes before the marker is in the log
 
     def topic_id(self) -> str:
         """Return Kafka's id of the topic."""

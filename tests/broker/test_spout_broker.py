@@ -4,118 +4,44 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from kafka.admin import KafkaAdminClient
 
-from downspout.clock import SYSTEM_CLOCK
 from downspout.kafka.deadletter import read_dead_letters
-from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition, cluster_for
-from tests.topology.spout_driver import Driver
+from tests.broker.scene import Scene, run_until
 
 if TYPE_CHECKING:
     from downspout.kafka.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 
-PATIENCE_S = 40.0
-
-
-class RealKafka:
-    """What the driver needs to know of a broker: its name and the time."""
-
-    clock = SYSTEM_CLOCK
-
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
-        self.bootstrap = bootstrap
-        self.topic = topic
-        self.group = f"{topic}-group"
-        self.cluster: Cluster = cluster_for(bootstrap)
-        self.cluster.ensure_topic(topic, partitions)
-        self._drivers: list[Driver] = []
-        self._asker: ConsumerPort | None = None
-
-    def fill(self, count: int, partition: int = 0, value: Callable[[int], bytes] = lambda n: str(n).encode()) -> None:
-        """Append records whose value is their number."""
-        producer = self.cluster.producer()
-        for number in range(count):
-            producer.send(self.topic, key=None, value=value(number), partition=partition)
-        producer.flush()
-        producer.close()
-
-    def driver(self, member: int = 1, **settings: Any) -> Driver:
-        """Start a spout; it is closed when the test ends."""
-        given = {"topics": [self.topic], "group": self.group, "session_timeout_ms": 6000, **settings}
-        made = Driver(self, member, **given)  # type: ignore[arg-type]
-        self._drivers.append(made)
-        return made
-
-    def committed(self, partition: int = 0) -> int | None:
-        """Return the group's commit."""
-        if self._asker is None:
-            self._asker = self.cluster.consumer(group=self.group)
-        tp = TopicPartition(self.topic, partition)
-        found = self._asker.committed([tp])[tp]
-        return None if found is None else found.offset
-
-    def close(self) -> None:
-        """Close what was opened."""
-        for driver in self._drivers:
-            driver.spout.close()
-        if self._asker is not None:
-            self._asker.close()
-
 
 @pytest.fixture
-def real(kafka_broker: EmbeddedKafka, topic_name: str) -> Iterator[RealKafka]:
+def real(kafka_broker: EmbeddedKafka, topic_name: str) -> Iterator[Scene]:
     """A topic of two partitions on a real broker."""
-    made = RealKafka(kafka_broker.bootstrap, topic_name, 2)
-    yield made
-    made.close()
+    with Scene(kafka_broker.bootstrap, topic_name, 2) as made:
+        yield made
 
 
-def run_until(holds: Callable[[], bool], *drivers: Driver, ack: bool = False) -> None:
-    """Let spouts take turns until a condition holds."""
-    until = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < until, "it did not happen in time"
-        for driver in drivers:
-            driver.spout.next_tuple()
-            if ack:
-                driver.ack_all()
-
-
-def kill(driver: Driver) -> None:
-    """Let a spout vanish without committing or leaving; its heartbeats end as those of a dead process do."""
-    consumer = driver.spout._consumer
-    driver.spout._consumer = None
-    consumer.close(leave_group=False)
-
-
-def emitted(driver: Driver) -> list[tuple[int, int]]:
-    """Return (partition, offset) of all that was emitted."""
-    return [(int(tup_id.split("/")[-2]), int(tup_id.split("/")[-1])) for tup_id, _ in driver.emitted]
-
-
-def test_resumes_where_it_stopped(real: RealKafka) -> None:
+def test_resumes_where_it_stopped(real: Scene) -> None:
     """Stopped after acks and started again, a spout goes on behind them."""
     real.fill(100)
-    first = real.driver()
+    first = real.member()
     run_until(lambda: len(first.emitted) == 100, first)
     first.ack(range(60))
     first.spout.close()
     assert real.committed() == 60
-    second = real.driver()
+    second = real.member()
     run_until(lambda: len(second.emitted) >= 40, second)
     assert second.offsets == list(range(60, 100))
 
 
-def test_seeks_back_to_the_lowest_failed(real: RealKafka) -> None:
+def test_seeks_back_to_the_lowest_failed(real: Scene) -> None:
     """Failed records come again, lowest first, and nothing else does."""
     real.fill(100)
-    driver = real.driver()
+    driver = real.member()
     run_until(lambda: len(driver.emitted) == 100, driver)
     driver.ack([n for n in range(100) if n not in (17, 42, 99)])
     driver.fail([42, 99, 17])
@@ -126,44 +52,44 @@ def test_seeks_back_to_the_lowest_failed(real: RealKafka) -> None:
     assert real.committed() == 100
 
 
-def test_killed_and_started_again_repeats_only_what_it_had_not_made_known(real: RealKafka) -> None:
+def test_killed_and_started_again_repeats_only_what_it_had_not_made_known(real: Scene) -> None:
     """Acked ranges beyond the commit come back from the commit's metadata."""
     real.fill(100)
-    first = real.driver(commit_period_ms=100)
+    first = real.member(commit_period_ms=100)
     run_until(lambda: len(first.emitted) == 100, first)
     done = {n for n in range(100) if n % 7}
     first.ack(sorted(done))
-    run_until(lambda: first.spout._membership.parts[TopicPartition(real.topic, 0)].commit[1].count(".") > 10, first)
-    kill(first)
-    second = real.driver()
+    run_until(lambda: first.spout._membership.parts[real.tp()].commit[1].count(".") > 10, first)
+    first.kill()
+    second = real.member()
     run_until(lambda: len(second.emitted) >= 15, second)
     assert second.offsets == [n for n in range(100) if n not in done]
 
 
-def test_a_planned_hand_over_repeats_nothing(real: RealKafka) -> None:
+def test_a_planned_hand_over_repeats_nothing(real: Scene) -> None:
     """A second member joins in the middle: each record is emitted once, by one of the two."""
     for partition in range(2):
         real.fill(500, partition)
-    one = real.driver(poll_records_max=20, emits_per_next_max=20)
-    run_until(lambda: len(one.emitted) >= 60, one, ack=True)
-    two = real.driver(member=2, poll_records_max=20, emits_per_next_max=20)
-    run_until(lambda: len(one.emitted) + len(two.emitted) >= 1000, one, two, ack=True)
-    counts = Counter(emitted(one) + emitted(two))
+    one = real.member(poll_records_max=20, emits_per_next_max=20)
+    run_until(lambda: len(one.emitted) >= 60, one, answer=True)
+    two = real.member(member=2, poll_records_max=20, emits_per_next_max=20)
+    run_until(lambda: len(one.emitted) + len(two.emitted) >= 1000, one, two, answer=True)
+    counts = Counter(one.places + two.places)
     assert set(counts.values()) == {1}
     assert len(counts) == 1000
     assert two.emitted
 
 
-def test_late_words_after_a_hand_over_change_nothing(real: RealKafka) -> None:
+def test_late_words_after_a_hand_over_change_nothing(real: Scene) -> None:
     """What was given away is not committed by its old owner, whatever it hears about it."""
     for partition in range(2):
         real.fill(50, partition)
-    one = real.driver(drain_ms_max=500, commit_period_ms=100)
+    one = real.member(drain_ms_max=500, commit_period_ms=100)
     run_until(lambda: len(one.emitted) == 100, one)
-    two = real.driver(member=2, commit_period_ms=100)
+    two = real.member(member=2, commit_period_ms=100)
     run_until(lambda: len(two.emitted) == 50, one, two)
     run_until(lambda: one.figure("partitions") == 1 and one.spout._membership.settled, one, two)
-    [moved] = {partition for partition, _ in emitted(two)}
+    [moved] = {partition for partition, _ in two.places}
     one.ack(range(50), moved)
     until = time.monotonic() + 1
     run_until(lambda: time.monotonic() > until, one, two)
@@ -171,128 +97,119 @@ def test_late_words_after_a_hand_over_change_nothing(real: RealKafka) -> None:
     assert one.figure("stale") == 50
 
 
-def test_an_unreadable_record_goes_to_the_dead_letter_topic(real: RealKafka) -> None:
+def test_an_unreadable_record_goes_to_the_dead_letter_topic(real: Scene) -> None:
     """Its letter is durable before the commit passes it."""
     real.fill(10, value=lambda n: b"\xff" if n == 4 else b"fine")
-    driver = real.driver()
-    run_until(lambda: driver.figure("dead_lettered") == 1, driver, ack=True)
-    run_until(lambda: len(driver.emitted) == 9, driver, ack=True)
+    driver = real.member()
+    run_until(lambda: driver.figure("dead_lettered") == 1, driver, answer=True)
+    run_until(lambda: len(driver.emitted) == 9, driver, answer=True)
     driver.spout.close()
     assert real.committed() == 10
     [letter] = read_dead_letters(real.cluster, f"{real.group}.dead-letters")
     assert (letter.topic, letter.offset, letter.error_class) == (real.topic, 4, "UnicodeDecodeError")
 
 
-def test_a_bounded_run_ends(real: RealKafka) -> None:
+def test_a_bounded_run_ends(real: Scene) -> None:
     """At the end of the log as of the start, with everything committed; records that come later stay."""
     real.fill(50)
-    driver = real.driver(run__until="end")
+    driver = real.member(run__until="end")
     real.fill(5)
-    run_until(driver.spout.end_reached, driver, ack=True)
+    run_until(driver.spout.end_reached, driver, answer=True)
     assert driver.offsets == list(range(50))
     assert real.committed() == 50
 
 
-def test_latest_starts_at_the_end_and_remembers_it(real: RealKafka) -> None:
+def test_latest_starts_at_the_end_and_remembers_it(real: Scene) -> None:
     """The resolved start is committed at once, so a crash before any ack loses nothing that came after."""
     real.fill(10)
-    first = real.driver(start="LATEST")
+    first = real.member(start="LATEST")
     run_until(lambda: real.committed() == 10, first)
-    kill(first)
+    first.kill()
     real.fill(3)
-    second = real.driver(start="LATEST")
+    second = real.member(start="LATEST")
     run_until(lambda: len(second.emitted) >= 3, second)
     assert second.offsets == [10, 11, 12]
 
 
-def test_leaves_when_idle_and_joins_again(real: RealKafka) -> None:
+def test_leaves_when_idle_and_joins_again(real: Scene) -> None:
     """Deactivated with nothing out, it leaves the group; activated, it goes on where it was."""
     real.fill(10)
-    driver = real.driver()
-    run_until(lambda: len(driver.emitted) == 10, driver, ack=True)
+    driver = real.member()
+    run_until(lambda: len(driver.emitted) == 10, driver, answer=True)
     driver.spout.deactivate()
     assert driver.spout._consumer is None
     assert real.committed() == 10
     real.fill(5)
     driver.spout.activate()
-    run_until(lambda: len(driver.emitted) >= 15, driver, ack=True)
+    run_until(lambda: len(driver.emitted) >= 15, driver, answer=True)
     assert driver.offsets == list(range(15))
 
 
-def test_auto_commit_loses_what_was_polled_and_not_processed(real: RealKafka) -> None:
+def test_auto_commit_loses_what_was_polled_and_not_processed(real: Scene) -> None:
     """The client commits what its polls returned: killed then, half of the records are never processed."""
     real.fill(100)
-    first = real.driver(guarantee="AUTO_COMMIT", tuple_tracking=True, commit_period_ms=200)
+    first = real.member(guarantee="AUTO_COMMIT", tuple_tracking=True, commit_period_ms=200)
     run_until(lambda: len(first.emitted) == 100, first)
     first.ack(range(50))
     first.fail([50])
     run_until(lambda: real.committed() == 100, first)
-    kill(first)
+    first.kill()
     real.fill(1)
-    second = real.driver(guarantee="AUTO_COMMIT", tuple_tracking=True)
+    second = real.member(guarantee="AUTO_COMMIT", tuple_tracking=True)
     run_until(lambda: bool(second.emitted), second)
     assert second.offsets == [100]
 
 
-def test_at_most_once_repeats_nothing_after_a_kill(real: RealKafka) -> None:
+def test_at_most_once_repeats_nothing_after_a_kill(real: Scene) -> None:
     """Killed in the middle, a spout leaves nothing behind that comes twice."""
     real.fill(100)
-    first = real.driver(guarantee="AT_MOST_ONCE", tuple_tracking=True, emits_per_next_max=30)
+    first = real.member(guarantee="AT_MOST_ONCE", tuple_tracking=True, emits_per_next_max=30)
     run_until(lambda: len(first.emitted) == 30, first)
-    kill(first)
+    first.kill()
     real.fill(1)
-    second = real.driver(guarantee="AT_MOST_ONCE", tuple_tracking=True)
+    second = real.member(guarantee="AT_MOST_ONCE", tuple_tracking=True)
     run_until(lambda: 100 in second.offsets, second)
     assert set(first.offsets).isdisjoint(second.offsets)
 
 
-def test_no_guarantee_commits_on_its_timer(real: RealKafka) -> None:
+def test_no_guarantee_commits_on_its_timer(real: Scene) -> None:
     """With nothing acked, what was read is committed."""
     real.fill(100)
-    driver = real.driver(guarantee="NO_GUARANTEE", commit_period_ms=200)
+    driver = real.member(guarantee="NO_GUARANTEE", commit_period_ms=200)
     run_until(lambda: real.committed() == 100, driver)
     assert len(driver.emitted) == 100
 
 
-def test_tasks_count_the_partitions_out(real: RealKafka) -> None:
+def test_tasks_count_the_partitions_out(real: Scene) -> None:
     """By assign, two tasks share three partitions, one of which appears while they run, and commit to the group."""
-    from kafka.admin import KafkaAdminClient
-
     for partition in range(2):
         real.fill(10, partition)
     one, two = (
-        real.driver(member=None, task=(task, 2), mode="assign", refresh_period_ms=300, commit_period_ms=200)
+        real.member(member=None, task=(task, 2), mode="assign", refresh_period_ms=300, commit_period_ms=200)
         for task in range(2)
     )
-    run_until(lambda: len(one.emitted) == len(two.emitted) == 10, one, two, ack=True)
-    admin = KafkaAdminClient(bootstrap_servers=real.bootstrap)
-    admin.create_partitions({real.topic: 3})
-    admin.close()
-    run_until(lambda: one.figure("partitions") == 2, one, two, ack=True)
+    run_until(lambda: len(one.emitted) == len(two.emitted) == 10, one, two, answer=True)
+    with real.admin() as admin:
+        admin.create_partitions({real.topic: 3})
+    run_until(lambda: one.figure("partitions") == 2, one, two, answer=True)
     real.fill(5, 2)
-    run_until(lambda: real.committed(2) == 5, one, two, ack=True)
-    assert sorted(emitted(one)) == [*((0, n) for n in range(10)), *((2, n) for n in range(5))]
-    assert sorted(emitted(two)) == [(1, n) for n in range(10)]
+    run_until(lambda: real.committed(2) == 5, one, two, answer=True)
+    assert sorted(one.places) == [*((0, n) for n in range(10)), *((2, n) for n in range(5))]
+    assert sorted(two.places) == [(1, n) for n in range(10)]
     assert [real.committed(partition) for partition in range(3)] == [10, 10, 5]
 
 
-def test_a_topic_created_again_is_read_from_its_beginning(real: RealKafka, kafka_broker: EmbeddedKafka) -> None:
+def test_a_topic_created_again_is_read_from_its_beginning(real: Scene) -> None:
     """A larger topic of the same name, made while the spout runs, is read whole and under its own id."""
     real.fill(5)
-    driver = real.driver(on_data_loss="earliest", fields=["offset", "origin"], commit_period_ms=500)
-    run_until(lambda: real.committed() == 5, driver, ack=True)
+    driver = real.member(on_data_loss="earliest", fields=["offset", "origin"], commit_period_ms=500)
+    run_until(lambda: real.committed() == 5, driver, answer=True)
     old = driver.emitted[0][1][1].topic_id
-    admin = KafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
-    try:
-        admin.delete_topics([real.topic])
-        run_until(lambda: real.topic not in admin.list_topics(), driver, ack=True)
-    finally:
-        admin.close()
-    real.cluster.ensure_topic(real.topic, 2)
+    real.recreate(2, driver)
     real.fill(12)
 
     def of_new() -> list[int]:
         return [values[0] for _, values in driver.emitted if values[1].topic_id != old]
 
-    run_until(lambda: len(of_new()) >= 12 and real.committed() == 12, driver, ack=True)
+    run_until(lambda: len(of_new()) >= 12 and real.committed() == 12, driver, answer=True)
     assert of_new() == list(range(12))
