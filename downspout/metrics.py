@@ -39,6 +39,7 @@ _TABLE = (
     Metric("dead_lettered", "counter", "records", "Records written to the dead-letter topic."),
     Metric("filtered", "counter", "records", "Records with a null value, resolved without a tuple."),
     Metric("compacted", "counter", "records", "Failed records that the log's cleaner removed before their retry."),
+    Metric("aborted", "counter", "records", "Records of aborted transactions, which no reader sees (read_committed)."),
     Metric("lost", "counter", "offsets", "Offsets that were gone from Kafka before they were processed."),
     Metric("skipped", "counter", "records", "Records fetched that were done or out already: refetched, or done by an earlier owner."),
     Metric("stale", "counter", "ids", "Acks and fails of an earlier assignment or of something unknown; they change nothing."),

@@ -27,6 +27,8 @@ What kafka-python does by itself, and what of it we use (read in its source, ver
   it comes back only when the slot for the records in line is None: a slot whose records are used up (false, not None)
   blocks it for ever, and one that a busy partition refills blocks it as long as that is busy. So ``poll`` puts what is
   parked and no longer paused in line, and parks what was there: they take turns.
+* *Aborted records.* It passes their batches without a word. The class that does so is replaced, in each consumer's
+  fetcher, by one that notes them.
 * *Metadata.* Its questions for a topic wait without limit and let brokers create topics that do not exist. Ours are
   sent as requests of their own.
 
@@ -84,6 +86,19 @@ def _note_what_was_assigned_by(coordinator: Any) -> None:
     coordinator._perform_assignment = perform_assignment
 
 
+def _note_what_is_aborted(fetcher: Any, aborted: list[tuple[TopicPartition, int, int]]) -> None:
+    """Let batches of aborted transactions, which the client passes without a word, be told."""
+
+    class Records(fetcher.PartitionRecords):
+        def _is_batch_aborted(self, batch: Any) -> bool:
+            is_aborted = bool(super()._is_batch_aborted(batch))
+            if is_aborted:
+                aborted.append((self.topic_partition, batch.base_offset, batch.records_count))
+            return is_aborted
+
+    fetcher.PartitionRecords = Records
+
+
 class _Unread:
     """A join whose outcome was not read yet ("A join that ends between two polls", above)."""
 
@@ -112,6 +127,8 @@ class KafkaConsumerPort:
         self._coordinator = consumer._coordinator
         _note_what_was_assigned_by(self._coordinator)
         self._fetcher = consumer._fetcher
+        self._aborted: list[tuple[TopicPartition, int, int]] = []
+        _note_what_is_aborted(self._fetcher, self._aborted)
         self._starts_at_beginning = starts_at_beginning
         self._closed = False
 
@@ -206,6 +223,12 @@ class KafkaConsumerPort:
     def highwater(self, partition: TopicPartition) -> int | None:
         """Return the end of the log as of the last fetch, without asking; None before the first."""
         found: int | None = self._consumer.highwater(partition)
+        return found
+
+    def take_aborted(self) -> Sequence[tuple[TopicPartition, int, int]]:
+        """Return what was passed since the last call because its transaction was aborted."""
+        found = list(self._aborted)
+        self._aborted.clear()
         return found
 
     # --- commits ---
@@ -324,6 +347,7 @@ def _self_test(consumer: Any) -> None:
         "_coordinator._build_metadata_snapshot": "method",
         "_cluster.config": "dict",
         "_fetcher._paused_partition_records": "dict",
+        "_fetcher.PartitionRecords._is_batch_aborted": "function",
         "_fetcher._next_partition_records": "NoneType",
         "_manager.run": "method",
         "_manager.send": "method",

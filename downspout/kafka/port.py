@@ -112,6 +112,13 @@ class ConsumerPort(Protocol):
     def highwater(self, partition: TopicPartition) -> int | None:
         """Return the end of the log as of the last fetch, without asking; None before the first."""
 
+    def take_aborted(self) -> Sequence[tuple[TopicPartition, int, int]]:
+        """Return what reading has passed since the last call because its transaction was aborted, read_committed alone.
+
+        Each entry is a partition, the offset of the first of some records, and how many they are. What is read again
+        is told again.
+        """
+
     def partitions_for(self, topic: str) -> frozenset[int]:
         """Return the topic's partitions; empty where it does not exist."""
 

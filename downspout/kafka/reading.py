@@ -28,7 +28,7 @@ class Reader:
         consumer: what to poll.
         membership: which partitions.
         settings: those of the scope ``kafka``.
-        figures: where compacted records are counted.
+        figures: where compacted and aborted records are counted.
         patience: takes the client's errors.
         now: the time in ms.
     """
@@ -100,7 +100,16 @@ class Reader:
             self._patience.bear(error, now)
             return None
         self._patience.succeeded()
+        self._count_aborted()
         return batches
+
+    def _count_aborted(self) -> None:
+        """Count the records that were passed because their transaction was aborted, each once."""
+        for tp, offset, count in self._consumer.take_aborted():
+            part = self._membership.parts.get(tp)
+            if part is not None and offset >= part.aborted_below:
+                part.aborted_below = offset + count
+                self._figures.aborted += count
 
     @contextmanager
     def _paused(self, resting: Collection[TopicPartition]) -> Iterator[None]:

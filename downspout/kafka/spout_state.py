@@ -35,6 +35,7 @@ class Figures:
     dead_lettered: int = 0
     filtered: int = 0
     compacted: int = 0
+    aborted: int = 0
     lost: int = 0
     skipped: int = 0
     stale: int = 0
@@ -65,6 +66,7 @@ class Partition:
         stop: bounded run: nothing at or beyond it is emitted or committed.
         waiting: records that were polled and not yet looked at, from index ``at`` on.
         sought: the retry that the reader was sent back to, until records come from there.
+        aborted_below: aborted records below it were counted.
         commit: offset and metadata that the broker has from us.
         setbacks: by offset, of records that failed and are not resolved.
         condemned: offsets that will not be tried again: they go to the dead-letter topic.
@@ -90,6 +92,7 @@ class Partition:
     recent: Sequence[Record] = ()
     at: int = 0
     sought: int | None = None
+    aborted_below: int = 0
     commit: tuple[int, str] | None = None
     setbacks: dict[int, Setback] = field(default_factory=dict)
     condemned: set[int] = field(default_factory=set)

@@ -64,6 +64,8 @@ class FakeConsumer(FakeMember):
                     place.position = None
                     continue
                 raise
+            if self._committed_only:
+                self._aborted += [(partition, offset, 1) for offset in log.aborted(place.position, position)]
             place.position, place.highwater = position, log.end
             if records:
                 found[partition] = records
@@ -119,6 +121,11 @@ class FakeConsumer(FakeMember):
     def highwater(self, partition: TopicPartition) -> int | None:
         """Return the end of the log as of the last fetch; None before the first."""
         return self._place(partition).highwater
+
+    def take_aborted(self) -> Sequence[tuple[TopicPartition, int, int]]:
+        """Return what was passed since the last call because its transaction was aborted."""
+        found, self._aborted = self._aborted, []
+        return found
 
     # --- commits ---
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -114,6 +114,14 @@ class PartitionLog:
             if entry.record is not None and not (entry.aborted and committed_only):
                 found.append(entry.record)
         return found, max(position, end)
+
+    def aborted(self, start: int, end: int) -> Iterator[int]:
+        """Yield the offsets from ``start`` up to ``end`` whose transaction was aborted."""
+        for entry in islice(self._entries, self._index(start), None):
+            if entry.offset >= end:
+                return
+            if entry.aborted:
+                yield entry.offset
 
     def delete_before(self, offset: int) -> None:
         """Move the start of the log, as retention and DeleteRecords do."""

@@ -60,6 +60,7 @@ class FakeMember:
         self._wanted: Callable[[], frozenset[str]] | None = None
         self._listener: RebalanceListener | None = None
         self._in_listener = False
+        self._aborted: list[tuple[TopicPartition, int, int]] = []
         self._closed = False
         self._member = ""
         self._generation = -1

@@ -167,6 +167,10 @@ class ReadingContract(Staged):
         found = poll_until(consumer, lambda _: consumer.position(tp) == end)
         assert [record.offset for record in found] == [0, 1, 5]
         assert found[-1].value == b"yes"
+        told = consumer.take_aborted()
+        assert {partition for partition, _, _ in told} == {tp}
+        assert sorted(first + n for _, first, count in told for n in range(count)) == [2, 3]
+        assert not consumer.take_aborted()
 
     def test_an_open_transaction_hides_what_follows(self) -> None:
         """The end is the last stable offset while a transaction is open, and nothing beyond it is returned."""
