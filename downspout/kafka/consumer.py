@@ -27,10 +27,10 @@ What kafka-python does by itself, and what of it we use (read in its source, ver
   it comes back only when the slot for the records in line is None: a slot whose records are used up (false, not None)
   blocks it for ever, and one that a busy partition refills blocks it as long as that is busy. So ``poll`` puts what is
   parked and no longer paused in line, and parks what was there: they take turns.
-* *Aborted records.* It passes their batches without a word. The class that does so is replaced, in each consumer's
-  fetcher, by one that notes them.
 * *Metadata.* Its questions for a topic wait without limit and let brokers create topics that do not exist. Ours are
   sent as requests of their own.
+* *Aborted records.* It passes their batches without a word. The class that does so is replaced, in each consumer's
+  fetcher, by one that notes them.
 
 Those parts are private. :func:`_self_test` looks at each when a consumer is made, so that another version fails at
 once and not in the middle of a rebalance.
