@@ -106,7 +106,8 @@ class Churn:
 
     def join(self, number: int) -> Member:
         """Start a member."""
-        member = self.scene.member(member=number, poll_records_max=20, **QUICK_GROUP)
+        retries = {"retry_initial_ms": 200, "retry_delay_ms": 200, "retries_max": 10_000, "timeouts_max": 10_000}
+        member = self.scene.member(member=number, poll_records_max=20, **retries, **QUICK_GROUP)
         self.active.append(member)
         self.everybody.append(member)
         return member
