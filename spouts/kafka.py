@@ -125,7 +125,7 @@ class KafkaSpout(streamparse.Spout):
         self._consumer: ConsumerPort | None = None
         self._membership: Membership = None  # type: ignore[assignment]   # made by _join
         self._bounds: Bounds | None = None
-        self._ended, self._active = False, True
+        self._ended, self._active, self._idle = False, True, True
         self._drain_until: int | None = None
         self._next_at = self._now()
         self._join()
@@ -140,6 +140,7 @@ class KafkaSpout(streamparse.Spout):
         """Commit. Once nothing is out (acks are still taken), commit again and leave the group."""
         self._active = False
         self._put_back()
+        self._giving_up.finish(self._now, self._membership)
         self._commit(self._now())
         self._leave_if_idle()
 
@@ -164,7 +165,7 @@ class KafkaSpout(streamparse.Spout):
             return
         now = self._next_at = self._now()
         self._settle(now)
-        self._giving_up.write(self._now, self._membership.by_key, self._membership.parts.values())
+        self._giving_up.write(self._now, self._membership, eager=self._idle)
         if self._drains(now):
             return
         finished = self._finished()
@@ -172,7 +173,8 @@ class KafkaSpout(streamparse.Spout):
             self._commit(now, wait=finished or self._guarantee.waits)
         self._tracked.emit_held(self._membership.parts.values(), self.emit, now)
         if not self._turns and not self._poll_patience.waits(now):
-            self._turns.extend(self._reader.poll(now))
+            self._turns.extend(self._reader.poll(now, busy=self._giving_up.busy))
+            self._idle = not self._turns
         if self._guarantee.before_emit and self._turns and not self._commit(now):
             return
         self._emit_waiting(now)
@@ -209,6 +211,7 @@ class KafkaSpout(streamparse.Spout):
     def _hand_over(self, now: int) -> bool:
         """Before partitions go that nobody waits for: commit what is done; return whether it is committed."""
         self._put_back()
+        self._giving_up.finish(self._now, self._membership)
         return self._commit(now)
 
     def _drains(self, now: int) -> bool:
@@ -226,7 +229,7 @@ class KafkaSpout(streamparse.Spout):
         if self._drain_until == DRAINED:
             return False
         in_time = now < self._drain_until
-        if in_time and any(part.ledger.in_flight for part in self._membership.parts.values()):
+        if in_time and (self._giving_up.out or any(p.ledger.in_flight for p in self._membership.parts.values())):
             return True
         if not self._commit(now) and in_time:
             return True
@@ -293,7 +296,7 @@ class KafkaSpout(streamparse.Spout):
             return
         figures = self._figures
         figures.acked += 1
-        if part.setbacks:
+        if part.setbacks and offset in part.setbacks:
             part.forget(offset)
         if self._hooks:
             self._hooks.done(part, offset)
@@ -399,6 +402,7 @@ class KafkaSpout(streamparse.Spout):
 
     def _leave(self) -> None:
         """Commit and leave the group: others get the partitions at once."""
+        self._giving_up.finish(self._now, self._membership)
         if not self._commit(self._now()):
             # There is no later commit: one that failed for the moment is worth one more try at once.
             self._commit_patience.succeeded()

@@ -286,6 +286,13 @@ class PartitionLedger:
                 self._ready.add(offset)
         return int(self._ready[0]) if self._ready else None
 
+    def next_retry(self) -> int | None:
+        """Return when the next back-off ends, in ms; None where none is under way. It may be too early, never too late.
+
+        Of those that :meth:`earliest_ready_retry` has found to be over, it says nothing. O(1).
+        """
+        return self._schedule[0][0] if self._schedule else None
+
     @property
     def outstanding(self) -> int:
         """How many offsets were emitted (or filtered) and are not yet covered by the commit, done or not."""

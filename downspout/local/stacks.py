@@ -14,6 +14,9 @@ from types import CodeType, TracebackType
 _HEAD = "Traceback (most recent call last):\n"
 _BECAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _MEANWHILE = "\nDuring handling of the above exception, another exception occurred:\n\n"
+_HELPFUL = (SyntaxError, NameError, AttributeError, ImportError)
+"""Errors of which Python may print more than the message: a place, or what could have been meant."""
+_PLAIN = frozenset(("builtins", "__main__"))
 WAYS_MAX = 256
 """Ways through the code that are remembered; with one more, all are forgotten."""
 DEPTH_MAX = 100
@@ -44,7 +47,7 @@ class Stacks:
             if id(at) in seen or isinstance(at, BaseExceptionGroup):  # rare, and not to be told in a line
                 return "".join(traceback.format_exception(error))
             seen.add(id(at))
-            parts += ["".join(traceback.format_exception_only(at)), self._frames(at.__traceback__)]
+            parts += [_message(at), self._frames(at.__traceback__)]
             if at.__cause__ is not None:
                 parts.append(_BECAUSE)
                 at = at.__cause__
@@ -66,6 +69,19 @@ class Stacks:
                     self._lines.clear()
                 self._lines[way] = lines
         return lines
+
+
+def _message(error: BaseException) -> str:
+    """Return what stands below the frames: class and message. Nearly always that is one line, without more to say."""
+    if isinstance(error, _HELPFUL) or hasattr(error, "__notes__"):
+        return "".join(traceback.format_exception_only(error))
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ in _PLAIN else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        text = str(error)
+    except Exception:
+        return "".join(traceback.format_exception_only(error))
+    return f"{name}: {text}\n" if text else f"{name}\n"
 
 
 def _way(trace: TracebackType) -> _Way:

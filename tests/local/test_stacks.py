@@ -1,5 +1,7 @@
 """Tracebacks made cheaply: they read as Python's own."""
 
+# ruff: noqa: D103   (functions that raise explain themselves)
+
 from __future__ import annotations
 
 import gc
@@ -9,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from downspout.errors import RecordError
 from downspout.local import stacks
 from downspout.local.stacks import Stacks
 
@@ -76,6 +79,18 @@ def unspeakable() -> None:
     raise Unspeakable
 
 
+def misspelt() -> None:
+    [].apend(1)  # type: ignore[attr-defined]
+
+
+def foreign() -> None:
+    raise RecordError("said in two lines\nand a cure", cure="none")
+
+
+def wordless() -> None:
+    raise ValueError
+
+
 def thrown(raises: Callable[[], None]) -> BaseException:
     try:
         raises()
@@ -84,9 +99,10 @@ def thrown(raises: Callable[[], None]) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
-@pytest.mark.parametrize(
-    "raises", [plain, caused, meanwhile, hidden, noted, grouped, circular, deep, syntax, unspeakable]
-)
+RAISERS = [plain, caused, meanwhile, hidden, noted, grouped, circular, deep, syntax, unspeakable, misspelt, foreign]
+
+
+@pytest.mark.parametrize("raises", [*RAISERS, wordless])
 def test_the_text_is_pythons_own(raises: Callable[[], None]) -> None:
     """The first time and the second, the text is what the traceback module makes of that error."""
     made = Stacks()
