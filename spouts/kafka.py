@@ -389,6 +389,7 @@ class KafkaSpout(streamparse.Spout):
         """Make a consumer; the first poll joins the group."""
         consumer, self._bounds = open_consumer(self._cluster, self._setup, self._bounds, self._log)
         now, settings, figures = self._now(), self._settings, self._figures
+        figures.uncommitted = 0
         last = self._membership.last_epoch if self._membership is not None else 0
         self._membership = Membership(consumer, settings, self._setup.identity, figures, self._log, last, self._bounds)
         self._membership.on_compacted = self._hooks.done
@@ -406,7 +407,10 @@ class KafkaSpout(streamparse.Spout):
         if not self._commit(self._now()):
             # There is no later commit: one that failed for the moment is worth one more try at once.
             self._commit_patience.succeeded()
-            self._commit(self._now())
+            if not self._commit(self._now()):
+                ledgers = [part.ledger for part in self._membership.parts.values()]
+                tracks = self._guarantee.tracks
+                self._figures.uncommitted = sum(led.outstanding if tracks else led.next - led.base for led in ledgers)
         self.end_reached()
         consumer, self._consumer = self._need_consumer(), None
         try:

@@ -39,6 +39,7 @@ class Figures:
     skipped: int = 0
     stale: int = 0
     errors: int = 0
+    uncommitted: int = 0
 
 
 @dataclass(slots=True)
