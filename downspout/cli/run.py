@@ -25,7 +25,8 @@ def add_parser(commands: Any) -> None:
         description="Runs a streamparse topology in this process. Ctrl-C lets it finish what is in flight; a second "
         "Ctrl-C stops it at once.",
         epilog="Exit codes: 0 done; 130 stopped by Ctrl-C and 143 by SIGTERM (after a clean drain); 2 the topology or "
-        "a setting is wrong; 4 no broker, or the last commit failed; 6 lost data; 7 the sink cannot write; 8 a component failed.",
+        "a setting is wrong; 4 no broker, or the last commit failed; 6 lost data; 7 the sink cannot write; "
+        "8 a component failed.",
     )
     parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
     parser.add_argument("--topology", metavar="NAME", help="which class, where the file holds several")

@@ -76,8 +76,8 @@ class Reader:
         """Return how long a poll may wait for records: not past the moment at which a retry is due."""
         wait: int = self._settings["poll_timeout_ms"]
         parts = self._membership.parts.values()
-        at_stop = bool(parts) and all(part.stop is not None and part.reading >= part.stop for part in parts)
-        if busy or at_stop or any(part.ledger.in_flight for part in parts):
+        at_end = bool(parts) and all(part.at_stop for part in parts)
+        if busy or at_end or any(part.ledger.in_flight for part in parts):
             wait = min(wait, BUSY_POLL_MS)
         for part in parts:
             if part.held_retry(now) is not None:
@@ -134,6 +134,8 @@ class Reader:
         if not part.ledger.may_poll(self._settings["uncommitted_max"], now):
             return False
         retry = part.ledger.earliest_ready_retry(now)
+        if retry is not None and part.held_retry(now) is not None:  # it comes from memory, without being read again
+            return part.ledger.outstanding < self._settings["uncommitted_max"] and not part.at_stop
         if retry is not None:
             part.sought = retry
             if part.reading != retry:
@@ -143,7 +145,7 @@ class Reader:
         if part.ledger.next - part.reading > self._settings["poll_records_max"]:
             # Back from a retry, and all from here to there was read before: no need to read it again.
             part.seek(self._consumer, part.ledger.next)
-        return part.stop is None or part.reading < part.stop
+        return not part.at_stop
 
     def _accept(self, part: Partition, records: Sequence[Record]) -> None:
         if records:

@@ -158,6 +158,11 @@ class Partition:
         """Return whether records wait to be looked at."""
         return self.at < len(self.waiting)
 
+    @property
+    def at_stop(self) -> bool:
+        """Return whether there is no more to read in a bounded run."""
+        return self.stop is not None and self.reading >= self.stop
+
     def seek(self, consumer: ConsumerPort, offset: int) -> None:
         """Read on from ``offset``."""
         consumer.seek(self.tp, offset)

@@ -343,6 +343,8 @@ class FakeProducer:
     def flush(self, timeout_s: float = 30.0) -> None:
         """Append what is queued; raise if that fails (what failed is not kept, as with a real producer)."""
         queue, self._queue = self._queue, []
+        if queue and self._sent_at + self._cluster.acks_after_s > self._cluster.clock.monotonic() + timeout_s:
+            raise errors.KafkaTimeoutError(f"not acknowledged within {timeout_s:g} s")
 
         def append() -> None:
             for record in queue:

@@ -332,3 +332,18 @@ def test_memory_grows_with_holes() -> None:
             ledger.ack(offset)
     assert ledger.holes == 11
     assert ledger.pending == 10
+
+
+def test_the_next_retry_is_never_told_too_late() -> None:
+    """It is the end of the first back-off that is under way; None before any failure and when all are over."""
+    ledger = PartitionLedger(0, Backoff(initial_ms=5, delay_ms=5))
+    assert ledger.next_retry() is None
+    for offset in (0, 1):
+        ledger.emit(offset, now=0)
+    ledger.fail(1, now=3)
+    ledger.fail(0, now=4)
+    assert ledger.next_retry() == 8
+    assert ledger.earliest_ready_retry(now=8) == 1
+    assert ledger.next_retry() == 9
+    assert ledger.earliest_ready_retry(now=9) == 0
+    assert ledger.next_retry() is None
