@@ -221,7 +221,7 @@ def test_a_question_does_not_wait_behind_a_fetch(
     consumer.subscribe([topic_name], Deaf())
     for _ in range(500):
         consumer.poll(20, 10)
-        if consumer.assignment() and consumer._fetcher._nodes_with_pending_fetch_requests:
+        if consumer.assignment() and consumer._fetcher.in_flight_fetches():
             break
     else:
         raise AssertionError("no fetch is on its way")
