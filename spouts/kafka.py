@@ -127,7 +127,7 @@ class KafkaSpout(streamparse.Spout):
         self._consumer: ConsumerPort | None = None
         self._membership: Membership = None  # type: ignore[assignment]   # made by _join
         self._bounds: Bounds | None = None
-        self._ended, self._active = False, True
+        self._ended, self._active, self._idle = False, True, True
         self._drain_until: int | None = None
         self._next_at = self._now()
         self._join()
@@ -145,6 +145,7 @@ class KafkaSpout(streamparse.Spout):
         """
         self._active = False
         self._put_back()
+        self._giving_up.finish(self._now, self._membership)
         now = self._now()
         self._commit(now)
         if not self._is_late(now):
@@ -172,7 +173,7 @@ class KafkaSpout(streamparse.Spout):
         now = self._next_at = self._now()
         self._settle(now)
         if not self._is_late(now):
-            self._giving_up.write(self._now, self._membership.by_key, self._membership.parts.values())
+            self._giving_up.write(self._now, self._membership, eager=self._idle)
         if self._is_late(now) or self._drains(now):
             return
         finished = self._finished()
@@ -180,7 +181,8 @@ class KafkaSpout(streamparse.Spout):
             self._commit(now, wait=finished or self._guarantee.waits)
         self._tracked.emit_held(self._membership.parts.values(), self.emit, now)
         if not self._turns and not self._poll_patience.waits(now):
-            self._turns.extend(self._reader.poll(now))
+            self._turns.extend(self._reader.poll(now, busy=self._giving_up.busy))
+            self._idle = not self._turns
         if self._guarantee.before_emit and self._turns and (self._is_late(now) or not self._commit(now)):
             return
         self._emit_waiting(now)
@@ -217,6 +219,7 @@ class KafkaSpout(streamparse.Spout):
     def _hand_over(self, now: int) -> bool:
         """Before partitions go that nobody waits for: commit what is done; return whether it is committed."""
         self._put_back()
+        self._giving_up.finish(self._now, self._membership)
         return self._commit(now)
 
     def _drains(self, now: int) -> bool:
@@ -234,7 +237,7 @@ class KafkaSpout(streamparse.Spout):
         if self._drain_until == DRAINED:
             return False
         in_time = now < self._drain_until
-        if in_time and any(part.ledger.in_flight for part in self._membership.parts.values()):
+        if in_time and (self._giving_up.out or any(p.ledger.in_flight for p in self._membership.parts.values())):
             return True
         if not self._commit(now) and in_time:
             return True
@@ -301,7 +304,7 @@ class KafkaSpout(streamparse.Spout):
             return
         figures = self._figures
         figures.acked += 1
-        if part.setbacks:
+        if part.setbacks and offset in part.setbacks:
             part.forget(offset)
         if self._hooks:
             self._hooks.done(part, offset)
@@ -394,6 +397,7 @@ class KafkaSpout(streamparse.Spout):
         """Make a consumer; the first poll joins the group."""
         consumer, self._bounds = open_consumer(self._cluster, self._setup, self._bounds, self._log)
         now, settings, figures = self._now(), self._settings, self._figures
+        figures.uncommitted = 0
         last = self._membership.last_epoch if self._membership is not None else 0
         self._membership = Membership(consumer, settings, self._setup.identity, figures, self._log, last, self._bounds)
         self._membership.on_compacted = self._hooks.done
@@ -407,17 +411,28 @@ class KafkaSpout(streamparse.Spout):
 
     def _leave(self, for_good: bool = False) -> None:
         """Commit and leave the group: others get the partitions at once."""
+        self._giving_up.finish(self._now, self._membership)
         now = self._now()
         try:
-            if not self._commit(now) and not self._is_late(now):
+            committed = self._commit(now)
+            if not committed and not self._is_late(now):
                 # There is no later commit: one that failed for the moment is worth one more try at once.
                 self._commit_patience.succeeded()
-                self._commit(now)
+                committed = self._commit(now)
+            if not committed:
+                self._figures.uncommitted = self._uncommitted()
             if not self._is_late(now):
                 self.end_reached()
         finally:
             if for_good or not self._is_late(now):
                 self._close_consumer()
+
+    def _uncommitted(self) -> int:
+        """Return how many offsets were done with, or are out, and are not committed: they come again."""
+        ledgers = [part.ledger for part in self._membership.parts.values()]
+        if self._guarantee.tracks:
+            return sum(ledger.outstanding for ledger in ledgers)
+        return sum(ledger.next - ledger.base for ledger in ledgers)
 
     def _close_consumer(self) -> None:
         consumer, self._consumer = self._need_consumer(), None

@@ -7,9 +7,12 @@ import json
 import re
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from downspout.errors import ConfigError
+from downspout.errors import BrokerError, ConfigError
+
+if TYPE_CHECKING:
+    from downspout.local.result import RunResult
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -22,7 +25,8 @@ def add_parser(commands: Any) -> None:
         description="Runs a streamparse topology in this process. Ctrl-C lets it finish what is in flight; a second "
         "Ctrl-C stops it at once.",
         epilog="Exit codes: 0 done; 130 stopped by Ctrl-C and 143 by SIGTERM (after a clean drain); 2 the topology or "
-        "a setting is wrong; 4 no broker; 6 lost data; 7 the sink cannot write; 8 a component failed.",
+        "a setting is wrong; 4 no broker, or the last commit failed; 6 lost data; 7 the sink cannot write; "
+        "8 a component failed.",
     )
     parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
     parser.add_argument("--topology", metavar="NAME", help="which class, where the file holds several")
@@ -88,11 +92,22 @@ def handle(arguments: argparse.Namespace) -> int:
         print(f"downspout: warning: {line}", file=sys.stderr)
     if arguments.json_path:
         _write_json(arguments.json_path, {"topology": graph.name, **result.as_dict()})
+    return _close(result)
+
+
+def _close(result: RunResult) -> int:
+    """Say how the run ended, where that is not simply at its end; return the exit code."""
+    how = f"stopped by {signal.Signals(result.signal).name}" if result.signal is not None else ""
+    if result.uncommitted:
+        how = f"{how}; " if how else ""
+        what = " and ".join(f"{count:,} records of {spout}" for spout, count in result.uncommitted.items())
+        again = "are not committed and will be processed again at the next start"
+        print(f"downspout: {how}the last commit failed: {what} {again}", file=sys.stderr)
+        return BrokerError.exit_code
     if result.signal is None:
         return 0
-    name = signal.Signals(result.signal).name
-    how = "after a clean drain" if result.drained else f"with {result.in_flight:,} tuples in flight"
-    print(f"downspout: stopped by {name} {how}", file=sys.stderr)
+    end = "after a clean drain" if result.drained else f"with {result.in_flight:,} tuples in flight"
+    print(f"downspout: {how} {end}", file=sys.stderr)
     return 128 + result.signal
 
 

@@ -31,6 +31,9 @@ What kafka-python does by itself, and what of it we use (read in its source, ver
   sent as requests of their own.
 * *Aborted records.* It passes their batches without a word. The class that does so is replaced, in each consumer's
   fetcher, by one that notes them.
+* *Questions behind a fetch.* A broker answers the requests of a connection in order, and a fetch that finds nothing is
+  answered after ``fetch_max_wait_ms``. So at the end of a log any question to the one broker would wait half a second.
+  A group's coordinator has a connection to itself, without fetches: we ask there, unless a join waits on it.
 
 Those parts are private. :func:`_self_test` looks at each when a consumer is made, so that another version fails at
 once and not in the middle of a rebalance.
@@ -292,9 +295,15 @@ class KafkaConsumerPort:
 
         async def ask() -> Any:
             request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
-            return await manager.wait_for(manager.send(request), REMOTE_MS_MAX)
+            return await manager.wait_for(manager.send(request, self._side_road()), REMOTE_MS_MAX)
 
         return manager.run(ask).topics
+
+    def _side_road(self) -> Any:
+        """Return the node that is the coordinator's connection, if that is free ("Questions behind a fetch", above)."""
+        node = self._coordinator.coordinator_id
+        free = node is not None and not self._coordinator.rejoining and self._coordinator._client.is_ready(node)
+        return node if free else None
 
     def _describe(self, topic: str) -> Any:
         """Ask any broker for the metadata of one topic; None where there is no such topic."""
@@ -337,6 +346,8 @@ def _self_test(consumer: Any) -> None:
     """Raise a BrokerError if the installed kafka-python lacks one of the private parts that we use."""
     parts = {
         "_coordinator.need_rejoin": "method",
+        "_coordinator.coordinator_id": "NoneType",
+        "_coordinator._client.is_ready": "method",
         "_coordinator.request_rejoin": "method",
         "_coordinator.rejoining": "bool",
         "_coordinator._join_task": "NoneType",

@@ -32,7 +32,12 @@ POLL_MS = 200
 IDLE_POLLS_MAX = 150
 """Polls in a row that bring nothing (30 s) before a reader gives up on a broker that claims to have more."""
 
-PRODUCER = {"max_request_size": RECORD_BYTES_MAX, "max_block_ms": 1000, "linger_ms": 0}
+PRODUCER = {
+    "max_request_size": RECORD_BYTES_MAX,
+    "max_block_ms": 1000,
+    "linger_ms": 5,
+    "retry_backoff_ms": 20,  # also what a new producer waits before it asks for the topic: the first letter waits too
+}
 TOPIC_CONFIG = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -48,14 +53,14 @@ class DeadLetters:
     Args:
         cluster: where the topic is.
         topic: its name.
-        timeout_s: how long a write waits for its acknowledgement. Under Storm no call of a spout may take longer
-            than 5 s, and giving up takes another.
+        timeout_s: how long a letter may take to be acknowledged. Under Storm no call of a spout may take longer than
+            5 s, and giving up takes another.
     """
 
     def __init__(self, cluster: Cluster, topic: str, *, timeout_s: float = 3.0) -> None:
         self.topic = topic
         self._cluster = cluster
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._producer: ProducerPort | None = None
         self._queued: list[str] = []
 
@@ -130,17 +135,39 @@ class DeadLetters:
         except (KafkaError, BrokerError) as error:
             raise self._drop(error) from error
 
-    def flush(self) -> None:
+    def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all queued letters are acknowledged by all replicas.
+
+        Args:
+            timeout_s: how long, where that is not what the constructor was given.
 
         Raises:
             BrokerError: they are not known to be durable; none of their records may be counted as resolved.
         """
         try:
-            self._ready().flush(self._timeout_s)
+            self._ready().flush(self.timeout_s if timeout_s is None else timeout_s)
         except (KafkaError, BrokerError) as error:
             raise self._drop(error) from error
         self._queued.clear()
+
+    def settled(self) -> bool:
+        """Return whether all queued letters are acknowledged by all replicas, without waiting.
+
+        Raises:
+            BrokerError: as in :meth:`flush`.
+        """
+        try:
+            settled = not self._queued or self._ready().acknowledged()
+        except (KafkaError, BrokerError) as error:
+            raise self._drop(error) from error
+        if settled:
+            self._queued.clear()
+        return settled
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a producer, so that a letter needs no more than its own time."""
+        return self._producer is not None
 
     def _drop(self, error: KafkaError | BrokerError) -> BrokerError:
         """Give the producer up, with all that it may hold; return the error to raise."""

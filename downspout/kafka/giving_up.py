@@ -1,5 +1,8 @@
 """Records that fail for good: each is written to the dead-letter topic, and only then resolved.
 
+Nobody waits for that. One batch of letters at a time is on its way to the broker; while it is, the spout goes on, and
+others gather for the next. A later call finds the batch durable, and resolves its records, or finds that it failed.
+
 The whole record is needed for that. In its last try a record is held in memory; where there is no room, or it
 was never held, it is read again: the spout goes back to it as for a retry, and hands it over here instead of
 emitting it.
@@ -11,14 +14,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
 
 from kafka.errors import KafkaError
 
 from downspout.component import Failure
 from downspout.errors import BrokerError, RecordError
 from downspout.kafka.deadletter import DeadLetters
-from downspout.kafka.port import Record
+from downspout.kafka.port import Record, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition, Setback
 from downspout.ledger.offsets import NEVER
 from downspout.ledger.retries import Backoff
@@ -26,12 +31,25 @@ from downspout.ledger.retries import Backoff
 __all__ = ["GivingUp"]
 
 WRITE_MS_MAX = 1_000
-"""Letters are written for at most so long (and one batch more) in one call of ``next_tuple``."""
+"""Letters are sent for at most so long (and one batch more) in one call of ``next_tuple``."""
+FINISH_S = 0.5
+"""How long a spout that stops waits for letters; its commit may take 4 s, and no call more than 5."""
+BATCH_WORTH = 100
+LINGER_MS = 100
+"""A busy spout sends its letters when there are so many, or when the first of them has waited so long: each batch costs
+a request, which takes as long to make as twenty letters."""
 BATCH_RECORDS = 500
 BATCH_BYTES = 4 * 1024 * 1024
-"""Letters that are written together with one flush: at most so many, or so many bytes and one letter more."""
+"""Letters that are sent together: at most so many, or so many bytes and one letter more."""
 NO_ROOM_MS = 1_000
 """When there is no room to hold a record, it is read again after so long."""
+
+
+class Owned(Protocol):
+    """What is needed of :class:`~downspout.kafka.membership.Membership`."""
+
+    parts: dict[TopicPartition, Partition]
+    by_key: dict[str, Partition]
 
 
 class GivingUp:
@@ -60,6 +78,13 @@ class GivingUp:
         self._bounded = bounded
         self._log = log
         self._queue: deque[tuple[Partition, int]] = deque()
+        self._queued_at: int | None = None
+        """When the queue was looked at first since letters were last taken out of it."""
+        self._sent: list[tuple[Partition, Record]] = []
+        """Records whose letters are on their way to the broker, until :attr:`_sent_until`."""
+        self._sent_until = 0
+        self._durable: list[tuple[Partition, Record]] = []
+        """Records whose letters are durable, and which are not resolved yet."""
         self._alone: set[tuple[Partition, int]] = set()
         """Records whose letters could not be written: another try takes no others with it."""
         self._batch_max = BATCH_RECORDS
@@ -70,8 +95,13 @@ class GivingUp:
 
     @property
     def busy(self) -> bool:
-        """Return whether letters wait to be written."""
-        return bool(self._queue)
+        """Return whether letters wait to be written, or for word of the broker."""
+        return bool(self._queue or self._sent or self._durable)
+
+    @property
+    def out(self) -> bool:
+        """Return whether letters are on their way: a hand-over now would write them again."""
+        return bool(self._sent)
 
     def condemn(self, part: Partition, offset: int) -> None:
         """Try this record no more; it is waiting for a retry at the moment."""
@@ -106,41 +136,67 @@ class GivingUp:
         else:
             part.ledger.postpone(offset, now + NO_ROOM_MS)
 
-    def write(self, now: Callable[[], int], parts: Mapping[str, Partition], mine: Container[Partition]) -> None:
-        """Write letters and resolve their records.
+    def write(self, now: Callable[[], int], owned: Owned, *, eager: bool = True) -> None:
+        """Send letters, and resolve the records of those that are durable by now; wait for none.
 
         Args:
             now: the time in ms.
-            parts: by key; a partition that is not among them was taken away, and others judge its records.
-            mine: those that are not set aside in a rebalance: only for them anything may be resolved.
+            owned: a partition that is not in its ``by_key`` was taken away, and others judge its records. One that is
+                not in its ``parts`` is set aside in a rebalance: nothing of it may be resolved for the time being.
+            eager: send what there is; otherwise only what is worth a batch.
 
         Raises:
             RecordError: there is no dead-letter topic, a letter can never be written, or the circuit breaker is open.
         """
+        self._collect(now, owned)
         if self._tripped is not None:
             raise self._tripped
-        until = now() + WRITE_MS_MAX
         left = len(self._queue)
-        while left > 0 and self._not_before <= now() < until:
-            batch, looked_at = self._take(left, parts, mine)
+        if not left or not (eager or self._worth_a_batch(now())):
+            return
+        until = now() + WRITE_MS_MAX
+        while left > 0 and not self._sent and self._not_before <= now() < until:
+            batch, looked_at = self._take(left, owned)
             left -= looked_at
-            if batch and not self._write(batch, now):
-                self._queue.extend((part, record.offset) for part, record in batch)
+            if batch:
+                self._send(batch, now)
+                self._collect(now, owned)
 
-    def _take(
-        self, most: int, parts: Mapping[str, Partition], mine: Container[Partition]
-    ) -> tuple[list[tuple[Partition, Record]], int]:
+    def _worth_a_batch(self, now: int) -> bool:
+        if self._queued_at is None:
+            self._queued_at = now
+        waited = now - self._queued_at >= LINGER_MS
+        return waited or len(self._queue) >= BATCH_WORTH or self._letters is None
+
+    def finish(self, now: Callable[[], int], owned: Owned) -> None:
+        """Before a last commit: wait a moment for the letters that are out, and write those that wait.
+
+        What is not durable in time is not resolved: whoever reads the record next writes its letter.
+        """
+        letters = self._letters
+        for _ in range(2):
+            if letters is None:
+                return
+            may_send = self._tripped is None and letters.is_open and now() >= self._not_before
+            if may_send and not self._sent and (batch := self._take(len(self._queue), owned)[0]):
+                self._send(batch, now)
+            with suppress(RecordError):  # it would end the run, which is ending
+                self._collect(now, owned, FINISH_S)
+
+    def _take(self, most: int, owned: Owned) -> tuple[list[tuple[Partition, Record]], int]:
         """Take from the queue what is written together; return also how many entries were looked at.
 
         A letter that could not be written comes alone.
         """
+        self._queued_at = None
         batch: list[tuple[Partition, Record]] = []
+        mine = owned.parts.values()
         size = looked_at = 0
         while looked_at < most:
             looked_at += 1
             part, offset = self._queue.popleft()
             record = part.held.get(offset)
-            if parts.get(part.key) is not part or record is None:
+            if owned.by_key.get(part.key) is not part or record is None:
                 self._alone.discard((part, offset))
                 continue
             if part not in mine:
@@ -157,13 +213,14 @@ class GivingUp:
                 break
         return batch, looked_at
 
-    def _write(self, batch: list[tuple[Partition, Record]], now: Callable[[], int]) -> bool:
-        """Write letters with one flush, and resolve their records; return whether that worked."""
+    def _send(self, batch: list[tuple[Partition, Record]], now: Callable[[], int]) -> None:
+        """Hand letters to the producer."""
         letters = self._letters
         if letters is None:
             part, record = batch[0]
             trouble = part.ledger.trouble(record.offset)
             raise refuse(part, record.offset, trouble.failures if trouble else 0, part.setbacks.get(record.offset))
+        self._sent, self._sent_until = batch, now() + int(letters.timeout_s * 1000)
         try:
             for part, record in batch:
                 trouble = part.ledger.trouble(record.offset)
@@ -176,27 +233,51 @@ class GivingUp:
                     failure=setback.failure if setback else None,
                     topic_id=part.topic_id,
                 )
-            letters.flush()
         except (KafkaError, BrokerError) as error:
-            self._fail(batch, error, now())  # later than when the write began: a back-off that was spent in it is none
-            return False
-        self._failed_writes = 0
-        self._batch_max = min(2 * self._batch_max, BATCH_RECORDS)
-        for part, record in batch:
+            self._fail(error, now())  # later than when it began: a back-off that was spent in it is none
+
+    def _collect(self, now: Callable[[], int], owned: Owned, wait_s: float = 0.0) -> None:
+        """If all letters that were sent are durable, resolve their records; too late is as good as lost."""
+        letters = self._letters
+        if self._sent and letters is not None:
+            try:
+                if wait_s or now() >= self._sent_until:
+                    letters.flush(wait_s)
+                elif not letters.settled():
+                    return
+            except (KafkaError, BrokerError) as error:
+                self._fail(error, now())
+                return
+            self._failed_writes = 0
+            self._batch_max = min(2 * self._batch_max, BATCH_RECORDS)
+            self._durable += self._sent
+            self._sent = []
+        if self._durable:
+            self._resolve(owned)
+
+    def _resolve(self, owned: Owned) -> None:
+        """Resolve the records whose letters are durable, except those that are set aside at the moment."""
+        durable, self._durable = self._durable, []
+        mine = owned.parts.values()
+        for part, record in durable:
+            if owned.by_key.get(part.key) is not part:
+                continue
+            if part not in mine:
+                self._durable.append((part, record))
+                continue
             part.ledger.resolve(record.offset)
             part.forget(record.offset)
             self._alone.discard((part, record.offset))
-        self._figures.dead_lettered += len(batch)
-        for part, record in batch:
+            self._figures.dead_lettered += 1
             self._told(part, record)
-        return True
 
-    def _fail(self, batch: list[tuple[Partition, Record]], error: Exception, now: int) -> None:
+    def _fail(self, error: Exception, now: int) -> None:
         """Back off. Which letter is to blame is known of a batch of one: the next are that small, until it works.
 
         Raises:
             RecordError: the letter can never be written, and the run would never end for it.
         """
+        batch, self._sent = self._sent, []
         self._failed_writes += 1
         self._not_before = now + self._backoff.delay(self._failed_writes)
         self._figures.errors += 1
@@ -213,6 +294,7 @@ class GivingUp:
                     cure="correct the dead-letter topic (max.message.bytes, rights); nothing is committed past it",
                 ) from error
             self._alone.add((part, record.offset))
+        self._queue.extend((part, record.offset) for part, record in batch)
 
     def close(self) -> None:
         """Release the producer."""

@@ -148,10 +148,13 @@ class ProducerPort(Protocol):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Queue one record; errors surface here or in ``flush``."""
+        """Queue one record; errors surface here, in ``flush`` or in ``acknowledged``."""
 
     def flush(self, timeout_s: float = 30.0) -> None:
         """Wait until all queued records are acknowledged by all replicas; raise if one was not."""
+
+    def acknowledged(self) -> bool:
+        """Return whether all queued records are acknowledged by all replicas, without waiting; raise if one was not."""
 
     def close(self) -> None:
         """Release the client."""

@@ -1,11 +1,12 @@
 """The producer port on real brokers: kafka-python's producer, which also takes nulls and does not lose errors.
 
-Its errors come through one future per record; ours surface in the next ``send`` or in ``flush``. After the first
-error an idempotent producer answers every further record with that same error, so a new one is made then.
+Its errors come through one future per record; ours surface in the next ``send``, ``flush`` or ``acknowledged``. After
+the first error an idempotent producer answers every further record with that same error, so a new one is made then.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ class KafkaProducerPort:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._producer = make()
+        self._out: deque[Any] = deque()
+        """Futures of records that are not known to be acknowledged."""
         self._error: BaseException | None = None
         self._late = False
         self._is_spent = False
@@ -55,12 +58,13 @@ class KafkaProducerPort:
         Raises:
             KafkaError: this record cannot be sent, or an earlier one could not.
         """
-        if self._error is not None:
-            self._raise()
+        self._collect()
+        self._raise()
         if self._is_spent:
             self._late = True  # what it still holds would fail as well
             self.close()
             self._producer = self._make()
+            self._out.clear()
             self._error, self._late, self._is_spent = None, False, False
         sent = self._producer.send(
             topic,
@@ -70,10 +74,14 @@ class KafkaProducerPort:
             partition=partition,
             timestamp_ms=timestamp_ms,
         )
-        sent.add_errback(self._note)
+        self._out.append(sent)
 
-    def _note(self, error: BaseException) -> None:
-        self._error = self._error or error
+    def _collect(self) -> None:
+        """Take the answers that are there; the client's thread sets a future's error before it is done."""
+        out = self._out
+        while out and out[0].is_done:
+            answered = out.popleft()
+            self._error = self._error or answered.exception
 
     def _raise(self) -> None:
         error, self._error = self._error, None
@@ -92,7 +100,18 @@ class KafkaProducerPort:
         except errors.KafkaTimeoutError:
             self._late = True
             raise
+        self._collect()
         self._raise()
+
+    def acknowledged(self) -> bool:
+        """Return whether all queued records are acknowledged by all replicas; do not wait.
+
+        Raises:
+            KafkaError: one was refused; which others were is not known.
+        """
+        self._collect()
+        self._raise()
+        return not self._out
 
     def close(self) -> None:
         """Release the client; what is queued is still sent, for at most 5 s, or dropped if a flush has timed out."""

@@ -16,7 +16,8 @@ from downspout.kafka.spout_state import Figures, Partition
 __all__ = ["Reader"]
 
 BUSY_POLL_MS = 10
-"""Longest wait in a poll while tuples are out: their acks come on this thread."""
+"""Longest wait in a poll while something else may come: acks of tuples that are out, which need this thread, or word of
+dead letters; or while a bounded run has nothing left to read."""
 ALIVE_MS = 60_000
 """After so long without a poll, one with all partitions paused keeps the membership (the client allows 300 s)."""
 
@@ -50,24 +51,40 @@ class Reader:
         self._topic_patience = patience.for_work("looking at the topics")
         self._polled_at = now
 
-    def poll(self, now: int) -> list[Partition]:
+    def poll(self, now: int, busy: bool = False) -> list[Partition]:
         """Poll once; return the partitions that have records waiting now.
 
         Each is read from its lowest retry that is ready, where there is one. Partitions at their limit, or at the
         end of a bounded run, are paused meanwhile. If the poll changed what is ours, all that it brought is dropped,
         to be read again.
+
+        Args:
+            now: the time in ms.
+            busy: whether there is soon something else to do than to read.
         """
         self._look_at_topics(now)
         parts = self._membership.parts
         resting = [tp for tp, part in parts.items() if not self._aim(part, now)]
-        busy = any(part.ledger.in_flight for part in parts.values())
-        timeout = self._settings["poll_timeout_ms"]
-        batches = self._poll(resting, min(timeout, BUSY_POLL_MS) if busy else timeout, now)
+        batches = self._poll(resting, self._patience_ms(now, busy), now)
         if batches is None or self._membership.listener.facts:
             return []
         for tp, part in parts.items():
             self._accept(part, batches.get(tp, ()))
         return [part for part in parts.values() if part.has_waiting]
+
+    def _patience_ms(self, now: int, busy: bool) -> int:
+        """Return how long a poll may wait for records: not past the moment at which a retry is due."""
+        wait: int = self._settings["poll_timeout_ms"]
+        parts = self._membership.parts.values()
+        at_end = bool(parts) and all(part.at_stop for part in parts)
+        if busy or at_end or any(part.ledger.in_flight for part in parts):
+            wait = min(wait, BUSY_POLL_MS)
+        for part in parts:
+            if part.held_retry(now) is not None:
+                return 0
+            if (due := part.ledger.next_retry()) is not None:
+                wait = min(wait, max(due - now, 0))
+        return wait
 
     def crowded(self) -> bool:
         """Return whether a partition is at its limit and a commit would give it room, ahead of the timer."""
@@ -126,6 +143,8 @@ class Reader:
         if not part.ledger.may_poll(self._settings["uncommitted_max"], now):
             return False
         retry = part.ledger.earliest_ready_retry(now)
+        if retry is not None and part.held_retry(now) is not None:  # it comes from memory, without being read again
+            return part.ledger.outstanding < self._settings["uncommitted_max"] and not part.at_stop
         if retry is not None:
             part.sought = retry
             if part.reading != retry:
@@ -135,7 +154,7 @@ class Reader:
         if part.ledger.next - part.reading > self._settings["poll_records_max"]:
             # Back from a retry, and all from here to there was read before: no need to read it again.
             part.seek(self._consumer, part.ledger.next)
-        return part.stop is None or part.reading < part.stop
+        return not part.at_stop
 
     def _accept(self, part: Partition, records: Sequence[Record]) -> None:
         if records:

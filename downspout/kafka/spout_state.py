@@ -40,6 +40,7 @@ class Figures:
     skipped: int = 0
     stale: int = 0
     errors: int = 0
+    uncommitted: int = 0
 
 
 @dataclass(slots=True)
@@ -159,6 +160,11 @@ class Partition:
     def has_waiting(self) -> bool:
         """Return whether records wait to be looked at."""
         return self.at < len(self.waiting)
+
+    @property
+    def at_stop(self) -> bool:
+        """Return whether there is no more to read in a bounded run."""
+        return self.stop is not None and self.reading >= self.stop
 
     def seek(self, consumer: ConsumerPort, offset: int) -> None:
         """Read on from ``offset``."""

@@ -44,6 +44,7 @@ class Trip:
 @dataclass(slots=True)
 class _Cell:
     read: int = 0
+    given_up: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
 
@@ -97,15 +98,19 @@ class Breaker:
         below = next(self._cells.irange(maximum=offset, reverse=True), None)
         if below is None:  # not read in this life, or so long ago that it is forgotten
             return None
-        self._cells[below].errors[error] += 1
-        read = 0
-        errors: Counter[str] = Counter()
+        cell = self._cells[below]
+        cell.given_up += 1
+        cell.errors[error] += 1
+        read = given_up = 0
+        window: list[_Cell] = []
         for start in self._cells.irange(maximum=offset, reverse=True):
-            read += self._cells[start].read
-            errors += self._cells[start].errors
+            cell = self._cells[start]
+            window.append(cell)
+            read += cell.read
+            given_up += cell.given_up
             if read >= self._window:
                 break
-        given_up = errors.total()
         if read < self._minimum or given_up < self._ratio * read:
             return None
+        errors = sum((cell.errors for cell in window), Counter[str]())
         return Trip(given_up, read, *errors.most_common(1)[0])

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from sortedcontainers import SortedDict, SortedSet
+from sortedcontainers import SortedDict
 
 from downspout.ledger.ranges import Ranges
 from downspout.ledger.retries import Backoff
@@ -121,8 +121,8 @@ class PartitionLedger:
         """How many troubled ones are out again."""
         self._schedule: list[tuple[int, int]] = []
         """Heap of (ready_at, offset); entries of the past are skipped when they come up."""
-        self._ready: SortedSet = SortedSet()
-        """Troubled offsets whose time has come."""
+        self._ready: list[int] = []
+        """Heap of troubled offsets whose time has come; those that are out or done are skipped when they come up."""
         self._history: dict[int, int] = {o: n for o, n in (failures or {}).items() if o >= base and n > 0}
         self._acks = 0
 
@@ -148,7 +148,6 @@ class PartitionLedger:
         trouble = self._troubled.get(offset)
         if trouble is None or trouble.emitted_at is not None or trouble.ready_at > now:
             return False
-        self._ready.discard(offset)
         trouble.emitted_at = now
         trouble.acks_seen = self._acks
         self._retrying += 1
@@ -190,7 +189,6 @@ class PartitionLedger:
         """Let the retry of ``offset`` wait until then (:data:`NEVER`: it is settled in another way). O(log f)."""
         trouble = self._troubled.get(offset)
         if trouble is not None and trouble.emitted_at is None:
-            self._ready.discard(offset)
             trouble.ready_at = until
             if until != NEVER:
                 heappush(self._schedule, (until, offset))
@@ -206,7 +204,6 @@ class PartitionLedger:
             if trouble is None:
                 return False
             self._retrying -= trouble.emitted_at is not None
-            self._ready.discard(offset)
         if offset in self._done:
             return False
         self._done.add(offset)
@@ -283,8 +280,23 @@ class PartitionLedger:
             ready_at, offset = heappop(self._schedule)
             trouble = self._troubled.get(offset)
             if trouble is not None and trouble.emitted_at is None and trouble.ready_at == ready_at:
-                self._ready.add(offset)
-        return int(self._ready[0]) if self._ready else None
+                heappush(self._ready, offset)
+        while self._ready:
+            trouble = self._troubled.get(self._ready[0])
+            waits = trouble is not None and trouble.emitted_at is None and trouble.ready_at != NEVER
+            if waits and trouble.ready_at <= now:
+                return self._ready[0]
+            offset = heappop(self._ready)
+            if waits:  # postponed, or failed again
+                heappush(self._schedule, (trouble.ready_at, offset))
+        return None
+
+    def next_retry(self) -> int | None:
+        """Return when the next back-off ends, in ms; None where none is under way. It may be too early, never too late.
+
+        Of those that :meth:`earliest_ready_retry` has found to be over, it says nothing. O(1).
+        """
+        return self._schedule[0][0] if self._schedule else None
 
     @property
     def outstanding(self) -> int:
@@ -405,5 +417,7 @@ class PartitionLedger:
         assert all(self._done.covers(start, end) for start, end in self._absent), "absent, but not done"
         out = sum(t.emitted_at is not None for t in self._troubled.values())
         assert out == self._retrying, f"{out} retries are out, but the count says {self._retrying}"
-        assert all(self._troubled[o].emitted_at is None for o in self._ready), "ready, but out"
+        known = {offset for _, offset in self._schedule} | set(self._ready)
+        waiting = {o for o, t in self._troubled.items() if t.emitted_at is None and t.ready_at != NEVER}
+        assert waiting <= known, "a retry waits, but for no time"
         assert all(o >= self.next for o in self._history), "history of an offset that was seen"

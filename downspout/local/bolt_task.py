@@ -59,6 +59,8 @@ class BoltTask(Task):
             bolt.ack = self._ack_one
         if not self.overrides("fail", "send_message"):
             bolt.fail = self._fail_one
+        if not self.overrides("raise_exception", "send_message"):
+            bolt.raise_exception = self._raise_exception
         if isinstance(bolt, OurBolt):
             bolt.fail_because = self._fail_because  # type: ignore[method-assign]
 
@@ -92,12 +94,17 @@ class BoltTask(Task):
     def _fail_because(self, tup: Any, error: Exception) -> None:
         """Fail a tuple for a reason, which the spout is told; the component goes on."""
         self.errors += 1
-        self.world.errors.report(self.name, error, f"{self.place}: {describe(tup)}: {type(error).__name__}: {error}")
+        self.world.errors.report(self.name, error, lambda: self._about(tup))
         self._failure = failure_of(self, error)
         try:
             self.instance.fail(tup)
         finally:
             self._failure = None
+
+    def _raise_exception(self, exception: Any, tup: Any = None) -> None:
+        """Report an error as pystorm does; not at all where that would be a second report, which nobody would see."""
+        if not self._muted:
+            type(self.instance).raise_exception(self.instance, exception, tup)
 
     # --- work ---------------------------------------------------------------------------------------------
 
@@ -205,6 +212,9 @@ class BoltTask(Task):
 
     # --- errors -------------------------------------------------------------------------------------------
 
+    def _about(self, tup: Any) -> str:
+        return f"{self.place}: {describe(tup)}" if tup is not None else self.place
+
     def _crashed(self, error: Exception, tup: Any) -> None:
         """Do what pystorm and Storm do when a bolt raises: report, fail, and restart unless it goes on.
 
@@ -215,10 +225,9 @@ class BoltTask(Task):
         self.errors += 1
         if isinstance(error, DownspoutError) and not isinstance(error, RecordError):
             raise error
-        about = f"{self.place}: {describe(tup)}" if tup is not None else self.place
-        self.world.errors.report(self.name, error, f"{about}: {type(error).__name__}: {error}")
+        self.world.errors.report(self.name, error, lambda: self._about(tup))
         self._failure = failure_of(self, error)
-        self._muted = True  # pystorm's own report of the error would be the second one
+        self._muted = True  # pystorm's own report of the error would be a second one
         try:
             self.instance._handle_run_exception(error)
         except Exception:

@@ -45,6 +45,7 @@ class RunResult:
         metrics: what components gave to ``report_metric``, by task.
         signal: the number of the signal that stopped the run.
         spouts: the names of the spouts.
+        uncommitted: by spout, records that will be processed again because the last commit failed.
     """
 
     reason: str
@@ -62,6 +63,7 @@ class RunResult:
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     signal: int | None = None
     spouts: Sequence[str] = ()
+    uncommitted: Mapping[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
@@ -83,6 +85,7 @@ def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, d
     """Return the figures of a run as of now."""
     spouts = [task for task in tasks if isinstance(task, SpoutTask)]
     in_flight = sum(len(spout.forest.open) for spout in spouts)
+    reports = _reports(tasks)
     return RunResult(
         reason=reason,
         drained=in_flight == 0,
@@ -95,9 +98,10 @@ def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, d
         latency_p50_ms=world.latencies.quantile_ms(0.5),
         latency_p99_ms=world.latencies.quantile_ms(0.99),
         errors=world.errors.summary(),
-        reports=_reports(tasks),
+        reports=reports,
         metrics={task.place: task.metrics for task in tasks if task.metrics},
         spouts=[component.name for component in graph.spouts],
+        uncommitted={name: int(count) for name, report in reports.items() if (count := report.get("uncommitted"))},
     )
 
 

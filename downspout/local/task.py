@@ -14,7 +14,6 @@ import inspect
 import io
 import logging
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ from downspout.errors import ComponentError, DownspoutError, TopologyError
 from downspout.local.acker import Held
 from downspout.local.graph import Component, nearest
 from downspout.local.groupings import Route
-from downspout.local.world import World, raised_at
+from downspout.local.world import World, raised_at, said
 
 Target = tuple[int, Held, Callable[[Any], None]]
 """A task that can be sent to: its id, its map of unsettled tuples, and the append of its queue."""
@@ -178,7 +177,7 @@ class Task:
     def error(self, error: BaseException, doing: str, tup: Any = None) -> ComponentError:
         """Return a ComponentError that names component, task, tuple and the user's line."""
         about = f" of {describe(tup)}" if tup is not None else ""
-        message = f"{self.place}: {doing}{about} raised {type(error).__name__}: {error}{_line(error)}"
+        message = f"{self.place}: {doing}{about} raised {said(error)}{_line(error)}"
         return ComponentError(message, cure="the traceback is in the log above; correct the component")
 
     def wrong_emit(self, outlet: Outlet | None, stream: str | None, tup: Any) -> Exception:
@@ -313,5 +312,4 @@ _LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNI
 
 def failure_of(task: Task, error: BaseException) -> Failure:
     """Return the reason that a spout is told when a bolt raised."""
-    stack = "".join(traceback.format_exception(error))
-    return Failure("exception", task.name, task.task_id, f"{type(error).__name__}: {error}", stack)
+    return Failure("exception", task.name, task.task_id, said(error), task.world.stacks.text(error))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.component import Failure
 from downspout.local.latencies import Latencies
+from downspout.local.stacks import Stacks
 
 UNTRACKED = "u"
 """First letter of the ids of tuples that belong to no tree."""
@@ -45,6 +46,18 @@ def raised_at(error: BaseException) -> str:
     return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
 
 
+def said(error: BaseException) -> str:
+    """Return class and message of an error, whatever its ``__str__`` does.
+
+    >>> said(ValueError("no"))
+    'ValueError: no'
+    """
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}: <its message cannot be told>"
+
+
 class ErrorLog:
     """Reports errors: the first of a kind in full, then at each power of ten how many there were.
 
@@ -56,14 +69,17 @@ class ErrorLog:
         self._counts: dict[tuple[str, str, str], int] = {}
         self.first: dict[tuple[str, str, str], str] = {}
 
-    def report(self, component: str, error: BaseException, message: str) -> None:
-        """Take note of an error."""
+    def report(self, component: str, error: BaseException, about: Callable[[], str]) -> None:
+        """Take note of an error; ``about`` says where it was, and is asked only if that is logged."""
         kind = (component, type(error).__name__, raised_at(error))
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        if count != 1 and count not in _POWERS:
+            return
+        message = f"{about()}: {said(error)}"
         if count == 1:
             self.first[kind] = message
             self._log.error("%s\n%s", message, "".join(traceback.format_exception(error)).rstrip())
-        elif count in _POWERS:
+        else:
             self._log.error("%s (%s time of this error; the first has the traceback)", message, f"{count:,}th")
 
     def summary(self) -> list[str]:
@@ -97,6 +113,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.errors = ErrorLog(self.log)
+        self.stacks = Stacks()
         self.latencies = Latencies()
         # Ids are text, as over Storm's pipes; making them is one C call.
         self.next_id: Callable[[], str] = map(str, itertools.count(1)).__next__

@@ -51,6 +51,8 @@ class FakeKafka:
         self.name = name
         self.clock = clock if clock is not None else VirtualClock()
         self.faults = Faults()
+        self.acks_after_s = 0.0
+        """How long a record is on its way from a producer to the log, unless it is flushed."""
         self.is_up = True
         self._cooperative = cooperative
         self._topics: dict[str, Topic] = {}
@@ -312,6 +314,7 @@ class FakeProducer:
     def __init__(self, cluster: FakeKafka) -> None:
         self._cluster = cluster
         self._queue: list[dict[str, Any]] = []
+        self._sent_at = 0.0
 
     def send(
         self,
@@ -325,6 +328,7 @@ class FakeProducer:
     ) -> None:
         """Queue one record."""
         self._cluster.faults.raise_next("send")
+        self._sent_at = self._cluster.clock.monotonic()
         self._queue.append(
             {
                 "topic": topic,
@@ -339,12 +343,22 @@ class FakeProducer:
     def flush(self, timeout_s: float = 30.0) -> None:
         """Append what is queued; raise if that fails (what failed is not kept, as with a real producer)."""
         queue, self._queue = self._queue, []
+        if queue and self._sent_at + self._cluster.acks_after_s > self._cluster.clock.monotonic() + timeout_s:
+            raise errors.KafkaTimeoutError(f"not acknowledged within {timeout_s:g} s")
 
         def append() -> None:
             for record in queue:
                 self._cluster.append_sent(record)
 
         self._cluster.run_remote("flush", append)
+
+    def acknowledged(self) -> bool:
+        """Return whether all is in the log; what was sent gets there in ``acks_after_s`` seconds without a flush."""
+        if self._queue:
+            if self._cluster.clock.monotonic() < self._sent_at + self._cluster.acks_after_s:
+                return False
+            self.flush()
+        return True
 
     def close(self) -> None:
         """Release the client."""

@@ -210,6 +210,24 @@ def test_a_join_that_outlasts_the_poll_is_finished(
         admin.close()
 
 
+def test_a_question_does_not_wait_behind_a_fetch(
+    cluster: KafkaCluster, topic_name: str, consumers: list[KafkaConsumerPort]
+) -> None:
+    """While a fetch waits a minute for records, a member of a group still learns its topics' ids in time."""
+    cluster.ensure_topic(topic_name, 1)
+    patient = {"fetch_max_wait_ms": 60_000, "fetch_min_bytes": 1_000_000, "request_timeout_ms": 90_000}
+    consumer = cluster.consumer(group=topic_name, client=patient)
+    consumers.append(consumer)
+    consumer.subscribe([topic_name], Deaf())
+    for _ in range(500):
+        consumer.poll(20, 10)
+        if consumer.assignment() and consumer._fetcher.in_flight_fetches():
+            break
+    else:
+        raise AssertionError("no fetch is on its way")
+    assert consumer.topic_ids([topic_name])[topic_name]  # behind the fetch: KafkaTimeoutError
+
+
 def test_two_that_pause_by_turns_lose_nothing(
     cluster: KafkaCluster, topic_name: str, consumers: list[KafkaConsumerPort]
 ) -> None:

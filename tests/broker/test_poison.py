@@ -17,7 +17,7 @@ from downspout.kafka.embedded import EmbeddedKafka
 from downspout.kafka.port import cluster_for
 
 ROOT = Path(__file__).resolve().parents[2]
-COUNT = 10_000
+COUNT = 40_000
 EVERY = 100
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

@@ -5,7 +5,12 @@ A test module gives a fixture ``stage`` that returns a :class:`~tests.kafka.stag
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from downspout.component import Failure
+from downspout.errors import BrokerError
 from downspout.kafka.deadletter import DeadLetters, read_dead_letters
 from downspout.kafka.port import Record, TopicPartition
 from tests.kafka.contract_groups import CommitContract, GroupContract
@@ -13,6 +18,14 @@ from tests.kafka.contract_reading import ReadingContract, TopicContract
 from tests.kafka.stage import Staged, read, unique
 
 __all__ = ["CommitContract", "DeadLetterContract", "GroupContract", "ReadingContract", "TopicContract"]
+
+
+def _wait(letters: DeadLetters) -> None:
+    """Ask again and again until queued letters are durable; no flush."""
+    deadline = time.monotonic() + 30
+    while not letters.settled():
+        assert time.monotonic() < deadline, "no word of the letters"
+        time.sleep(0.001)
 
 
 class DeadLetterContract(Staged):
@@ -74,6 +87,28 @@ class DeadLetterContract(Staged):
         (letter,) = read_dead_letters(self.stage.cluster, topic)
         assert len(letter.letter.value or b"") == 5 << 20
         assert letter.kind == "timeout"
+
+    def test_letters_become_durable_while_nobody_waits(self) -> None:
+        """Queued letters are in the topic once they are said to be settled, without a flush."""
+        record, topic = self._record(), unique("dead")
+        letters = DeadLetters(self.stage.cluster, topic)
+        for _ in range(3):
+            letters.queue(record, attempts=1, first_failure_ms=1, last_failure_ms=1, failure=None)
+        _wait(letters)
+        assert len(read(self.reader(TopicPartition(topic, 0)), 3)) == 3
+        letters.close()
+
+    def test_a_letter_that_is_refused_is_never_settled(self) -> None:
+        """A queued letter that the broker does not take is an error sooner or later, and the next one is written."""
+        record, topic = self._record(value=b"x" * 5000), unique("dead")
+        self.stage.cluster.ensure_topic(topic, 1, {"max.message.bytes": "2000"})
+        letters = DeadLetters(self.stage.cluster, topic)
+        letters.queue(record, attempts=1, first_failure_ms=1, last_failure_ms=1, failure=None)
+        with pytest.raises(BrokerError, match="its dead letter could not be written"):
+            _wait(letters)
+        letters.write(self._record(), attempts=1, first_failure_ms=1, last_failure_ms=1, failure=None)
+        letters.close()
+        assert [letter.letter.value for letter in read_dead_letters(self.stage.cluster, topic)] == [b"poison"]
 
     def test_no_topic_has_no_letters(self) -> None:
         """Reading the letters of a topic that does not exist yields none."""

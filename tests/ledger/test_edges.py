@@ -361,7 +361,7 @@ def damage(what: str) -> Callable[[PartitionLedger], None]:
         ("ledger.next += 1", "an offset between base and next has no state"),
         ("ledger._absent.add(1)", "absent, but not done"),
         ("ledger._retrying += 1", "2 retries are out, but the count says"),
-        ("ledger._ready.add(2)", "ready, but out"),
+        ("ledger._schedule.clear()", "a retry waits, but for no time"),
         ("ledger._history[1] = 1", "history of an offset that was seen"),
         ("ledger._done._starts[0] = 0", r"\[0, 0\) is empty"),
         ("ledger._done._starts[3] = 2", r"\[3, 2\) is empty"),

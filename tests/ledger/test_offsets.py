@@ -332,3 +332,47 @@ def test_memory_grows_with_holes() -> None:
             ledger.ack(offset)
     assert ledger.holes == 11
     assert ledger.pending == 10
+
+
+def test_the_next_retry_is_never_told_too_late() -> None:
+    """It is the end of the first back-off that is under way; None before any failure and when all are over."""
+    ledger = PartitionLedger(0, Backoff(initial_ms=5, delay_ms=5))
+    assert ledger.next_retry() is None
+    for offset in (0, 1):
+        ledger.emit(offset, now=0)
+    ledger.fail(1, now=3)
+    ledger.fail(0, now=4)
+    assert ledger.next_retry() == 8
+    assert ledger.earliest_ready_retry(now=8) == 1
+    assert ledger.next_retry() == 9
+    assert ledger.earliest_ready_retry(now=9) == 0
+    assert ledger.next_retry() is None
+
+
+def test_a_ready_retry_is_named_whatever_happened_to_others() -> None:
+    """Emitted, postponed, resolved, failed again: of those that are left the lowest ready one is named, each once."""
+    ledger = PartitionLedger(0, Backoff(initial_ms=0, delay_ms=5))
+    for offset in range(6):
+        ledger.emit(offset, now=0)
+    for offset in range(6):
+        ledger.fail(offset, now=0)
+    assert ledger.earliest_ready_retry(now=0) == 0
+    ledger.emit(0, now=0)
+    ledger.fail(0, now=0)  # again, in 10 ms
+    ledger.postpone(1, NEVER)
+    ledger.postpone(2, 3)
+    ledger.resolve(3)
+    named = []
+    for now in (0, 0, 2, 3, 9, 10, 11):
+        if (offset := ledger.earliest_ready_retry(now)) is not None:
+            named.append((now, offset))
+            ledger.emit(offset, now)
+    assert named == [(0, 4), (0, 5), (3, 2), (10, 0)]
+
+
+def test_a_clock_that_steps_back_loses_no_retry() -> None:
+    """A retry that was ready and, by an earlier time, is not ready yet, is ready again later."""
+    ledger = PartitionLedger(0, Backoff(initial_ms=5))
+    ledger.emit(0, now=0)
+    ledger.fail(0, now=0)
+    assert [ledger.earliest_ready_retry(now) for now in (5, 4, 5)] == [0, None, 0]

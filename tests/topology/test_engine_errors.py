@@ -361,6 +361,77 @@ def test_an_error_flood_is_counted(caplog):
     assert "10th time of this error" in messages[1]
 
 
+def test_an_error_that_cannot_be_told_fails_its_tuple_alone(caplog):
+    """An exception whose __str__ raises is an error like any other: its tuple fails, and the run goes on."""
+
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no word")
+
+    def process(self, tup):
+        if tup.values.word == "bad":
+            raise Mute
+
+    result = run_topology(
+        before(picky(process=process, exit_on_exception=False)),
+        spouts={"words": [["bad"], ["good"]]}, until=None, for_s=0.001,
+    )  # fmt: skip
+    assert result.run.completed == 1
+    assert result.run.failed >= 1
+    assert "Mute: <its message cannot be told>" in caplog.text
+
+
+def test_a_component_may_report_an_error_itself(caplog):
+    """What its own code gives to raise_exception is in the log; of an error that it raised there is one entry."""
+
+    def process(self, tup):
+        if tup.values.word == "odd":
+            self.raise_exception(KeyError("by hand"), tup)
+        elif tup.values.word == "bad":
+            raise ValueError("raised")
+
+    with caplog.at_level(logging.ERROR):
+        run_topology(
+            before(picky(process=process, exit_on_exception=False)),
+            spouts={"words": [["odd"], ["bad"]]}, until=None, for_s=0.001, faults=[],
+        )  # fmt: skip
+    reports = [record.getMessage() for record in caplog.records]
+    assert sum("KeyError raised while processing" in report for report in reports) == 1
+    assert sum("raised while processing" in report for report in reports) == 1
+    assert sum("ValueError: raised\nTraceback" in report for report in reports) == 1
+
+
+def test_what_a_spout_is_told_is_the_whole_traceback():
+    """The stack of each failure names the user's line and ends in that failure's own message."""
+    told = []
+
+    class Curious(Words):
+        def initialize(self, conf, context):
+            self.left = ["a", "b"]
+
+        def next_tuple(self):
+            if self.left:
+                self.emit([word := self.left.pop()], tup_id=word)
+
+        def fail_with(self, tup_id, failure):
+            told.append(failure)
+
+    def process(self, tup):
+        raise ValueError(tup.values.word)
+
+    class Made(Topology):
+        words = Curious.spec()
+        picky = picky(process=process, exit_on_exception=False).spec(inputs=[words])
+
+    run_topology(Made, until=None, for_s=0.1)
+    texts = {failure.error: failure.stack for failure in told}
+    assert set(texts) == {"ValueError: a", "ValueError: b"}
+    for error, stack in texts.items():
+        assert stack.startswith("Traceback (most recent call last):\n")
+        assert "raise ValueError(tup.values.word)" in stack
+        assert stack.endswith(f"\n{error}\n")
+
+
 class Half(BatchingBolt):
     """Raises on batches of "bad"."""
 

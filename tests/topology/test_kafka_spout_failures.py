@@ -168,7 +168,7 @@ def test_after_a_failed_flush_each_record_is_still_lettered(kafka: FakeKafka, mo
     driver.run()
     kafka.faults.fail_next("flush", errors.KafkaTimeoutError)
     driver.fail(range(10))
-    driver.run(2)
+    driver.run(3)
     assert (counts, driver.figure("dead_lettered")) == ([10], 0)
     kafka.clock.sleep(11)
     driver.run()

@@ -16,12 +16,15 @@ import pytest
 import streamparse
 from rich.console import Console
 
+from downspout.cli import main
 from downspout.cli.run import seconds
+from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import ConfigError
+from downspout.kafka.port import TopicPartition
 from downspout.local import live
 from downspout.local.engine import Bounds, Engine
 from downspout.local.graph import from_class
-from downspout.testing import VirtualClock
+from downspout.testing import FakeKafka, VirtualClock
 
 ROOT = Path(__file__).parents[2]
 # Only the commands of this room, so that these tests need no other.
@@ -123,6 +126,46 @@ def test_a_second_signal_stops_even_a_bolt_that_hangs(project):
     assert code == 130, err
     assert "a second signal stopped it at once" in err
     assert "tuples in flight" in err
+
+
+GONE = """
+import signal
+from streamparse import Bolt, Topology
+from downspout.kafka.port import cluster_for
+from spouts.kafka import KafkaSpout
+
+class Last(Bolt):
+    def process(self, tup):
+        if tup.values.value == "9":
+            cluster_for("fake://gone").broker_down()
+            if SIGNAL:
+                signal.raise_signal(SIGNAL)
+
+class Made(Topology):
+    reader = KafkaSpout.spec(topics=["orders"], fields=["value"], group="readers", bootstrap="fake://gone")
+    last = Last.spec(inputs=[reader])
+"""
+
+
+@pytest.mark.parametrize(("number", "closing"), [(signal.SIGTERM, "stopped by SIGTERM; "), (0, "")])
+def test_a_last_commit_that_failed_is_told(tmp_path, capsys, monkeypatch, number, closing):
+    """The broker is gone at the end: exit code 4, and the closing line says how much will be processed again."""
+    (tmp_path / "gone.py").write_text(f"SIGNAL = {int(number)}\n{GONE}")
+    monkeypatch.setenv("DOWNSPOUT_HOME", str(tmp_path / "home"))
+    with FakeKafka("gone", clock=SYSTEM_CLOCK) as kafka:
+        for value in range(10):
+            kafka.produce("orders", str(value).encode())
+        options = () if number else ("--records", "10")
+        assert main(["run", str(tmp_path / "gone.py"), "--json", str(tmp_path / "out.json"), *options]) == 4
+        err = capsys.readouterr().err
+        assert "after a clean drain" not in err
+        assert (
+            f"downspout: {closing}the last commit failed: 10 records of reader are not committed "
+            "and will be processed again at the next start"
+        ) in err
+        assert json.loads((tmp_path / "out.json").read_text())["uncommitted"] == {"reader": 10}
+        kafka.broker_up()
+        assert kafka.committed("readers")[TopicPartition("orders", 0)].offset == 0
 
 
 BAD = {

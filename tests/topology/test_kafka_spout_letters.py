@@ -1,0 +1,253 @@
+"""Dead letters are on their way while the spout goes on; none is resolved before it is durable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from downspout.component import Failure
+from downspout.kafka.deadletter import read_dead_letters
+from downspout.testing.fake_consumer import FakeConsumer
+from downspout.testing.fake_kafka import FakeKafka, FakeProducer
+from tests.topology.spout_driver import GROUP, Driver, fill
+
+LETTERS = f"{GROUP}.dead-letters"
+ROOM = 1_000_000
+
+
+def give_up(driver: Driver, offsets: list[int], turns: int = 3) -> None:
+    """Fail records that get no retry, and give the spout the turns to send their letters."""
+    driver.fail(offsets)
+    driver.run(turns)
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Collect how many letters each batch has."""
+    counts: list[int] = []
+    flush = FakeProducer.flush
+
+    def counted(producer: FakeProducer, timeout_s: float = 30.0) -> None:
+        counts.append(len(producer._queue))
+        flush(producer, timeout_s)
+
+    monkeypatch.setattr(FakeProducer, "flush", counted)
+    return counts
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Collect how long each poll may wait, in ms."""
+    timeouts: list[int] = []
+    poll = FakeConsumer.poll
+
+    def noted(consumer: FakeConsumer, timeout_ms: int, max_records: int) -> Any:
+        timeouts.append(timeout_ms)
+        return poll(consumer, timeout_ms, max_records)
+
+    monkeypatch.setattr(FakeConsumer, "poll", noted)
+    return timeouts
+
+
+def test_the_spout_goes_on_while_letters_are_on_their_way(kafka: FakeKafka) -> None:
+    """New records are emitted meanwhile; the given-up one is resolved and committed past once its letter is durable."""
+    kafka.acks_after_s = 2
+    driver = Driver(kafka, retries_max=0, retry_cache_bytes=ROOM)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    give_up(driver, [4])
+    fill(kafka, 3)
+    assert driver.run(2) == [10, 11, 12]
+    assert list(read_dead_letters(kafka, LETTERS)) == []
+    assert driver.figure("dead_lettered") == 0
+    kafka.clock.sleep(2)
+    driver.run()
+    driver.ack([10, 11, 12])
+    driver.commit()
+    assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == [4]
+    assert (driver.committed(), driver.figure("dead_lettered")) == (13, 1)
+
+
+def test_a_commit_meanwhile_stays_before_the_record(kafka: FakeKafka) -> None:
+    """What is committed while a letter is on its way does not cover its record: a crash loses nothing."""
+    kafka.acks_after_s = 2
+    driver = Driver(kafka, retries_max=0, retry_cache_bytes=ROOM, commit_period_ms=0)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    give_up(driver, [4])
+    assert driver.committed() == 4
+    driver.crash()
+    assert Driver(kafka).run() == [4]
+
+
+def test_a_letter_that_takes_too_long_is_written_again(kafka: FakeKafka) -> None:
+    """After three seconds without word it counts as lost; its record is resolved by the next letter."""
+    kafka.acks_after_s = 100
+    driver = Driver(kafka, retries_max=0, retry_cache_bytes=ROOM)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    give_up(driver, [4])
+    kafka.clock.sleep(3)
+    driver.run(1)
+    assert (driver.figure("errors"), driver.figure("dead_lettered")) == (1, 0)
+    kafka.acks_after_s = 0
+    kafka.clock.sleep(1)
+    driver.run()
+    driver.commit()
+    assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == [4]
+    assert driver.committed() == 10
+
+
+def test_a_busy_spout_gathers_its_letters(kafka: FakeKafka, batches: list[int]) -> None:
+    """While polls bring records, a hundred letters go together, and a single one waits no longer than 0.1 s."""
+    fill(kafka, 1990)
+    driver = Driver(kafka, retries_max=0, retry_cache_bytes=ROOM, poll_records_max=10, emits_per_next_max=10)
+    while len(driver.emitted) < 500:
+        driver.run(1)
+        driver.fail([offset for offset in driver.offsets[-10:] if offset % 4 == 0])
+    assert batches == [100]
+    kafka.clock.sleep(0.1)
+    driver.run(2)
+    assert len(batches) == 2
+    assert batches[1] < 100
+
+
+def test_a_stop_writes_the_letters_that_wait(kafka: FakeKafka) -> None:
+    """Letters that were to be sent later are durable, and their records committed past, when the spout has left."""
+    fill(kafka, 20)
+    driver = Driver(kafka, retries_max=0, retry_cache_bytes=ROOM, poll_records_max=10, emits_per_next_max=10)
+    give_up(driver, [], turns=2)
+    give_up(driver, [3])  # makes the producer
+    kafka.clock.sleep(1)
+    driver.run(3)
+    fill(kafka, 10)
+    driver.run(1)
+    driver.fail([30])
+    driver.ack([offset for offset in driver.offsets if offset not in (3, 30)])
+    driver.spout.deactivate()
+    driver.spout.close()
+    assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == [3, 30]
+    assert driver.committed() == len(driver.offsets)
+
+
+def test_a_stop_waits_for_letters_on_their_way(kafka: FakeKafka) -> None:
+    """A letter that is durable a moment after the stop was asked for is not written again by the next start."""
+    kafka.acks_after_s = 0.3
+    driver = Driver(kafka, retries_max=0, retry_cache_bytes=ROOM)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    give_up(driver, [4], turns=2)
+    driver.spout.deactivate()
+    assert (driver.committed(), len(kafka.records(LETTERS))) == (10, 1)
+
+
+def test_a_hand_over_waits_for_letters_on_their_way(kafka: FakeKafka) -> None:
+    """A planned hand-over begins when the letters are durable, so the next owner does not try their records again."""
+    kafka.acks_after_s = 2
+    kafka.create_topic("more", 1)
+    old = Driver(kafka, retries_max=0, retry_cache_bytes=ROOM)
+    old.run()
+    old.ack([n for n in range(10) if n != 4])
+    give_up(old, [4])
+    new = Driver(kafka, member=2, retries_max=0)
+    for _ in range(60):
+        for driver in (old, new):
+            driver.spout.next_tuple()
+        kafka.clock.sleep(0.1)
+    assert len(kafka.records(LETTERS)) == 1
+    assert old.offsets.count(4) + new.offsets.count(4) == 1
+    assert old.committed() == 10
+
+
+def test_a_partition_that_is_lost_takes_its_letters_along(kafka: FakeKafka) -> None:
+    """Word of a letter that comes after its partition has gone resolves nothing in the new assignment."""
+    kafka.acks_after_s = 2
+    driver = Driver(kafka, retries_max=0, retry_cache_bytes=ROOM, drain_ms_max=0)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    give_up(driver, [4])
+    kafka.expire_members(GROUP)
+    driver.run(6)
+    assert driver.offsets.count(4) == 2
+    kafka.clock.sleep(3)
+    driver.run()
+    assert driver.figure("dead_lettered") == 0
+    driver.ack([n for n in range(10) if n != 4])
+    driver.commit()
+    assert driver.committed() == 4
+    driver.ack([4])
+    driver.commit()
+    assert driver.committed() == 10
+
+
+def test_a_poll_ends_when_a_retry_is_due(kafka: FakeKafka, waits: list[int]) -> None:
+    """While a failed record waits in memory no poll waits longer than its back-off; then polls wait as they should."""
+    driver = Driver(kafka, retry_cache_bytes=ROOM, retry_initial_ms=7, poll_timeout_ms=200)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    driver.fail([4])
+    driver.run(1)
+    assert waits[-1] == 7
+    assert driver.run(1) == [4]
+    driver.ack([4])
+    driver.run(1)
+    assert waits[-1] == 200
+
+
+def test_a_poll_does_not_wait_while_a_retry_in_memory_is_ready(kafka: FakeKafka, waits: list[int]) -> None:
+    """Retries beyond what one call may emit keep the poll of that call from waiting."""
+    driver = Driver(kafka, retry_cache_bytes=ROOM, emits_per_next_max=1)
+    driver.run(12)
+    driver.ack([n for n in range(10) if n not in (4, 5)])
+    driver.fail([4, 5])
+    assert driver.run(1) == [4]
+    assert waits[-1] == 0
+    assert driver.run(1) == [5]
+
+
+def test_a_bounded_run_does_not_wait_for_records_beyond_its_end(kafka: FakeKafka, waits: list[int]) -> None:
+    """With all read, polls of a bounded run are short; without an end they wait for what may come."""
+    driver = Driver(kafka, run__until="end", poll_timeout_ms=200)
+    driver.run()
+    driver.ack_all()
+    driver.run(2)
+    assert waits[-1] == 10
+
+
+def test_the_stack_reaches_the_letter(kafka: FakeKafka) -> None:
+    """Class, message and stack of the last failure are in the letter, as the engine told them."""
+    driver = Driver(kafka, retries_max=0, retry_cache_bytes=ROOM)
+    driver.run()
+    driver.spout.fail_with(driver.last_id(4), Failure("exception", "parse", 7, "ValueError: no", "Traceback\n  x\n"))
+    driver.run()
+    [letter] = read_dead_letters(kafka, LETTERS)
+    assert (letter.error_class, letter.error, letter.stack) == ("ValueError", "no", "Traceback\n  x\n")
+
+
+@pytest.mark.parametrize(("guarantee", "count"), [("AT_LEAST_ONCE", 9), ("NO_GUARANTEE", 10)])
+def test_what_could_not_be_committed_is_counted(kafka: FakeKafka, guarantee: str, count: int) -> None:
+    """A spout that leaves without its last commit tells how many records come again; committed ones do not count."""
+    driver = Driver(kafka, guarantee=guarantee)
+    driver.run()
+    if guarantee == "AT_LEAST_ONCE":
+        driver.ack([0])
+        driver.commit()
+        driver.ack(range(1, 10))
+    kafka.broker_down()
+    driver.spout.close()
+    assert driver.figure("uncommitted") == count
+    kafka.broker_up()
+    kafka.expire_members(GROUP)
+    assert len(set(Driver(kafka).run())) == count
+
+
+def test_a_stop_with_all_committed_counts_nothing(kafka: FakeKafka) -> None:
+    """Where nothing is left to commit, a broker that is gone at the end is no loss."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack_all()
+    driver.commit()
+    kafka.broker_down()
+    driver.spout.close()
+    assert (driver.figure("uncommitted"), driver.committed()) == (0, 10)
