@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from kafka import errors
 
+from downspout.errors import coordinates
 from downspout.kafka.bounds import Bounds
 from downspout.kafka.data_loss import DataLoss
 from downspout.kafka.emit import tuple_maker
@@ -29,6 +30,7 @@ from downspout.ledger.metadata import NOTHING, Progress, author_for_another_topi
 from downspout.ledger.offsets import PartitionLedger
 from downspout.ledger.retries import Backoff
 from downspout.ledger.start import Start, start_at
+from downspout.ledger.watch import AT_WORK, Watch
 
 __all__ = ["Identity", "Listener", "Membership"]
 
@@ -44,6 +46,17 @@ class Identity:
 
     topology_id: str
     task: int
+
+
+class _Earlier(NamedTuple):
+    """What is kept of a partition that was ours: the topic's id, how much was not processed, our last commit."""
+
+    topic_id: str = ""
+    pending: int = 0
+    commit: tuple[int, str] | None = None
+
+
+NEVER_OURS = _Earlier()
 
 
 class Listener:
@@ -105,12 +118,14 @@ class Membership:
         self._consumer = consumer
         self._settings = settings
         self._identity = identity
+        self._figures = figures
+        self._log = log
         self._loss = DataLoss(settings["on_data_loss"], figures, log)
         self._assignment: Assignment[TopicPartition] = Assignment(last_epoch)
         self._bounds = bounds
         self._aside: dict[TopicPartition, Partition] = {}
-        self._earlier: dict[TopicPartition, tuple[str, int]] = {}
-        """Of partitions that are not ours any more, or not yet again: the topic's id, and what was not processed."""
+        self._earlier: dict[TopicPartition, _Earlier] = {}
+        """Of partitions that are not ours any more, or not yet again."""
         self._topics_due = 0
         self.unanswered_at = -1
         """When the broker did not say which topics there are; asking again at once would take as long again."""
@@ -236,7 +251,7 @@ class Membership:
         for holder in (self.parts, self._aside):
             if (part := holder.pop(tp, None)) is not None:
                 self.by_key.pop(part.key, None)
-                self._earlier[tp] = (part.topic_id, part.ledger.pending)
+                self._earlier[tp] = _Earlier(part.topic_id, part.ledger.pending, part.commit)
         self._unstarted.discard(tp)
         self._unverified.discard(tp)
 
@@ -284,14 +299,20 @@ class Membership:
             commit = committed.get(tp)
             topic_id = topic_ids[tp.topic]
             told = NOTHING if commit is None else decode(commit.offset, commit.metadata, topic_id=topic_id)
+            watch = AT_WORK
+            earlier = self._earlier.get(tp, NEVER_OURS)
             if self._is_of_another_topic(tp, topic_id, told, commit):
-                self._loss.recreated(tp, self._earlier.get(tp, ("", 0))[1])
+                self._loss.recreated(tp, earlier.pending)
                 if self._bounds is not None:
                     self._bounds.forget(tp)
                 where = PartitionLedger(begins[tp], self._backoff)
             else:
+                watch, told = self._look_back(tp, commit, told, ends[tp])
                 where = self._where(tp, commit, told, begins[tp], ends[tp], times.get(tp))
-            self._start(tp, topic_id, where, commit)
+                if commit is None or where.base != commit.offset:
+                    watch = AT_WORK
+            self._start(tp, topic_id, where, commit, watch)
+            self.parts[tp].killed_by = told.watch.alone
 
     def _is_of_another_topic(
         self, tp: TopicPartition, topic_id: str, told: Progress, commit: OffsetAndMetadata | None
@@ -302,7 +323,7 @@ class Membership:
         """
         if told != NOTHING:
             return False
-        if _another(self._earlier.get(tp, ("", 0))[0], topic_id):
+        if _another(self._earlier.get(tp, NEVER_OURS).topic_id, topic_id):
             return True
         if commit is None:
             return False
@@ -310,6 +331,30 @@ class Membership:
         ours = author == self._identity.topology_id
         start = start_at(self._settings["start"], committed=True, by_this_topology=ours)
         return author is not None and start is Start.COMMITTED
+
+    def _look_back(
+        self, tp: TopicPartition, commit: OffsetAndMetadata | None, told: Progress, end: int
+    ) -> tuple[Watch, Progress]:
+        """Return the watch to start with, and what the commit tells with a death counted as an attempt, if it is one.
+
+        Where we had the partition last ourselves (a session that ran out), nobody has died.
+        """
+        if commit is None or told == NOTHING or self._settings["guarantee"] != "AT_LEAST_ONCE":
+            return AT_WORK, told
+        before = told.watch
+        if self._earlier.get(tp, NEVER_OURS).commit == (commit.offset, commit.metadata):
+            before = before.end()
+        reach = self._settings["uncommitted_max"] + self._settings["poll_records_max"]
+        watch = before.start(commit.offset, reach, end)
+        if not before.ended and watch.starts:
+            self._figures.unclean += 1
+            alone = "; one record of it is out at a time now" if watch.solo else ""
+            place = coordinates(tp.topic, tp.partition, commit.offset)
+            self._log.warning("%s: its last owner did not end in order (%d in a row)%s", place, watch.starts, alone)
+        if before.alone is not None:
+            failures = {**told.failures, before.alone: told.failures.get(before.alone, 0) + 1}
+            told = replace(told, failures=failures)
+        return watch, replace(told, watch=before)
 
     def _where(
         self,
@@ -338,7 +383,12 @@ class Membership:
         return ledger
 
     def _start(
-        self, tp: TopicPartition, topic_id: str, ledger: PartitionLedger, commit: OffsetAndMetadata | None
+        self,
+        tp: TopicPartition,
+        topic_id: str,
+        ledger: PartitionLedger,
+        commit: OffsetAndMetadata | None,
+        watch: Watch = AT_WORK,
     ) -> None:
         settings = self._settings
         formats = (settings["fields"], settings["key_format"], settings["value_format"])
@@ -358,6 +408,7 @@ class Membership:
             retry_cache_bytes=settings["retry_cache_bytes"],
             reading=ledger.next,
             commit=None if commit is None else (commit.offset, commit.metadata),
+            watch=watch,
             on_compacted=self.on_compacted,
         )
         self.parts[tp] = part

@@ -12,6 +12,7 @@ from downspout.kafka.membership import Membership
 from downspout.kafka.patience import Patience
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition
+from downspout.ledger.watch import WINDOW
 
 __all__ = ["Reader"]
 
@@ -60,9 +61,12 @@ class Reader:
         self._look_at_topics(now)
         parts = self._membership.parts
         resting = [tp for tp, part in parts.items() if not self._aim(part, now)]
-        busy = any(part.ledger.in_flight for part in parts.values())
         timeout = self._settings["poll_timeout_ms"]
-        batches = self._poll(resting, min(timeout, BUSY_POLL_MS) if busy else timeout, now)
+        if any(part.ledger.in_flight for part in parts.values()):
+            timeout = min(timeout, BUSY_POLL_MS)
+        if any(part.has_waiting and not part.held_up for part in parts.values()):
+            timeout = 0
+        batches = self._poll(resting, timeout, now)
         if batches is None or self._membership.listener.facts:
             return []
         for tp, part in parts.items():
@@ -71,9 +75,14 @@ class Reader:
 
     def crowded(self) -> bool:
         """Return whether a partition is at its limit and a commit would give it room, ahead of the timer."""
-        most = self._settings["uncommitted_max"]
-        ledgers = [part.ledger for part in self._membership.parts.values()]
-        return any(led.outstanding >= most and (led.commit_point() - led.base) * 8 >= most for led in ledgers)
+        return any(self._crowded(part) for part in self._membership.parts.values())
+
+    def _crowded(self, part: Partition) -> bool:
+        ledger, most = part.ledger, int(self._settings["uncommitted_max"])
+        if part.full:
+            point = part.commit_point(self._consumer)
+            return point > ledger.base and (ledger.pending == 0 or (point - ledger.base) * 8 >= WINDOW)
+        return ledger.outstanding >= most and (ledger.commit_point() - ledger.base) * 8 >= most
 
     def stay_alive(self, now: int) -> None:
         """If the last poll is long ago, poll with everything paused: nothing comes, but the group sees us."""
@@ -126,6 +135,10 @@ class Reader:
         if not part.ledger.may_poll(self._settings["uncommitted_max"], now):
             return False
         retry = part.ledger.earliest_ready_retry(now)
+        if part.has_waiting:  # the watch lets them leave bit by bit
+            if retry is None or retry >= part.waiting[part.at].offset:
+                return False
+            part.drop_waiting(self._consumer)
         if retry is not None:
             part.sought = retry
             if part.reading != retry:
