@@ -79,6 +79,8 @@ class Reader:
 
     def _crowded(self, part: Partition) -> bool:
         ledger, most = part.ledger, int(self._settings["uncommitted_max"])
+        if part.alone is not None and not ledger.in_flight and not part.has_waiting:
+            return True  # it has its answer, and no other commit says so soon
         if part.full:
             point = part.commit_point(self._consumer)
             return point > ledger.base and (ledger.pending == 0 or (point - ledger.base) * 8 >= WINDOW)

@@ -247,8 +247,8 @@ def _watch(base: int, words: list[str]) -> Watch:
         return AT_WORK
     starts, gap, *alone = (int(number, 36) for number in word[1:].split("."))
     watch = Watch(starts, base + gap, base + alone[0] if alone else None, word[0] == "e")
-    possible = watch.solo or (watch.alone is None and not watch.ended)
-    if gap == 0 or len(alone) > 1 or not possible or _watch_word(base, watch) != word:
+    needless = (alone or watch.ended) and not watch.solo
+    if gap == 0 or needless or (alone and watch.ended) or _watch_word(base, watch) != word:
         raise ValueError(word)
     return watch
 
