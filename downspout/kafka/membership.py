@@ -10,20 +10,20 @@ and the next call asks again.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kafka import errors
 
-from downspout.errors import coordinates
 from downspout.kafka.bounds import Bounds
 from downspout.kafka.data_loss import DataLoss
 from downspout.kafka.emit import tuple_maker
+from downspout.kafka.listener import Listener
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition
 from downspout.kafka.translate import translator_of
+from downspout.kafka.unclean import UncleanStarts
 from downspout.ledger.assignment import Assignment, Fact
 from downspout.ledger.breaker import Breaker
 from downspout.ledger.metadata import NOTHING, Progress, author_for_another_topic, decode
@@ -59,32 +59,6 @@ class _Earlier(NamedTuple):
 NEVER_OURS = _Earlier()
 
 
-class Listener:
-    """Writes rebalance callbacks down. Called on the client's thread while the spout's own thread waits in ``poll``."""
-
-    def __init__(self, consumer: ConsumerPort) -> None:
-        self._consumer = consumer
-        self._known: Collection[TopicPartition] = ()
-        self.facts: deque[Fact[TopicPartition]] = deque()
-
-    def expect(self, known: Collection[TopicPartition]) -> None:
-        """Before a poll: what need not be paused if it is assigned, because it only stays or returns."""
-        self._known = known
-
-    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Note it, and let nothing new be read before its start is decided."""
-        self._consumer.pause([tp for tp in partitions if tp not in self._known])
-        self.facts.append(Fact("assigned", frozenset(partitions)))
-
-    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Note it."""
-        self.facts.append(Fact("revoked", frozenset(partitions)))
-
-    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Note it."""
-        self.facts.append(Fact("lost", frozenset(partitions)))
-
-
 class Membership:
     """The partitions of one consumer.
 
@@ -118,8 +92,7 @@ class Membership:
         self._consumer = consumer
         self._settings = settings
         self._identity = identity
-        self._figures = figures
-        self._log = log
+        self._unclean = UncleanStarts(settings, figures, log)
         self._loss = DataLoss(settings["on_data_loss"], figures, log)
         self._assignment: Assignment[TopicPartition] = Assignment(last_epoch)
         self._bounds = bounds
@@ -307,7 +280,9 @@ class Membership:
                     self._bounds.forget(tp)
                 where = PartitionLedger(begins[tp], self._backoff)
             else:
-                watch, told = self._look_back(tp, commit, told, ends[tp])
+                if commit is not None and told != NOTHING:
+                    ours = earlier.commit == (commit.offset, commit.metadata)
+                    watch, told = self._unclean.look_back(tp, commit.offset, ends[tp], told, ours=ours)
                 where = self._where(tp, commit, told, begins[tp], ends[tp], times.get(tp))
                 if commit is None or where.base != commit.offset:
                     watch = AT_WORK
@@ -331,30 +306,6 @@ class Membership:
         ours = author == self._identity.topology_id
         start = start_at(self._settings["start"], committed=True, by_this_topology=ours)
         return author is not None and start is Start.COMMITTED
-
-    def _look_back(
-        self, tp: TopicPartition, commit: OffsetAndMetadata | None, told: Progress, end: int
-    ) -> tuple[Watch, Progress]:
-        """Return the watch to start with, and what the commit tells with a death counted as an attempt, if it is one.
-
-        Where we had the partition last ourselves (a session that ran out), nobody has died.
-        """
-        if commit is None or told == NOTHING or self._settings["guarantee"] != "AT_LEAST_ONCE":
-            return AT_WORK, told
-        before = told.watch
-        if self._earlier.get(tp, NEVER_OURS).commit == (commit.offset, commit.metadata):
-            before = before.end()
-        reach = self._settings["uncommitted_max"] + self._settings["poll_records_max"]
-        watch = before.start(commit.offset, reach, end)
-        if not before.ended and watch.starts:
-            self._figures.unclean += 1
-            alone = "; one record of it is out at a time now" if watch.solo else ""
-            place = coordinates(tp.topic, tp.partition, commit.offset)
-            self._log.warning("%s: its last owner did not end in order (%d in a row)%s", place, watch.starts, alone)
-        if before.alone is not None:
-            failures = {**told.failures, before.alone: told.failures.get(before.alone, 0) + 1}
-            told = replace(told, failures=failures)
-        return watch, replace(told, watch=before)
 
     def _where(
         self,

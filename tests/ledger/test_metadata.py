@@ -252,8 +252,35 @@ SIGNED = '{{"topologyId":"a","taskId":1,"threadName":"{body} {checksum:08x}"}}'
 
 @pytest.mark.parametrize(
     "word",
-    "|x|e|r0|r0.0|r1.0|r2.0|r1.5.3|e1.5|e0.5|e2.5.3|r2.5.3.1|r2|r2.5.|r.5|r02.5|r+2.5|r2.05|r2.-5|R2.5|2.5|r2.5.-1|"
-    "r 2.5|rr|r2.5!|r2,5|r2.5.3 r".split("|"),
+    [
+        "",
+        "x",
+        "e",
+        "r0",
+        "r0.0",
+        "r1.0",
+        "r2.0",
+        "r1.5.3",
+        "e1.5",
+        "e0.5",
+        "e2.5.3",
+        "r2.5.3.1",
+        "r2",
+        "r2.5.",
+        "r.5",
+        "r02.5",
+        "r+2.5",
+        "r2.05",
+        "r2.-5",
+        "R2.5",
+        "2.5",
+        "r2.5.-1",
+        "r 2.5",
+        "rr",
+        "r2.5!",
+        "r2,5",
+        "r2.5.3 r",
+    ],
 )
 def test_a_watch_has_one_word(word: str) -> None:
     """A word that we would not write tells nothing, though the checksum is right; nor does its whole commit."""
