@@ -115,9 +115,14 @@ class Membership:
 
     @property
     def settled(self) -> bool:
-        """Whether an assignment has arrived, all of it has started, and nothing has happened since."""
-        waits = self._unstarted or self._unverified or self.listener.facts
-        return self._assignment.settled and not waits
+        """Whether an assignment has arrived, all of it has started, and nothing has happened since.
+
+        A cooperative member that gets nothing, and had nothing, is told nothing: it knows from having joined.
+        """
+        if self._unstarted or self._unverified or self.listener.facts:
+            return False
+        joins = self._settings["mode"] == "subscribe"
+        return self._assignment.settled or (joins and not self._consumer.rejoin_pending())
 
     def expect(self) -> None:
         """To be called before each poll."""
@@ -215,7 +220,7 @@ class Membership:
                 part.forget_done()
                 part.sought = None
                 part.seek(self._consumer, max(begins[tp], part.ledger.next))
-            elif part.reading > ends[tp]:
+            elif max(part.reading, part.ledger.next) > ends[tp]:
                 self._restart_truncated(part, begins[tp], ends[tp])
 
     # --- inside ---
@@ -370,7 +375,7 @@ class Membership:
         self._consumer.resume([tp])
 
     def _restart_truncated(self, part: Partition, begin: int, end: int) -> None:
-        start = self._loss.restart(part.tp, part.reading, begin, end)
+        start = self._loss.restart(part.tp, max(part.reading, part.ledger.next), begin, end)
         tp, commit = part.tp, part.commit
         self._forget(tp)
         self._assignment.renew(tp)

@@ -71,6 +71,8 @@ class Reader:
             return []
         for tp, part in parts.items():
             self._accept(part, batches.get(tp, ()))
+        if any(self._is_cut(part) for tp, part in parts.items() if tp not in resting):
+            self._look_at_log(now)
         return [part for part in parts.values() if part.has_waiting]
 
     def crowded(self) -> bool:
@@ -152,6 +154,16 @@ class Reader:
             part.seek(self._consumer, part.ledger.next)
         return part.stop is None or part.reading < part.stop
 
+    def _is_cut(self, part: Partition) -> bool:
+        """While something is read again: return whether the log seems to end below what was read before.
+
+        The client does not notice: the place that it reads from is there. Only the broker's word on the end counts.
+        """
+        if part.reading >= part.ledger.next:
+            return False
+        end = self._consumer.highwater(part.tp)
+        return end is not None and end < part.ledger.next
+
     def _accept(self, part: Partition, records: Sequence[Record]) -> None:
         if records:
             self._figures.compacted += part.accept(records)
@@ -171,7 +183,7 @@ class Reader:
         else:
             self._topic_patience.succeeded()
 
-    def _look_at_log(self, now: int, error: errors.KafkaError) -> None:
+    def _look_at_log(self, now: int, error: errors.KafkaError | None = None) -> None:
         cut = error.divergent_offsets if isinstance(error, errors.LogTruncationError) else {}
         try:
             self._membership.check_log(now, {tp: None if at is None else at.offset for tp, at in cut.items()})
