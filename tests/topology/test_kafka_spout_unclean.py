@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -184,6 +185,45 @@ def test_a_record_that_kills_the_process_is_dead_lettered(kafka: FakeKafka, cach
     assert done == set(range(3000)) - {1234}
     assert (driver.committed(), told(kafka)) == (3000, AT_WORK)
     assert count <= 2 + 2 + 3, "free, twice within the window, and then alone"
+
+
+def test_a_task_that_counts_its_partitions_out_finds_the_killer_too(kafka: FakeKafka) -> None:
+    """Under kafka.mode=assign there are no members to lose: the commits tell all the same."""
+    fill(kafka, 90)
+    done: set[int] = set()
+    deaths(kafka, {50}, done, member=None, mode="assign")
+    assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == [50]
+    assert done == set(range(100)) - {50}
+
+
+def test_another_member_takes_the_killer_over(kafka: FakeKafka) -> None:
+    """Each death moves the partition on to another process, as an orchestrator does: the row goes on all the same."""
+    fill(kafka, 90)
+    done: set[int] = set()
+    members = itertools.count(1)
+    count = 0
+    while (driver := live(kafka, {50}, done, member=next(members))) is None:
+        count += 1
+        assert count < 20, "still dying"
+    assert count == 1 + 1 + 3
+    assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == [50]
+    assert (done, driver.committed()) == (set(range(100)) - {50}, 100)
+
+
+def test_a_killer_and_a_rebalance(kafka: FakeKafka) -> None:
+    """A watch over lone records survives a hand-over in order: the next owner goes on where the last one was."""
+    fill(kafka, 20)
+    die(kafka, 2)
+    one = Driver(kafka)
+    assert one.run() == [0]
+    one.ack([0])
+    kafka.rebalance(GROUP)
+    one.run(20)
+    assert one.offsets == [0, 1]
+    assert told(kafka) == Watch(2, 30, alone=1)
+    one.ack([1])
+    one.spout.close()
+    assert told(kafka) == Watch(2, 30, ended=True)
 
 
 def test_several_records_that_kill(kafka: FakeKafka) -> None:
