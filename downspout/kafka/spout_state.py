@@ -234,7 +234,7 @@ class Partition:
 
     def watch_at(self, point: int) -> Watch:
         """Return the watch that a commit at ``point`` tells."""
-        if not self.watch.until:
+        if not self.watch.starts:
             return self.watch
         alone = self.alone
         if alone is not None and self.ledger.emitted_at(alone) is None and self._next_waiting() != alone:

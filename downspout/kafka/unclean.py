@@ -50,7 +50,7 @@ class UncleanStarts:
         if not before.ended and watch.starts:
             self._figures.unclean += 1
             place = coordinates(tp.topic, tp.partition, base)
-            alone = f"; up to {watch.until} one record is out at a time" if watch.solo else ""
+            alone = f"; up to {watch.lone_until} one record is out at a time" if watch.solo else ""
             self._log.warning("%s: the last owner did not end in order (%d in a row)%s", place, watch.starts, alone)
         failures = told.failures
         if before.alone is not None:

@@ -11,8 +11,8 @@ refuses others. Ours has the same three, so one spout can take over from the oth
 before; ``failures`` lists
 *gap.attempts*, gaps counted from one behind the last. Numbers are in base 36, an empty list is ``-``.
 ``watch`` (see ``downspout.ledger.watch``) is missing after an orderly end, and in what was written before
-there was one. ``r`` says that somebody is at work, ``r<starts>.<until>`` and ``r<starts>.<until>.<alone>`` tell
-a watch, offsets counted from the base; ``e<starts>.<until>`` is one that was handed on in order.
+there was one. ``r`` and ``r1`` say that somebody is at work, ``r<starts>.<lone until>.<until>`` and the same with
+``.<alone>`` tell a watch, offsets counted from the base; with ``e`` it is one that was handed on in order.
 The checksum covers all of it, topologyId, taskId and the topic's Kafka id too: the ranges of a topic that
 was deleted and created again mean nothing for the new one, and neither do those of a commit that a tool has
 moved.
@@ -97,9 +97,9 @@ def encode(
     >>> text = encode(100, topology_id="flights-1", task=4, done=[(101, 104)], failures=[(100, 2)])
     >>> text
     '{"topologyId":"flights-1","taskId":4,"threadName":"downspout1 2s 1.3 0.2 982da74d"}'
-    >>> decode(100, text)
-    Progress(topology_id='flights-1', task=4, done=((101, 104),), failures={100: 2}, watch=Watch(starts=0, until=0, \
-alone=None, ended=True))
+    >>> told = decode(100, text)
+    >>> told.topology_id, told.task, told.done, told.failures, told.watch.ended
+    ('flights-1', 4, ((101, 104),), {100: 2}, True)
     """
     watching = _watch_word(base, watch)
     room = bytes_max - len(_text(topology_id, task, topic_id, base, "", "", watching))
@@ -233,9 +233,13 @@ def _failures(base: int, text: str) -> Iterator[tuple[int, int]]:
 
 def _watch_word(base: int, watch: Watch) -> str:
     """Return how a watch is told; empty after an orderly end with nothing to hand on."""
-    if not watch.until:
+    numbers = [watch.starts] if watch.starts else []
+    if watch.until:
+        numbers += [max(0, watch.lone_until - base), watch.until - base]
+    if watch.alone is not None:
+        numbers.append(watch.alone - base)
+    if not numbers:
         return "" if watch.ended else "r"
-    numbers = [watch.starts, watch.until - base, *([] if watch.alone is None else [watch.alone - base])]
     return ("e" if watch.ended else "r") + ".".join(map(_number, numbers))
 
 
@@ -245,10 +249,15 @@ def _watch(base: int, words: list[str]) -> Watch:
     (word,) = words
     if word == "r":
         return AT_WORK
-    starts, gap, *alone = (int(number, 36) for number in word[1:].split("."))
-    watch = Watch(starts, base + gap, base + alone[0] if alone else None, word[0] == "e")
-    needless = (alone or watch.ended) and not watch.solo
-    if gap == 0 or needless or (alone and watch.ended) or _watch_word(base, watch) != word:
+    starts, *gaps = (int(number, 36) for number in word[1:].split("."))
+    ended = word[0] == "e"
+    if gaps:
+        lone, until, *alone = gaps
+        watch = Watch(starts, lone and base + lone, base + until, base + alone[0] if alone else None, ended)
+        possible = until and starts >= 2 and lone <= until and not (alone and (ended or not lone))
+    else:
+        watch, possible = Watch(starts), starts == 1
+    if not possible or _watch_word(base, watch) != word:
         raise ValueError(word)
     return watch
 

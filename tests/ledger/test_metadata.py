@@ -39,11 +39,12 @@ def tries_from(base: int, gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
+GAP = st.integers(1, 10**6)
 WATCHES = st.one_of(
-    st.sampled_from([ENDED, AT_WORK]),
-    st.builds(Watch, st.integers(0, 1), st.integers(1, 10**6)),
-    st.builds(Watch, st.integers(2, 99), st.integers(1, 10**6), st.none() | st.integers(0, 10**6)),
-    st.builds(Watch, st.integers(2, 99), st.integers(1, 10**6), st.none(), st.just(True)),
+    st.sampled_from([ENDED, AT_WORK, Watch(1)]),
+    st.builds(lambda n, a, b: Watch(n, a, a + b), st.integers(2, 99), st.just(0) | GAP, GAP),
+    st.builds(lambda n, a, b, c: Watch(n, a, a + b, c), st.integers(2, 99), GAP, GAP, GAP),
+    st.builds(lambda n, a, b: Watch(n, a, a + b, ended=True), st.integers(2, 99), st.just(0) | GAP, GAP),
 )
 """With offsets counted from the base."""
 
@@ -51,7 +52,8 @@ WATCHES = st.one_of(
 def watch_above(base: int, watch: Watch) -> Watch:
     """Return a watch with its offsets counted from 0."""
     alone = None if watch.alone is None else base + watch.alone
-    return replace(watch, until=watch.until and base + watch.until, alone=alone)
+    lone_until = watch.lone_until and base + watch.lone_until
+    return replace(watch, lone_until=lone_until, until=watch.until and base + watch.until, alone=alone)
 
 
 SAMPLE = encode(
@@ -61,7 +63,7 @@ SAMPLE = encode(
     topic_id="T",
     done=[(1001, 1004), (1010, 1011)],
     failures=[(1000, 2)],
-    watch=Watch(2, 1400, 1005),
+    watch=Watch(2, 1400, 1700, 1005),
 )
 
 
@@ -134,7 +136,9 @@ def test_damaged_random_payloads_never_count() -> None:
         base = chance.randrange(10**6)
         done = ranges_above(base, [(chance.randint(1, 50), chance.randint(1, 50)) for _ in range(chance.randrange(9))])
         failures = tries_from(base, [(chance.randrange(9), chance.randint(1, 9)) for _ in range(chance.randrange(4))])
-        watch = watch_above(base, chance.choice([ENDED, AT_WORK, Watch(1, 7), Watch(2, 9, 3), Watch(4, 8, ended=True)]))
+        watch = watch_above(
+            base, chance.choice([ENDED, AT_WORK, Watch(1), Watch(2, 9, 30, 3), Watch(4, 0, 8, ended=True)])
+        )
         text = encode(base, topology_id="shöp-1", task=3, topic_id="T", done=done, failures=failures, watch=watch)
         allowed = NOTHING, decode(base, text, topic_id="T")
         payload = text.encode()
@@ -258,28 +262,33 @@ SIGNED = '{{"topologyId":"a","taskId":1,"threadName":"{body} {checksum:08x}"}}'
         "e",
         "r0",
         "r0.0",
-        "r1.0",
-        "r2.0",
-        "r1.5.3",
-        "e1.5",
-        "e0.5",
-        "e2.5.3",
-        "r2.5.3.1",
         "r2",
+        "e1",
+        "r2.5",
+        "r1.5.9",
+        "r2.5.0",
+        "r2.0.0",
+        "r2.9.5",
+        "e1.5.9",
+        "e2.5.9.3",
+        "r2.0.9.3",
+        "r2.5.9.3.1",
         "r2.5.",
-        "r.5",
-        "r02.5",
-        "r+2.5",
-        "r2.05",
-        "r2.-5",
-        "R2.5",
-        "2.5",
-        "r2.5.-1",
-        "r 2.5",
+        "r.5.9",
+        "r02.5.9",
+        "r+2.5.9",
+        "r2.05.9",
+        "r2.5.-9",
+        "R2.5.9",
+        "2.5.9",
+        "r2.5.9.-1",
+        "r 2.5.9",
         "rr",
-        "r2.5!",
-        "r2,5",
-        "r2.5.3 r",
+        "r2.5.9!",
+        "r2,5,9",
+        "r2.5.9.3 r",
+        "r1.0.9",
+        "e0.5.9",
     ],
 )
 def test_a_watch_has_one_word(word: str) -> None:
@@ -294,13 +303,15 @@ def test_a_watch_has_one_word(word: str) -> None:
     ("word", "watch"),
     [
         ("r", AT_WORK),
-        ("r0.5", Watch(0, 1005)),
-        ("r1.5", Watch(1, 1005)),
-        ("r2.5", Watch(2, 1005)),
-        ("r2.5.0", Watch(2, 1005, 1000)),
+        ("r1", Watch(1)),
+        ("r2.5.5", Watch(2, 1005, 1005)),
         ("r2.5.9", Watch(2, 1005, 1009)),
-        ("e2.5", Watch(2, 1005, ended=True)),
-        ("ra.1s", Watch(10, 1064)),
+        ("r2.0.9", Watch(2, 0, 1009)),
+        ("r2.5.9.0", Watch(2, 1005, 1009, 1000)),
+        ("r2.5.9.a", Watch(2, 1005, 1009, 1010)),
+        ("e2.5.9", Watch(2, 1005, 1009, ended=True)),
+        ("e2.0.9", Watch(2, 0, 1009, ended=True)),
+        ("ra.1s.2s", Watch(10, 1064, 1100)),
     ],
 )
 def test_what_each_word_means(word: str, watch: Watch) -> None:

@@ -24,60 +24,59 @@ def test_an_orderly_end_is_no_unclean_start() -> None:
     assert start(AT_WORK.end()) == start(ENDED) == AT_WORK
 
 
-def test_the_first_unclean_start_watches_all_that_may_have_been_out() -> None:
-    """From the commit as far as the limits allow, and not beyond the end of the log."""
-    assert start(AT_WORK) == Watch(1, 5_100)
-    assert start(AT_WORK, end=400) == Watch(1, 400)
-    assert not start(AT_WORK).solo
+def test_the_first_unclean_start_is_only_counted() -> None:
+    """Who is killed once pays nothing; a commit that moves on, or an orderly end, ends the row."""
+    assert start(AT_WORK) == Watch(1)
+    assert Watch(1).at(100, moved=False) == Watch(1)
+    assert Watch(1).at(101) == AT_WORK
+    assert Watch(1).end() == ENDED
+    assert not Watch(1).solo
 
 
-def test_the_second_wants_lone_records_in_the_window() -> None:
-    """Only those below the window's end were out; at the end of the log there are fewer."""
-    once = start(AT_WORK)
-    assert start(once) == Watch(2, 100 + WINDOW)
-    assert start(once, end=130) == Watch(2, 130)
-    assert start(once).solo
+def test_the_second_watches_all_that_may_have_been_out() -> None:
+    """The first window alone, the rest by windows, as far as the limits allow and not beyond the end of the log."""
+    assert start(Watch(1)) == Watch(2, 100 + WINDOW, 5_100)
+    assert start(Watch(1), end=400) == Watch(2, 400, 400)
+    assert start(Watch(1), end=800) == Watch(2, 600, 800)
+    assert start(Watch(1), reach=7) == Watch(2, 600, 600)
+    assert start(Watch(1)).solo
 
 
 def test_later_ones_only_count() -> None:
-    """The watch over lone records ends where it was to end, however many die."""
-    assert start(Watch(2, 600, 100), base=400) == Watch(3, 600)
-    assert start(start(Watch(2, 600))) == Watch(4, 600)
+    """While records go alone the watch ends where it was to end, however many die."""
+    assert start(Watch(2, 600, 5_000, 100), base=400) == Watch(3, 600, 5_000)
+    assert start(start(Watch(2, 600, 600))) == Watch(4, 600, 600)
 
 
-def test_an_end_within_the_window_begins_a_new_row_in_the_old_watch() -> None:
-    """The commit had moved on: the start counts as the first, and the watch does not get shorter."""
-    assert start(Watch(0, 7_000)) == Watch(1, 7_000)
-    assert start(Watch(0, 300)) == Watch(1, 5_100)
+def test_a_death_in_a_window_tries_that_window_alone() -> None:
+    """The row goes on, and the watch does not get shorter, and no shorter than the window."""
+    assert start(Watch(2, 0, 5_000)) == Watch(3, 100 + WINDOW, 5_000)
+    assert start(Watch(2, 0, 300)) == Watch(3, 100 + WINDOW, 100 + WINDOW)
 
 
-@pytest.mark.parametrize("watch", [AT_WORK, Watch(1, 500), Watch(2, 500), Watch(3, 500, 100)])
+@pytest.mark.parametrize("watch", [AT_WORK, Watch(1), Watch(2, 0, 500), Watch(3, 500, 500, 100)])
 def test_nothing_beyond_the_commit_kills_nobody(watch: Watch) -> None:
     """At the end of the log, or beyond it, nothing is suspected."""
     assert start(watch, end=100) == start(watch, end=99) == AT_WORK
     assert start(watch, end=101) != AT_WORK
 
 
-def test_a_commit_that_moves_on_ends_a_row_of_one() -> None:
-    """The window stays; where the commit stays too, so does the row."""
-    assert Watch(1, 500).at(101) == Watch(0, 500)
-    assert Watch(1, 500).at(100, moved=False) == Watch(1, 500)
-
-
-def test_a_row_of_two_ends_with_its_watch() -> None:
-    """Until then each commit tells which record is out alone."""
-    assert Watch(2, 500, 7).at(499, alone=499) == Watch(2, 500, 499)
-    assert Watch(2, 500, 7).at(499) == Watch(2, 500)
-    assert Watch(2, 500).at(500, alone=500) == AT_WORK
-    assert Watch(1, 500).at(500, moved=False) == AT_WORK
+def test_a_watch_goes_by_the_commit() -> None:
+    """Alone, then by windows, then free; while records go alone each commit tells which one is out."""
+    watch = Watch(2, 500, 900, 7)
+    assert watch.at(499, alone=499) == Watch(2, 500, 900, 499)
+    assert watch.at(499) == watch.at(499, moved=False) == Watch(2, 500, 900)
+    assert watch.at(500, alone=500) == Watch(2, 0, 900)
+    assert Watch(2, 0, 900).at(899, moved=False) == Watch(2, 0, 900)
+    assert watch.at(900) == Watch(2, 0, 900).at(900, moved=False) == AT_WORK
     assert AT_WORK.at(500, alone=500) == AT_WORK
 
 
-def test_an_orderly_end_hands_a_watch_over_lone_records_on() -> None:
-    """Neither longer nor shorter, and without the record; a row of one is over."""
-    assert Watch(3, 500, 7).end() == Watch(3, 500, ended=True)
-    assert start(Watch(3, 500, 7).end()) == Watch(3, 500)
-    assert Watch(1, 500).end() == ENDED
+def test_an_orderly_end_hands_a_watch_on() -> None:
+    """Neither longer nor shorter, and without the record."""
+    assert Watch(3, 500, 900, 7).end() == Watch(3, 500, 900, ended=True)
+    assert start(Watch(3, 500, 900, 7).end()) == Watch(3, 500, 900)
+    assert Watch(3, 0, 900).end() == Watch(3, 0, 900, ended=True)
 
 
 # --- all that can happen to three records, one of which kills ---
