@@ -43,7 +43,8 @@ def commit(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identit
         return False
     consumer.commit({tp: OffsetAndMetadata(point, metadata, -1) for tp, (_, point, metadata, _) in due.items()})
     for part, point, metadata, watch in due.values():
-        part.commit, part.watch, part.alone = (point, metadata), watch, watch.alone
+        part.commit = (point, metadata)
+        part.keep_watch(point, watch)
         part.ledger.committed(point)
         part.drop_waiting_below(point)
         if part.reading < point:

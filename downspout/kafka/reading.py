@@ -12,7 +12,6 @@ from downspout.kafka.membership import Membership
 from downspout.kafka.patience import Patience
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition
-from downspout.ledger.watch import WINDOW
 
 __all__ = ["Reader"]
 
@@ -84,8 +83,7 @@ class Reader:
         if part.alone is not None and not ledger.in_flight and not part.has_waiting:
             return True  # it has its answer, and no other commit says so soon
         if part.full:
-            point = part.commit_point(self._consumer)
-            return point > ledger.base and (ledger.pending == 0 or (point - ledger.base) * 8 >= WINDOW)
+            return part.commit_point(self._consumer) >= min(part.window_end, part.watch.until)
         return ledger.outstanding >= most and (ledger.commit_point() - ledger.base) * 8 >= most
 
     def stay_alive(self, now: int) -> None:

@@ -13,7 +13,7 @@ from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.ledger.assignment import id_prefix
 from downspout.ledger.breaker import Breaker
 from downspout.ledger.offsets import PartitionLedger
-from downspout.ledger.watch import AT_WORK, WINDOW, Watch
+from downspout.ledger.watch import AT_WORK, GROWTH, WINDOW, Watch
 
 __all__ = ["Figures", "Partition", "Setback", "Timer"]
 
@@ -71,6 +71,8 @@ class Partition:
         aborted_below: aborted records below it were counted.
         commit: offset and metadata that the broker has from us.
         watch: what is suspected of killing processes, as of that commit.
+        window: how many offsets the watch lets out before the commit has moved past them.
+        window_end: where that window ends; nothing from there on may be out.
         alone: the record that is out alone, or about to be, while the watch wants that.
         killed_by: the record that was out alone when an earlier owner died.
         setbacks: by offset, of records that failed and are not resolved.
@@ -100,6 +102,8 @@ class Partition:
     aborted_below: int = 0
     commit: tuple[int, str] | None = None
     watch: Watch = AT_WORK
+    window: int = WINDOW // GROWTH
+    window_end: int = 0
     alone: int | None = None
     killed_by: int | None = None
     setbacks: dict[int, Setback] = field(default_factory=dict)
@@ -243,7 +247,14 @@ class Partition:
 
     def end_of_window(self) -> int:
         """Under a watch: return the index behind the last waiting record that may be out before the next commit."""
-        return bisect_left(self.waiting, self.ledger.base + WINDOW, key=_offset)
+        return bisect_left(self.waiting, min(self.window_end, self.watch.until), key=_offset)
+
+    def keep_watch(self, point: int, watch: Watch) -> None:
+        """A commit at ``point`` has told this watch: where that ends a window, begin the next."""
+        self.watch, self.alone = watch, watch.alone
+        if watch.until and not watch.solo and point >= self.window_end:
+            self.window *= GROWTH
+            self.window_end = point + self.window
 
     @property
     def full(self) -> bool:

@@ -8,12 +8,14 @@ at its offset. From the second in a row, at the same offset, there is a *watch* 
 the commit is         what may be out                                     because
 ====================  ==================================================  ============================================
 below ``lone_until``  one record, which is written down before its emit   its death will tell who it was
-below ``until``       offsets less than ``WINDOW`` beyond the commit      after a death it is known what was out
+below ``until``       a window of offsets, below ``until``                 a death in it leaves less to be suspected
 ====================  ==================================================  ============================================
 
 After a crash nobody knows how far the dead process had read: that may have been ``reach`` offsets, too many to try
-them alone. So the first ``WINDOW`` of them are tried alone, and the others in windows. An unclean start in a window
-tries that window alone. The watch ends, and the row with it, when the commit has passed everything suspicious.
+them alone. So the first ``WINDOW`` of them are tried alone, and the others in windows, each ``GROWTH`` times as large
+as the one before, which has to be committed first. After a death in a window the next owner begins at its start, again
+with lone records: so the distance to the record that kills shrinks by that factor with each death. The watch ends, and
+the row with it, when the commit has passed everything suspicious.
 
 An unclean start with a record out alone is a failed attempt of that record. An orderly end adds nothing to a row, ends
 a row of one, and hands a watch on. Where a partition has nothing beyond the commit, nothing can have killed anybody.
@@ -25,10 +27,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["AT_WORK", "WINDOW", "Watch"]
+__all__ = ["AT_WORK", "GROWTH", "WINDOW", "Watch"]
 
-WINDOW = 500
-"""Offsets. With the reach of the default settings this costs least: so many windows, so many lone records."""
+WINDOW = 100
+"""Offsets that are tried alone, and of the first window behind them."""
+GROWTH = 4
 WATCH_FROM = 2
 
 
@@ -48,8 +51,8 @@ class Watch:
     Watch(starts=1, lone_until=0, until=0, alone=None, ended=False)
     >>> again = died.start(base=10, reach=1000, end=5000)
     >>> again
-    Watch(starts=2, lone_until=510, until=1010, alone=None, ended=False)
-    >>> again.solo, again.at(510).solo, again.at(1010) == AT_WORK
+    Watch(starts=2, lone_until=110, until=1010, alone=None, ended=False)
+    >>> again.solo, again.at(110).solo, again.at(1010) == AT_WORK
     (True, False, True)
     """
 

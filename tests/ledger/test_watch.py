@@ -36,9 +36,9 @@ def test_the_first_unclean_start_is_only_counted() -> None:
 def test_the_second_watches_all_that_may_have_been_out() -> None:
     """The first window alone, the rest by windows, as far as the limits allow and not beyond the end of the log."""
     assert start(Watch(1)) == Watch(2, 100 + WINDOW, 5_100)
-    assert start(Watch(1), end=400) == Watch(2, 400, 400)
-    assert start(Watch(1), end=800) == Watch(2, 600, 800)
-    assert start(Watch(1), reach=7) == Watch(2, 600, 600)
+    assert start(Watch(1), end=130) == Watch(2, 130, 130)
+    assert start(Watch(1), end=800) == Watch(2, 200, 800)
+    assert start(Watch(1), reach=7) == Watch(2, 200, 200)
     assert start(Watch(1)).solo
 
 
@@ -51,7 +51,7 @@ def test_later_ones_only_count() -> None:
 def test_a_death_in_a_window_tries_that_window_alone() -> None:
     """The row goes on, and the watch does not get shorter, and no shorter than the window."""
     assert start(Watch(2, 0, 5_000)) == Watch(3, 100 + WINDOW, 5_000)
-    assert start(Watch(2, 0, 300)) == Watch(3, 100 + WINDOW, 100 + WINDOW)
+    assert start(Watch(2, 0, 150)) == Watch(3, 100 + WINDOW, 100 + WINDOW)
 
 
 @pytest.mark.parametrize("watch", [AT_WORK, Watch(1), Watch(2, 0, 500), Watch(3, 500, 500, 100)])
