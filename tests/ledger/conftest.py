@@ -1,4 +1,4 @@
-"""Hypothesis without a deadline: how long an example takes says something about the machine, and not about the ledger."""
+"""Hypothesis without a deadline: how long an example takes says something about the machine, not about the ledger."""
 
 from __future__ import annotations
 
