@@ -38,7 +38,8 @@ class Failure:
     """Why a tuple tree failed, as far as the engine knows.
 
     Attributes:
-        kind: ``"fail"`` (a bolt failed it), ``"exception"`` (a bolt raised) or ``"timeout"``.
+        kind: ``"fail"`` (a bolt failed it), ``"exception"`` (a bolt raised), ``"timeout"`` or ``"crash"`` (the process
+            died, and nothing else was out).
         component: the bolt that failed it; empty for a timeout.
         task: that bolt's task id; -1 for a timeout.
         error: class name and message of the exception, where there is one.

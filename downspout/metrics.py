@@ -43,6 +43,7 @@ _TABLE = (
     Metric("lost", "counter", "offsets", "Offsets that were gone from Kafka before they were processed."),
     Metric("skipped", "counter", "records", "Records fetched that were done or out already: refetched, or done by an earlier owner."),
     Metric("stale", "counter", "ids", "Acks and fails of an earlier assignment or of something unknown; they change nothing."),
+    Metric("unclean", "counter", "starts", "Starts of a partition whose last owner did not end in order."),
     Metric("errors", "counter", "errors", "Errors of the client that were retried."),
     Metric("uncommitted", "counter", "records", "Records beyond the last commit when the spout had to stop without another one: they are processed again."),
     Metric("lag", "gauge", "records", "Offsets between the commit point and the end of the log as of the last fetch."),

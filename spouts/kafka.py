@@ -220,7 +220,10 @@ class KafkaSpout(streamparse.Spout):
         """Before partitions go that nobody waits for: commit what is done; return whether it is committed."""
         self._put_back()
         self._giving_up.finish(self._now, self._membership)
-        return self._commit(now)
+        if not self._commit(now, last=True):
+            return False
+        self._commit_timer.expedite()  # as in _drains
+        return True
 
     def _drains(self, now: int) -> bool:
         """Before a planned hand-over: return whether this call should do nothing but wait for acks.
@@ -229,7 +232,9 @@ class KafkaSpout(streamparse.Spout):
         not acked by now goes to the next owner.
         """
         if not self._need_consumer().rejoin_pending():
-            self._drain_until = None
+            if self._drain_until is not None:
+                self._drain_until = None
+                self._commit_timer.expedite()  # what has stayed with us was handed over, by its last commit
             return False
         if self._drain_until is None:
             self._drain_until = now + self._settings["drain_ms_max"]
@@ -239,13 +244,16 @@ class KafkaSpout(streamparse.Spout):
         in_time = now < self._drain_until
         if in_time and (self._giving_up.out or any(p.ledger.in_flight for p in self._membership.parts.values())):
             return True
-        if not self._commit(now) and in_time:
+        if not self._commit(now, last=True) and in_time:
             return True
         self._drain_until = DRAINED
         return False
 
-    def _commit(self, now: int, wait: bool = True) -> bool:
-        """Commit what has changed; return whether the broker has it all, or with ``wait=False`` was told it all."""
+    def _commit(self, now: int, wait: bool = True, last: bool = False) -> bool:
+        """Commit what has changed; return whether the broker has it all, or with ``wait=False`` was told it all.
+
+        With ``last``, or between a drain and the rebalance that it is for, the partitions are handed on in order.
+        """
         if self._consumer is None or self._commit_patience.waits(now):
             return False
         self._commit_timer.restart(now)
@@ -254,7 +262,8 @@ class KafkaSpout(streamparse.Spout):
             self._membership.check_topics(now)
             parts, identity = self._membership.parts.values(), self._setup.identity
             if self._guarantee.tracks:
-                committing.commit(self._consumer, parts, identity)
+                last = last or self._drain_until == DRAINED
+                committing.commit(self._consumer, parts, identity, last=last)
             else:
                 committing.commit_positions(self._consumer, parts, identity, wait)
         except errors.KafkaError as error:
@@ -271,12 +280,20 @@ class KafkaSpout(streamparse.Spout):
         while left > 0 and turns:
             part = turns.popleft()
             fair = -(-left // (len(turns) + 1))
-            if self._guarantee.tracks:
+            if part.watch.solo:
+                left -= self._tracked.emit_alone(part, self.emit, now, self._write_down)
+            elif self._guarantee.tracks:
                 left -= self._tracked.emit_some(part, fair, self.emit, now)
             else:
                 left -= self._untracked.emit_some(part, fair, self.emit)
-            if part.has_waiting:
+            if part.has_waiting and not part.watch.until:  # under a watch it waits for room, and others go on
                 turns.append(part)
+
+    def _write_down(self, part: Partition) -> bool:
+        """Commit, as a record of this partition is about to be out alone; return whether that is written, and ours."""
+        if self._is_late(self._next_at):
+            return False  # the next turn will
+        return self._commit(self._now()) and self._membership.parts.get(part.tp) is part
 
     # --- what Storm calls ---
 
@@ -383,8 +400,13 @@ class KafkaSpout(streamparse.Spout):
         return self._ended
 
     def waits_for_acks(self) -> bool:
-        """Return whether a planned hand-over waits for what is out, so that sinks should not hold it back."""
-        return self._drain_until is not None and self._drain_until != DRAINED
+        """Return whether a hand-over, or a watch over records that may kill, waits for what is out.
+
+        Sinks should not hold it back then.
+        """
+        if self._drain_until is not None and self._drain_until != DRAINED:
+            return True
+        return self._consumer is not None and any(part.held_up for part in self._membership.parts.values())
 
     def report(self) -> Mapping[str, float]:
         """Return figures for the live view; ``downspout.metrics`` explains them."""
@@ -414,11 +436,11 @@ class KafkaSpout(streamparse.Spout):
         self._giving_up.finish(self._now, self._membership)
         now = self._now()
         try:
-            committed = self._commit(now)
+            committed = self._commit(now, last=True)
             if not committed and not self._is_late(now):
                 # There is no later commit: one that failed for the moment is worth one more try at once.
                 self._commit_patience.succeeded()
-                committed = self._commit(now)
+                committed = self._commit(now, last=True)
             if not committed:
                 self._figures.uncommitted = self._uncommitted()
             if not self._is_late(now):

@@ -54,15 +54,15 @@ class Bounds:
             self._open |= ends.keys()
 
     def bound(self, consumer: ConsumerPort, parts: Mapping[TopicPartition, Partition]) -> None:
-        """Give each partition that has none yet the offset at which it ends.
+        """Give each partition that has none yet the offset at which it ends: that of its log, if that is lower now.
 
         Raises:
             KafkaError: the broker did not answer. Nothing may be read before a later call has succeeded.
         """
         if new := [tp for tp, part in parts.items() if part.stop is None]:
             self.add(consumer, new)
-            for tp in new:
-                parts[tp].stop = self._ends[tp]
+            for tp, end in consumer.end_offsets(new).items():
+                parts[tp].stop = self.cut(tp, end)
 
     def cut(self, tp: TopicPartition, end: int) -> int | None:
         """The log was truncated to ``end``: the run does not wait for what is gone. Return where it ends now."""
@@ -78,7 +78,8 @@ class Bounds:
     def reached(self, consumer: ConsumerPort, parts: Mapping[TopicPartition, Partition], now: int) -> bool:
         """Return whether the commits of the group have reached all ends.
 
-        Ours are known; those of other members are asked for, now and then.
+        Ours are known; those of other members are asked for, now and then. So are the ends of their logs: one that was
+        cut, or made again and is shorter, ends the run where it ends now.
 
         Raises:
             KafkaError: the broker did not answer.
@@ -90,7 +91,8 @@ class Bounds:
         others = self._open - parts.keys()
         if others and now - self._asked_at >= ASK_MS:
             self._asked_at = now
+            ends = consumer.end_offsets(others)
             for tp, commit in consumer.committed(others).items():
-                if commit is not None and commit.offset >= self._ends[tp]:
+                if commit is not None and commit.offset >= min(self._ends[tp], ends[tp]):
                     self._open.discard(tp)
         return not self._open

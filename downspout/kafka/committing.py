@@ -10,13 +10,20 @@ from collections.abc import Iterable
 from downspout.kafka.membership import Identity
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Partition
-from downspout.ledger.metadata import encode
+from downspout.ledger.metadata import ENDED, encode
+from downspout.ledger.watch import Watch
 
 __all__ = ["commit", "commit_positions"]
 
 
-def commit(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity) -> bool:
+def commit(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity, *, last: bool = False) -> bool:
     """Commit what has changed and wait for the broker's word; return whether a request was sent.
+
+    Args:
+        consumer: what reads.
+        parts: what is ours.
+        identity: who commits.
+        last: whether we give the partitions up in order now, so that the next owner's start is no unclean one.
 
     If it raises, the broker may have applied it or not: nothing is taken as committed, and the next commit says it
     again.
@@ -24,17 +31,20 @@ def commit(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identit
     Raises:
         KafkaError: what the client raises.
     """
-    due: dict[TopicPartition, tuple[Partition, int, str]] = {}
+    due: dict[TopicPartition, tuple[Partition, int, str, Watch]] = {}
     for part in parts:
         point = part.commit_point(consumer)
-        metadata = _metadata(part, point, identity, part.ledger.failures_from(point))
+        watch = part.watch_at(point)
+        told = watch.end() if last else watch
+        metadata = _metadata(part, point, identity, part.ledger.failures_from(point), told)
         if part.commit != (point, metadata):
-            due[part.tp] = (part, point, metadata)
+            due[part.tp] = (part, point, metadata, watch)
     if not due:
         return False
-    consumer.commit({tp: OffsetAndMetadata(point, metadata, -1) for tp, (_, point, metadata) in due.items()})
-    for part, point, metadata in due.values():
+    consumer.commit({tp: OffsetAndMetadata(point, metadata, -1) for tp, (_, point, metadata, _) in due.items()})
+    for part, point, metadata, watch in due.values():
         part.commit = (point, metadata)
+        part.keep_watch(point, watch)
         part.ledger.committed(point)
         part.drop_waiting_below(point)
         if part.reading < point:
@@ -57,7 +67,7 @@ def commit_positions(consumer: ConsumerPort, parts: Iterable[Partition], identit
     due: dict[TopicPartition, OffsetAndMetadata] = {}
     for part in parts:
         point = part.position(consumer)
-        metadata = _metadata(part, point, identity, ())
+        metadata = _metadata(part, point, identity, (), ENDED)  # no watch: what is out is not expected back
         if part.commit != (point, metadata):
             due[part.tp] = OffsetAndMetadata(point, metadata, -1)
     if not due:
@@ -72,7 +82,9 @@ def commit_positions(consumer: ConsumerPort, parts: Iterable[Partition], identit
             part.ledger.committed(min(told.offset, part.ledger.next))
 
 
-def _metadata(part: Partition, point: int, identity: Identity, failures: Iterable[tuple[int, int]]) -> str:
+def _metadata(
+    part: Partition, point: int, identity: Identity, failures: Iterable[tuple[int, int]], watch: Watch
+) -> str:
     """Return what a commit at ``point`` tells the next owner."""
     return encode(
         point,
@@ -81,4 +93,5 @@ def _metadata(part: Partition, point: int, identity: Identity, failures: Iterabl
         topic_id=part.topic_id,
         done=part.ledger.done_beyond(point),
         failures=failures,
+        watch=watch,
     )

@@ -205,7 +205,7 @@ class DeadLetter:
         attempts: how often the record was tried.
         first_failure_ms: milliseconds since the epoch.
         last_failure_ms: likewise.
-        kind: ``fail``, ``exception`` or ``timeout``.
+        kind: ``fail``, ``exception``, ``timeout`` or ``crash``.
         component: the bolt that failed it.
         task: that bolt's task.
         error_class: class of the exception.

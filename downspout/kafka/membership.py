@@ -10,25 +10,27 @@ and the next call asks again.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka import errors
 
 from downspout.kafka.bounds import Bounds
 from downspout.kafka.data_loss import DataLoss
 from downspout.kafka.emit import tuple_maker
+from downspout.kafka.listener import Listener
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition
 from downspout.kafka.translate import translator_of
+from downspout.kafka.unclean import UncleanStarts
 from downspout.ledger.assignment import Assignment, Fact
 from downspout.ledger.breaker import Breaker
 from downspout.ledger.metadata import NOTHING, Progress, author_for_another_topic, decode
 from downspout.ledger.offsets import PartitionLedger
 from downspout.ledger.retries import Backoff
 from downspout.ledger.start import Start, start_at
+from downspout.ledger.watch import AT_WORK, Watch
 
 __all__ = ["Identity", "Listener", "Membership"]
 
@@ -46,30 +48,15 @@ class Identity:
     task: int
 
 
-class Listener:
-    """Writes rebalance callbacks down. Called on the client's thread while the spout's own thread waits in ``poll``."""
+class _Earlier(NamedTuple):
+    """What is kept of a partition that was ours: the topic's id, how much was not processed, our last commit."""
 
-    def __init__(self, consumer: ConsumerPort) -> None:
-        self._consumer = consumer
-        self._known: Collection[TopicPartition] = ()
-        self.facts: deque[Fact[TopicPartition]] = deque()
+    topic_id: str = ""
+    pending: int = 0
+    commit: tuple[int, str] | None = None
 
-    def expect(self, known: Collection[TopicPartition]) -> None:
-        """Before a poll: what need not be paused if it is assigned, because it only stays or returns."""
-        self._known = known
 
-    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Note it, and let nothing new be read before its start is decided."""
-        self._consumer.pause([tp for tp in partitions if tp not in self._known])
-        self.facts.append(Fact("assigned", frozenset(partitions)))
-
-    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Note it."""
-        self.facts.append(Fact("revoked", frozenset(partitions)))
-
-    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Note it."""
-        self.facts.append(Fact("lost", frozenset(partitions)))
+NEVER_OURS = _Earlier()
 
 
 class Membership:
@@ -105,12 +92,13 @@ class Membership:
         self._consumer = consumer
         self._settings = settings
         self._identity = identity
+        self._unclean = UncleanStarts(settings, figures, log)
         self._loss = DataLoss(settings["on_data_loss"], figures, log)
         self._assignment: Assignment[TopicPartition] = Assignment(last_epoch)
         self._bounds = bounds
         self._aside: dict[TopicPartition, Partition] = {}
-        self._earlier: dict[TopicPartition, tuple[str, int]] = {}
-        """Of partitions that are not ours any more, or not yet again: the topic's id, and what was not processed."""
+        self._earlier: dict[TopicPartition, _Earlier] = {}
+        """Of partitions that are not ours any more, or not yet again."""
         self._topics_due = 0
         self.unanswered_at = -1
         """When the broker did not say which topics there are; asking again at once would take as long again."""
@@ -127,9 +115,14 @@ class Membership:
 
     @property
     def settled(self) -> bool:
-        """Whether an assignment has arrived, all of it has started, and nothing has happened since."""
-        waits = self._unstarted or self._unverified or self.listener.facts
-        return self._assignment.settled and not waits
+        """Whether an assignment has arrived, all of it has started, and nothing has happened since.
+
+        A cooperative member that gets nothing, and had nothing, is told nothing: it knows from having joined.
+        """
+        if self._unstarted or self._unverified or self.listener.facts:
+            return False
+        joins = self._settings["mode"] == "subscribe"
+        return self._assignment.settled or (joins and not self._consumer.rejoin_pending())
 
     def expect(self) -> None:
         """To be called before each poll."""
@@ -227,7 +220,7 @@ class Membership:
                 part.forget_done()
                 part.sought = None
                 part.seek(self._consumer, max(begins[tp], part.ledger.next))
-            elif part.reading > ends[tp]:
+            elif max(part.reading, part.ledger.next) > ends[tp]:
                 self._restart_truncated(part, begins[tp], ends[tp])
 
     # --- inside ---
@@ -236,7 +229,7 @@ class Membership:
         for holder in (self.parts, self._aside):
             if (part := holder.pop(tp, None)) is not None:
                 self.by_key.pop(part.key, None)
-                self._earlier[tp] = (part.topic_id, part.ledger.pending)
+                self._earlier[tp] = _Earlier(part.topic_id, part.ledger.pending, part.commit)
         self._unstarted.discard(tp)
         self._unverified.discard(tp)
 
@@ -284,14 +277,22 @@ class Membership:
             commit = committed.get(tp)
             topic_id = topic_ids[tp.topic]
             told = NOTHING if commit is None else decode(commit.offset, commit.metadata, topic_id=topic_id)
+            watch = AT_WORK
+            earlier = self._earlier.get(tp, NEVER_OURS)
             if self._is_of_another_topic(tp, topic_id, told, commit):
-                self._loss.recreated(tp, self._earlier.get(tp, ("", 0))[1])
+                self._loss.recreated(tp, earlier.pending)
                 if self._bounds is not None:
                     self._bounds.forget(tp)
                 where = PartitionLedger(begins[tp], self._backoff)
             else:
+                if commit is not None and told != NOTHING:
+                    ours = earlier.commit == (commit.offset, commit.metadata)
+                    watch, told = self._unclean.look_back(tp, commit.offset, ends[tp], told, ours=ours)
                 where = self._where(tp, commit, told, begins[tp], ends[tp], times.get(tp))
-            self._start(tp, topic_id, where, commit)
+                if commit is None or where.base != commit.offset:
+                    watch = AT_WORK
+            self._start(tp, topic_id, where, commit, watch)
+            self.parts[tp].killed_by = told.watch.alone
 
     def _is_of_another_topic(
         self, tp: TopicPartition, topic_id: str, told: Progress, commit: OffsetAndMetadata | None
@@ -302,7 +303,7 @@ class Membership:
         """
         if told != NOTHING:
             return False
-        if _another(self._earlier.get(tp, ("", 0))[0], topic_id):
+        if _another(self._earlier.get(tp, NEVER_OURS).topic_id, topic_id):
             return True
         if commit is None:
             return False
@@ -338,7 +339,12 @@ class Membership:
         return ledger
 
     def _start(
-        self, tp: TopicPartition, topic_id: str, ledger: PartitionLedger, commit: OffsetAndMetadata | None
+        self,
+        tp: TopicPartition,
+        topic_id: str,
+        ledger: PartitionLedger,
+        commit: OffsetAndMetadata | None,
+        watch: Watch = AT_WORK,
     ) -> None:
         settings = self._settings
         formats = (settings["fields"], settings["key_format"], settings["value_format"])
@@ -358,6 +364,7 @@ class Membership:
             retry_cache_bytes=settings["retry_cache_bytes"],
             reading=ledger.next,
             commit=None if commit is None else (commit.offset, commit.metadata),
+            watch=watch,
             on_compacted=self.on_compacted,
         )
         self.parts[tp] = part
@@ -368,7 +375,7 @@ class Membership:
         self._consumer.resume([tp])
 
     def _restart_truncated(self, part: Partition, begin: int, end: int) -> None:
-        start = self._loss.restart(part.tp, part.reading, begin, end)
+        start = self._loss.restart(part.tp, max(part.reading, part.ledger.next), begin, end)
         tp, commit = part.tp, part.commit
         self._forget(tp)
         self._assignment.renew(tp)

@@ -70,6 +70,8 @@ class Reader:
             return []
         for tp, part in parts.items():
             self._accept(part, batches.get(tp, ()))
+        if any(self._is_cut(part) for tp, part in parts.items() if tp not in resting):
+            self._look_at_log(now)
         return [part for part in parts.values() if part.has_waiting]
 
     def _patience_ms(self, now: int, busy: bool) -> int:
@@ -80,7 +82,7 @@ class Reader:
         if busy or at_end or any(part.ledger.in_flight for part in parts):
             wait = min(wait, BUSY_POLL_MS)
         for part in parts:
-            if part.held_retry(now) is not None:
+            if part.held_retry(now) is not None or (part.has_waiting and not part.held_up):
                 return 0
             if (due := part.ledger.next_retry()) is not None:
                 wait = min(wait, max(due - now, 0))
@@ -88,9 +90,15 @@ class Reader:
 
     def crowded(self) -> bool:
         """Return whether a partition is at its limit and a commit would give it room, ahead of the timer."""
-        most = self._settings["uncommitted_max"]
-        ledgers = [part.ledger for part in self._membership.parts.values()]
-        return any(led.outstanding >= most and (led.commit_point() - led.base) * 8 >= most for led in ledgers)
+        return any(self._crowded(part) for part in self._membership.parts.values())
+
+    def _crowded(self, part: Partition) -> bool:
+        ledger, most = part.ledger, int(self._settings["uncommitted_max"])
+        if part.alone is not None and not ledger.in_flight and not part.has_waiting:
+            return True  # it has its answer, and no other commit says so soon
+        if part.full:
+            return part.commit_point(self._consumer) >= min(part.window_end, part.watch.until)
+        return ledger.outstanding >= most and (ledger.commit_point() - ledger.base) * 8 >= most
 
     def stay_alive(self, now: int) -> None:
         """If the last poll is long ago, poll with everything paused: nothing comes, but the group sees us."""
@@ -143,7 +151,12 @@ class Reader:
         if not part.ledger.may_poll(self._settings["uncommitted_max"], now):
             return False
         retry = part.ledger.earliest_ready_retry(now)
-        if retry is not None and part.held_retry(now) is not None:  # it comes from memory, without being read again
+        from_memory = retry is not None and part.held_retry(now) is not None  # it is not read again
+        if part.has_waiting:  # the watch lets them leave bit by bit
+            if from_memory or retry is None or retry >= part.waiting[part.at].offset:
+                return False
+            part.drop_waiting(self._consumer)
+        if from_memory:
             return part.ledger.outstanding < self._settings["uncommitted_max"] and not part.at_stop
         if retry is not None:
             part.sought = retry
@@ -155,6 +168,16 @@ class Reader:
             # Back from a retry, and all from here to there was read before: no need to read it again.
             part.seek(self._consumer, part.ledger.next)
         return not part.at_stop
+
+    def _is_cut(self, part: Partition) -> bool:
+        """While something is read again: return whether the log seems to end below what was read before.
+
+        The client does not notice: the place that it reads from is there. Only the broker's word on the end counts.
+        """
+        if part.reading >= part.ledger.next:
+            return False
+        end = self._consumer.highwater(part.tp)
+        return end is not None and end < part.ledger.next
 
     def _accept(self, part: Partition, records: Sequence[Record]) -> None:
         if records:
@@ -175,7 +198,7 @@ class Reader:
         else:
             self._topic_patience.succeeded()
 
-    def _look_at_log(self, now: int, error: errors.KafkaError) -> None:
+    def _look_at_log(self, now: int, error: errors.KafkaError | None = None) -> None:
         cut = error.divergent_offsets if isinstance(error, errors.LogTruncationError) else {}
         try:
             self._membership.check_log(now, {tp: None if at is None else at.offset for tp, at in cut.items()})

@@ -13,6 +13,7 @@ from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.ledger.assignment import id_prefix
 from downspout.ledger.breaker import Breaker
 from downspout.ledger.offsets import PartitionLedger
+from downspout.ledger.watch import AT_WORK, GROWTH, WINDOW, Watch
 
 __all__ = ["Figures", "Partition", "Setback", "Timer"]
 
@@ -39,6 +40,7 @@ class Figures:
     lost: int = 0
     skipped: int = 0
     stale: int = 0
+    unclean: int = 0
     errors: int = 0
     uncommitted: int = 0
 
@@ -69,6 +71,11 @@ class Partition:
         sought: the retry that the reader was sent back to, until records come from there.
         aborted_below: aborted records below it were counted.
         commit: offset and metadata that the broker has from us.
+        watch: what is suspected of killing processes, as of that commit.
+        window: how many offsets the watch lets out before the commit has moved past them.
+        window_end: where that window ends; nothing from there on may be out.
+        alone: the record that is out alone, or about to be, while the watch wants that.
+        killed_by: the record that was out alone when an earlier owner died.
         setbacks: by offset, of records that failed and are not resolved.
         condemned: offsets that will not be tried again: they go to the dead-letter topic.
         stream: where a translator's tuples go; None: there is no translator.
@@ -95,6 +102,11 @@ class Partition:
     sought: int | None = None
     aborted_below: int = 0
     commit: tuple[int, str] | None = None
+    watch: Watch = AT_WORK
+    window: int = WINDOW // GROWTH
+    window_end: int = 0
+    alone: int | None = None
+    killed_by: int | None = None
     setbacks: dict[int, Setback] = field(default_factory=dict)
     condemned: set[int] = field(default_factory=set)
     held: dict[int, Record] = field(default_factory=dict)
@@ -195,7 +207,7 @@ class Partition:
 
     def held_retry(self, now: int) -> Record | None:
         """Return the lowest record whose retry is due, if it is held."""
-        retry = self.ledger.earliest_ready_retry(now) if self.held else None
+        retry = self.ledger.earliest_ready_retry(now) if self.held and not self.watch.solo else None
         return None if retry is None or retry in self.condemned else self.held.get(retry)
 
     def answered(self, offset: int, failure: Failure | None) -> tuple[bool, Failure | None]:
@@ -222,9 +234,43 @@ class Partition:
 
     def commit_point(self, consumer: ConsumerPort) -> int:
         """Return the offset to commit now, by what is acked."""
-        if not self.has_waiting:
-            self.ledger.passed(self.position(consumer))
+        # What waits was read in order: there is nothing between what was seen and the first of it.
+        waiting = self._next_waiting()
+        self.ledger.passed(self.position(consumer) if waiting is None else waiting)
         return self.ledger.commit_point()
+
+    def _next_waiting(self) -> int | None:
+        return self.waiting[self.at].offset if self.has_waiting else None
+
+    def watch_at(self, point: int) -> Watch:
+        """Return the watch that a commit at ``point`` tells."""
+        if not self.watch.starts:
+            return self.watch
+        alone = self.alone
+        if alone is not None and self.ledger.emitted_at(alone) is None and self._next_waiting() != alone:
+            alone = None  # it has its answer, and this is not the commit that must be there before its emit
+        return self.watch.at(point, moved=point > self.ledger.base, alone=alone)
+
+    def end_of_window(self) -> int:
+        """Under a watch: return the index behind the last waiting record that may be out before the next commit."""
+        return bisect_left(self.waiting, min(self.window_end, self.watch.until), key=_offset)
+
+    def keep_watch(self, point: int, watch: Watch) -> None:
+        """A commit at ``point`` has told this watch: where that ends a window, begin the next."""
+        self.watch, self.alone = watch, watch.alone
+        if watch.until and not watch.solo and point >= self.window_end:
+            self.window *= GROWTH
+            self.window_end = point + self.window
+
+    @property
+    def full(self) -> bool:
+        """Return whether, under a watch, nothing that waits may leave before the next commit."""
+        return bool(self.watch.until) and self.has_waiting and self.at >= self.end_of_window()
+
+    @property
+    def held_up(self) -> bool:
+        """Return whether the watch lets nothing more out before what is out has its answer."""
+        return self.ledger.in_flight > 0 and (self.watch.solo or self.full)
 
     def position(self, consumer: ConsumerPort) -> int:
         """Return how far it was read, what waits included; in a bounded run not beyond the stop."""

@@ -68,14 +68,20 @@ class Tracked:
         figures, ledger, make, prefix = self._figures, part.ledger, part.make, part.prefix
         emit_null, hooks = self._settings["emit_null"], self._hooks
         records, at, end = part.waiting, part.at, len(part.waiting)
-        seen = ledger.next
+        if part.watch.until:
+            end = min(end, part.at + 1 if part.watch.solo else part.end_of_window())
+        seen, told, retries_max = ledger.next, ledger.told, self._settings["retries_max"]
         start, sent = at, 0
         while at < end and sent < most:
             record = records[at]
             at += 1
             part.at = at
             offset = record.offset
-            if offset < seen and not self._try_again(part, record, now):
+            if offset < seen:
+                if not self._try_again(part, record, now):
+                    continue
+            elif told and told.get(offset, 0) > retries_max:
+                self._use_up(part, record, now)
                 continue
             if record.value is None and not emit_null and part.stream is None:
                 if ledger.resolve(offset):
@@ -103,6 +109,35 @@ class Tracked:
         figures.records += sent
         return sent
 
+    def emit_alone(
+        self, part: Partition, emit: Callable[..., Any], now: int, write_down: Callable[[Partition], bool]
+    ) -> int:
+        """Under a watch over lone records: emit the next one, if none is out; return how many tuples that were.
+
+        Args:
+            part: which partition.
+            emit: the collector's.
+            now: the time in ms.
+            write_down: commits that this record is out before it is; returns whether the broker has that.
+        """
+        sent = 0
+        while part.has_waiting and not sent and not part.ledger.in_flight:
+            record = part.waiting[part.at]
+            if self._may_leave(part, record.offset, now):
+                part.alone = record.offset
+                if not write_down(part) or not part.has_waiting or part.waiting[part.at] is not record:
+                    break
+            sent = self.emit_some(part, 1, emit, now)
+        return sent
+
+    def _may_leave(self, part: Partition, offset: int, now: int) -> bool:
+        """Return whether a record that waits will be made into a tuple, and not be passed over."""
+        ledger = part.ledger
+        if offset >= ledger.next:
+            return not ledger.is_done(offset) and ledger.told.get(offset, 0) <= self._settings["retries_max"]
+        trouble = ledger.trouble(offset)
+        return trouble is not None and trouble.ready_at <= now and offset not in part.condemned
+
     def _try_again(self, part: Partition, record: Any, now: int) -> bool:
         """A record comes a second time; return whether it is a retry to emit."""
         offset = record.offset
@@ -118,6 +153,16 @@ class Tracked:
             part.hold(record)
         self._figures.retries += 1
         return True
+
+    def _use_up(self, part: Partition, record: Any, now: int) -> None:
+        """Its last try failed, and the process ended before its dead letter was written: there is no other try."""
+        failures = part.ledger.told[record.offset]
+        part.ledger.recall(record.offset, now)
+        if record.offset == part.killed_by:
+            what = f"ProcessDied: the process died while this record was out alone; {failures} failed attempts in all"
+            self.set_back(part, record.offset, Failure("crash", error=what))
+        part.hold(record)
+        self._giving_up.condemn(part, record.offset)
 
     def _unreadable(self, part: Partition, record: Any, error: Exception, now: int) -> None:
         """The key or value is not in its format: trying again cannot help, so it is given up at once."""

@@ -5,11 +5,14 @@ Storm's Java spout writes JSON with exactly the keys ``topologyId``, ``taskId`` 
 refuses others. Ours has the same three, so one spout can take over from the other; what is ours is inside
 ``threadName``::
 
-    downspout1 <base> <done> <failures> <checksum>        e.g.  downspout1 2s 1.3,2.1 0.2 9f1c04be
+    downspout1 <base> <done> <failures> [<watch>] <checksum>        e.g.  downspout1 2s 1.3,2.1 0.2 r 9f1c04be
 
 ``base`` is the committed offset. ``done`` lists ranges as *gap.length*, each gap counted from the end
 before; ``failures`` lists
 *gap.attempts*, gaps counted from one behind the last. Numbers are in base 36, an empty list is ``-``.
+``watch`` (see ``downspout.ledger.watch``) is missing after an orderly end, and in what was written before
+there was one. ``r`` and ``r1`` say that somebody is at work, ``r<starts>.<lone until>.<until>`` and the same with
+``.<alone>`` tell a watch, offsets counted from the base; with ``e`` it is one that was handed on in order.
 The checksum covers all of it, topologyId, taskId and the topic's Kafka id too: the ranges of a topic that
 was deleted and created again mean nothing for the new one, and neither do those of a commit that a tool has
 moved.
@@ -29,6 +32,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from downspout.ledger.watch import AT_WORK, Watch
+
 __all__ = ["BYTES_MAX", "Progress", "author_for_another_topic", "decode", "encode"]
 
 BYTES_MAX = 4096
@@ -36,6 +41,8 @@ BYTES_MAX = 4096
 
 FAILURES_MAX = 100
 """How many failed offsets are told, lowest first."""
+
+ENDED = Watch(ended=True)
 
 _MARK = "downspout1"
 _KEYS = {"topologyId", "taskId", "threadName"}
@@ -51,12 +58,14 @@ class Progress:
         task: its task id; -1 where that is not known.
         done: ranges beyond the commit that need no processing.
         failures: failed attempts of offsets beyond or at the commit.
+        watch: whether the owner ended in order, and what is suspected.
     """
 
     topology_id: str = ""
     task: int = -1
     done: tuple[tuple[int, int], ...] = ()
     failures: Mapping[int, int] = field(default_factory=dict)
+    watch: Watch = ENDED
 
 
 NOTHING = Progress()
@@ -70,6 +79,7 @@ def encode(
     topic_id: str = "",
     done: Iterable[tuple[int, int]] = (),
     failures: Iterable[tuple[int, int]] = (),
+    watch: Watch = ENDED,
     bytes_max: int = BYTES_MAX,
 ) -> str:
     """Return the metadata for a commit at ``base``.
@@ -81,22 +91,25 @@ def encode(
         topic_id: the topic's Kafka id; goes into the checksum only.
         done: sorted disjoint ranges above ``base``; taken lazily, up to what fits.
         failures: sorted (offset, failed attempts), at or above ``base``.
+        watch: as of a commit at ``base``.
         bytes_max: never longer than this; where not even the frame fits, the text is empty.
 
     >>> text = encode(100, topology_id="flights-1", task=4, done=[(101, 104)], failures=[(100, 2)])
     >>> text
     '{"topologyId":"flights-1","taskId":4,"threadName":"downspout1 2s 1.3 0.2 982da74d"}'
-    >>> decode(100, text)
-    Progress(topology_id='flights-1', task=4, done=((101, 104),), failures={100: 2})
+    >>> told = decode(100, text)
+    >>> told.topology_id, told.task, told.done, told.failures, told.watch.ended
+    ('flights-1', 4, ((101, 104),), {100: 2}, True)
     """
-    room = bytes_max - len(_text(topology_id, task, topic_id, base, "", ""))
+    watching = _watch_word(base, watch)
+    room = bytes_max - len(_text(topology_id, task, topic_id, base, "", "", watching))
     if room < 0:
         return ""
     # Attempts first: they are few, and without them a poison record starts over. Never more than a quarter
     # of the room.
     tried, used = _fill(_gaps_of_failures(base, failures), max(1, room // 4))
     ranges, _ = _fill(_gaps_of_ranges(base, done), room - used)
-    return _text(topology_id, task, topic_id, base, ranges, tried)
+    return _text(topology_id, task, topic_id, base, ranges, tried, watching)
 
 
 def decode(base: int, metadata: str | None, *, topic_id: str = "") -> Progress:
@@ -123,17 +136,19 @@ def decode(base: int, metadata: str | None, *, topic_id: str = "") -> Progress:
     if words[0] != _MARK:
         # Not ours. A damaged mark of ours looks like this too, and then the owner may be damaged as well: so
         # only what cannot be ours counts as another's.
-        return NOTHING if thread.startswith(_MARK) or len(words) == 5 else Progress(owner, task)
+        return NOTHING if thread.startswith(_MARK) or len(words) in (5, 6) else Progress(owner, task)
     try:
-        _, base_text, done_text, failures_text, _ = words
+        _, base_text, done_text, failures_text, *watching, _ = words
         done = tuple(_ranges(base, done_text))
         failures = dict(_failures(base, failures_text))
-        faithful = _text(owner, task, topic_id, base, _empty(done_text), _empty(failures_text)) == metadata
+        watch = _watch(base, watching)
+        lists = _empty(done_text), _empty(failures_text)
+        faithful = _text(owner, task, topic_id, base, *lists, _watch_word(base, watch)) == metadata
     except (ValueError, OverflowError):
         return NOTHING
     if not faithful or base_text != _number(base):
         return NOTHING
-    return Progress(owner, task, done, failures)
+    return Progress(owner, task, done, failures, watch)
 
 
 def author_for_another_topic(base: int, metadata: str | None, *, topic_id: str) -> str | None:
@@ -152,8 +167,10 @@ def author_for_another_topic(base: int, metadata: str | None, *, topic_id: str) 
     try:
         document = json.loads(metadata or "null")
         owner, task, words = document["topologyId"], document["taskId"], document["threadName"].split(" ")
-        mark, _, done, failures, checksum = words
-        written = _text(owner, task, topic_id, base, _empty(done), _empty(failures))
+        mark, _, done, failures, *watching, checksum = words
+        written = _text(
+            owner, task, topic_id, base, _empty(done), _empty(failures), _watch_word(base, _watch(base, watching))
+        )
         list(_ranges(base, done)), list(_failures(base, failures))  # raises where they are malformed
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
@@ -161,8 +178,8 @@ def author_for_another_topic(base: int, metadata: str | None, *, topic_id: str) 
     return str(owner) if alike and len(checksum) == 8 else None
 
 
-def _text(owner: str, task: int, topic_id: str, base: int, done: str, failures: str) -> str:
-    body = f"{_MARK} {_number(base)} {done or '-'} {failures or '-'}"
+def _text(owner: str, task: int, topic_id: str, base: int, done: str, failures: str, watch: str) -> str:
+    body = f"{_MARK} {_number(base)} {done or '-'} {failures or '-'}{watch and ' ' + watch}"
     checksum = zlib.crc32(f"{owner}\n{task}\n{topic_id}\n{body}".encode("utf-8", "surrogatepass"))
     thread = f"{body} {checksum:08x}"
     return json.dumps({"topologyId": owner, "taskId": task, "threadName": thread}, separators=(",", ":"))
@@ -212,6 +229,37 @@ def _failures(base: int, text: str) -> Iterator[tuple[int, int]]:
         offset = following + gap
         following = offset + 1
         yield offset, attempts
+
+
+def _watch_word(base: int, watch: Watch) -> str:
+    """Return how a watch is told; empty after an orderly end with nothing to hand on."""
+    numbers = [watch.starts] if watch.starts else []
+    if watch.until:
+        numbers += [max(0, watch.lone_until - base), watch.until - base]
+    if watch.alone is not None:
+        numbers.append(watch.alone - base)
+    if not numbers:
+        return "" if watch.ended else "r"
+    return ("e" if watch.ended else "r") + ".".join(map(_number, numbers))
+
+
+def _watch(base: int, words: list[str]) -> Watch:
+    if not words:
+        return ENDED
+    (word,) = words
+    if word == "r":
+        return AT_WORK
+    starts, *gaps = (int(number, 36) for number in word[1:].split("."))
+    ended = word[0] == "e"
+    if gaps:
+        lone, until, *alone = gaps
+        watch = Watch(starts, lone and base + lone, base + until, base + alone[0] if alone else None, ended)
+        possible = until and starts >= 2 and lone <= until and not (alone and (ended or not lone))
+    else:
+        watch, possible = Watch(starts), starts == 1
+    if not possible or _watch_word(base, watch) != word:
+        raise ValueError(word)
+    return watch
 
 
 def _pairs(text: str) -> Iterator[tuple[int, int]]:

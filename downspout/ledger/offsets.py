@@ -144,7 +144,7 @@ class PartitionLedger:
                 return False
             else:
                 self._flying[offset] = now
-            return True
+                return True
         trouble = self._troubled.get(offset)
         if trouble is None or trouble.emitted_at is not None or trouble.ready_at > now:
             return False
@@ -152,6 +152,12 @@ class PartitionLedger:
         trouble.acks_seen = self._acks
         self._retrying += 1
         return True
+
+    def recall(self, offset: int, now: int) -> None:
+        """Take note that a record that failed before our time (:attr:`told`) was read; it waits, as for a retry."""
+        self._pass_over(offset)
+        self.next = offset + 1
+        self._recall(offset, now)
 
     def ack(self, offset: int) -> bool:
         """Take an ack. O(1). False where nothing of it is out (late, double, foreign): then nothing changed."""
@@ -249,6 +255,11 @@ class PartitionLedger:
         return lost
 
     # --- what the spout asks ---
+
+    @property
+    def told(self) -> Mapping[int, int]:
+        """Failed attempts as an earlier owner counted them, of records that were not seen yet."""
+        return self._history
 
     def commit_point(self) -> int:
         """Return the offset to commit: the lowest that is not done. O(1) while acks come in order, else O(log h)."""
@@ -373,10 +384,10 @@ class PartitionLedger:
             self._history = {o: n for o, n in self._history.items() if o >= offset}
 
     def _recall(self, offset: int, now: int) -> None:
-        """An earlier owner counted failures of this record: it comes as a retry."""
+        """An earlier owner counted failures of this record: it comes as a retry that is due."""
         count = self._history.pop(offset)
-        self._troubled[offset] = Trouble(failures=count, setbacks=count, emitted_at=now, acks_seen=self._acks)
-        self._retrying += 1
+        self._troubled[offset] = Trouble(failures=count, setbacks=count, ready_at=now)
+        heappush(self._schedule, (now, offset))
 
     def _land(self, offset: int) -> Trouble | None:
         """Take ``offset`` back from those that are out; None where it is not."""

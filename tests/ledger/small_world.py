@@ -312,8 +312,12 @@ class SmallWorld:
         elif operation == "bury":
             assert ledger.resolve(offset)
         elif operation == "read":
-            if ledger.emit(offset, now=0):
-                self._give_up_if_used_up(ledger, offset)
+            if ledger.told.get(offset, 0) > self.bounds.ceiling:
+                # An earlier owner died between the last failure and the dead letter: no try is left.
+                ledger.recall(offset, now=0)
+                ledger.postpone(offset, NEVER)
+            else:
+                ledger.emit(offset, now=0)
         else:
             trouble = (ledger.fail if operation == "fail" else ledger.timeout)(offset, now=0)
             assert trouble is not None
@@ -321,13 +325,6 @@ class SmallWorld:
             if trouble.failures > self.bounds.ceiling:
                 ledger.postpone(offset, NEVER)
         return self._ledger(ledger)
-
-    def _give_up_if_used_up(self, ledger: PartitionLedger, offset: int) -> None:
-        """An earlier owner may have died between the last failure and the dead letter: no try is left."""
-        trouble = ledger.trouble(offset)
-        if trouble is not None and trouble.failures > self.bounds.ceiling:
-            ledger.timeout(offset, now=0)
-            ledger.postpone(offset, NEVER)
 
     def _next_read(self, number: int) -> int | None:
         """Return the offset of the record that a poll brings: the lowest ready retry, else the next in the log."""

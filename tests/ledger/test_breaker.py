@@ -98,3 +98,20 @@ def test_memory_is_bounded(count: int) -> None:
         breaker.read(offset, count)
     assert len(breaker._cells) <= CELLS_MAX
     assert breaker.give_up(0, "E") is None
+
+
+def test_a_window_that_is_full_takes_no_further_cell() -> None:
+    """Exactly so many records as the window has are looked at, where cells end there."""
+    breaker = Breaker(ratio=0.5, window=4)
+    for offset in range(8):
+        breaker.read(offset)
+    assert breaker.give_up(6, "E") is None
+    assert breaker.give_up(7, "E") == Trip(2, 4, "E", 2)
+
+
+def test_a_cell_is_a_whole_number_of_records() -> None:
+    """A tenth of the window, rounded up."""
+    assert [(Breaker(0.5, window).width, type(Breaker(0.5, window).width)) for window in (10, 25)] == [
+        (1, int),
+        (3, int),
+    ]

@@ -185,7 +185,7 @@ def test_a_record_recalled_goes_on_backing_off() -> None:
     assert ledger.emit(0, now=7)
     assert ledger.emit(1, now=7)
     assert (ledger.in_flight, ledger.pending) == (2, 2)
-    assert ledger.trouble(0) == Trouble(failures=5, setbacks=5, emitted_at=7)
+    assert ledger.trouble(0) == Trouble(failures=5, setbacks=5, ready_at=7, emitted_at=7)
     trouble = ledger.fail(0, now=0)
     assert trouble is not None
     assert trouble.ready_at == 10 << 5
@@ -412,3 +412,14 @@ def test_what_is_no_origin_is_refused(foreign: object) -> None:
     with pytest.raises(ValueError, match=r"is no origin \(topic, topic_id, partition, offset, path\)$") as caught:
         Origin.of(foreign)  # type: ignore[arg-type]
     assert str(caught.value).startswith(repr(foreign))
+
+
+def test_a_record_recalled_without_an_emit_waits_like_a_retry() -> None:
+    """It is troubled with its earlier failures, due at once, and what was not there before it is passed over."""
+    ledger = PartitionLedger(0, Backoff(1, 10, 10_000), failures={2: 5, 3: 1})
+    ledger.recall(2, now=7)
+    ledger._check()
+    assert (ledger.next, ledger.commit_point(), ledger.in_flight, ledger.failed) == (3, 2, 0, 1)
+    assert ledger.trouble(2) == Trouble(failures=5, setbacks=5, ready_at=7)
+    assert (ledger.earliest_ready_retry(6), ledger.earliest_ready_retry(7)) == (None, 2)
+    assert (dict(ledger.told), ledger.resolve(2), ledger.commit_point()) == ({3: 1}, True, 3)

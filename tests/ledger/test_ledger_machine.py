@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from downspout.ledger import watch as watching
 from downspout.ledger.assignment import Assignment, Fact, id_prefix, split_id
 from downspout.ledger.metadata import NOTHING, Progress, decode, encode
 from downspout.ledger.offsets import PartitionLedger
 from downspout.ledger.retries import Backoff
+from downspout.ledger.watch import AT_WORK
 
 BACKOFF = Backoff(initial_ms=5, delay_ms=5, delay_ms_max=60)
 LIMIT = 12
 CEILING = 3
+WINDOW, WHOLE_WINDOW = 4, watching.WINDOW
 MINE = frozenset({"p"})
 NONE: frozenset[str] = frozenset()
 
@@ -64,6 +68,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.prefix = self.new_prefix()
         self.told_done: set[int] = set()
         self.told_attempts: dict[int, int] = {}
+        self.watch = AT_WORK
+        self.ever_out: set[tuple[int, int]] = set()
+        watching.WINDOW = WINDOW
         self.high = start
 
     # --- the log ---
@@ -138,12 +145,36 @@ class LedgerMachine(RuleBasedStateMachine):
             for offset in expected:
                 self.finish(offset)
         for offset in records:
+            if not self.has_room(offset):
+                self.position = offset
+                return
+            if self.told_attempts.get(offset, 0) > CEILING and offset not in self.state:
+                self.ledger.recall(offset, self.now)
+                assert self.ledger.resolve(offset)
+                self.finish(offset)
+                self.high = max(self.high, offset + 1)
+                continue
             assert self.ledger.emit(offset, self.now) == self.may_emit(offset), offset
             self.note_emit(offset)
         if records:
             self.position = records[-1] + 1
         else:
             self.position = max(self.position, self.end)
+
+    def has_room(self, offset: int) -> bool:
+        """Whether the watch lets a record out now; one that is to be out alone is written down first."""
+        if not self.watch.until:
+            return True
+        self.ledger.passed(offset)
+        self.high = max(self.high, offset)
+        if not self.watch.solo:
+            return offset < self.ledger.base + WINDOW
+        if self.has("out"):
+            return False
+        if self.may_emit(offset) and self.told_attempts.get(offset, 0) <= CEILING:
+            self.position = offset
+            self.commit("ok", alone=offset)
+        return True
 
     @precondition(lambda self: self.here)
     @rule(data=st.data())
@@ -179,6 +210,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """Bring the model up to date with a record that was read."""
         if self.may_emit(offset):
             self.state[offset] = "out"
+            self.ever_out.add((self.topic, offset))
             if offset in self.told_attempts and offset not in self.attempts:
                 self.attempts[offset] = self.setbacks[offset] = self.told_attempts[offset]
         elif offset not in self.state:
@@ -257,11 +289,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.here)
     @rule(outcome=st.sampled_from(["ok", "failed", "applied but not answered"]))
-    def commit(self, outcome: str) -> None:
+    def commit(self, outcome: str, alone: int | None = None, last: bool = False) -> None:
         """A commit: the broker has it or not, and we learn it or not."""
         self.ledger.passed(self.position)
         self.high = max(self.high, self.position)
         point = self.ledger.commit_point()
+        if self.watch.solo and alone is None:
+            alone = next((o for o, s in self.state.items() if s == "out"), None)
+        watch = self.watch.at(point, moved=point > self.ledger.base, alone=alone)
         text = encode(
             point,
             topology_id="t",
@@ -269,12 +304,14 @@ class LedgerMachine(RuleBasedStateMachine):
             topic_id=str(self.topic),
             done=self.ledger.done_beyond(point),
             failures=self.ledger.failures_from(point),
+            watch=watch.end() if last else watch,
         )
         assert point >= self.told[0], "a commit went back"
         if outcome != "failed":
             self.told = (point, text)
         if outcome == "ok":
             self.answered = self.told
+            self.watch = watch
             self.ledger.committed(point)
             self.position = max(self.position, point)
             self.high = max(self.high, point)
@@ -313,10 +350,21 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Kill and restart: all that is known is the last commit."""
+        """Kill and restart: all that is known is the last commit, and that nobody said goodbye."""
         self.assignment = Assignment(self.assignment.last_epoch)  # ids of the dead process find no owner either
         self.assignment.fold([Fact("assigned", MINE)])
-        self.restart()
+        self.restart(died=True)
+
+    @precondition(lambda self: self.here)
+    @rule()
+    def stop(self) -> None:
+        """Commit for the last time, and start again: nothing that was out is to blame."""
+        self.commit("ok", last=True)
+        self.assignment = Assignment(self.assignment.last_epoch)
+        self.assignment.fold([Fact("assigned", MINE)])
+        before = self.watch.starts
+        self.restart(died=True)
+        assert self.watch.starts in (0, before), "an orderly end adds to no row"
 
     def somebody_else(self, count: int) -> None:
         """Another owner starts from the commit, processes so many records, and commits."""
@@ -337,9 +385,15 @@ class LedgerMachine(RuleBasedStateMachine):
         base, text = self.told
         return base, decode(base, text, topic_id=str(self.topic))
 
-    def restart(self) -> None:
-        """Begin with nothing but the commit."""
+    def restart(self, died: bool = False) -> None:
+        """Begin with nothing but the commit; a record that was out alone when the process died has failed."""
         base, told = self.read_told()
+        before_watch = told.watch if died else told.watch.end()
+        if (alone := before_watch.alone) is not None:
+            assert before_watch.solo
+            assert (self.topic, alone) in self.ever_out, "to blame, and never out"
+            told = replace(told, failures={**told.failures, alone: told.failures.get(alone, 0) + 1})
+        assert all(attempts <= CEILING + 1 for attempts in told.failures.values())
         told_done = {o for start, end in told.done for o in range(start, end)}
         done = {o for o, s in self.state.items() if s == "done" and o >= base}
         assert {o for o in told_done if o in self.state} <= done, "something not done counts as done"
@@ -347,6 +401,9 @@ class LedgerMachine(RuleBasedStateMachine):
         start = self.start
         self.start_at(base, told)
         self.start, self.state, self.told_done = start, before, told_done
+        self.watch = before_watch.start(base, LIMIT + 6, self.end)
+        if died and not before_watch.ended and base < self.end:
+            assert self.watch.starts == before_watch.starts + 1
 
     def start_at(self, base: int, told: Progress = NOTHING) -> None:
         """A new epoch: a new ledger, and nothing that was out has an owner."""
@@ -356,6 +413,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.state, self.attempts, self.setbacks, self.ready = {}, {}, {}, {}
         self.told_done, self.told_attempts = set(), dict(told.failures)
         self.answered = self.told
+        self.watch = AT_WORK
         self.prefix = self.new_prefix()
 
     def new_prefix(self) -> str:
@@ -369,6 +427,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Once faults end, every record that is there is resolved, and the commit is the end of the log."""
+        watching.WINDOW = WHOLE_WINDOW
         if not hasattr(self, "ledger"):
             return
         if not self.here:
@@ -411,6 +470,16 @@ class LedgerMachine(RuleBasedStateMachine):
         states = list(self.state.values())
         assert self.ledger.in_flight == states.count("out")
         assert self.ledger.failed == states.count("failed")
+
+    @invariant()
+    def a_watch_is_kept(self) -> None:
+        """One record is out at a time, or none beyond the window."""
+        out = [offset for offset, state in self.state.items() if state == "out"]
+        if self.watch.solo:
+            assert len(out) <= 1
+        elif self.watch.until:
+            assert all(offset < self.ledger.base + WINDOW for offset in out)
+        assert not self.watch.until or self.watch.until > self.ledger.base
 
     @invariant()
     def outstanding_is_bounded(self) -> None:

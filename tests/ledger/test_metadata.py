@@ -3,13 +3,16 @@ from __future__ import annotations
 import json
 import os
 import random
+import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger.metadata import BYTES_MAX, NOTHING, author_for_another_topic, decode, encode
+from downspout.ledger.metadata import BYTES_MAX, ENDED, NOTHING, Progress, author_for_another_topic, decode, encode
 from downspout.ledger.ranges import Ranges
+from downspout.ledger.watch import AT_WORK, Watch
 
 SOAK = bool(os.environ.get("DOWNSPOUT_SOAK"))
 BASE = st.integers(0, 2**63)
@@ -36,32 +39,62 @@ def tries_from(base: int, gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
+GAP = st.integers(1, 10**6)
+WATCHES = st.one_of(
+    st.sampled_from([ENDED, AT_WORK, Watch(1)]),
+    st.builds(lambda n, a, b: Watch(n, a, a + b), st.integers(2, 99), st.just(0) | GAP, GAP),
+    st.builds(lambda n, a, b, c: Watch(n, a, a + b, c), st.integers(2, 99), GAP, GAP, GAP),
+    st.builds(lambda n, a, b: Watch(n, a, a + b, ended=True), st.integers(2, 99), st.just(0) | GAP, GAP),
+)
+"""With offsets counted from the base."""
+
+
+def watch_above(base: int, watch: Watch) -> Watch:
+    """Return a watch with its offsets counted from 0."""
+    alone = None if watch.alone is None else base + watch.alone
+    lone_until = watch.lone_until and base + watch.lone_until
+    return replace(watch, lone_until=lone_until, until=watch.until and base + watch.until, alone=alone)
+
+
 SAMPLE = encode(
-    1000, topology_id="shop-1", task=3, topic_id="T", done=[(1001, 1004), (1010, 1011)], failures=[(1000, 2)]
+    1000,
+    topology_id="shop-1",
+    task=3,
+    topic_id="T",
+    done=[(1001, 1004), (1010, 1011)],
+    failures=[(1000, 2)],
+    watch=Watch(2, 1400, 1700, 1005),
 )
 
 
-@given(BASE, GAPS, TRIES, NAMES, st.integers(0, 10**6), NAMES)
+@given(BASE, GAPS, TRIES, WATCHES, NAMES, st.integers(0, 10**6), NAMES)
 def test_what_is_encoded_is_decoded(
-    base: int, gaps: list[tuple[int, int]], tries: list[tuple[int, int]], owner: str, task: int, topic_id: str
+    base: int,
+    gaps: list[tuple[int, int]],
+    tries: list[tuple[int, int]],
+    watch: Watch,
+    owner: str,
+    task: int,
+    topic_id: str,
 ) -> None:
     """A payload that fits comes back whole."""
-    done, failures = ranges_above(base, gaps), tries_from(base, tries)
-    text = encode(base, topology_id=owner, task=task, topic_id=topic_id, done=done, failures=failures)
+    done, failures, watch = ranges_above(base, gaps), tries_from(base, tries), watch_above(base, watch)
+    text = encode(base, topology_id=owner, task=task, topic_id=topic_id, done=done, failures=failures, watch=watch)
     told = decode(base, text, topic_id=topic_id)
-    assert (told.topology_id, told.task) == (owner, task)
+    assert (told.topology_id, told.task, told.watch) == (owner, task, watch)
     assert list(told.done) == done[: len(told.done)]
     if len(text) < BYTES_MAX // 2:
         assert list(told.done) == done
         assert told.failures == dict(failures)
 
 
-@given(st.integers(0, 10**12), st.integers(1, 5000), st.integers(0, 3000), st.integers(0, 4096))
-def test_the_length_is_bounded_by_a_horizon(base: int, ranges: int, failed: int, bytes_max: int) -> None:
+@given(st.integers(0, 10**12), st.integers(1, 5000), st.integers(0, 3000), st.integers(0, 4096), WATCHES)
+def test_the_length_is_bounded_by_a_horizon(base: int, ranges: int, failed: int, bytes_max: int, watch: Watch) -> None:
     """However many holes there are, the text fits, and what is left out is the highest."""
     done = [(base + 2 * n + 1, base + 2 * n + 2) for n in range(ranges)]
     failures = [(base + 2 * n, 1) for n in range(failed)]
-    text = encode(base, topology_id="shop-1", task=3, done=done, failures=failures, bytes_max=bytes_max)
+    watch = watch_above(base, watch)
+    text = encode(base, topology_id="shop-1", task=3, done=done, failures=failures, watch=watch, bytes_max=bytes_max)
     assert len(text.encode()) <= bytes_max
     told = decode(base, text)
     assert list(told.done) == done[: len(told.done)]
@@ -103,7 +136,10 @@ def test_damaged_random_payloads_never_count() -> None:
         base = chance.randrange(10**6)
         done = ranges_above(base, [(chance.randint(1, 50), chance.randint(1, 50)) for _ in range(chance.randrange(9))])
         failures = tries_from(base, [(chance.randrange(9), chance.randint(1, 9)) for _ in range(chance.randrange(4))])
-        text = encode(base, topology_id="shöp-1", task=3, topic_id="T", done=done, failures=failures)
+        watch = watch_above(
+            base, chance.choice([ENDED, AT_WORK, Watch(1), Watch(2, 9, 30, 3), Watch(4, 0, 8, ended=True)])
+        )
+        text = encode(base, topology_id="shöp-1", task=3, topic_id="T", done=done, failures=failures, watch=watch)
         allowed = NOTHING, decode(base, text, topic_id="T")
         payload = text.encode()
         for position in range(len(payload)):
@@ -173,6 +209,8 @@ def test_it_belongs_to_its_commit_and_its_topic() -> None:
         '{"topologyId":"a","taskId":1}',
         '{"topologyId":"a","taskId":1,"threadName":"downspout1"}',
         '{"topologyId":"a","taskId":1,"threadName":"downspout1 rs 1.1 - 00000000"}',
+        '{"topologyId":"a","taskId":1,"threadName":"downspout1 rs 1.1 - r 00000000"}',
+        '{"topologyId":"a","taskId":1,"threadName":"downspout1 rs 1.1 - r r 00000000"}',
         '{"topologyId":"a","taskId":1,"threadName":"downspout1 rs 1.-1 - 00000000"}',
         "[" * 100_000,
         "9" * 5000,
@@ -211,6 +249,85 @@ def test_there_is_one_text_for_each_content(base: int, gaps: list[tuple[int, int
     text = encode(base, topology_id="a", task=1, done=done)
     told = decode(base, text)
     assert encode(base, topology_id="a", task=1, done=iter(Ranges(told.done))) == text
+
+
+SIGNED = '{{"topologyId":"a","taskId":1,"threadName":"{body} {checksum:08x}"}}'
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "",
+        "x",
+        "e",
+        "r0",
+        "r0.0",
+        "r2",
+        "e1",
+        "r2.5",
+        "r1.5.9",
+        "r2.5.0",
+        "r2.0.0",
+        "r2.9.5",
+        "e1.5.9",
+        "e2.5.9.3",
+        "r2.0.9.3",
+        "r2.5.9.3.1",
+        "r2.5.",
+        "r.5.9",
+        "r02.5.9",
+        "r+2.5.9",
+        "r2.05.9",
+        "r2.5.-9",
+        "R2.5.9",
+        "2.5.9",
+        "r2.5.9.-1",
+        "r 2.5.9",
+        "rr",
+        "r2.5.9!",
+        "r2,5,9",
+        "r2.5.9.3 r",
+        "r1.0.9",
+        "e0.5.9",
+    ],
+)
+def test_a_watch_has_one_word(word: str) -> None:
+    """A word that we would not write tells nothing, though the checksum is right; nor does its whole commit."""
+    body = f"downspout1 rs 1.1 - {word}"
+    text = SIGNED.format(body=body, checksum=zlib.crc32(f"a\n1\nT\n{body}".encode()))
+    assert decode(1000, text, topic_id="T") == NOTHING
+    assert author_for_another_topic(1000, text, topic_id="U") is None
+
+
+@pytest.mark.parametrize(
+    ("word", "watch"),
+    [
+        ("r", AT_WORK),
+        ("r1", Watch(1)),
+        ("r2.5.5", Watch(2, 1005, 1005)),
+        ("r2.5.9", Watch(2, 1005, 1009)),
+        ("r2.0.9", Watch(2, 0, 1009)),
+        ("r2.5.9.0", Watch(2, 1005, 1009, 1000)),
+        ("r2.5.9.a", Watch(2, 1005, 1009, 1010)),
+        ("e2.5.9", Watch(2, 1005, 1009, ended=True)),
+        ("e2.0.9", Watch(2, 0, 1009, ended=True)),
+        ("ra.1s.2s", Watch(10, 1064, 1100)),
+    ],
+)
+def test_what_each_word_means(word: str, watch: Watch) -> None:
+    """Written by hand, it is read; read, it is written so."""
+    body = f"downspout1 rs 1.1 - {word}"
+    text = SIGNED.format(body=body, checksum=zlib.crc32(f"a\n1\nT\n{body}".encode()))
+    assert decode(1000, text, topic_id="T").watch == watch
+    assert encode(1000, topology_id="a", task=1, topic_id="T", done=[(1001, 1002)], watch=watch) == text
+    assert author_for_another_topic(1000, text, topic_id="U") == "a"
+
+
+def test_metadata_of_an_earlier_version_is_read() -> None:
+    """What was written before there was a watch comes back whole, and as an orderly end; and it is still written so."""
+    text = '{"topologyId":"flights-1","taskId":4,"threadName":"downspout1 2s 1.3 0.2 982da74d"}'
+    assert decode(100, text) == Progress("flights-1", 4, ((101, 104),), {100: 2}, ENDED)
+    assert encode(100, topology_id="flights-1", task=4, done=[(101, 104)], failures=[(100, 2)]) == text
 
 
 def test_a_commit_for_another_topic_tells_its_author() -> None:

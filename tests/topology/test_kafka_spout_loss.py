@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -240,3 +242,87 @@ def test_a_topic_that_is_unknown_for_a_moment_gets_its_id(kafka: FakeKafka, monk
     driver.run()
     assert not answers
     assert {values[0].topic_id for _, values in driver.emitted} == {real(TOPIC)}
+
+
+def cut_during_a_read_back(kafka: FakeKafka, **settings: Any) -> Driver:
+    """Read ten records, go back for a retry, and lose the end of the log while it is read again."""
+    driver = Driver(kafka, **settings)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 3])
+    driver.fail([3])
+    kafka.truncate(TOPIC, 0, end=6)
+    fill(kafka, 2)
+    kafka.clock.sleep(3)
+    driver.emitted.clear()
+    return driver
+
+
+def test_a_log_cut_during_a_read_back_is_data_loss(kafka: FakeKafka) -> None:
+    """The reader stands within the log again, but what it had read before lies beyond the end: that is noticed."""
+    driver = cut_during_a_read_back(kafka)
+    with pytest.raises(DataLossError, match=r"orders\[0\]@10: the log ends at 8"):
+        driver.run(20)
+
+
+def test_after_a_cut_during_a_read_back_new_records_count(kafka: FakeKafka) -> None:
+    """What was appended at offsets that had been read before is not taken for them."""
+    driver = cut_during_a_read_back(kafka, on_data_loss="earliest")
+    driver.run(20)
+    assert driver.offsets[-8:] == list(range(8))
+    assert driver.figure("lost") == 2
+
+
+def test_a_retry_that_is_read_again_at_the_end_of_a_whole_log_is_no_loss(kafka: FakeKafka) -> None:
+    """Nothing is asked of the broker for going back, as long as the log is as long as it was."""
+    driver = Driver(kafka, poll_records_max=2)
+    driver.run(20)
+    driver.ack(range(9))
+    driver.fail([9])
+    kafka.faults.fail_next("end_offsets", errors.KafkaTimeoutError, times=1)
+    assert driver.run(20) == [9]
+    assert driver.figure("errors") == 0
+
+
+@pytest.mark.parametrize("change", ["recreated", "cut"])
+def test_members_end_though_a_log_of_another_member_got_shorter(change: str) -> None:
+    """A bounded run of two members: a log is cut, or the topic made again, and shorter; both members end."""
+    with FakeKafka("bounded") as kafka:
+        kafka.create_topic(TOPIC, 2)
+        for partition in (0, 1):
+            fill(kafka, 10, partition)
+        drivers = [Driver(kafka, member=number, on_data_loss="earliest", run__until="end") for number in (1, 2)]
+        for _ in range(30):
+            kafka.clock.sleep(0.2)
+            for driver in drivers:
+                driver.run(1)
+        assert [driver.figure("partitions") for driver in drivers] == [1, 1]
+        if change == "cut":
+            kafka.truncate(TOPIC, 1, end=4)
+        else:
+            kafka.delete_topic(TOPIC)
+            kafka.create_topic(TOPIC, 2)
+            for partition in (0, 1):
+                fill(kafka, 4, partition)
+        for _ in range(60):
+            kafka.clock.sleep(0.2)
+            for driver in drivers:
+                driver.run(1)
+                driver.ack_all()
+        assert [driver.spout.exhausted() and driver.spout.end_reached() for driver in drivers] == [True, True]
+
+
+def test_who_takes_over_a_log_that_got_shorter_ends(kafka: FakeKafka) -> None:
+    """A member that gets a partition late bounds it by the log as it is then, where that ends before its bound."""
+    owner = Driver(kafka, run__until="end", on_data_loss="earliest")
+    owner.run()
+    late = Driver(kafka, member=2, run__until="end", on_data_loss="earliest")
+    owner.ack(range(3))
+    owner.commit()
+    owner.crash()
+    kafka.truncate(TOPIC, 0, end=4)
+    for _ in range(60):
+        kafka.clock.sleep(1)
+        late.run(1)
+        late.ack_all()
+    assert late.spout.exhausted()
+    assert late.spout.end_reached()

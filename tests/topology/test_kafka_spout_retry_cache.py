@@ -109,3 +109,19 @@ def test_a_hand_over_forgets_what_is_held(kafka: FakeKafka) -> None:
     driver.spout.close()
     successor = Driver(kafka, retry_cache_bytes=ROOM)
     assert successor.run() == [4]
+
+
+@pytest.mark.parametrize(("room", "again", "compacted"), [(ROOM, [4], 0), (0, [], 1)])
+def test_a_compacted_record_is_tried_again_from_memory(
+    kafka: FakeKafka, room: int, again: list[int], compacted: int
+) -> None:
+    """Held, a failed record that the cleaner removed has its retry, and is not counted as compacted; else it is."""
+    driver = Driver(kafka, retry_cache_bytes=room)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    driver.fail([4])
+    kafka.remove_offsets(TOPIC, 0, [4])
+    assert driver.run() == again
+    driver.ack(again)
+    driver.commit()
+    assert (driver.committed(), driver.figure("compacted")) == (10, compacted)
