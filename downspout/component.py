@@ -17,6 +17,7 @@ attribute                               who uses it, and for what
 ``fail_because(tup, error)``            bolt: the engine puts its own here, so that the spout learns the reason
 ``report()``                            both: figures for the live view and the summary
 ``close()``                             both: called once at the end of a run
+``before_exit()``                       both, on Storm: called before the process ends (``downspout.wire``)
 ======================================  ==================================================================
 """
 
@@ -31,6 +32,7 @@ from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout import config as configuration
 from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.wire import Wired
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,8 @@ def input_fields(context: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]
     }
 
 
-class Bolt(streamparse.Bolt):
-    """Base of the project's bolts: a streamparse bolt that goes on after a bad tuple.
+class Bolt(Wired, streamparse.Bolt):
+    """Base of the project's bolts: a streamparse bolt on our wire that goes on after a bad tuple.
 
     streamparse's default ends the process when ``process`` raises, which on Storm restarts a worker for one bad
     record. Here the tuple fails, the error is reported, and the next tuple is processed.

@@ -30,6 +30,7 @@ from streamparse.dsl.spout import ShellSpoutSpec
 from downspout import config as configuration
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.component import Failure
+from downspout.errors import BrokerError
 from downspout.kafka import committing
 from downspout.kafka.bounds import Bounds
 from downspout.kafka.deadletter import DeadLetters
@@ -46,10 +47,13 @@ from downspout.kafka.spout_setup import Setup, lag_config
 from downspout.kafka.spout_state import Figures, Partition, Timer
 from downspout.kafka.tracked import Tracked
 from downspout.kafka.translate import streams
+from downspout.wire import Wired, WireError
 
 FIRST_COMMIT_DELAY_MS = 500
 """The reference's first commit comes this much later than one period."""
 DRAINED = -1
+JOIN_AGAIN_MS = 2_000
+"""How long ``next_tuple`` leaves a broker alone that did not answer when the group was to be joined again."""
 UNATTENDED_MS = 1_000
 """After so long without ``next_tuple`` (max spout pending is reached), acks and fails look at the timers."""
 TURN_MS_MAX = 900
@@ -58,7 +62,7 @@ LOOK_UP_MASK = 15
 """Every 16th ack looks at the clock."""
 
 
-class KafkaSpout(streamparse.Spout):
+class KafkaSpout(Wired, streamparse.Spout):
     """Emits the records of Kafka topics; see ``downspout settings`` for what can be set (``kafka.…``).
 
     >>> spec = KafkaSpout.spec(topics=["orders"], fields=["key", "value", "origin"])
@@ -129,14 +133,15 @@ class KafkaSpout(streamparse.Spout):
         self._bounds: Bounds | None = None
         self._ended, self._active, self._idle = False, True, True
         self._drain_until: int | None = None
-        self._next_at = self._now()
+        self._next_at = self._join_at = self._now()
+        # Without ackers Storm acks inside emit: over the pipe, one command within the other, for all tuples of a call.
+        self._unasked: list[str] | None = [] if self.on_wire and _without_ackers(storm_conf) else None
         self._join()
 
     def activate(self) -> None:
         """Go on after ``deactivate``, joining the group again if it was left."""
         self._active = True
-        if self._consumer is None:
-            self._join()
+        self._join_again(self._now())
 
     def deactivate(self) -> None:
         """Commit. Once nothing is out (acks are still taken), commit again and leave the group.
@@ -158,6 +163,12 @@ class KafkaSpout(streamparse.Spout):
             self._leave(for_good=True)
         self._giving_up.close()
 
+    def before_exit(self) -> None:
+        """On Storm, before the process ends: commit what is done. The place in the group is kept for a restart."""
+        if getattr(self, "_consumer", None) is not None:
+            self._commit_patience.succeeded()
+            self._commit(self._now())
+
     # --- the loop ---
 
     def next_tuple(self) -> None:
@@ -168,9 +179,9 @@ class KafkaSpout(streamparse.Spout):
             DataLossError: records that were not processed are gone (``kafka.on_data_loss=fail``).
             BrokerError: Kafka says no, and will go on saying it.
         """
-        if not self._active or self._consumer is None:
-            return
         now = self._next_at = self._now()
+        if not self._active or (self._consumer is None and not self._join_again(now)):
+            return
         self._settle(now)
         if not self._is_late(now):
             self._giving_up.write(self._now, self._membership, eager=self._idle)
@@ -179,13 +190,33 @@ class KafkaSpout(streamparse.Spout):
         finished = self._finished()
         if self._commit_timer.due(now) or finished or self._reader.crowded():
             self._commit(now, wait=finished or self._guarantee.waits)
-        self._tracked.emit_held(self._membership.parts.values(), self.emit, now)
+        self._tracked.emit_held(self._membership.parts.values(), self._out, now)
         if not self._turns and not self._poll_patience.waits(now):
             self._turns.extend(self._reader.poll(now, busy=self._giving_up.busy))
             self._idle = not self._turns
         if self._guarantee.before_emit and self._turns and (self._is_late(now) or not self._commit(now)):
             return
         self._emit_waiting(now)
+        if self._unasked:
+            acked, self._unasked = self._unasked, []
+            for tup_id in acked:
+                self.ack(tup_id)
+
+    @property
+    def _out(self) -> Any:
+        return self._emit_on_storm if self.on_wire else self.emit
+
+    def _emit_on_storm(self, values: list[Any], tup_id: str | None = None, stream: str | None = None) -> None:
+        """Emit; a value that cannot travel fails its record. Without ackers leave the id out, and note the ack."""
+        try:
+            self.emit(values, tup_id=None if self._unasked is not None else tup_id, stream=stream)
+        except WireError as error:
+            self._log.error("%s", error)
+            if tup_id is not None:
+                self.fail_with(tup_id, Failure("exception", self.component_name, self.task_id, f"WireError: {error}"))
+        else:
+            if tup_id is not None and self._unasked is not None:
+                self._unasked.append(tup_id)
 
     def _settle(self, now: int) -> None:
         """Act on what the rebalance listener has written down."""
@@ -281,11 +312,11 @@ class KafkaSpout(streamparse.Spout):
             part = turns.popleft()
             fair = -(-left // (len(turns) + 1))
             if part.watch.solo:
-                left -= self._tracked.emit_alone(part, self.emit, now, self._write_down)
+                left -= self._tracked.emit_alone(part, self._out, now, self._write_down)
             elif self._guarantee.tracks:
-                left -= self._tracked.emit_some(part, fair, self.emit, now)
+                left -= self._tracked.emit_some(part, fair, self._out, now)
             else:
-                left -= self._untracked.emit_some(part, fair, self.emit)
+                left -= self._untracked.emit_some(part, fair, self._out)
             if part.has_waiting and not part.watch.until:  # under a watch it waits for room, and others go on
                 turns.append(part)
 
@@ -427,6 +458,17 @@ class KafkaSpout(streamparse.Spout):
         self._reader = Reader(consumer, self._membership, settings, figures, self._poll_patience, now)
         self._consumer = consumer
 
+    def _join_again(self, now: int) -> bool:
+        """Make a consumer after it was closed; return whether there is one. A broker that is down is asked again."""
+        if self._consumer is None and now >= self._join_at:
+            try:
+                self._join()
+            except BrokerError as error:
+                self._figures.errors += 1
+                self._log.warning("%s; goes on trying", error)
+                self._join_at = self._now() + JOIN_AGAIN_MS
+        return self._consumer is not None
+
     def _leave_if_idle(self) -> None:
         if self._consumer is not None and not any(p.ledger.in_flight for p in self._membership.parts.values()):
             self._leave()
@@ -491,3 +533,8 @@ class KafkaSpout(streamparse.Spout):
 
     def _now(self) -> int:
         return int(self.clock.monotonic() * 1000)
+
+
+def _without_ackers(conf: Mapping[str, Any]) -> bool:
+    """Return whether nobody tracks tuples; not set means as many ackers as workers."""
+    return conf.get("topology.acker.executors") == 0

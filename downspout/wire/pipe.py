@@ -1,0 +1,180 @@
+r"""Frames over a pair of streams: messages that end in a line ``end``, read and written in few, large pieces.
+
+*Reading* takes what is there, at most 64 KiB (pystorm asks for 1 MiB, which costs fifteen times as much per read), and
+never waits while a whole message is buffered.
+
+*Writing* collects. What is collected leaves (1) before a read that may wait, (2) at 64 KiB, (3) when the next message
+is read and 10 ms have passed, (4) when asked, and (5) at once while another thread waits in a read. The fifth is for
+components with threads: the reader has flushed and sleeps, so nobody else would. The walk through the race: the reader
+takes the writer's lock, flushes and says that it waits, all under that lock; a writer adds its message under the lock
+and then looks. Either it came before, and the reader flushes its message, or after, and it sees that the reader waits.
+
+A signal may interrupt a wait, by raising: nothing that was read is lost, and the pipe can be used on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from typing import Any, Protocol
+
+from pystorm.exceptions import StormWentAwayError
+
+__all__ = ["Pipe"]
+
+READ_BYTES = 64 * 1024
+HELD_BYTES = 64 * 1024
+HELD_S = 0.01
+"""What is written waits no longer than this for company, if messages keep coming."""
+END = b"\nend\n"
+
+
+class Lock(Protocol):
+    """What threading.RLock makes."""
+
+    def __enter__(self) -> bool:
+        """Take it."""
+
+    def __exit__(self, *args: object) -> None:
+        """Release it."""
+
+
+class Pipe:
+    """Two streams: binary files with a descriptor, or anything that has ``read`` and ``write``.
+
+    Args:
+        source: where messages come from.
+        sink: where they go.
+        reader_lock: of the component; held while reading.
+        writer_lock: of the component; held while writing.
+    """
+
+    def __init__(self, source: Any, sink: Any, reader_lock: Lock, writer_lock: Lock) -> None:
+        self._source, self.sink = source, sink
+        self._source_number, self._sink_number = _descriptor(source), _descriptor(sink)
+        self._reader_lock, self._writer_lock = reader_lock, writer_lock
+        self._frames: deque[bytes] = deque()
+        self._rest = bytearray()
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._flushed_at = 0.0
+        self._waits = False
+        self.interruptible = False
+        """a signal handler may raise StormWentAwayError now: the component waits for Storm"""
+        self.leaving = False
+        """said by such a handler; the next wait raises"""
+        self.gone = False
+        """Storm is not at the other end any more"""
+
+    # --- reading ---
+
+    def read(self) -> bytes:
+        """Return the next message without its end.
+
+        Raises:
+            StormWentAwayError: there will be none.
+        """
+        with self._reader_lock:
+            if not self._frames:
+                self._fill()
+            elif self._held and time.monotonic() - self._flushed_at > HELD_S:
+                self.flush()
+            return self._frames.popleft()
+
+    def _fill(self) -> None:
+        """Wait for bytes until a message is whole."""
+        rest = self._rest
+        while True:
+            with self._writer_lock:
+                self.flush()
+                self._waits = True
+            try:
+                piece = self._read_some()
+            finally:
+                self._waits = False
+            if not piece:
+                self.gone = True
+                raise StormWentAwayError()
+            searched = max(len(rest) - len(END), 0)
+            foreign = b"\r" in piece or rest.endswith(b"\r")
+            rest += piece
+            if foreign:
+                rest[:] = rest.replace(b"\r\n", b"\n")  # there is no raw one inside JSON texts
+                searched = 0
+            if rest.find(END, searched) >= 0:
+                break
+        whole = bytes(rest).split(END)
+        rest[:] = whole.pop()
+        self._frames.extend(whole)
+
+    def _read_some(self) -> bytes:
+        # A handler that raises does so only between these two, so a signal that came before is seen here, and one that
+        # comes later interrupts the read.
+        self.interruptible = True
+        try:
+            if self.leaving:
+                self.gone = True
+                raise StormWentAwayError()
+            if self._source_number is not None:
+                return os.read(self._source_number, READ_BYTES)
+            return bytes(self._source.read1(READ_BYTES))
+        finally:
+            self.interruptible = False
+
+    # --- writing ---
+
+    def write(self, message: bytes, now: bool = False) -> None:
+        """Take a message; ``now`` lets it leave at once.
+
+        Raises:
+            StormWentAwayError: nobody reads at the other end.
+        """
+        with self._writer_lock:
+            self._held.append(message + END)
+            self._held_bytes += len(message)
+            if now or self._waits or self._held_bytes >= HELD_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        """Let everything leave that is held.
+
+        Raises:
+            StormWentAwayError: nobody reads at the other end.
+        """
+        with self._writer_lock:
+            self._flushed_at = time.monotonic()
+            if not self._held:
+                return
+            data = b"".join(self._held)
+            self._held.clear()
+            self._held_bytes = 0
+            if self.gone:
+                return
+            try:
+                self._write_all(data)
+            except (OSError, ValueError, StormWentAwayError):  # a closed file is a ValueError
+                self.gone = True
+                raise StormWentAwayError() from None
+
+    def _write_all(self, data: bytes) -> None:
+        if self._sink_number is None:
+            self.sink.write(data)
+            self.sink.flush()
+            return
+        left = memoryview(data)
+        self.interruptible = True  # a full pipe that nobody reads would hold us for ever
+        try:
+            while left:
+                left = left[os.write(self._sink_number, left) :]
+        finally:
+            self.interruptible = False
+
+
+def _descriptor(stream: Any) -> int | None:
+    """Return a file's descriptor; None where it is a file in memory."""
+    try:
+        number = stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+    return number if isinstance(number, int) else None

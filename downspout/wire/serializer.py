@@ -1,0 +1,142 @@
+"""pystorm's serializer interface over a :class:`~downspout.wire.pipe.Pipe` and :mod:`downspout.wire.values`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pystorm.serializers.json_serializer import JSONSerializer
+from pystorm.serializers.serializer import Serializer
+
+from downspout.errors import DownspoutError, TopologyError
+from downspout.wire.pipe import Lock, Pipe
+from downspout.wire.values import Encoder, decode, plain
+
+__all__ = ["WireError", "WireSerializer"]
+
+SYNC = b'{"command":"sync"}'
+"""Leaves at once, since Storm waits for it; so does an error, after which a component may be dying."""
+TEXTS = frozenset({"log", "error"})
+"""Commands whose message is for people: what is no Unicode in it is written as an escape, and not marked."""
+BEYOND_INT = 2**32
+"""Added to the task of a direct emit. Storm 2.8 casts what its JSON parser made of that number to a Long, which it is
+only beyond 32 bits (a smaller one ends the worker with a ClassCastException); then it takes the lowest 32 bits."""
+
+
+class WireError(DownspoutError, TypeError):
+    """A value of a tuple cannot travel over Storm's pipe. Names stream and field."""
+
+
+class WireSerializer(Serializer):  # type: ignore[misc]
+    """Reads and sends the messages of one component.
+
+    Args:
+        source: where messages come from (see :class:`~downspout.wire.pipe.Pipe`).
+        sink: where they go.
+        reader_lock: of the component.
+        writer_lock: of the component.
+    """
+
+    def __init__(self, source: Any, sink: Any, reader_lock: Lock, writer_lock: Lock) -> None:
+        super().__init__(source, sink, reader_lock, writer_lock)
+        self.pipe = Pipe(source, sink, reader_lock, writer_lock)
+        self.encoder = Encoder()
+        self._fields: Mapping[str, Sequence[str]] = {}
+
+    @classmethod
+    def instead_of(cls, stock: JSONSerializer) -> WireSerializer:
+        """Take the streams over from pystorm's serializer.
+
+        The process's own stdin and stdout move to descriptors that nobody else knows: what a component prints, or a
+        program that it starts, goes to stderr (Storm's log) and never in between two messages.
+        """
+        source, sink = stock.input_stream.detach(), stock.output_stream.detach()
+        made = cls(_private(source, 0), _private(sink, 1), stock._reader_lock, stock._writer_lock)
+        if made.pipe.sink is not sink:
+            made.output_stream = sys.stdout  # by this pystorm sees that prints are to be logged
+        return made
+
+    def learn(self, context: Mapping[str, Any]) -> None:
+        """Take from Storm's context what streams the component emits to, with their fields."""
+        self._fields = context.get("stream->outputfields") or {}
+
+    def read_message(self) -> Any:
+        """Return the next message.
+
+        Raises:
+            StormWentAwayError: there will be none.
+        """
+        return decode(self.pipe.read())
+
+    def send_message(self, msg_dict: dict[str, Any]) -> None:
+        """Send a message; it may leave a little later.
+
+        Raises:
+            WireError: it is an emit with a value that cannot travel.
+            TopologyError: it is an emit to a stream with another number of fields.
+            StormWentAwayError: nobody reads at the other end.
+        """
+        command = msg_dict.get("command")
+        if command == "emit":
+            self._send_emit(msg_dict)
+            return
+        if command == "sync":
+            self.pipe.write(SYNC, now=True)
+            return
+        if command in TEXTS:
+            msg_dict = {**msg_dict, "msg": str(msg_dict.get("msg")).encode("utf-8", "backslashreplace").decode()}
+        with self._writer_lock:
+            self.pipe.write(self.encoder.encode(msg_dict), now=command == "error")
+
+    def _send_emit(self, message: dict[str, Any]) -> None:
+        values = message["tuple"]
+        fields = self._fields.get(message.get("stream") or "default")
+        if fields is not None and len(fields) != len(values):
+            raise TopologyError(
+                f"an emit to stream {message.get('stream') or 'default'!r} has {len(values)} values; the stream has "
+                f"{len(fields)} fields ({', '.join(fields)})",
+                cure="emit one value per field",
+            )
+        if "task" in message:
+            message = {**message, "task": message["task"] + BEYOND_INT}
+        with self._writer_lock:
+            try:
+                data = self.encoder.encode(message)
+            except (TypeError, RecursionError) as error:
+                raise self._culprit(message, fields, error) from error
+            self.pipe.write(data)
+
+    def _culprit(self, message: Mapping[str, Any], fields: Sequence[str] | None, error: Exception) -> WireError:
+        for index, value in enumerate(message["tuple"]):
+            try:
+                plain(value)
+            except (TypeError, RecursionError):
+                field = fields[index] if fields is not None else f"number {index}"
+                where = f"stream {message.get('stream') or 'default'!r}, field {field}"
+                return WireError(f"{where}: {error}", cure="a value that JSON knows, bytes, a Decimal or a datetime")
+        return WireError(f"a message cannot be sent: {error}")
+
+    def flush(self) -> None:
+        """Let leave what is held."""
+        self.pipe.flush()
+
+    def serialize_dict(self, msg_dict: dict[str, Any]) -> str:
+        """Return a message as pystorm's serializer would, with its end."""
+        return self.encoder.encode(msg_dict).decode() + "\nend\n"
+
+
+def _private(stream: Any, number: int) -> Any:
+    """Return a stream of our own in place of the process's stdin (0) or stdout (1); any other as it is."""
+    try:
+        if stream.fileno() != number:
+            return stream
+    except (AttributeError, OSError, ValueError):
+        return stream
+    own = os.dup(number)
+    instead = os.open(os.devnull, os.O_RDONLY) if number == 0 else 2
+    os.dup2(instead, number)
+    if instead != 2:
+        os.close(instead)
+    return os.fdopen(own, "rb" if number == 0 else "wb", buffering=0)

@@ -1,0 +1,247 @@
+r"""Values on Storm's pipe: what is plain JSON travels as it is, and what is not as a text with a mark in front.
+
+====================================  ==================================  ====================================
+value                                 on the pipe                         arrives as
+====================================  ==================================  ====================================
+None, bool, int of any size, text     plain JSON                          the same
+finite float                          plain JSON                          the same, to the bit
+list, dict with text keys             plain JSON                          the same; a dict may change its order
+tuple, namedtuple                     a list                              a list
+``Origin`` in a field ``origin``      a list                              an ``Origin``
+bytes, bytearray, memoryview          ``"\0bytes:"`` and base64           bytes
+NaN, infinities                       ``"\0float:nan"``, ``inf``          the same
+Decimal                               ``"\0decimal:1.50"``                the same, digits and all
+datetime, date, time                  ``"\0datetime:"`` and ISO 8601      the same; a zone becomes its offset
+text with NUL in front, or with       ``"\0text:"`` and base64            the same
+lone surrogates
+dict with other keys                  ``{"\0dict": [[key, value], …]}``   the same
+====================================  ==================================  ====================================
+
+Texts that begin with NUL hardly exist, so a component that knows nothing of this reads and writes plain values. A UUID
+arrives as its text, an Enum as its value, a number of numpy's as Python's, a time without its ``fold``. Everything else
+is an error of the emit.
+
+Why a text and no object: tuples between two workers go through Storm's Kryo, which knows texts without being told.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from enum import Enum
+from math import isfinite
+from typing import Any
+from uuid import UUID
+
+try:
+    import orjson as _orjson
+except ImportError:  # a worker that has only streamparse and this room
+    orjson: Any = None
+else:
+    orjson = _orjson
+
+__all__ = ["MARK", "Encoder", "decode", "restore"]
+
+MARK = "\0"
+QUOTED_MARK = rb'"\u0000'
+"""How a text that begins with the mark looks in JSON, whoever wrote it."""
+DICT = MARK + "dict"
+BASES: tuple[Callable[[Any], Any], ...] = (str, int, float, list, dict)
+"""A value of a subclass travels as one of these."""
+DIGITS = bytes(ord("0") if 48 <= byte < 58 else byte for byte in range(256))
+LONG_NUMBER = b"0" * 20
+"""From so many digits on a number may be beyond 64 bits, where orjson rounds it."""
+
+
+def _mark(kind: str, text: str) -> str:
+    return f"{MARK}{kind}:{text}"
+
+
+def _text(value: str) -> str:
+    return _mark("text", b64encode(value.encode("utf-8", "surrogatepass")).decode())
+
+
+def _is_numpy(value: Any) -> bool:
+    """Return whether it is one value of numpy's, and no array of them."""
+    return type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+
+
+def _odd(value: Any) -> Any:
+    """Return what travels in place of a value that is no JSON by itself; orjson asks for it, value by value.
+
+    Raises:
+        TypeError: nothing does.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _mark("bytes", b64encode(value).decode())
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, Decimal):
+        return _mark("decimal", str(value))
+    if isinstance(value, dt.datetime):
+        return _mark("datetime", value.isoformat())
+    if isinstance(value, dt.date | dt.time):
+        return _mark(type(value).__name__, value.isoformat())
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    for kind in BASES:
+        if isinstance(value, kind) and type(value) is not kind:  # type: ignore[arg-type]
+            return kind(value)
+    if _is_numpy(value):
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} cannot travel over Storm's pipe: {value!r}"[:300])
+
+
+def plain(value: Any) -> Any:
+    r"""Return a value as JSON can hold it, by looking at all of it.
+
+    >>> plain([b"\xff", float("inf"), {1: "one"}])
+    ['\x00bytes:/w==', '\x00float:inf', {'\x00dict': [[1, 'one']]}]
+
+    Raises:
+        TypeError: a part of it cannot travel.
+    """
+    kind = type(value)
+    if kind is str:
+        return value if not value.startswith(MARK) and _is_unicode(value) else _text(value)
+    if kind is float:
+        return value if isfinite(value) else _mark("float", repr(value))
+    if value is None or kind is bool or kind is int:
+        return value
+    if kind is list or kind is tuple:
+        return [plain(item) for item in value]
+    if kind is dict:
+        if all(isinstance(key, str) for key in value):
+            return {plain(key): plain(item) for key, item in value.items()}
+        return {DICT: [[plain(key), plain(item)] for key, item in value.items()]}
+    odd = _odd(value)
+    return odd if type(odd) is str and odd.startswith(MARK) else plain(odd)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _has_odd_float(value: Any) -> bool:
+    """Return whether there is a NaN or an infinity in it, all of which orjson writes as null."""
+    if isinstance(value, float):
+        return not isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_has_odd_float, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_odd_float, value))
+    return _is_numpy(value) and _has_odd_float(value.item())
+
+
+class Encoder:
+    """Makes JSON of messages. Not for several threads at once.
+
+    The fast way is one call of orjson. Its result is thrown away in the few cases in which it would not be exact, and
+    then every value is looked at.
+    """
+
+    def __init__(self) -> None:
+        self._marks = 0
+        self._options = 0
+        if orjson is not None:
+            self._options = (
+                orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS
+            )
+
+    def _default(self, value: Any) -> Any:
+        odd = _odd(value)
+        self._marks += type(odd) is str and odd.startswith(MARK)
+        return odd
+
+    def encode(self, message: Any) -> bytes:
+        r"""Return JSON in one line.
+
+        >>> Encoder().encode({"tuple": ["a", b"\x00", 2**64]})
+        b'{"tuple":["a","\\u0000bytes:AA==",18446744073709551616]}'
+
+        Raises:
+            TypeError: a value cannot travel.
+        """
+        if orjson is None:
+            return slow(message)
+        self._marks = 0
+        try:
+            made: bytes = orjson.dumps(message, self._default, self._options)
+        except TypeError:
+            return slow(message)
+        if (b"null" in made and _has_odd_float(message)) or (
+            QUOTED_MARK in made and made.count(QUOTED_MARK) != self._marks
+        ):
+            return slow(message)
+        return made
+
+
+def slow(message: Any) -> bytes:
+    """Return JSON in one line, without orjson; equal to it in value."""
+    return json.dumps(plain(message), allow_nan=False, separators=(",", ":")).encode()
+
+
+def decode(data: bytes) -> Any:
+    r"""Return what a message says, whoever wrote it: plain JSON, or with marks.
+
+    >>> decode(rb'[18446744073709551616, NaN, "\u0000bytes:/w=="]')
+    [18446744073709551616, nan, b'\xff']
+
+    Raises:
+        ValueError: it is no JSON, or no UTF-8.
+    """
+    if orjson is None or LONG_NUMBER in data.translate(DIGITS):
+        made = json.loads(data)
+    else:
+        try:
+            made = orjson.loads(data)
+        except ValueError:  # NaN, lone surrogates: Python reads them
+            made = json.loads(data)
+    return restore(made) if QUOTED_MARK in data else made
+
+
+def restore(value: Any) -> Any:
+    """Return a value with all that was marked as it was."""
+    kind = type(value)
+    if kind is str:
+        return _unmark(value) if value.startswith(MARK) else value
+    if kind is list:
+        return [restore(item) for item in value]
+    if kind is dict:
+        if len(value) == 1 and type(pairs := value.get(DICT)) is list:
+            return {_hashable(restore(key)): restore(item) for key, item in pairs}
+        return {restore(key): restore(item) for key, item in value.items()}
+    return value
+
+
+def _hashable(key: Any) -> Any:
+    return tuple(map(_hashable, key)) if type(key) is list else key
+
+
+def _unmark(text: str) -> Any:
+    """Return what a text with the mark stands for; the text itself where it was no work of ours."""
+    kind, _, rest = text[1:].partition(":")
+    try:
+        return _READERS[kind](rest)
+    except (KeyError, ValueError, ArithmeticError):
+        return text
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "bytes": lambda text: b64decode(text, validate=True),
+    "text": lambda text: b64decode(text, validate=True).decode("utf-8", "surrogatepass"),
+    "float": float,
+    "decimal": Decimal,
+    "datetime": dt.datetime.fromisoformat,
+    "date": dt.date.fromisoformat,
+    "time": dt.time.fromisoformat,
+}

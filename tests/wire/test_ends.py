@@ -1,0 +1,101 @@
+"""How a component ends: processes, their signals, and what they print."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import streamparse
+
+from downspout.wire import Wired
+from downspout.wire.component import EXIT_S_MAX
+from tests.wire.storm_pipe import Storm, handshake
+
+SUPERVISORS_PATIENCE_S = 3.0
+"""Storm's supervisor.worker.shutdown.sleep.secs: SIGKILL comes so long after SIGTERM."""
+
+
+class Stubborn(Wired, streamparse.Spout):
+    """Its last work never ends."""
+
+    outputs: ClassVar = ["n"]
+
+    def before_exit(self) -> None:
+        """Hang, as a client does whose broker is silent."""
+        sys.stderr.write("hanging\n")
+        sys.stderr.flush()
+        time.sleep(3600)
+
+    def next_tuple(self) -> None:
+        """Have nothing."""
+
+
+class Chatty(Wired, streamparse.Spout):
+    """Prints, and lets others print, in between its tuples."""
+
+    outputs: ClassVar = ["n"]
+
+    def next_tuple(self) -> None:
+        """Emit once, with noise on all sides."""
+        print("printed by Python")
+        os.write(1, b"written to stdout by a library\n")
+        subprocess.run([sys.executable, "-c", "import sys; print('by a program', repr(sys.stdin.read()))"], check=True)
+        self.emit([1])
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Any]:
+    """Start components of this file; they are killed at the end of the test if they still run."""
+    storms: list[Storm] = []
+
+    def start(name: str) -> Storm:
+        hello = handshake(tmp_path, {"pystorm.log.level": "info"}, {"stream->outputfields": {"default": ["n"]}})
+        storms.append(Storm(f"tests.wire.test_ends.{name}", hello))
+        return storms[-1]
+
+    yield start
+    for storm in storms:
+        if storm.process.poll() is None:
+            storm.process.kill()
+        storm.process.communicate()
+
+
+def test_the_last_work_is_bounded(started: Any) -> None:
+    """A component whose last work hangs is gone before the supervisor loses its patience: a bound, not a hope."""
+    assert EXIT_S_MAX < SUPERVISORS_PATIENCE_S
+    storm = started("Stubborn")
+    storm.ask("activate")
+    storm.process.send_signal(signal.SIGTERM)
+    assert storm.process.wait(30) == 2
+    assert b"hanging" in storm.process.stderr.read()
+
+
+def test_a_second_sigterm_ends_at_once(started: Any) -> None:
+    """Whoever asks twice does not wait for the last work."""
+    storm = started("Stubborn")
+    storm.ask("activate")
+    storm.process.send_signal(signal.SIGTERM)
+    assert storm.process.stderr.readline() == b"hanging\n"
+    storm.process.send_signal(signal.SIGTERM)
+    assert storm.process.wait(30) == 128 + signal.SIGTERM
+
+
+def test_what_is_printed_never_comes_between_messages(started: Any) -> None:
+    """print is logged in Storm, what libraries and programs write goes to stderr, no other reads Storm's commands."""
+    storm = started("Chatty")
+    storm.ask("activate")
+    storm.send({"command": "next", "id": ""})
+    heard = storm.until(lambda message: message.get("command") == "sync")
+    assert [message["tuple"] for message in heard if message.get("command") == "emit"] == [[1]]
+    assert any("printed by Python" in message.get("msg", "") for message in heard)
+    assert storm.ask("next")
+    _, stderr = storm.process.communicate(timeout=30)
+    assert b"written to stdout by a library" in stderr
+    assert b"by a program ''" in stderr

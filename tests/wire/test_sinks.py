@@ -1,0 +1,69 @@
+"""What a sink holds when Storm goes away: forgotten, whole, because nothing of it was acked."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.parquet.support import rows_of
+from tests.wire.storm_pipe import Storm, handshake
+
+ROWS = 40
+FLUSH = 25
+
+
+def start(directory: Path, scratch: Path) -> Storm:
+    """Start a ParquetBolt as Storm does; it flushes every 25 rows."""
+    conf = {"parquet.directory": str(directory), "parquet.schema": ["n:int64"], "parquet.flush_rows": FLUSH}
+    context = {"source->stream->fields": {"parse": {"default": ["origin", "n"]}}, "stream->outputfields": {}}
+    return Storm("bolts.parquet.ParquetBolt", handshake(scratch, conf, context, "sink"))
+
+
+def tup(number: int) -> Any:
+    """Return a row of partition 0."""
+    row = [["orders", "", 0, number, ""], number]
+    return {"id": str(number), "comp": "parse", "stream": "default", "task": 2, "tuple": row}
+
+
+@pytest.fixture
+def sinks() -> Iterator[list[Storm]]:
+    """Sinks that are killed at the end of the test if they still run."""
+    started: list[Storm] = []
+    yield started
+    for storm in started:
+        if storm.process.poll() is None:
+            storm.process.kill()
+        storm.process.wait()
+        for stream in (storm.process.stdout, storm.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.mark.parametrize("how", ["end of input", "SIGTERM"])
+def test_rows_that_were_held_come_again(tmp_path: Path, sinks: list[Storm], how: str) -> None:
+    """Acked rows are in the files, the others are not, not even in part; sent again, each row is there once."""
+    directory = tmp_path / "out"
+    sink = start(directory, tmp_path)
+    sinks.append(sink)
+    sink.send(*map(tup, range(ROWS)))
+    acked = [m["id"] for m in sink.until(lambda m: m.get("id") == str(FLUSH - 1)) if m.get("command") == "ack"]
+    if how == "SIGTERM":
+        sink.process.send_signal(signal.SIGTERM)
+        sink.process.wait(30)
+    else:
+        assert sink.end_input() == 2
+    assert sorted(row["n"] for row in rows_of(directory)) == sorted(map(int, acked)) == list(range(FLUSH))
+
+    after = start(directory, tmp_path)
+    sinks.append(after)
+    after.send(*map(tup, range(ROWS)), *map(tup, range(ROWS, 2 * FLUSH + FLUSH)))
+    acked = []
+    while len(acked) < 3 * FLUSH:
+        (*_, last) = after.until(lambda m: m.get("command") == "ack")
+        acked.append(last["id"])
+    after.end_input()
+    assert sorted(row["n"] for row in rows_of(directory)) == list(range(3 * FLUSH))

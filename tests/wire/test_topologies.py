@@ -1,0 +1,104 @@
+"""The example topologies with every tuple sent over the wire and through Storm's Java, beside the local engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.dataset as ds
+import pytest
+
+from downspout.ledger.origin import Origin
+from downspout.local.engine import Engine
+from downspout.local.runner import run
+from downspout.local.task import Task
+from downspout.testing.fake_kafka import FakeKafka
+from downspout.wire.tuples import as_origin
+from downspout.wire.values import Encoder, decode
+from tests.topologies.slices import run_flight_delays
+from tests.wire.storm_pipe import through_java
+from topologies.demo_audit import read_rows
+from topologies.flights_data import Flights, load_flights, publish
+
+TEXT = ["to be or not to be", "that is the question", "", "\0nul \U0001f600 \u2028 / \x7f", "Ünïcödé Ünïcödé"]
+
+
+class Wire:
+    """Lets every emit of every component go over the wire; counts them by component."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: Counter[str] = Counter()
+        self._encoder = Encoder()
+        stock = Engine.__init__
+
+        def wired(engine: Engine, *args: Any, **kwargs: Any) -> None:
+            stock(engine, *args, **kwargs)
+            engine.world.created = self._attach
+
+        monkeypatch.setattr(Engine, "__init__", wired)
+
+    def _attach(self, task: Task) -> None:
+        local = task.instance.emit
+
+        def emit(values: Any, *args: Any, **kwargs: Any) -> Any:
+            self.sent[task.name] += 1
+            fields = task.outlets[kwargs.get("stream")].kind._fields
+            return local(self._over(list(values), fields), *args, **kwargs)
+
+        task.instance.emit = emit
+
+    def _over(self, values: list[Any], fields: tuple[str, ...]) -> list[Any]:
+        data = self._encoder.encode({"command": "emit", "tuple": values})
+        got: list[Any] = decode(through_java(data))["tuple"]
+        return [as_origin(value) if name == "origin" else value for name, value in zip(fields, got, strict=True)]
+
+
+def test_flight_delays_makes_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flights and the added-up delays are the same, value by value, on Storm's wire and in the local engine."""
+    found = {}
+    for place in ("local", "wire"):
+        wire = Wire(monkeypatch) if place == "wire" else None
+        with FakeKafka("slice") as kafka:
+            publish(kafka, Flights(load_flights(1_000)))
+            run_flight_delays(kafka, tmp_path / place)
+        rows = read_rows(tmp_path / place / "flights").sort_values(["_partition", "_offset"]).reset_index(drop=True)
+        delays = ds.dataset(tmp_path / place / "route_delays", format="parquet").to_table().to_pandas()
+        found[place] = rows, delays.groupby(["route", "hour"]).sum().reset_index()
+    assert wire is not None
+    assert wire.sent == {"spout": 1_000, "parse": 1_000, "enrich": 1_000}
+    for here, there in zip(found["local"], found["wire"], strict=True):
+        assert len(here)
+        pd.testing.assert_frame_equal(here, there, check_exact=True)
+
+
+def test_word_count_makes_the_same_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words of all kinds are counted the same on Storm's wire and in the local engine."""
+    found = {}
+    for place in ("local", "wire"):
+        wire = Wire(monkeypatch) if place == "wire" else None
+        with FakeKafka("words") as kafka:
+            kafka.create_topic("lines", 2)
+            for number, line in enumerate(TEXT * 20):
+                kafka.produce("lines", line.encode(), partition=number % 2)
+            run(
+                "topologies.word_count:WordCount",
+                overrides=[f"word_counts:parquet.directory={tmp_path / place}"],
+                options={"kafka.bootstrap": kafka.bootstrap, "kafka.group": "g", "run.until": "end"},
+            )
+        counts: Counter[str] = Counter()
+        for row in ds.dataset(tmp_path / place, format="parquet").to_table().to_pylist():
+            counts[row["word"]] += row["count"]
+        found[place] = counts
+    assert wire is not None
+    assert wire.sent["split"] == found["wire"].total()
+    assert found["wire"] == found["local"] == Counter(word for line in TEXT * 20 for word in line.split())
+
+
+def test_identities_of_words_stay_origins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bolt behind the wire gets an Origin, so what it makes of it is an identity as good as the local one."""
+    wire = Wire(monkeypatch)
+    over = wire._over([Origin("lines", "", 0, 2**53 + 1).child("split", 3), "word"], ("origin", "word"))
+    assert over == [Origin("lines", "", 0, 2**53 + 1, "split.3"), "word"]
+    assert type(over[0]) is Origin
