@@ -6,6 +6,9 @@ import os
 
 import pytest
 
+from tests import twins
+from tests.twins import cluster_kind, rebalance_kind  # noqa: F401   (fixtures)
+
 REAL = {"broker": "the real broker", "spark": "real PySpark"}
 
 SKIPS_ALLOWED_IN_CI: dict[str, str] = {}
@@ -51,6 +54,7 @@ class RealCounts:
 def pytest_configure(config: pytest.Config) -> None:
     """Start counting."""
     config.pluginmanager.register(RealCounts(), "downspout-real-counts")
+    twins.pytest_configure(config)
 
 
 @pytest.fixture(autouse=True)
