@@ -26,16 +26,22 @@ class Commit:
 
 
 class CommitLog:
-    """Reads the commits that come after it was made."""
+    """Reads the commits that come after it was made, or told to forget."""
 
     def __init__(self, bootstrap: str) -> None:
         self._reader = KafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_uncommitted")
-        found = self._reader.partitions_for_topic(LOG) or ()
-        self._partitions = [TopicPartition(LOG, number) for number in found]
-        self._reader.assign(self._partitions)
+        self._partitions: list[TopicPartition] = []
+        self._commits: list[Commit] = []
+
+    def forget(self) -> None:
+        """Begin anew: what was committed so far does not count."""
+        if not self._partitions:  # the topic is made with the first group
+            found = self._reader.partitions_for_topic(LOG) or ()
+            self._partitions = [TopicPartition(LOG, number) for number in found]
+            self._reader.assign(self._partitions)
         for partition, end in self._reader.end_offsets(self._partitions).items():
             self._reader.seek(partition, end)
-        self._commits: list[Commit] = []
+        self._commits.clear()
 
     def commits(self, group: str) -> list[Commit]:
         """Return a group's commits up to now."""

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 TURN_S_MAX = 10.0
 """How long a turn may wait for the broker."""
-SHARED_TURN_S_MAX = 0.05
-"""How long it may where other members must have their turn before anything can happen."""
+SHARED_TURN_S, SHARED_TURN_GROWTH, SHARED_TURN_S_MAX = 0.03, 1.15, 1.0
+"""How long it may where other members must have their turn before anything can happen: longer with each in vain."""
 SETTINGS = {
     "kafka.session_timeout_ms": 6000,
     "kafka.poll_timeout_ms": 20,
@@ -108,20 +108,34 @@ class BrokerGroup:
         self._stage.admin.remove_group_members(self._name, members)
 
 
+class Backstage:
+    """The clients by which the tests ask the broker and change it; one test after the other uses them."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.stage = RealStage(bootstrap)
+        self.asker: ConsumerPort = self.stage.cluster.consumer(group=None)
+        self.log = CommitLog(bootstrap)
+
+    def close(self) -> None:
+        """Release them."""
+        for client in (self.asker, self.log, self.stage):
+            client.close()
+
+
 class BrokerKafka:
     """What the tests of the spout do to Kafka, on a real broker; see :class:`~downspout.testing.FakeKafka`."""
 
     settings = SETTINGS
 
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, backstage: Backstage) -> None:
+        self._stage, self._asker, self._log = backstage.stage, backstage.asker, backstage.log
+        self.bootstrap = bootstrap = self._stage.bootstrap
         self.clock = JumpingClock()
         self.faults = Faults()
-        self._stage = RealStage(bootstrap)
+        self._log.forget()
         self._producer = self._new_producer()
-        self._asker: ConsumerPort = self._stage.cluster.consumer(group=None)
-        self._log = CommitLog(bootstrap)
         self._drivers: list[Driver] = []
+        self._in_vain = 0
         port.register(bootstrap, Faulty(self._stage.cluster, self.faults))
 
     def _new_producer(self) -> ProducerPort:
@@ -218,12 +232,11 @@ class BrokerKafka:
         return [record for partition in self.partitions(topic) for record in self._read(partition)]
 
     def _read(self, partition: TopicPartition) -> list[Record]:
-        asker, end, found = self._asker, self.end(partition), []
-        asker.assign([partition])
-        asker.seek(partition, asker.beginning_offsets([partition])[partition])
-        while asker.position(partition) < end:
-            found += [record for records in asker.poll(100, 1000).values() for record in records]
-        asker.assign([])
+        reader, end, found = self.consumer(group=None), self.end(partition), []
+        reader.assign([partition])
+        while reader.position(partition) < end:
+            found += [record for records in reader.poll(100, 1000).values() for record in records]
+        reader.close()
         return found
 
     # --- groups ---
@@ -265,13 +278,28 @@ class BrokerKafka:
 
     def drive(self, driver: Driver, turns: int) -> None:
         """Let a spout take so many turns; calls in which it waits for the broker count as none, for a while."""
-        limit = TURN_S_MAX if self.live() == [driver] else SHARED_TURN_S_MAX
         for _ in range(turns):
-            emitted, joined, until = len(driver.emitted), has_joined(driver), time.monotonic() + limit
+            emitted, joined, until = len(driver.emitted), has_joined(driver), time.monotonic() + self._limit(driver)
+            self._in_vain += 1
             while time.monotonic() < until:
                 driver.spout.next_tuple()
-                if len(driver.emitted) > emitted or has_joined(driver) != joined or at_rest(self, driver):
+                if len(driver.emitted) > emitted or (has_joined(driver) and not joined) or at_rest(self, driver):
+                    self._in_vain = 0
                     break
+
+    def _limit(self, driver: Driver) -> float:
+        if self.live() == [driver]:
+            return TURN_S_MAX
+        return min(SHARED_TURN_S * SHARED_TURN_GROWTH**self._in_vain, SHARED_TURN_S_MAX)
+
+    def announce(self, driver: Driver) -> None:
+        """Let a spout ask to join until the other members know of it."""
+
+        def asked() -> bool:
+            driver.spout.next_tuple()
+            return all(other.spout._consumer.rejoin_pending() for other in self.live())
+
+        wait_until(asked)
 
     def crash(self, driver: Driver) -> None:
         """Let a spout vanish as ``kill -9`` does: neither a commit nor a farewell, and its place stays taken."""
@@ -295,8 +323,7 @@ class BrokerKafka:
         if topics := self.topic_names():
             admin.delete_topics(topics)
             wait_until(lambda: not self.topic_names())
-        for opened in (self._producer, self._asker, self._log, self._stage):
-            opened.close()
+        self._producer.close()
 
 
 class _Deaf:

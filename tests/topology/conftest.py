@@ -9,15 +9,17 @@ for _module in ("spout_driver", "broker_kafka"):
 
 from downspout.kafka.embedded import EmbeddedKafka  # noqa: E402
 from downspout.testing.fake_kafka import FakeKafka  # noqa: E402
-from tests.topology.broker_kafka import BrokerKafka  # noqa: E402
+from tests.topology.broker_kafka import Backstage, BrokerKafka  # noqa: E402
 from tests.topology.spout_driver import PARTITIONS, RECORDS, TOPIC, Kafka, fill  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def twin_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+def backstage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backstage]:
     """A broker that one test after the other has to itself."""
     with EmbeddedKafka(tmp_path_factory.mktemp("twins")) as broker:
-        yield broker
+        made = Backstage(broker.bootstrap)
+        yield made
+        made.close()
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def wide(rebalance_kind: str, request: pytest.FixtureRequest) -> Iterator[Kafka]
 
 def _kafka(kind: str, request: pytest.FixtureRequest) -> Iterator[Kafka]:
     if kind == "broker":
-        broker = BrokerKafka(request.getfixturevalue("twin_broker").bootstrap)
+        broker = BrokerKafka(request.getfixturevalue("backstage"))
         yield broker
         broker.close()
         return

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def has_joined(driver: Driver) -> bool:
-    """Return whether it was told what is its own."""
+    """Return whether it was told what is its own, and that is not nothing."""
     membership = driver.spout._membership
-    return bool(membership.parts or membership.listener.facts)
+    told = list(membership.listener.facts)
+    return bool(membership.parts) or any(fact.kind == "assigned" and fact.partitions for fact in told)
 
 
 def at_rest(kafka: BrokerKafka, driver: Driver) -> bool:

@@ -72,6 +72,12 @@ class Driver:
                 self.spout.next_tuple()
         return [offset_of(tup_id) for tup_id, _ in self.emitted[before:] if tup_id is not None]
 
+    def ask_to_join(self) -> None:
+        """Ask to join a group that has members; return when they know of it, and have let go of nothing yet."""
+        self.spout.next_tuple()
+        if isinstance(self.kafka, BrokerKafka):
+            self.kafka.announce(self)
+
     @property
     def offsets(self) -> list[int]:
         """Return the offsets emitted so far, in order."""

@@ -13,6 +13,7 @@ from downspout.errors import ConfigError
 from downspout.kafka.source import share
 from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
+from tests.topology.reasons import NO_KAFKA_YET
 from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 
 
@@ -170,6 +171,7 @@ def test_every_guarantee_works_by_assign(kafka: Kafka, guarantee: str) -> None:
     assert driver.committed() == 10
 
 
+@pytest.mark.fake_only(NO_KAFKA_YET)
 def test_several_processes_cannot_count_out(kafka: Kafka) -> None:
     """With a member number there are processes that this one knows nothing of: that is an error."""
     with pytest.raises(ConfigError, match=r"kafka.mode.*run.member"):

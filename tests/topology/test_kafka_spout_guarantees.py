@@ -223,6 +223,7 @@ def test_a_second_member_takes_over(kafka: Kafka, guarantee: str) -> None:
     one = Driver(kafka, guarantee=guarantee, poll_records_max=3, emits_per_next_max=2, tuple_tracking=True)
     one.run(3)
     two = Driver(kafka, member=2, guarantee=guarantee, poll_records_max=3, emits_per_next_max=2, tuple_tracking=True)
+    two.ask_to_join()
     for _ in range(40):
         one.run(1)
         two.run(1)

@@ -12,7 +12,7 @@ from downspout.component import Failure
 from downspout.errors import ConfigError
 from downspout.kafka.hooks import SpoutListener
 from downspout.kafka.port import Record
-from tests.topology.reasons import CLEANER
+from tests.topology.reasons import CLEANER, NO_KAFKA_YET
 from tests.topology.spout_driver import TOPIC, Driver, Kafka
 
 HERE = "tests.topology.test_kafka_spout_hooks"
@@ -141,6 +141,7 @@ def test_a_listener_that_raises_changes_nothing(kafka: Kafka, caplog: pytest.Log
     assert "kafka.listener" in caplog.text
 
 
+@pytest.mark.fake_only(NO_KAFKA_YET)
 @pytest.mark.parametrize("path", ["nowhere", "no.such.module", f"{HERE}.nothing", f"{HERE}.told", f"{HERE}.Unwilling"])
 def test_a_listener_that_cannot_be_made_is_an_error(kafka: Kafka, path: str) -> None:
     """A path that leads to no listener fails before anything is read, and names the setting."""

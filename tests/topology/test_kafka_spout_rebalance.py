@@ -33,8 +33,9 @@ def settle_rebalance(drivers: list[Driver]) -> None:
 def test_planned_hand_over_repeats_nothing(wide: Kafka) -> None:
     """The old owner drains and commits before it lets go: no record is emitted twice, none is missing."""
     old = Driver(wide, poll_records_max=20, emits_per_next_max=20)
-    old.run(5)
+    old.run(3)
     new = Driver(wide, member=2)
+    new.ask_to_join()
     for _ in range(60):
         for driver in (old, new):
             driver.run(1)

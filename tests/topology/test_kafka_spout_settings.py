@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from downspout.errors import ConfigError
+from tests.topology.reasons import NO_KAFKA_YET
 from tests.topology.spout_driver import Driver, Kafka
 
 BAD = [
@@ -41,6 +42,7 @@ BAD = [
 ]
 
 
+@pytest.mark.fake_only(NO_KAFKA_YET)
 @pytest.mark.parametrize(("bad", "named"), BAD, ids=[str(bad) for bad, _ in BAD])
 def test_bad_settings_fail_in_initialize(kafka: Kafka, bad: dict[str, object], named: str) -> None:
     """Settings that are out of range or contradict each other are an error before anything is read, by their names."""

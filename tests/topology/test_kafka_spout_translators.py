@@ -11,6 +11,7 @@ from downspout.component import Failure
 from downspout.errors import ConfigError
 from downspout.kafka.port import Record
 from spouts.kafka import KafkaSpout
+from tests.topology.reasons import NO_KAFKA_YET
 from tests.topology.spout_driver import TOPIC, Driver, Kafka
 
 HERE = "tests.topology.test_kafka_spout_translators"
@@ -140,6 +141,7 @@ def test_entries_that_contradict_each_other_fail_in_spec(entries: list[str]) -> 
         KafkaSpout.spec(topics=["t"], translator=entries)
 
 
+@pytest.mark.fake_only(NO_KAFKA_YET)
 def test_a_topic_without_a_translator_is_an_error(kafka: Kafka) -> None:
     """With translators, but none for a topic and no default, nothing is read."""
     with pytest.raises(ConfigError, match=TOPIC):
