@@ -6,8 +6,10 @@ import os
 
 import pytest
 
-from tests import twins
-from tests.twins import cluster_kind, rebalance_kind  # noqa: F401   (fixtures)
+pytest.register_assert_rewrite("tests.kafka", "tests.topology")
+
+from tests import twins  # noqa: E402
+from tests.twins import backstage, bare_kafka, cluster_kind, rebalance_kind, wide_kafka  # noqa: E402, F401   (fixtures)
 
 REAL = {"broker": "the real broker", "spark": "real PySpark"}
 

@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-for _module in ("contract", "contract_reading", "contract_groups", "stage", "broker_stage"):
-    pytest.register_assert_rewrite(f"tests.kafka.{_module}")
-
-from tests.kafka import contract  # noqa: E402
-from tests.kafka.broker_stage import RealStage  # noqa: E402
+from tests.kafka import contract
+from tests.kafka.broker_stage import RealStage
 
 pytestmark = pytest.mark.broker
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors
@@ -136,14 +136,27 @@ class BrokerKafka:
         self._producer = self._new_producer()
         self._drivers: list[Driver] = []
         self._in_vain = 0
-        port.register(bootstrap, Faulty(self._stage.cluster, self.faults))
+        self._cluster = Faulty(self._stage.cluster, self.faults)
+        port.register(bootstrap, self._cluster)
 
     def _new_producer(self) -> ProducerPort:
         return self._stage.cluster.producer(client={"linger_ms": 0, "batch_size": 0})
 
+    # --- the Cluster port ---
+
     def consumer(self, **given: Any) -> ConsumerPort:
-        """Return a consumer, without faults."""
-        return self._stage.cluster.consumer(**given)
+        """Return a consumer."""
+        made: ConsumerPort = self._cluster.consumer(**given)
+        return made
+
+    def producer(self, **given: Any) -> ProducerPort:
+        """Return a producer."""
+        made: ProducerPort = self._cluster.producer(**given)
+        return made
+
+    def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
+        """Create the topic where it does not exist."""
+        return bool(self._cluster.ensure_topic(topic, partitions, config))
 
     # --- topics ---
 
@@ -187,7 +200,9 @@ class BrokerKafka:
         timestamp_ms: int | None = None,
         flush: bool = True,
     ) -> None:
-        """Append one record."""
+        """Append one record; the topic is created where it is missing."""
+        if flush:
+            self._stage.cluster.ensure_topic(topic)
         self._producer.send(
             topic, value=value, key=key, partition=partition, headers=list(headers), timestamp_ms=timestamp_ms
         )
@@ -227,12 +242,13 @@ class BrokerKafka:
         """Return where a log ends."""
         return self.ends([partition])[partition]
 
-    def records(self, topic: str) -> list[Record]:
+    def records(self, topic: str, partition: int | None = None) -> list[Record]:
         """Return what a read_committed reader sees, partition by partition."""
-        return [record for partition in self.partitions(topic) for record in self._read(partition)]
+        wanted = [tp for tp in self.partitions(topic) if partition in (None, tp.partition)]
+        return [record for tp in wanted for record in self._read(tp)]
 
     def _read(self, partition: TopicPartition) -> list[Record]:
-        reader, end, found = self.consumer(group=None), self.end(partition), []
+        reader, end, found = self._stage.cluster.consumer(group=None), self.end(partition), []
         reader.assign([partition])
         while reader.position(partition) < end:
             found += [record for records in reader.poll(100, 1000).values() for record in records]

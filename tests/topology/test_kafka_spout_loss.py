@@ -143,6 +143,7 @@ def test_a_topic_created_again_bounds_the_run_anew(kafka: Kafka) -> None:
     assert driver.spout.end_reached()
 
 
+@pytest.mark.fake_only("every broker that runs here gives topics an id")
 def test_acks_find_their_topic_without_topic_ids() -> None:
     """Brokers that give topics no id: the acks of one topic resolve nothing of another."""
     with FakeKafka("no-ids") as kafka:
