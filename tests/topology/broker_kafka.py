@@ -201,8 +201,8 @@ class BrokerKafka:
         flush: bool = True,
     ) -> None:
         """Append one record; the topic is created where it is missing."""
-        if flush:
-            self._stage.cluster.ensure_topic(topic)
+        if flush and not self.partitions(topic):
+            self.create_topic(topic)
         self._producer.send(
             topic, value=value, key=key, partition=partition, headers=list(headers), timestamp_ms=timestamp_ms
         )
