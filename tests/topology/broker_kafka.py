@@ -35,6 +35,8 @@ TURN_S_MAX = 10.0
 """How long a turn may wait for the broker."""
 SHARED_TURN_S, SHARED_TURN_GROWTH, SHARED_TURN_S_MAX = 0.03, 1.15, 1.0
 """How long it may where other members must have their turn before anything can happen: longer with each in vain."""
+MANY = 100
+"""So many records are written in batches; fewer one by one, so that a fetch can be kept small."""
 SETTINGS = {
     "kafka.session_timeout_ms": 6000,
     "kafka.poll_timeout_ms": 20,
@@ -198,22 +200,23 @@ class BrokerKafka:
         partition: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
         timestamp_ms: int | None = None,
-        flush: bool = True,
     ) -> None:
         """Append one record; the topic is created where it is missing."""
-        if flush and not self.partitions(topic):
+        if not self.partitions(topic):
             self.create_topic(topic)
         self._producer.send(
             topic, value=value, key=key, partition=partition, headers=list(headers), timestamp_ms=timestamp_ms
         )
-        if flush:
-            self._producer.flush()
+        self._producer.flush()
 
     def fill(self, count: int, partition: int, topic: str) -> None:
         """Append records whose value is their number."""
+        producer = self._producer if count < MANY else self._stage.cluster.producer()
         for number in range(count):
-            self.produce(topic, str(number).encode(), partition=partition, flush=False)
-        self._producer.flush()
+            producer.send(topic, key=None, value=str(number).encode(), partition=partition)
+        producer.flush()
+        if count >= MANY:
+            producer.close()
 
     def transaction(self) -> RealTransaction:
         """Begin a transaction."""

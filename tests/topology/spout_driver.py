@@ -11,6 +11,7 @@ from downspout.kafka.port import TopicPartition
 from downspout.ledger.assignment import split_id
 from downspout.testing.fake_kafka import FakeKafka
 from spouts.kafka import KafkaSpout
+from tests.kafka.broker_stage import wait_until
 from tests.topology.broker_kafka import BrokerKafka
 
 Kafka = FakeKafka | BrokerKafka
@@ -112,6 +113,12 @@ class Driver:
         """Return the group's commit."""
         found = {tp.partition: meta.offset for tp, meta in self.kafka.committed(GROUP).items() if tp.topic == TOPIC}
         return found.get(partition)
+
+    def commit_becomes(self, offset: int) -> bool:
+        """Return whether that is the group's commit; on a broker one that is not waited for takes a moment."""
+        if isinstance(self.kafka, BrokerKafka):
+            wait_until(lambda: self.committed() == offset)
+        return self.committed() == offset
 
     def crash(self) -> None:
         """Die without a word, as ``kill -9`` does."""
