@@ -6,6 +6,11 @@ import os
 
 import pytest
 
+pytest.register_assert_rewrite("tests.kafka", "tests.topology")
+
+from tests import twins  # noqa: E402
+from tests.twins import backstage, bare_kafka, cluster_kind, rebalance_kind, wide_kafka  # noqa: E402, F401   (fixtures)
+
 REAL = {"broker": "the real broker", "spark": "real PySpark"}
 
 SKIPS_ALLOWED_IN_CI: dict[str, str] = {}
@@ -51,6 +56,7 @@ class RealCounts:
 def pytest_configure(config: pytest.Config) -> None:
     """Start counting."""
     config.pluginmanager.register(RealCounts(), "downspout-real-counts")
+    twins.pytest_configure(config)
 
 
 @pytest.fixture(autouse=True)

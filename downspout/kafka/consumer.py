@@ -27,6 +27,8 @@ What kafka-python does by itself, and what of it we use (read in its source, ver
   it comes back only when the slot for the records in line is None: a slot whose records are used up (false, not None)
   blocks it for ever, and one that a busy partition refills blocks it as long as that is busy. So ``poll`` puts what is
   parked and no longer paused in line, and parks what was there: they take turns.
+* *Ends of logs.* It asks the leader of each partition, and leaves out those whose leader it has not heard of, without
+  a word: one that is new has no end then (KeyError), or no record since a time. So it is made to learn them first.
 * *Metadata.* Its questions for a topic wait without limit and let brokers create topics that do not exist. Ours are
   sent as requests of their own.
 * *Aborted records.* It passes their batches without a word. The class that does so is replaced, in each consumer's
@@ -55,6 +57,9 @@ from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, RebalanceListe
 
 REMOTE_MS_MAX = 4000
 """How long a call that asks a broker may wait. Under Storm no call of a spout may take longer than 5 s."""
+LEADERS_PERIOD_S = 0.1
+"""How often a partition without a leader is asked about."""
+NO_LEADER = -1
 
 
 class _Relay(ConsumerRebalanceListener):
@@ -258,18 +263,50 @@ class KafkaConsumerPort:
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the lowest offset that is still in each log."""
+        self._learn_leaders(partitions)
         found: dict[TopicPartition, int] = self._consumer.beginning_offsets(list(partitions), REMOTE_MS_MAX)
         return found
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the end of each log (read_committed: the last stable offset)."""
+        self._learn_leaders(partitions)
         found: dict[TopicPartition, int] = self._consumer.end_offsets(list(partitions), REMOTE_MS_MAX)
         return found
 
     def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """Return the first offset with a timestamp at or after the one given; None where there is none."""
+        self._learn_leaders(timestamps_ms)
         found = self._consumer.offsets_for_times(dict(timestamps_ms), REMOTE_MS_MAX)
         return {tp: None if (at := found.get(tp)) is None else at.offset for tp in timestamps_ms}
+
+    def _learn_leaders(self, partitions: Collection[TopicPartition]) -> None:
+        """Have the client know who leads these ("Ends of logs", above).
+
+        Raises:
+            KafkaTimeoutError: some have no leader, or do not exist.
+        """
+        cluster, manager = self._consumer._cluster, self._consumer._manager
+        waited_for = True
+
+        def unknown() -> list[TopicPartition]:
+            return [tp for tp in partitions if cluster.leader_for_partition(tp) in (None, NO_LEADER)]
+
+        async def learn() -> None:
+            while waited_for and unknown():
+                for tp in unknown():
+                    cluster.add_topic(tp.topic)
+                await cluster.request_update()
+                await manager._net.sleep(LEADERS_PERIOD_S if unknown() else 0)
+
+        async def in_time() -> None:
+            nonlocal waited_for
+            try:
+                await manager.wait_for(manager.call_soon(learn), REMOTE_MS_MAX)
+            finally:
+                waited_for = False  # what was timed out would go on for ever
+
+        if unknown():
+            manager.run(in_time)
 
     def partitions_for(self, topic: str) -> frozenset[int]:
         """Return the topic's partitions as of now; empty where it does not exist."""
@@ -363,6 +400,11 @@ def _self_test(consumer: Any) -> None:
         "_manager.run": "method",
         "_manager.send": "method",
         "_manager.wait_for": "method",
+        "_manager.call_soon": "method",
+        "_manager._net.sleep": "method",
+        "_cluster.leader_for_partition": "method",
+        "_cluster.add_topic": "method",
+        "_cluster.request_update": "method",
     }
     for path, kind in parts.items():
         found: Any = consumer

@@ -11,7 +11,8 @@ registered under ``fake://NAME``, so a topology whose ``kafka.bootstrap`` says s
 ...     [record.value for records in consumer.poll(0, 10).values() for record in records]
 [b'first']
 
-What it does not know: replication, leaders, quotas, ACLs, time spent on the network. It is for one thread.
+What it does not know: replication, leaders, quotas, ACLs, time spent on the network, and records that a client has
+fetched and not returned yet (a real one returns them even after they were deleted). It is for one thread.
 """
 
 from __future__ import annotations

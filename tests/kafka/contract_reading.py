@@ -238,6 +238,27 @@ class TopicContract(Staged):
         assert {tp.topic, later} <= consumer.topic_names()
         assert "__consumer_offsets" not in consumer.topic_names()
 
+    def test_the_ends_of_logs_are_known_of_old_and_new_topics_alike(self) -> None:
+        """Asked about a partition it knows and one that has just been created, a consumer tells of both."""
+        tp, consumer = self.topic(5), self.consumer(None)
+        assert consumer.end_offsets([tp]) == {tp: 5}
+        fresh = self.topic(3, partitions=2)
+        second = fill(self.stage, fresh.topic, 2, partition=1)
+        assert consumer.end_offsets([tp, second]) == {tp: 5, second: 2}
+        newer = self.topic(3)
+        assert consumer.beginning_offsets([tp, newer]) == {tp: 0, newer: 0}
+        newest = self.topic(4)
+        assert consumer.offsets_for_times({tp: 1001, newest: 1002}) == {tp: 1, newest: 2}
+        self.stage.add_partitions(newest.topic, 2)
+        added = TopicPartition(newest.topic, 1)
+        assert consumer.end_offsets([newest, added]) == {newest: 4, added: 0}
+
+    def test_a_partition_that_does_not_exist_has_no_end(self) -> None:
+        """Asked for its end beside one that exists, a consumer raises an error that may pass."""
+        tp = self.topic(2)
+        with pytest.raises(errors.KafkaTimeoutError):
+            self.consumer(None).end_offsets([tp, TopicPartition(tp.topic, 1)])
+
     def test_assigning_again_keeps_the_place_of_what_stays(self) -> None:
         """A partition that is in both assignments keeps its position and its pause; none at all may be assigned."""
         tp = self.topic(5, partitions=2)

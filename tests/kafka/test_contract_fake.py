@@ -6,13 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-for _module in ("contract", "contract_reading", "contract_groups", "stage"):
-    pytest.register_assert_rewrite(f"tests.kafka.{_module}")
-
-from downspout.kafka.port import TopicPartition  # noqa: E402
-from downspout.testing import FakeKafka  # noqa: E402
-from downspout.testing.fake_log import Transaction  # noqa: E402
-from tests.kafka import contract  # noqa: E402
+from downspout.kafka.port import TopicPartition
+from downspout.testing import FakeKafka
+from downspout.testing.fake_log import Transaction
+from tests.kafka import contract
 
 
 class FakeStage:

@@ -13,6 +13,8 @@ from downspout.testing import FakeKafka, VirtualClock
 from downspout.testing.fake_consumer import FakeConsumer
 from tests.kafka.stage import Facts
 
+pytestmark = pytest.mark.fake_only("it is the fake itself that is tested")
+
 TP = TopicPartition("t", 0)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downspout.kafka.port import TopicPartition
 from downspout.testing import FakeKafka
+
+pytestmark = pytest.mark.fake_only("it is the fake itself that is tested")
 
 WRITES = st.lists(
     st.one_of(

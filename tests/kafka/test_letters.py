@@ -1,11 +1,10 @@
-"""Choosing, grouping, replaying and purging dead letters, on the fake."""
+"""Choosing, grouping, replaying and purging dead letters."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,29 +17,27 @@ from downspout.kafka.deadletter import DeadLetters, read_dead_letters
 from downspout.kafka.letters import Choice, group_letters, identity_of, plan_purge, plan_replay
 from downspout.kafka.port import Record
 from downspout.kafka.replayed import origin_of
-from downspout.testing import FakeKafka
+from tests.topology.spout_driver import Kafka
 
 LETTERS = "g.dead-letters"
 
 
 @pytest.fixture
-def kafka() -> Iterator[FakeKafka]:
+def kafka(bare_kafka: Kafka) -> Kafka:
     """Two topics of two partitions; of each, offset 0 and 1 of partition 1 are dead letters, the first one twice."""
-    with FakeKafka("letters") as cluster:
-        letters = DeadLetters(cluster, LETTERS)
-        for at, topic in enumerate(("orders", "clicks")):
-            cluster.create_topic(topic, 2)
-            for number in range(2):
-                value = f"{topic} {number}".encode()
-                cluster.produce(topic, value, b"k", partition=1, headers=[("trace", b"7")], timestamp_ms=number)
-            for offset in (0, 0, 1):
-                write(cluster, letters, topic, 1, offset, f"KeyError: 'x{offset}'" if at else "", 1000 * at + offset)
-        yield cluster
+    letters = DeadLetters(bare_kafka, LETTERS)
+    for at, topic in enumerate(("orders", "clicks")):
+        bare_kafka.create_topic(topic, 2)
+        for number in range(2):
+            value = f"{topic} {number}".encode()
+            bare_kafka.produce(topic, value, b"k", partition=1, headers=[("trace", b"7")], timestamp_ms=number)
+        for offset in (0, 0, 1):
+            write(bare_kafka, letters, topic, 1, offset, f"KeyError: 'x{offset}'" if at else "", 1000 * at + offset)
+    letters.close()
+    return bare_kafka
 
 
-def write(
-    kafka: FakeKafka, letters: DeadLetters, topic: str, partition: int, offset: int, error: str, at_ms: int
-) -> None:
+def write(kafka: Kafka, letters: DeadLetters, topic: str, partition: int, offset: int, error: str, at_ms: int) -> None:
     """Write the letter of a record."""
     record = next(r for r in kafka.records(topic, partition) if r.offset == offset)
     failure = Failure("exception", "parse", 4, error, "Traceback …") if error else Failure("timeout")
@@ -50,7 +47,7 @@ def write(
     )  # fmt: skip
 
 
-def run(kafka: FakeKafka, *arguments: str) -> int:
+def run(kafka: Kafka, *arguments: str) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser()
     dlq.add_parser(parser.add_subparsers())
@@ -58,7 +55,7 @@ def run(kafka: FakeKafka, *arguments: str) -> int:
     return int(parsed.handler(parsed))
 
 
-def facts(kafka: FakeKafka, capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+def facts(kafka: Kafka, capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     """Run the command with --json and return what it prints."""
     assert run(kafka, *arguments, "--json") == 0
     return json.loads(capsys.readouterr().out)
@@ -78,12 +75,12 @@ def facts(kafka: FakeKafka, capsys: pytest.CaptureFixture[str], *arguments: str)
         (Choice(topic="orders", start=1, until_ms=12), ["orders 1"]),
     ],
 )
-def test_a_choice_takes_what_fits_all_its_conditions(kafka: FakeKafka, choice: Choice, expected: list[str]) -> None:
+def test_a_choice_takes_what_fits_all_its_conditions(kafka: Kafka, choice: Choice, expected: list[str]) -> None:
     """Each record comes once, and only if every condition that is given holds."""
     assert [(letter.letter.value or b"").decode() for letter in choice.read(kafka, LETTERS)] == expected
 
 
-def test_what_a_letter_does_not_tell_fits_no_condition(kafka: FakeKafka) -> None:
+def test_what_a_letter_does_not_tell_fits_no_condition(kafka: Kafka) -> None:
     """A stranger's record in the topic is chosen only where nothing is asked of it."""
     kafka.produce(LETTERS, b"stranger")
     narrow = [Choice(topic="orders"), Choice(start=0), Choice(since_ms=0), Choice(exception=re.compile("^K"))]
@@ -91,7 +88,7 @@ def test_what_a_letter_does_not_tell_fits_no_condition(kafka: FakeKafka) -> None
     assert b"stranger" in [letter.letter.value for letter in Choice().read(kafka, LETTERS)]
 
 
-def test_groups_are_by_topic_and_exception(kafka: FakeKafka) -> None:
+def test_groups_are_by_topic_and_exception(kafka: Kafka) -> None:
     """Each group has its count, its first and last failure, and an example."""
     groups = group_letters(read_dead_letters(kafka, LETTERS))
     told = [(g.topic, g.error_class, g.count, g.first_ms, g.last_ms, g.example) for g in groups]
@@ -101,7 +98,7 @@ def test_groups_are_by_topic_and_exception(kafka: FakeKafka) -> None:
     ]
 
 
-def test_a_replay_is_the_record_as_it_was(kafka: FakeKafka) -> None:
+def test_a_replay_is_the_record_as_it_was(kafka: Kafka) -> None:
     """Key, value, time, headers and partition are the record's; the claim stands for it, and ours are gone."""
     plan = plan_replay(kafka, LETTERS, Choice(topic="orders").read(kafka, LETTERS), write=True)
     assert (plan.counts, plan.without_origin, plan.repeated) == ({"orders": 2}, 0, 0)
@@ -118,7 +115,7 @@ def facts_of(record: Record) -> tuple[Any, ...]:
     return record.key, record.value, record.timestamp, own
 
 
-def test_the_replay_of_a_replay_stands_for_the_first(kafka: FakeKafka) -> None:
+def test_the_replay_of_a_replay_stands_for_the_first(kafka: Kafka) -> None:
     """A replayed record that fails again keeps its identity, and both letters together are replayed once."""
     plan_replay(kafka, LETTERS, Choice(topic="orders", end=1).read(kafka, LETTERS), write=True)
     letters = DeadLetters(kafka, LETTERS)
@@ -131,7 +128,7 @@ def test_the_replay_of_a_replay_stands_for_the_first(kafka: FakeKafka) -> None:
     assert len([name for name, _ in again.headers if name.startswith("__downspout.")]) == 5
 
 
-def test_a_replay_can_go_elsewhere(kafka: FakeKafka) -> None:
+def test_a_replay_can_go_elsewhere(kafka: Kafka) -> None:
     """With --to the record keeps its identity in another topic; one that is not there is an error."""
     kafka.create_topic("repaired", 1)
     plan_replay(kafka, LETTERS, read_dead_letters(kafka, LETTERS), to="repaired", write=True)
@@ -145,20 +142,20 @@ def test_a_replay_can_go_elsewhere(kafka: FakeKafka) -> None:
         plan_replay(kafka, LETTERS, read_dead_letters(kafka, LETTERS), to=LETTERS)
 
 
-def test_strangers_are_not_replayed(kafka: FakeKafka) -> None:
+def test_strangers_are_not_replayed(kafka: Kafka) -> None:
     """A letter without an origin is counted and left out."""
     kafka.produce(LETTERS, b"stranger")
     assert plan_replay(kafka, LETTERS, read_dead_letters(kafka, LETTERS)).without_origin == 1
 
 
-def test_a_failed_write_says_how_far_it_came(kafka: FakeKafka) -> None:
+def test_a_failed_write_says_how_far_it_came(kafka: Kafka) -> None:
     """The error of the producer is an error for users, and tells what is known to be written."""
     kafka.faults.fail_next("flush", errors.KafkaTimeoutError)
     with pytest.raises(BrokerError, match=r"0 records are written, of the next .* perhaps some"):
         plan_replay(kafka, LETTERS, read_dead_letters(kafka, LETTERS), write=True)
 
 
-def test_replay_is_a_dry_run_by_default(kafka: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_is_a_dry_run_by_default(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --yes nothing is written, and the output says what would be."""
     assert run(kafka, "replay", LETTERS, "--topic", "orders") == 0
     said = capsys.readouterr().out
@@ -170,7 +167,7 @@ def test_replay_is_a_dry_run_by_default(kafka: FakeKafka, capsys: pytest.Capture
     assert len(kafka.records("orders")) == 4
 
 
-def test_purge_is_a_dry_run_by_default(kafka: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+def test_purge_is_a_dry_run_by_default(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --yes nothing is deleted; with it, the letters below the offset."""
     assert facts(kafka, capsys, "purge", LETTERS, "--before", "3")["offsets"] == 3
     assert len(kafka.records(LETTERS)) == 6
@@ -180,7 +177,7 @@ def test_purge_is_a_dry_run_by_default(kafka: FakeKafka, capsys: pytest.CaptureF
     assert facts(kafka, capsys, "purge", LETTERS, "--before", "3", "--yes")["offsets"] == 0
 
 
-def test_a_purge_beyond_the_letters_is_refused(kafka: FakeKafka) -> None:
+def test_a_purge_beyond_the_letters_is_refused(kafka: Kafka) -> None:
     """An offset or partition that is not there is an error; a bound for all partitions is cut at each end."""
     with pytest.raises(ConfigError, match=r"ends at 6: 9 lies beyond"):
         plan_purge(kafka, LETTERS, {0: 9})
@@ -189,7 +186,7 @@ def test_a_purge_beyond_the_letters_is_refused(kafka: FakeKafka) -> None:
     assert [(part.start, part.before) for part in plan_purge(kafka, LETTERS, {None: 9})] == [(0, 6)]
 
 
-def test_ls_prints_the_groups(kafka: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_prints_the_groups(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
     """A line for each topic and exception, the total last; the same as JSON."""
     assert run(kafka, "ls", LETTERS) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -199,7 +196,7 @@ def test_ls_prints_the_groups(kafka: FakeKafka, capsys: pytest.CaptureFixture[st
     assert (told["letters"], told["groups"][0]["last_ms"]) == (2, 1011)
 
 
-def test_show_prints_one_letter_whole(kafka: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_one_letter_whole(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
     """Where from, why, headers, stack and value are shown; --bytes cuts the value and says so."""
     assert run(kafka, "show", LETTERS, "clicks[1]@1", "--bytes", "3") == 0
     said = capsys.readouterr().out
@@ -223,7 +220,7 @@ def test_show_prints_one_letter_whole(kafka: FakeKafka, capsys: pytest.CaptureFi
         (["purge", LETTERS, "--before", "x"], "is no offset"),
     ],
 )
-def test_bad_arguments_say_what_to_give(kafka: FakeKafka, arguments: list[str], message: str) -> None:
+def test_bad_arguments_say_what_to_give(kafka: Kafka, arguments: list[str], message: str) -> None:
     """What makes no sense is an error with a cure, never a traceback."""
     with pytest.raises(DownspoutError, match=message) as caught:
         run(kafka, *arguments)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +23,21 @@ from downspout.parquet.log import STAGING_FOLDER, CommitLog
 from downspout.parquet.writer import SinkWriter
 from downspout.testing.fake_kafka import FakeKafka
 from tests.parquet.support import Origins, rows_of, sink, tup, write_rows
+from tests.topology.spout_driver import Kafka
 
 TOPIC = "orders"
 
 
 @pytest.fixture
-def kafka(request: pytest.FixtureRequest) -> Iterator[FakeKafka]:
+def kafka(bare_kafka: Kafka) -> Kafka:
     """A Kafka with ten records, offsets 0 to 9, in one partition."""
-    with FakeKafka(f"audit-{request.node.name}") as cluster:
-        cluster.create_topic(TOPIC)
-        for number in range(10):
-            cluster.produce(TOPIC, str(number).encode(), partition=0)
-        yield cluster
+    bare_kafka.create_topic(TOPIC)
+    for number in range(10):
+        bare_kafka.produce(TOPIC, str(number).encode(), partition=0)
+    return bare_kafka
 
 
-def put(directory: Path, kafka: FakeKafka, offsets: Sequence[int], path: str = "", writer: str = "w") -> None:
+def put(directory: Path, kafka: Kafka, offsets: Sequence[int], path: str = "", writer: str = "w") -> None:
     """Commit one row per offset, as a sink does."""
     write_rows(directory, [(TOPIC, kafka.topic_id(TOPIC), 0, offset, path) for offset in offsets], writer=writer)
 
@@ -53,7 +53,7 @@ def kinds(report: AuditReport) -> dict[str, Any]:
     return part.offsets
 
 
-def test_a_complete_directory_is_exact_without_reading_a_record(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_complete_directory_is_exact_without_reading_a_record(tmp_path: Path, kafka: Kafka) -> None:
     """Where every offset has its row, the audit says so, and asks Kafka for no record."""
     put(tmp_path, kafka, range(6))
     put(tmp_path, kafka, range(6, 10), writer="v")
@@ -64,7 +64,7 @@ def test_a_complete_directory_is_exact_without_reading_a_record(tmp_path: Path, 
     assert report.notes == []
 
 
-def test_a_record_without_a_row_is_missing(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_record_without_a_row_is_missing(tmp_path: Path, kafka: Kafka) -> None:
     """A record that left no trace anywhere is missing, and the verdict names its place."""
     put(tmp_path, kafka, [0, 1, 2, 4, 5, 6, 7, 9])
     report = audit(tmp_path, cluster=kafka)
@@ -72,13 +72,13 @@ def test_a_record_without_a_row_is_missing(tmp_path: Path, kafka: FakeKafka) -> 
     assert "NOT exact: 2 missing (orders[0]@3, @8)" in report.verdict
 
 
-def test_a_topic_of_which_nothing_was_written_is_missing(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_topic_of_which_nothing_was_written_is_missing(tmp_path: Path, kafka: Kafka) -> None:
     """A topic that is named and of which no row is there is missing as a whole."""
     report = audit(tmp_path, cluster=kafka, topics=[TOPIC])
     assert (report.exit_code, kinds(report)) == (10, {"missing": [(0, 10)]})
 
 
-def test_a_removed_file_is_missing(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_removed_file_is_missing(tmp_path: Path, kafka: Kafka) -> None:
     """Rows whose file somebody removed are missing, even if Kafka has forgotten the records too."""
     put(tmp_path, kafka, range(5))
     put(tmp_path, kafka, range(5, 10), writer="v")
@@ -89,7 +89,7 @@ def test_a_removed_file_is_missing(tmp_path: Path, kafka: FakeKafka) -> None:
     assert any("gone" in note for note in report.notes)
 
 
-def test_a_copied_file_is_a_duplicate(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_copied_file_is_a_duplicate(tmp_path: Path, kafka: Kafka) -> None:
     """A data file that somebody copied shows every row of it twice."""
     put(tmp_path, kafka, range(10))
     (path,) = files(tmp_path)
@@ -100,7 +100,7 @@ def test_a_copied_file_is_a_duplicate(tmp_path: Path, kafka: FakeKafka) -> None:
     assert report.partitions[0].rows_of["duplicate"] == 10
 
 
-def test_a_row_that_the_log_does_not_know_is_extra(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_row_that_the_log_does_not_know_is_extra(tmp_path: Path, kafka: Kafka) -> None:
     """A row that was written past the log is extra, though its record exists and has no other row."""
     put(tmp_path, kafka, range(9))
     table = pa.table(Origins([(TOPIC, kafka.topic_id(TOPIC), 0, 9, "")]).columns())
@@ -109,7 +109,7 @@ def test_a_row_that_the_log_does_not_know_is_extra(tmp_path: Path, kafka: FakeKa
     assert (report.exit_code, kinds(report)) == (13, {"extra": [(9, 10)]})
 
 
-def test_a_file_edited_in_place_is_noticed(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_file_edited_in_place_is_noticed(tmp_path: Path, kafka: Kafka) -> None:
     """A file whose content was replaced shows by what is no longer in it and by what is new."""
     put(tmp_path, kafka, range(10))
     (path,) = files(tmp_path)
@@ -120,7 +120,7 @@ def test_a_file_edited_in_place_is_noticed(tmp_path: Path, kafka: FakeKafka) -> 
     assert report.problems == ["missing", "duplicate", "extra"]
 
 
-def test_an_unreadable_file_is_no_crash(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_an_unreadable_file_is_no_crash(tmp_path: Path, kafka: Kafka) -> None:
     """Rows of a file that is no Parquet any more are missing, and the file is named."""
     put(tmp_path, kafka, range(10))
     (path,) = files(tmp_path)
@@ -130,7 +130,7 @@ def test_an_unreadable_file_is_no_crash(tmp_path: Path, kafka: FakeKafka) -> Non
     assert list(report.found.unreadable) == [path.name]
 
 
-def test_what_is_committed_and_not_in_sight_is_missing(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_what_is_committed_and_not_in_sight_is_missing(tmp_path: Path, kafka: Kafka) -> None:
     """A file that waits for its renaming cannot be read yet: its rows are missing, and the note says what helps."""
     put(tmp_path, kafka, range(10))
     (path,) = files(tmp_path)
@@ -142,7 +142,7 @@ def test_what_is_committed_and_not_in_sight_is_missing(tmp_path: Path, kafka: Fa
     assert audit(tmp_path, cluster=kafka).exit_code == 0
 
 
-def test_staged_leftovers_are_harmless(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_staged_leftovers_are_harmless(tmp_path: Path, kafka: Kafka) -> None:
     """A staged file that no entry names is mentioned and changes nothing."""
     put(tmp_path, kafka, range(10))
     (tmp_path / STAGING_FOLDER / "part-dead-0.parquet").write_bytes(b"half")
@@ -150,7 +150,8 @@ def test_staged_leftovers_are_harmless(tmp_path: Path, kafka: FakeKafka) -> None
     assert (report.exit_code, report.found.leftovers) == (0, 1)
 
 
-def test_offsets_without_records_are_compacted(tmp_path: Path, kafka: FakeKafka) -> None:
+@pytest.mark.fake_only("the cleaner itself decides which records it removes, and when")
+def test_offsets_without_records_are_compacted(tmp_path: Path, kafka: Kafka) -> None:
     """Offsets at which Kafka has no record (compaction, markers, aborted transactions) need no row."""
     aborted = kafka.transaction()
     aborted.send(TOPIC, b"never", partition=0)
@@ -161,7 +162,7 @@ def test_offsets_without_records_are_compacted(tmp_path: Path, kafka: FakeKafka)
     assert (report.exit_code, kinds(report)) == (0, {"compacted": [(2, 4), (7, 8), (10, 12)]})
 
 
-def test_offsets_below_the_log_are_lost_unless_covered(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_offsets_below_the_log_are_lost_unless_covered(tmp_path: Path, kafka: Kafka) -> None:
     """Retention that was faster than the topology lost records; rows written before it are right."""
     put(tmp_path, kafka, [0, 1, 2, 5, 6, 7, 8, 9])
     kafka.delete_records(TOPIC, 0, 4)
@@ -170,19 +171,19 @@ def test_offsets_below_the_log_are_lost_unless_covered(tmp_path: Path, kafka: Fa
     assert audit(tmp_path, cluster=kafka, windows={None: Window(0, 4)}).exit_code == 12
 
 
-def test_dead_letters_explain_absent_rows(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_dead_letters_explain_absent_rows(tmp_path: Path, kafka: Kafka) -> None:
     """A record that the dead-letter topic names needs no row; letters for other topics explain nothing."""
     put(tmp_path, kafka, [0, 1, 2, 4, 5, 6, 7, 9])
     letters = DeadLetters(kafka, "dead")
     record = kafka.records(TOPIC)[3]
     letters.write(record, attempts=3, first_failure_ms=1, last_failure_ms=2, failure=None)
-    other = kafka.produce("other", b"x")
-    letters.write(kafka.records("other")[other], attempts=1, first_failure_ms=1, last_failure_ms=1, failure=None)
+    kafka.produce("other", b"x")
+    letters.write(kafka.records("other")[0], attempts=1, first_failure_ms=1, last_failure_ms=1, failure=None)
     report = audit(tmp_path, cluster=kafka, topics=[TOPIC], dead_letters="dead")
     assert (report.exit_code, kinds(report)) == (10, {"dead_lettered": [(3, 4)], "missing": [(8, 9)]})
 
 
-def test_filtered_needs_the_topology(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_filtered_needs_the_topology(tmp_path: Path, kafka: Kafka) -> None:
     """A record without a row is filtered exactly if the topology, run again on it, makes none."""
     put(tmp_path, kafka, [0, 1, 2, 4, 5, 6, 7, 9])
     asked: list[int] = []
@@ -196,7 +197,7 @@ def test_filtered_needs_the_topology(tmp_path: Path, kafka: FakeKafka) -> None:
     assert asked == [3, 8]
 
 
-def test_each_row_of_a_record_is_audited_with_the_topology(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_each_row_of_a_record_is_audited_with_the_topology(tmp_path: Path, kafka: Kafka) -> None:
     """Where records have several rows, the topology tells which of them are missing and which should not be."""
     put(tmp_path, kafka, range(10), path="split.0")
     put(tmp_path, kafka, [0, 1, 2, 7], path="split.1", writer="v")
@@ -210,14 +211,14 @@ def test_each_row_of_a_record_is_audited_with_the_topology(tmp_path: Path, kafka
     assert (report.exit_code, kinds(report)) == (10, {"missing": [(3, 4)], "extra": [(7, 8), (9, 10)]})
 
 
-def test_rows_beyond_the_end_are_extra(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_rows_beyond_the_end_are_extra(tmp_path: Path, kafka: Kafka) -> None:
     """A row for an offset that Kafka does not have is extra, although the log names it."""
     put(tmp_path, kafka, range(12))
     report = audit(tmp_path, cluster=kafka)
     assert (report.exit_code, kinds(report)) == (13, {"extra": [(10, 12)]})
 
 
-def test_rows_of_an_earlier_topic_are_kept_apart(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_rows_of_an_earlier_topic_are_kept_apart(tmp_path: Path, kafka: Kafka) -> None:
     """Rows of a topic that was deleted and made again stand for none of the new topic's records."""
     put(tmp_path, kafka, range(10))
     kafka.delete_topic(TOPIC)
@@ -230,7 +231,7 @@ def test_rows_of_an_earlier_topic_are_kept_apart(tmp_path: Path, kafka: FakeKafk
     assert audit(tmp_path, cluster=kafka).exit_code == 0
 
 
-def test_only_the_window_is_audited(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_only_the_window_is_audited(tmp_path: Path, kafka: Kafka) -> None:
     """Offsets outside the window are not looked at, whatever is wrong there."""
     put(tmp_path, kafka, [2, 3, 4, 5])
     assert audit(tmp_path, cluster=kafka, windows={0: Window(2, 6)}).exit_code == 0
@@ -238,7 +239,7 @@ def test_only_the_window_is_audited(tmp_path: Path, kafka: FakeKafka) -> None:
     assert kinds(audit(tmp_path, cluster=kafka, windows={None: Window(5, None)})) == {"missing": [(6, 10)]}
 
 
-def test_without_kafka_files_are_compared_with_the_log(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_without_kafka_files_are_compared_with_the_log(tmp_path: Path, kafka: Kafka) -> None:
     """Files and log alone show what vanished from the files, and nothing about records that never came."""
     put(tmp_path, kafka, [0, 1])
     put(tmp_path, kafka, [5], writer="v")
@@ -248,7 +249,7 @@ def test_without_kafka_files_are_compared_with_the_log(tmp_path: Path, kafka: Fa
     assert kinds(audit(tmp_path)) == {"missing": [(5, 6)]}
 
 
-def test_a_topic_that_is_gone(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_topic_that_is_gone(tmp_path: Path, kafka: Kafka) -> None:
     """A topic that Kafka no longer has is an error, and the directory can still be compared with its log."""
     put(tmp_path, kafka, range(10))
     kafka.delete_topic(TOPIC)
@@ -259,7 +260,7 @@ def test_a_topic_that_is_gone(tmp_path: Path, kafka: FakeKafka) -> None:
     assert audit(tmp_path).exit_code == 0
 
 
-def test_a_damaged_log_ends_the_audit(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_damaged_log_ends_the_audit(tmp_path: Path, kafka: Kafka) -> None:
     """With a log that was edited nothing can be said, so the audit names the entry and stops."""
     put(tmp_path, kafka, range(10))
     entry = CommitLog(tmp_path).path(0)
@@ -277,7 +278,7 @@ AGGREGATES = {
 }
 
 
-def add_up(directory: Path, kafka: FakeKafka, offsets: Sequence[int]) -> None:
+def add_up(directory: Path, kafka: Kafka, offsets: Sequence[int]) -> None:
     """Let an AggregateBolt add up one row per offset."""
     bolt = sink(AggregateBolt, directory, fields=["origin", "word"], **AGGREGATES)
     for offset in offsets:
@@ -285,7 +286,7 @@ def add_up(directory: Path, kafka: FakeKafka, offsets: Sequence[int]) -> None:
     bolt.drain()
 
 
-def test_aggregates_are_audited_by_the_log(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_aggregates_are_audited_by_the_log(tmp_path: Path, kafka: Kafka) -> None:
     """For aggregates the log tells which offsets were added up: whole, it is exact; what it lacks is missing."""
     add_up(tmp_path, kafka, range(6))
     assert kinds(audit(tmp_path, cluster=kafka)) == {"missing": [(6, 10)]}
@@ -296,7 +297,7 @@ def test_aggregates_are_audited_by_the_log(tmp_path: Path, kafka: FakeKafka) -> 
     assert sum(row["count"] for row in rows_of(tmp_path)) == 10
 
 
-def test_an_aggregate_file_that_is_not_as_logged_counts_for_nothing(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_an_aggregate_file_that_is_not_as_logged_counts_for_nothing(tmp_path: Path, kafka: Kafka) -> None:
     """Where a file of aggregates was removed, edited or copied, the offsets in it are missing, or its rows extra."""
     add_up(tmp_path, kafka, range(6))
     add_up(tmp_path, kafka, range(6, 10))
@@ -313,6 +314,7 @@ def test_an_aggregate_file_that_is_not_as_logged_counts_for_nothing(tmp_path: Pa
     assert kinds(audit(tmp_path, cluster=kafka)) == {"missing": [(0, 6)]}
 
 
+@pytest.mark.fake_only("hundreds of examples, each with a cluster of its own")
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.booleans()), min_size=1, max_size=40),

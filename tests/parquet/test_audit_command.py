@@ -14,6 +14,10 @@ from downspout.parquet.audit import Window
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.harness import run_topology
 
+pytestmark = pytest.mark.fake_only(
+    "runs a topology in virtual time; tests/broker/test_audit_broker.py has one in real time"
+)
+
 TOPOLOGY = """
 from streamparse import Topology
 from bolts.aggregate import AggregateBolt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,19 @@ from downspout.parquet.audit import AuditReport, Window, audit
 from downspout.parquet.coverage import Coverage, Stream
 from downspout.parquet.log import STAGING_FOLDER, CommitLog, DataFile, Entry
 from downspout.parquet.schema import ORIGIN_SCHEMA
-from downspout.testing.fake_kafka import FakeKafka
+from tests.topology.spout_driver import Kafka
 
 TOPIC = "orders"
 PARTITION = TopicPartition(TOPIC, 0)
 
 
 @pytest.fixture
-def kafka(request: pytest.FixtureRequest) -> Iterator[FakeKafka]:
+def kafka(bare_kafka: Kafka) -> Kafka:
     """A Kafka with ten records, offsets 0 to 9, in one partition."""
-    with FakeKafka(f"edges-{request.node.name}") as cluster:
-        cluster.create_topic(TOPIC)
-        for number in range(10):
-            cluster.produce(TOPIC, str(number).encode(), partition=0)
-        yield cluster
+    bare_kafka.create_topic(TOPIC)
+    for number in range(10):
+        bare_kafka.produce(TOPIC, str(number).encode(), partition=0)
+    return bare_kafka
 
 
 def put(
@@ -68,7 +67,7 @@ def kinds(report: AuditReport) -> dict[str, Any]:
 # --- nothing to audit --------------------------------------------------------------------------------------
 
 
-def test_an_empty_directory_is_not_called_exact(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_an_empty_directory_is_not_called_exact(tmp_path: Path, kafka: Kafka) -> None:
     """Where there are neither files nor a log, the audit says so instead of finding nothing wrong."""
     (tmp_path / "notes.txt").write_text("no Parquet")
     with pytest.raises(SinkError, match="nothing to audit"):
@@ -85,14 +84,14 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
         audit(tmp_path / "file")
 
 
-def test_rows_without_origins_are_not_called_exact(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_rows_without_origins_are_not_called_exact(tmp_path: Path, kafka: Kafka) -> None:
     """A directory none of whose rows tells where it came from cannot be audited, and the error says why."""
     put(tmp_path, "", [0, 1], table=pa.table({"n": [0, 1]}), origins=False)
     with pytest.raises(SinkError, match="none of its 2 rows tells"):
         audit(tmp_path, cluster=kafka)
 
 
-def test_a_dead_letter_topic_that_is_not_there_is_noted(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_dead_letter_topic_that_is_not_there_is_noted(tmp_path: Path, kafka: Kafka) -> None:
     """A dead-letter topic that does not exist may never have been needed, or be misspelt: the report says so."""
     put(tmp_path, kafka.topic_id(TOPIC), range(10))
     report = audit(tmp_path, cluster=kafka, dead_letters="tpyo")
@@ -103,7 +102,7 @@ def test_a_dead_letter_topic_that_is_not_there_is_noted(tmp_path: Path, kafka: F
 # --- others at work ----------------------------------------------------------------------------------------
 
 
-def test_a_commit_after_the_listing_is_found(tmp_path: Path, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_after_the_listing_is_found(tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that comes into sight after the files were listed and before the log is read counts as in sight."""
     put(tmp_path, kafka.topic_id(TOPIC), range(5))
     real = audit_files.visible_files
@@ -118,7 +117,7 @@ def test_a_commit_after_the_listing_is_found(tmp_path: Path, kafka: FakeKafka, m
     assert (report.exit_code, kinds(report), report.found.file_count) == (0, {}, 2)
 
 
-def test_a_group_ends_the_audit_at_its_commit(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_group_ends_the_audit_at_its_commit(tmp_path: Path, kafka: Kafka) -> None:
     """With a group, records beyond its commit are not asked for, and those below it are."""
     put(tmp_path, kafka.topic_id(TOPIC), [0, 1, 2, 4, 7])
     consumer = kafka.consumer(group="g")
@@ -131,7 +130,7 @@ def test_a_group_ends_the_audit_at_its_commit(tmp_path: Path, kafka: FakeKafka) 
     assert kinds(audit(tmp_path, cluster=kafka)) == {"missing": [(3, 4), (5, 7), (8, 10)]}
 
 
-def test_what_is_staged_beyond_a_groups_commit_is_no_problem(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_what_is_staged_beyond_a_groups_commit_is_no_problem(tmp_path: Path, kafka: Kafka) -> None:
     """A flush between its log entry and its renames is a matter of course while a topology runs."""
     put(tmp_path, kafka.topic_id(TOPIC), range(5))
     put(tmp_path, kafka.topic_id(TOPIC), range(5, 10), folder=STAGING_FOLDER)
@@ -141,7 +140,7 @@ def test_what_is_staged_beyond_a_groups_commit_is_no_problem(tmp_path: Path, kaf
     assert (report.exit_code, kinds(report)) == (10, {"missing": [(5, 10)]})
 
 
-def test_a_group_without_commits_is_an_error(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_group_without_commits_is_an_error(tmp_path: Path, kafka: Kafka) -> None:
     """A group that never committed these topics is rather misspelt than at offset 0."""
     put(tmp_path, kafka.topic_id(TOPIC), range(10))
     with pytest.raises(BrokerError, match="group tpyo has committed nothing for orders"):
@@ -151,7 +150,7 @@ def test_a_group_without_commits_is_an_error(tmp_path: Path, kafka: FakeKafka) -
 # --- duplicates --------------------------------------------------------------------------------------------
 
 
-def test_duplicates_name_their_files(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_duplicates_name_their_files(tmp_path: Path, kafka: Kafka) -> None:
     """The files that hold rows of repeated offsets are named, with how many, and no others."""
     first = put(tmp_path, kafka.topic_id(TOPIC), range(3))
     put(tmp_path, kafka.topic_id(TOPIC), range(3, 10))
@@ -165,7 +164,7 @@ def test_duplicates_name_their_files(tmp_path: Path, kafka: FakeKafka) -> None:
     assert (report.partitions[0].rows_of["duplicate"], report.partitions[0].rows) == (6, 16)
 
 
-def test_duplicates_outside_the_window_do_not_count(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_duplicates_outside_the_window_do_not_count(tmp_path: Path, kafka: Kafka) -> None:
     """Further rows are counted only where their offset is audited."""
     put(tmp_path, kafka.topic_id(TOPIC), [0, 0, 0, 1, 2, 3, 4, 4])
     report = audit(tmp_path, cluster=kafka, windows={None: Window(1, 5)})
@@ -173,7 +172,7 @@ def test_duplicates_outside_the_window_do_not_count(tmp_path: Path, kafka: FakeK
     assert audit(tmp_path, cluster=kafka, windows={None: Window(1, 4)}).exit_code == 0
 
 
-def test_a_row_with_and_one_without_the_topics_id_are_two(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_row_with_and_one_without_the_topics_id_are_two(tmp_path: Path, kafka: Kafka) -> None:
     """Two rows of one record are a duplicate, though one of them does not tell the topic's id."""
     put(tmp_path, kafka.topic_id(TOPIC), range(10))
     put(tmp_path, "", [4])
@@ -193,7 +192,7 @@ FOREIGN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("columns", FOREIGN.values(), ids=FOREIGN)
-def test_columns_of_other_types_are_no_origins(tmp_path: Path, kafka: FakeKafka, columns: dict[str, Any]) -> None:
+def test_columns_of_other_types_are_no_origins(tmp_path: Path, kafka: Kafka, columns: dict[str, Any]) -> None:
     """A file whose origin columns have other types is named as unreadable, and not guessed at."""
     put(tmp_path, kafka.topic_id(TOPIC), range(10))
     usual = {"_topic": [TOPIC], "_topic_id": [""], "_partition": [0], "_offset": [2], "_path": [""]}
@@ -204,7 +203,7 @@ def test_columns_of_other_types_are_no_origins(tmp_path: Path, kafka: FakeKafka,
     assert "1 file unreadable (foreign.parquet)" in report.verdict
 
 
-def test_half_an_origin_is_none(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_half_an_origin_is_none(tmp_path: Path, kafka: Kafka) -> None:
     """A row with a null in its origin stands for no record."""
     half = {"_topic": TOPIC, "_topic_id": kafka.topic_id(TOPIC), "_partition": None, "_offset": 9, "_path": ""}
     put(tmp_path, kafka.topic_id(TOPIC), range(9))
@@ -214,7 +213,7 @@ def test_half_an_origin_is_none(tmp_path: Path, kafka: FakeKafka) -> None:
     assert kinds(report) == {"missing": [(9, 10)]}
 
 
-def test_a_file_of_no_rows_is_named_in_the_verdict(tmp_path: Path, kafka: FakeKafka) -> None:
+def test_a_file_of_no_rows_is_named_in_the_verdict(tmp_path: Path, kafka: Kafka) -> None:
     """Where only a file is odd and no offset, the verdict names the file instead of counting to zero."""
     put(tmp_path, kafka.topic_id(TOPIC), range(10))
     pq.write_table(ORIGIN_SCHEMA.empty_table(), tmp_path / "empty.parquet")

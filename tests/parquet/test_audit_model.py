@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,8 @@ from downspout.parquet.coverage import Coverage, Stream
 from downspout.parquet.log import CommitLog, DataFile, Entry
 from downspout.parquet.schema import ORIGIN_SCHEMA
 from downspout.testing.fake_kafka import FakeKafka
+
+pytestmark = pytest.mark.fake_only("hundreds of examples, each with a cluster of its own")
 
 TOPIC, LETTERS = "t", "t.dead"
 FILTERED = b"filter me"

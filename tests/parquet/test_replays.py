@@ -16,6 +16,10 @@ from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.harness import run_topology
 from tests.parquet.support import rows_of
 
+pytestmark = pytest.mark.fake_only(
+    "runs a topology in virtual time; tests/broker/test_audit_broker.py has one in real time"
+)
+
 TOPOLOGY = """
 from streamparse import Topology
 from bolts.parquet import ParquetBolt

@@ -18,7 +18,10 @@ from topologies.flights_data import Flights, load_flights, publish
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.fake_only("runs a topology in virtual time; tests/spark/test_demo.py has it in real time"),
+]
 
 
 @pytest.fixture(scope="module")

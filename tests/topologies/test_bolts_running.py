@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from streamparse import Topology
 
@@ -12,9 +10,9 @@ from bolts.parse import JsonParseBolt
 from bolts.split import SplitBolt
 from downspout.errors import TopologyError
 from downspout.ledger.origin import Origin
-from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.harness import run_bolt, run_topology
 from spouts.kafka import KafkaSpout
+from tests.topology.spout_driver import Kafka
 from topologies.flights_data import TOPIC, Flights, load_flights, publish
 
 HERE = Origin("flights", "id", 2, 17)
@@ -83,14 +81,13 @@ class Lookup(Topology):
 
 
 @pytest.fixture
-def kafka() -> Iterator[FakeKafka]:
+def kafka(bare_kafka: Kafka) -> Kafka:
     """A cluster with 300 flights."""
-    with FakeKafka("bolts") as cluster:
-        publish(cluster, Flights(load_flights(300)))
-        yield cluster
+    publish(bare_kafka, Flights(load_flights(300)))
+    return bare_kafka
 
 
-def test_flights_go_through(kafka: FakeKafka) -> None:
+def test_flights_go_through(kafka: Kafka) -> None:
     """Every flight comes out once, with its own origin, its codes as published and their meaning beside them."""
     result = run_topology(Lookup, config={"kafka.bootstrap": kafka.bootstrap})
     found = {(row.origin.partition, row.origin.offset): row for row in result.emitted("enrich")}

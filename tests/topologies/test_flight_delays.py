@@ -13,6 +13,8 @@ from tests.topologies.slices import COUNT, finished_route_hours, run_flight_dela
 from topologies.demo_audit import check_coverage, check_values, read_rows
 from topologies.flights_data import TOPIC, Flights, reference_route_hours
 
+pytestmark = pytest.mark.fake_only("runs a topology in virtual time; tests/spark/test_demo.py has it in real time")
+
 
 def assert_exact(output: Path, frame: pd.DataFrame, flights: Flights) -> None:
     """Every flight is there once with the package's values, and the aggregates are pandas'."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from downspout.errors import BrokerError, DataLossError
 from downspout.testing.fake_kafka import FakeKafka
+from tests.topology.spout_driver import Kafka
 from topologies.flights_data import PARTITIONS, TOPIC, TOPIC_CONFIG, Flights, Published, load_flights, publish
 
 COUNT = 1_200
@@ -22,13 +21,12 @@ def flights() -> Flights:
 
 
 @pytest.fixture
-def kafka() -> Iterator[FakeKafka]:
+def kafka(bare_kafka: Kafka) -> Kafka:
     """An empty cluster."""
-    with FakeKafka("publish") as cluster:
-        yield cluster
+    return bare_kafka
 
 
-def assert_whole(kafka: FakeKafka, flights: Flights) -> None:
+def assert_whole(kafka: Kafka, flights: Flights) -> None:
     """Every partition holds its flights, in order, from offset 0 on."""
     for partition in range(PARTITIONS):
         wanted = [flights.record(row) for row in flights.rows[partition]]
@@ -39,7 +37,7 @@ def assert_whole(kafka: FakeKafka, flights: Flights) -> None:
         ]
 
 
-def test_publish_makes_the_topic(kafka: FakeKafka, flights: Flights) -> None:
+def test_publish_makes_the_topic(kafka: Kafka, flights: Flights) -> None:
     """An empty cluster gets the topic with all flights; told how far it is, the progress ends at the total."""
     told: list[tuple[int, int]] = []
     assert publish(kafka, flights, progress=lambda done, total: told.append((done, total))) == Published(0, COUNT)
@@ -47,13 +45,14 @@ def test_publish_makes_the_topic(kafka: FakeKafka, flights: Flights) -> None:
     assert told == [(1_000, COUNT), (COUNT, COUNT)]
 
 
-def test_publish_again_sends_nothing(kafka: FakeKafka, flights: Flights) -> None:
+def test_publish_again_sends_nothing(kafka: Kafka, flights: Flights) -> None:
     """A second publish finds everything there."""
     publish(kafka, flights)
     assert publish(kafka, flights) == Published(COUNT, 0)
     assert_whole(kafka, flights)
 
 
+@pytest.mark.fake_only("25 examples, each with a cluster of its own")
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kept=st.tuples(*[st.floats(0, 1)] * PARTITIONS))
 def test_publish_continues_each_partition(flights: Flights, kept: tuple[float, ...]) -> None:
@@ -69,7 +68,7 @@ def test_publish_continues_each_partition(flights: Flights, kept: tuple[float, .
         assert_whole(kafka, flights)
 
 
-def test_publish_survives_a_lost_answer(kafka: FakeKafka, flights: Flights) -> None:
+def test_publish_survives_a_lost_answer(kafka: Kafka, flights: Flights) -> None:
     """Where the broker took everything and only the answer was lost, the next run has nothing to send."""
     kafka.faults.fail_next("flush", ConnectionError("gone"), applied=True)
     with pytest.raises(ConnectionError):
@@ -78,7 +77,7 @@ def test_publish_survives_a_lost_answer(kafka: FakeKafka, flights: Flights) -> N
     assert_whole(kafka, flights)
 
 
-def test_publish_refuses_a_foreign_record(kafka: FakeKafka, flights: Flights) -> None:
+def test_publish_refuses_a_foreign_record(kafka: Kafka, flights: Flights) -> None:
     """A topic into which somebody else wrote is left alone, and the message names the place."""
     kafka.create_topic(TOPIC, PARTITIONS)
     kafka.produce(TOPIC, b"{}", b"UA", partition=1)
@@ -87,21 +86,21 @@ def test_publish_refuses_a_foreign_record(kafka: FakeKafka, flights: Flights) ->
     assert len(kafka.records(TOPIC)) == 1
 
 
-def test_publish_refuses_too_many(kafka: FakeKafka, flights: Flights) -> None:
+def test_publish_refuses_too_many(kafka: Kafka, flights: Flights) -> None:
     """A topic that holds more than the flights is left alone."""
     publish(kafka, flights)
     with pytest.raises(BrokerError, match=r"holds \d+ records, there are \d+ flights"):
         publish(kafka, Flights(load_flights(COUNT // 2)))
 
 
-def test_publish_refuses_other_partitions(kafka: FakeKafka, flights: Flights) -> None:
+def test_publish_refuses_other_partitions(kafka: Kafka, flights: Flights) -> None:
     """A topic of the same name with another number of partitions is left alone."""
     kafka.create_topic(TOPIC, 3)
     with pytest.raises(BrokerError, match="has 3 partitions, the flights need 4"):
         publish(kafka, flights)
 
 
-def test_publish_refuses_a_topic_that_lost_its_start(kafka: FakeKafka, flights: Flights) -> None:
+def test_publish_refuses_a_topic_that_lost_its_start(kafka: Kafka, flights: Flights) -> None:
     """A topic whose first records were deleted is not taken for whole."""
     publish(kafka, flights)
     kafka.delete_records(TOPIC, 2, 5)
@@ -109,7 +108,8 @@ def test_publish_refuses_a_topic_that_lost_its_start(kafka: FakeKafka, flights: 
         publish(kafka, flights)
 
 
-def test_flights_of_2013_are_kept_for_ever(kafka: FakeKafka, flights: Flights) -> None:
+@pytest.mark.fake_only("looks at what the fake was told; a real broker keeps it in sight in tests/spark/test_demo.py")
+def test_flights_of_2013_are_kept_for_ever(kafka: Kafka, flights: Flights) -> None:
     """The topic is made without retention by time, which would delete records that old at once."""
     publish(kafka, flights)
     assert TOPIC_CONFIG["retention.ms"] == "-1"

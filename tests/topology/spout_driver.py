@@ -7,12 +7,22 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from downspout.kafka.port import TopicPartition
 from downspout.ledger.assignment import split_id
 from downspout.testing.fake_kafka import FakeKafka
 from spouts.kafka import KafkaSpout
+from tests.kafka.broker_stage import wait_until
+from tests.topology.broker_kafka import BrokerKafka
+
+Kafka = FakeKafka | BrokerKafka
 
 GROUP = "readers"
 TOPIC = "orders"
+FEW_AT_A_TIME: dict[str, Any] = {"client.max_partition_fetch_bytes": 1}
+"""Settings with which the client fetches one batch (here: one record) at a time, and holds no others."""
+PARTITIONS = 4
+RECORDS = 30
+"""What the topic of the fixture ``wide`` has, and how many are in each."""
 
 
 class Driver:
@@ -23,7 +33,7 @@ class Driver:
 
     def __init__(
         self,
-        kafka: FakeKafka,
+        kafka: Kafka,
         member: int | None = 1,
         topology_id: str = "orders-1",
         task: tuple[int, int] = (0, 1),
@@ -38,6 +48,7 @@ class Driver:
         self.spout.emit = self._emit  # type: ignore[method-assign]
         conf = {"topology.name": "shop", "storm.id": topology_id, "run.member": member, "kafka.group": GROUP}
         conf |= {"kafka.topics": [TOPIC], "kafka.bootstrap": kafka.bootstrap, "kafka.fields": ["offset", "value"]}
+        conf |= getattr(kafka, "settings", {})
         conf["kafka.retry_cache_bytes"] = 0  # the reference's way: what failed is read again
         for name, value in settings.items():
             conf[name.replace("__", ".") if "__" in name else f"kafka.{name}"] = value
@@ -46,6 +57,8 @@ class Driver:
         names = {str(3 + number): "reader" for number in range(tasks)}
         self.spout.initialize(self.conf, {"taskid": 3 + index, "componentid": "reader", "task->component": names})
         self.spout.activate()
+        if isinstance(kafka, BrokerKafka):
+            kafka.opened(self)
 
     def _emit(self, values: list[Any], tup_id: str | None = None, **_: Any) -> None:
         self.emitted.append((tup_id, values))
@@ -53,9 +66,18 @@ class Driver:
     def run(self, turns: int = 8) -> list[int]:
         """Call ``next_tuple`` so often; return the offsets emitted meanwhile, of tuples with an id."""
         before = len(self.emitted)
-        for _ in range(turns):
-            self.spout.next_tuple()
+        if isinstance(self.kafka, BrokerKafka):
+            self.kafka.drive(self, turns)
+        else:
+            for _ in range(turns):
+                self.spout.next_tuple()
         return [offset_of(tup_id) for tup_id, _ in self.emitted[before:] if tup_id is not None]
+
+    def ask_to_join(self) -> None:
+        """Ask to join a group that has members; return when they know of it, and have let go of nothing yet."""
+        self.spout.next_tuple()
+        if isinstance(self.kafka, BrokerKafka):
+            self.kafka.announce(self)
 
     @property
     def offsets(self) -> list[int]:
@@ -92,9 +114,18 @@ class Driver:
         found = {tp.partition: meta.offset for tp, meta in self.kafka.committed(GROUP).items() if tp.topic == TOPIC}
         return found.get(partition)
 
+    def commit_becomes(self, offset: int) -> bool:
+        """Return whether that is the group's commit; on a broker one that is not waited for takes a moment."""
+        if isinstance(self.kafka, BrokerKafka):
+            wait_until(lambda: self.committed() == offset)
+        return self.committed() == offset
+
     def crash(self) -> None:
         """Die without a word, as ``kill -9`` does."""
-        self.spout._consumer.crash()
+        if isinstance(self.kafka, BrokerKafka):
+            self.kafka.crash(self)
+        else:
+            self.spout._consumer.crash()
 
     def figure(self, name: str) -> float:
         """Return one figure of the report."""
@@ -108,7 +139,16 @@ def offset_of(tup_id: str) -> int:
     return parsed[1]
 
 
-def fill(kafka: FakeKafka, count: int, partition: int = 0, topic: str = TOPIC) -> None:
+def end(kafka: Kafka, partition: int = 0, topic: str = TOPIC) -> int:
+    """Return where a log ends."""
+    where = TopicPartition(topic, partition)
+    return kafka.end(where) if isinstance(kafka, BrokerKafka) else kafka.log(where).end
+
+
+def fill(kafka: Kafka, count: int, partition: int = 0, topic: str = TOPIC) -> None:
     """Append records whose value is their number."""
+    if isinstance(kafka, BrokerKafka):
+        kafka.fill(count, partition, topic)
+        return
     for number in range(count):
         kafka.produce(topic, str(number).encode(), partition=partition)

@@ -2,26 +2,25 @@ from __future__ import annotations
 
 import pytest
 from kafka import errors
-from kafka.structs import TopicPartition
 
 from downspout.component import Bounded, Explains, Reports
 from downspout.errors import BrokerError, ConfigError
 from downspout.ledger.metadata import decode
 from downspout.ledger.origin import Origin
 from downspout.metrics import METRICS
-from downspout.testing.fake_kafka import FakeKafka
 from spouts.kafka import KafkaSpout
-from tests.topology.spout_driver import GROUP, TOPIC, Driver, fill
+from tests.topology.reasons import OTHERS_NEED_IT
+from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, end, fill
 
 
-def test_emits_all_records_in_order(kafka: FakeKafka) -> None:
+def test_emits_all_records_in_order(kafka: Kafka) -> None:
     """Each record becomes one tuple, in offset order, with the fields asked for."""
     driver = Driver(kafka)
     driver.run()
     assert [values for _, values in driver.emitted] == [[n, str(n)] for n in range(10)]
 
 
-def test_all_fields(kafka: FakeKafka) -> None:
+def test_all_fields(kafka: Kafka) -> None:
     """A tuple can hold whatever a record has, and its origin."""
     kafka.create_topic("one", 1)
     kafka.produce("one", b'{"a":1}', b"k", headers=[("h", b"v")], timestamp_ms=5)
@@ -34,7 +33,7 @@ def test_all_fields(kafka: FakeKafka) -> None:
     assert values[7] == Origin("one", kafka.topic_id("one"), 0, 0, "")
 
 
-def test_commits_the_contiguous_acked_prefix(kafka: FakeKafka) -> None:
+def test_commits_the_contiguous_acked_prefix(kafka: Kafka) -> None:
     """What is acked beyond an offset that is out is not committed."""
     driver = Driver(kafka)
     driver.run()
@@ -43,7 +42,7 @@ def test_commits_the_contiguous_acked_prefix(kafka: FakeKafka) -> None:
     assert driver.committed() == 3
 
 
-def test_commits_the_next_offset_to_read(kafka: FakeKafka) -> None:
+def test_commits_the_next_offset_to_read(kafka: Kafka) -> None:
     """With all acked, the commit is the end of the log: lag is 0."""
     driver = Driver(kafka)
     driver.run()
@@ -53,7 +52,7 @@ def test_commits_the_next_offset_to_read(kafka: FakeKafka) -> None:
     assert driver.figure("lag") == 0
 
 
-def test_gaps_never_block(kafka: FakeKafka) -> None:
+def test_gaps_never_block(kafka: Kafka) -> None:
     """Offsets that hold no record, in the middle and at the end, are passed by the commit."""
     kafka.gap(TOPIC, count=5)
     fill(kafka, 2)
@@ -66,7 +65,7 @@ def test_gaps_never_block(kafka: FakeKafka) -> None:
     assert driver.committed() == 20
 
 
-def test_aborted_records_leave_no_lag(kafka: FakeKafka) -> None:
+def test_aborted_records_leave_no_lag(kafka: Kafka) -> None:
     """After an aborted transaction at the end of the log, lag returns to 0."""
     transaction = kafka.transaction()
     transaction.send(TOPIC, b"never", partition=0)
@@ -76,11 +75,11 @@ def test_aborted_records_leave_no_lag(kafka: FakeKafka) -> None:
     driver.ack_all()
     driver.run()
     driver.commit()
-    assert driver.committed() == kafka.log(TopicPartition(TOPIC, 0)).end
+    assert driver.committed() == end(kafka)
     assert driver.figure("lag") == 0
 
 
-def test_first_commit_comes_after_a_period_and_a_half_second(kafka: FakeKafka) -> None:
+def test_first_commit_comes_after_a_period_and_a_half_second(kafka: Kafka) -> None:
     """The reference's timer: first after 30.5 s, then every 30 s."""
     driver = Driver(kafka)
     driver.run()
@@ -93,7 +92,7 @@ def test_first_commit_comes_after_a_period_and_a_half_second(kafka: FakeKafka) -
     assert driver.committed() == 5
 
 
-def test_no_request_when_nothing_has_changed(kafka: FakeKafka) -> None:
+def test_no_request_when_nothing_has_changed(kafka: Kafka) -> None:
     """Neither offset nor metadata changed: the broker is not asked."""
     driver = Driver(kafka)
     driver.run()
@@ -104,7 +103,7 @@ def test_no_request_when_nothing_has_changed(kafka: FakeKafka) -> None:
     assert len(kafka.commits(GROUP)) == count
 
 
-def test_the_resolved_start_is_committed_at_once(kafka: FakeKafka) -> None:
+def test_the_resolved_start_is_committed_at_once(kafka: Kafka) -> None:
     """Under LATEST, a crash before the first commit loses nothing that came after the first start."""
     driver = Driver(kafka, start="LATEST")
     driver.run(4)
@@ -125,7 +124,7 @@ def test_the_resolved_start_is_committed_at_once(kafka: FakeKafka) -> None:
         ("UNCOMMITTED_TIMESTAMP", [4, 5, 6, 7, 8, 9]),
     ],
 )
-def test_start_of_another_topology(kafka: FakeKafka, strategy: str, expected: list[int]) -> None:
+def test_start_of_another_topology(kafka: Kafka, strategy: str, expected: list[int]) -> None:
     """A redeploy has a new topology id: its strategy decides whether the commit of the old one counts."""
     kafka.delete_topic(TOPIC)
     kafka.create_topic(TOPIC, 1)
@@ -139,7 +138,7 @@ def test_start_of_another_topology(kafka: FakeKafka, strategy: str, expected: li
     assert second.run() == expected
 
 
-def test_at_most_so_many_uncommitted(kafka: FakeKafka) -> None:
+def test_at_most_so_many_uncommitted(kafka: Kafka) -> None:
     """A partition at its limit is not read on until the commit gives it room; then it is, before the timer."""
     fill(kafka, 90)
     driver = Driver(kafka, uncommitted_max=20, poll_records_max=5)
@@ -148,7 +147,7 @@ def test_at_most_so_many_uncommitted(kafka: FakeKafka) -> None:
     assert driver.run(30)
 
 
-def test_at_most_so_many_tuples_in_one_call(kafka: FakeKafka) -> None:
+def test_at_most_so_many_tuples_in_one_call(kafka: Kafka) -> None:
     """With 1 a call emits one tuple, as the reference does."""
     driver = Driver(kafka, emits_per_next_max=1)
     driver.run(2)
@@ -156,7 +155,7 @@ def test_at_most_so_many_tuples_in_one_call(kafka: FakeKafka) -> None:
     assert driver.offsets == list(range(10))
 
 
-def test_partitions_take_turns(kafka: FakeKafka) -> None:
+def test_partitions_take_turns(kafka: Kafka) -> None:
     """A partition with many records cannot keep another one from its turn."""
     kafka.create_topic("two", 2)
     for number in range(500):
@@ -168,7 +167,7 @@ def test_partitions_take_turns(kafka: FakeKafka) -> None:
     assert [values for _, values in driver.emitted[:10]].count([1]) in (4, 5)
 
 
-def test_null_values_are_resolved_without_a_tuple(kafka: FakeKafka) -> None:
+def test_null_values_are_resolved_without_a_tuple(kafka: Kafka) -> None:
     """A tombstone is filtered, counted and committed past."""
     kafka.produce(TOPIC, None, b"k", partition=0)
     driver = Driver(kafka)
@@ -179,7 +178,7 @@ def test_null_values_are_resolved_without_a_tuple(kafka: FakeKafka) -> None:
     assert driver.figure("filtered") == 1
 
 
-def test_null_values_are_emitted_where_asked_for(kafka: FakeKafka) -> None:
+def test_null_values_are_emitted_where_asked_for(kafka: Kafka) -> None:
     """With kafka.emit_null a tombstone is a tuple with a null value."""
     kafka.produce(TOPIC, None, b"k", partition=0)
     driver = Driver(kafka, emit_null=True)
@@ -188,7 +187,7 @@ def test_null_values_are_emitted_where_asked_for(kafka: FakeKafka) -> None:
 
 
 @pytest.mark.parametrize("foreign", ["", "x", "1/2", "a/b/c/d", None, 7, "99/xyz/0/3"])
-def test_ids_from_elsewhere_change_nothing(kafka: FakeKafka, foreign: object) -> None:
+def test_ids_from_elsewhere_change_nothing(kafka: Kafka, foreign: object) -> None:
     """An ack or fail of something that was never emitted is counted and ignored."""
     driver = Driver(kafka)
     driver.run()
@@ -198,7 +197,7 @@ def test_ids_from_elsewhere_change_nothing(kafka: FakeKafka, foreign: object) ->
     assert driver.figure("in_flight") == 10
 
 
-def test_double_acks_and_fails_change_nothing(kafka: FakeKafka) -> None:
+def test_double_acks_and_fails_change_nothing(kafka: Kafka) -> None:
     """The second word on one emit is ignored, whichever it is."""
     driver = Driver(kafka)
     driver.run()
@@ -207,7 +206,7 @@ def test_double_acks_and_fails_change_nothing(kafka: FakeKafka) -> None:
     assert (driver.figure("acked"), driver.figure("failed"), driver.figure("stale")) == (1, 1, 3)
 
 
-def test_restart_emits_only_what_was_not_acked(kafka: FakeKafka) -> None:
+def test_restart_emits_only_what_was_not_acked(kafka: Kafka) -> None:
     """Acked records beyond the commit travel in its metadata: a killed spout's successor skips them."""
     driver = Driver(kafka)
     driver.run()
@@ -217,7 +216,7 @@ def test_restart_emits_only_what_was_not_acked(kafka: FakeKafka) -> None:
     assert Driver(kafka).run() == [2, 4, 7, 8]
 
 
-def test_deactivate_commits_and_leaves_when_nothing_is_out(kafka: FakeKafka) -> None:
+def test_deactivate_commits_and_leaves_when_nothing_is_out(kafka: Kafka) -> None:
     """Acks still count after deactivate; with the last one the spout commits again and leaves; activate goes on."""
     driver = Driver(kafka)
     driver.run()
@@ -233,7 +232,7 @@ def test_deactivate_commits_and_leaves_when_nothing_is_out(kafka: FakeKafka) -> 
     assert driver.run() == [10, 11]
 
 
-def test_deactivate_puts_back_what_was_not_emitted(kafka: FakeKafka) -> None:
+def test_deactivate_puts_back_what_was_not_emitted(kafka: Kafka) -> None:
     """Records that were polled and not emitted come after activate, none lost and none twice."""
     driver = Driver(kafka, emits_per_next_max=3)
     driver.run(3)
@@ -243,7 +242,7 @@ def test_deactivate_puts_back_what_was_not_emitted(kafka: FakeKafka) -> None:
     assert driver.offsets == list(range(10))
 
 
-def test_acks_look_at_the_timer_while_next_is_not_called(kafka: FakeKafka) -> None:
+def test_acks_look_at_the_timer_while_next_is_not_called(kafka: Kafka) -> None:
     """With max spout pending reached Storm calls ack only: the commit does not wait for next_tuple."""
     fill(kafka, 90)
     driver = Driver(kafka)
@@ -253,7 +252,7 @@ def test_acks_look_at_the_timer_while_next_is_not_called(kafka: FakeKafka) -> No
     assert driver.committed() == 16  # every 16th ack looks at the clock
 
 
-def test_a_silent_engine_does_not_cost_the_membership(kafka: FakeKafka) -> None:
+def test_a_silent_engine_does_not_cost_the_membership(kafka: Kafka) -> None:
     """Acks alone keep the spout in its group for longer than the client's poll interval."""
     fill(kafka, 90)
     driver = Driver(kafka)
@@ -266,7 +265,7 @@ def test_a_silent_engine_does_not_cost_the_membership(kafka: FakeKafka) -> None:
     assert driver.run() == []
 
 
-def test_metadata_names_who_committed(kafka: FakeKafka) -> None:
+def test_metadata_names_who_committed(kafka: Kafka) -> None:
     """The commit tells the topology and the task, in the reference's three keys."""
     driver = Driver(kafka)
     driver.run()
@@ -277,7 +276,7 @@ def test_metadata_names_who_committed(kafka: FakeKafka) -> None:
     assert (told.topology_id, told.task) == ("orders-1", 3)
 
 
-def test_every_figure_is_in_the_table(kafka: FakeKafka) -> None:
+def test_every_figure_is_in_the_table(kafka: Kafka) -> None:
     """What the spout reports is what downspout.metrics explains."""
     driver = Driver(kafka)
     driver.run()
@@ -291,7 +290,7 @@ def test_offers_what_the_engines_look_for() -> None:
     assert issubclass(KafkaSpout, Reports)
 
 
-def test_a_missing_topic_is_waited_for(kafka: FakeKafka) -> None:
+def test_a_missing_topic_is_waited_for(kafka: Kafka) -> None:
     """Without a bound, a topic that appears later is read from its beginning."""
     driver = Driver(kafka, topics=["later"])
     assert driver.run() == []
@@ -300,7 +299,7 @@ def test_a_missing_topic_is_waited_for(kafka: FakeKafka) -> None:
     assert driver.run(12) == [0, 1, 2]
 
 
-def test_topics_by_pattern(kafka: FakeKafka) -> None:
+def test_topics_by_pattern(kafka: Kafka) -> None:
     """A pattern reads the topics whose whole name matches."""
     kafka.create_topic("orders-eu", 1)
     kafka.create_topic("old-orders", 1)
@@ -334,14 +333,14 @@ def test_bad_settings_fail_in_spec(bad: dict[str, object]) -> None:
         KafkaSpout.spec(**bad)
 
 
-def test_two_tasks_have_different_static_names(kafka: FakeKafka) -> None:
+def test_two_tasks_have_different_static_names(kafka: Kafka) -> None:
     """The instance id tells topology, component, task and member."""
     one, two = Driver(kafka), Driver(kafka, member=2)
     assert one.spout._setup.instance == "shop-reader-0-1"
     assert two.spout._setup.instance == "shop-reader-0-2"
 
 
-def test_the_same_member_twice_stops_the_older(kafka: FakeKafka) -> None:
+def test_the_same_member_twice_stops_the_older(kafka: Kafka) -> None:
     """A second process under the same static name fences the first, which says what to do."""
     older = Driver(kafka)
     older.run()
@@ -352,14 +351,16 @@ def test_the_same_member_twice_stops_the_older(kafka: FakeKafka) -> None:
         older.commit()
 
 
-def test_no_broker_at_the_start_is_an_error(kafka: FakeKafka) -> None:
+@pytest.mark.fake_only(OTHERS_NEED_IT)
+def test_no_broker_at_the_start_is_an_error(kafka: Kafka) -> None:
     """A spout that cannot reach Kafka when it starts says so."""
     kafka.broker_down()
-    with pytest.raises(BrokerError, match="fake://spout"):
+    with pytest.raises(BrokerError, match=kafka.bootstrap):
         Driver(kafka)
 
 
-def test_a_broker_away_for_20_seconds_is_waited_for(kafka: FakeKafka) -> None:
+@pytest.mark.fake_only(OTHERS_NEED_IT)
+def test_a_broker_away_for_20_seconds_is_waited_for(kafka: Kafka) -> None:
     """Nothing raises while the broker is away, and afterwards nothing is missing or double."""
     driver = Driver(kafka, commit_period_ms=1000)
     driver.run()
@@ -378,7 +379,7 @@ def test_a_broker_away_for_20_seconds_is_waited_for(kafka: FakeKafka) -> None:
     assert driver.committed() == 13
 
 
-def test_a_retriable_commit_error_is_retried(kafka: FakeKafka) -> None:
+def test_a_retriable_commit_error_is_retried(kafka: Kafka) -> None:
     """The reference dies of it; ours tries again, and counts it."""
     driver = Driver(kafka)
     driver.run()
@@ -392,7 +393,7 @@ def test_a_retriable_commit_error_is_retried(kafka: FakeKafka) -> None:
     assert driver.figure("errors") == 2
 
 
-def test_a_commit_that_was_applied_but_not_answered_is_said_again(kafka: FakeKafka) -> None:
+def test_a_commit_that_was_applied_but_not_answered_is_said_again(kafka: Kafka) -> None:
     """Not knowing is not an error: the commit never goes back, and ends right."""
     driver = Driver(kafka)
     driver.run()
@@ -406,7 +407,7 @@ def test_a_commit_that_was_applied_but_not_answered_is_said_again(kafka: FakeKaf
     assert offsets[-1] == 10
 
 
-def test_a_retriable_poll_error_is_retried(kafka: FakeKafka) -> None:
+def test_a_retriable_poll_error_is_retried(kafka: Kafka) -> None:
     """The records come all the same."""
     driver = Driver(kafka)
     kafka.faults.fail_next("poll", errors.KafkaConnectionError, times=3)
@@ -416,7 +417,7 @@ def test_a_retriable_poll_error_is_retried(kafka: FakeKafka) -> None:
     assert driver.offsets == list(range(10))
 
 
-def test_a_fatal_error_names_the_work(kafka: FakeKafka) -> None:
+def test_a_fatal_error_names_the_work(kafka: Kafka) -> None:
     """Missing rights stop the run with what was attempted."""
     driver = Driver(kafka)
     driver.run()
@@ -426,44 +427,41 @@ def test_a_fatal_error_names_the_work(kafka: FakeKafka) -> None:
         driver.commit()
 
 
-def test_a_pattern_leaves_the_spouts_own_dead_letters_out():
+def test_a_pattern_leaves_the_spouts_own_dead_letters_out(bare_kafka: Kafka) -> None:
     """A pattern that matches everything does not read what the spout itself has given up, which would never end."""
-    with FakeKafka("own-letters") as cluster:
-        cluster.create_topic(TOPIC, 1)
-        fill(cluster, 2)
-        driver = Driver(cluster, topics=None, pattern=".*", retries_max=0)
-        for _ in range(20):
-            before = len(driver.emitted)
-            cluster.clock.sleep(60)
-            driver.run(4)
-            for tuple_id, _ in driver.emitted[before:]:
-                driver.spout.fail(tuple_id)
-        (letters,) = [name for name in cluster.topic_names() if name != TOPIC]
-        assert len(cluster.records(letters)) == 2
+    cluster = bare_kafka
+    cluster.create_topic(TOPIC, 1)
+    fill(cluster, 2)
+    driver = Driver(cluster, topics=None, pattern=".*", retries_max=0)
+    for _ in range(20):
+        before = len(driver.emitted)
+        cluster.clock.sleep(60)
+        driver.run(4)
+        for tuple_id, _ in driver.emitted[before:]:
+            driver.spout.fail(tuple_id)
+    (letters,) = [name for name in cluster.topic_names() if name != TOPIC]
+    assert len(cluster.records(letters)) == 2
 
 
-def test_a_bounded_run_reads_nothing_before_its_end_is_known(monkeypatch):
+def test_a_bounded_run_reads_nothing_before_its_end_is_known(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that does not tell the end of a new partition delays a bounded run, and does not unbind it."""
-    with FakeKafka("bounds") as cluster:
-        cluster.create_topic(TOPIC, 1)
-        fill(cluster, 10)
-        driver = Driver(cluster, topics=None, pattern="ord.*", run__until="end")
-        real, calls = driver.spout._consumer.end_offsets, []
+    driver = Driver(kafka, topics=None, pattern="ord.*", run__until="end")
+    real, calls = driver.spout._consumer.end_offsets, []
 
-        def end_offsets(partitions):
-            calls.append(partitions)
-            if len(calls) == 2:
-                raise errors.KafkaTimeoutError("no answer")
-            return real(partitions)
+    def end_offsets(partitions):
+        calls.append(partitions)
+        if len(calls) == 2:
+            raise errors.KafkaTimeoutError("no answer")
+        return real(partitions)
 
-        monkeypatch.setattr(driver.spout._consumer, "end_offsets", end_offsets)
-        for _ in range(2):
-            for _ in range(10):
-                cluster.clock.sleep(1)
-                driver.run(5)
-                driver.ack_all()
-            fill(cluster, 10)
-        assert len(calls) > 2
-        assert driver.offsets == list(range(10))
-        assert driver.spout.exhausted()
-        assert driver.spout.end_reached()
+    monkeypatch.setattr(driver.spout._consumer, "end_offsets", end_offsets)
+    for _ in range(2):
+        for _ in range(10):
+            kafka.clock.sleep(1)
+            driver.run(5)
+            driver.ack_all()
+        fill(kafka, 10)
+    assert len(calls) > 2
+    assert driver.offsets == list(range(10))
+    assert driver.spout.exhausted()
+    assert driver.spout.end_reached()

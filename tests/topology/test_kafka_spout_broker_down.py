@@ -21,6 +21,7 @@ def kafka() -> Iterator[FakeKafka]:
         yield cluster
 
 
+@pytest.mark.fake_only("not yet tried on the shared broker")
 def test_activate_goes_on_trying(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A spout that has left the group, and finds no broker when it is to join again, tries until there is one."""
     driver = Driver(kafka)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from kafka import errors
 
 from downspout.component import Failure
 from downspout.errors import DataLossError, RecordError
-from downspout.kafka.deadletter import read_dead_letters
-from downspout.testing.fake_kafka import FakeKafka, FakeProducer
-from tests.topology.spout_driver import GROUP, TOPIC, Driver, fill
+from downspout.kafka.deadletter import DeadLetters, read_dead_letters
+from downspout.kafka.port import Record
+from tests.topology.reasons import CLEANER, NO_ELECTION
+from tests.topology.spout_driver import FEW_AT_A_TIME, GROUP, TOPIC, Driver, Kafka, fill
 
 LETTERS = f"{GROUP}.dead-letters"
 
@@ -20,7 +23,7 @@ def fail_until_given_up(driver: Driver, offset: int, times: int) -> None:
         driver.run()
 
 
-def test_a_failed_record_is_sought_and_emitted_again(kafka: FakeKafka) -> None:
+def test_a_failed_record_is_sought_and_emitted_again(kafka: Kafka) -> None:
     """Only the failed one comes again, and then the commit goes on."""
     driver = Driver(kafka)
     driver.run()
@@ -32,7 +35,7 @@ def test_a_failed_record_is_sought_and_emitted_again(kafka: FakeKafka) -> None:
     assert driver.committed() == 10
 
 
-def test_several_failed_records_come_again_lowest_first(kafka: FakeKafka) -> None:
+def test_several_failed_records_come_again_lowest_first(kafka: Kafka) -> None:
     """The reader goes back to the lowest failed offset; the others are on the way."""
     driver = Driver(kafka)
     driver.run()
@@ -40,7 +43,7 @@ def test_several_failed_records_come_again_lowest_first(kafka: FakeKafka) -> Non
     assert driver.run() == [2, 5, 8]
 
 
-def test_a_retry_waits_for_its_back_off(kafka: FakeKafka) -> None:
+def test_a_retry_waits_for_its_back_off(kafka: Kafka) -> None:
     """Before its time a failed record does not come, and others still do."""
     driver = Driver(kafka, retry_initial_ms=5000)
     driver.run()
@@ -51,7 +54,7 @@ def test_a_retry_waits_for_its_back_off(kafka: FakeKafka) -> None:
     assert driver.run() == [3]
 
 
-def test_a_retry_is_possible_at_the_limit_of_uncommitted(kafka: FakeKafka) -> None:
+def test_a_retry_is_possible_at_the_limit_of_uncommitted(kafka: Kafka) -> None:
     """A partition at its limit still reads what failed below it."""
     fill(kafka, 90)
     driver = Driver(kafka, uncommitted_max=20, poll_records_max=20)
@@ -62,7 +65,7 @@ def test_a_retry_is_possible_at_the_limit_of_uncommitted(kafka: FakeKafka) -> No
     assert driver.figure("in_flight") <= 20 + 20 - 1
 
 
-def test_a_record_that_fails_for_good_is_dead_lettered(kafka: FakeKafka) -> None:
+def test_a_record_that_fails_for_good_is_dead_lettered(kafka: Kafka) -> None:
     """After the last retry it is in the dead-letter topic with its coordinates, and only then committed past."""
     driver = Driver(kafka, retries_max=2)
     driver.run()
@@ -77,7 +80,7 @@ def test_a_record_that_fails_for_good_is_dead_lettered(kafka: FakeKafka) -> None
     assert driver.offsets.count(4) == 3
 
 
-def test_without_any_retry_the_record_is_read_again_for_its_letter(kafka: FakeKafka) -> None:
+def test_without_any_retry_the_record_is_read_again_for_its_letter(kafka: Kafka) -> None:
     """With kafka.retries_max=0 nothing was held in memory: the record is fetched once more and not emitted."""
     driver = Driver(kafka, retries_max=0)
     driver.run()
@@ -89,7 +92,7 @@ def test_without_any_retry_the_record_is_read_again_for_its_letter(kafka: FakeKa
     assert driver.committed() == 10
 
 
-def test_the_letter_says_why(kafka: FakeKafka) -> None:
+def test_the_letter_says_why(kafka: Kafka) -> None:
     """The engine's reason for the last failure is in the letter's headers."""
     driver = Driver(kafka, retries_max=0)
     driver.run()
@@ -99,7 +102,7 @@ def test_the_letter_says_why(kafka: FakeKafka) -> None:
     assert (letter.component, letter.error_class, letter.error) == ("parse", "ValueError", "no")
 
 
-def test_nothing_is_resolved_while_the_dead_letter_topic_is_unwritable(kafka: FakeKafka) -> None:
+def test_nothing_is_resolved_while_the_dead_letter_topic_is_unwritable(kafka: Kafka) -> None:
     """The commit stays before the record until its letter is durable."""
     driver = Driver(kafka, retries_max=0)
     driver.run()
@@ -117,34 +120,41 @@ def test_nothing_is_resolved_while_the_dead_letter_topic_is_unwritable(kafka: Fa
     assert driver.figure("dead_lettered") == 1
 
 
-def flushes(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets, for each flush of a producer, how many records it wrote."""
+@pytest.fixture
+def flushes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Collect, for each flush of a producer of letters, how many records it wrote."""
     counts: list[int] = []
-    flush = FakeProducer.flush
+    queued: list[Any] = []
+    queue, flush = DeadLetters.queue, DeadLetters.flush
 
-    def counted(producer: FakeProducer, timeout_s: float = 30.0) -> None:
-        counts.append(len(producer._queue))
-        flush(producer, timeout_s)
+    def noted(letters: DeadLetters, record: Record, **given: Any) -> None:
+        queue(letters, record, **given)
+        queued.append(record)
 
-    monkeypatch.setattr(FakeProducer, "flush", counted)
+    def counted(letters: DeadLetters) -> None:
+        counts.append(len(queued))
+        queued.clear()
+        flush(letters)
+
+    monkeypatch.setattr(DeadLetters, "queue", noted)
+    monkeypatch.setattr(DeadLetters, "flush", counted)
     return counts
 
 
-def test_letters_that_are_due_share_one_flush(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_letters_that_are_due_share_one_flush(kafka: Kafka, flushes: list[int]) -> None:
     """All letters that wait are written with one flush, and then all of them are resolved."""
-    counts = flushes(kafka, monkeypatch)
     driver = Driver(kafka, retries_max=0)
     driver.run()
     driver.ack([0, 9])
     driver.fail(range(1, 9))
     driver.run()
     driver.commit()
-    assert counts == [8]
+    assert flushes == [8]
     assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == list(range(1, 9))
     assert (driver.committed(), driver.figure("dead_lettered")) == (10, 8)
 
 
-def test_a_letter_that_cannot_be_written_holds_up_no_other(kafka: FakeKafka) -> None:
+def test_a_letter_that_cannot_be_written_holds_up_no_other(kafka: Kafka) -> None:
     """Too large for the topic: it alone stays unresolved, and each of the others is in the topic."""
     kafka.create_topic(LETTERS, 1, {"max.message.bytes": "1000"})
     kafka.produce(TOPIC, b"x" * 2000, partition=0)  # offset 10
@@ -161,22 +171,21 @@ def test_a_letter_that_cannot_be_written_holds_up_no_other(kafka: FakeKafka) -> 
     assert (driver.committed(), driver.figure("dead_lettered")) == (10, 7)
 
 
-def test_after_a_failed_flush_each_record_is_still_lettered(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failed_flush_each_record_is_still_lettered(kafka: Kafka, flushes: list[int]) -> None:
     """A batch that fails is written again in small steps that grow; nothing is resolved before its own flush."""
-    counts = flushes(kafka, monkeypatch)
     driver = Driver(kafka, retries_max=0)
     driver.run()
     kafka.faults.fail_next("flush", errors.KafkaTimeoutError)
     driver.fail(range(10))
     driver.run(3)
-    assert (counts, driver.figure("dead_lettered")) == ([10], 0)
+    assert (flushes, driver.figure("dead_lettered")) == ([10], 0)
     kafka.clock.sleep(11)
     driver.run()
-    assert counts == [10, 1, 2, 4, 3]
+    assert flushes == [10, 1, 2, 4, 3]
     assert driver.figure("dead_lettered") == 10
 
 
-def test_the_breaker_stops_a_run_that_gives_everything_up(kafka: FakeKafka) -> None:
+def test_the_breaker_stops_a_run_that_gives_everything_up(kafka: Kafka) -> None:
     """Half of the last records given up: the run stops with the commonest error; nothing is written or committed."""
     fill(kafka, 90)
     driver = Driver(kafka, retries_max=1, breaker_ratio=0.5, breaker_window=20)
@@ -196,7 +205,7 @@ def test_the_breaker_stops_a_run_that_gives_everything_up(kafka: FakeKafka) -> N
     assert driver.committed() == 10
 
 
-def test_the_breaker_leaves_few_failures_alone(kafka: FakeKafka) -> None:
+def test_the_breaker_leaves_few_failures_alone(kafka: Kafka) -> None:
     """One record in ten given up while nothing at all is acked yet: they are dead letters, and the run goes on."""
     fill(kafka, 490)
     driver = Driver(kafka, retries_max=0, breaker_ratio=0.2, breaker_window=100)
@@ -208,7 +217,7 @@ def test_the_breaker_leaves_few_failures_alone(kafka: FakeKafka) -> None:
     assert (driver.committed(), driver.figure("dead_lettered")) == (500, 50)
 
 
-def test_the_breaker_can_be_switched_off(kafka: FakeKafka) -> None:
+def test_the_breaker_can_be_switched_off(kafka: Kafka) -> None:
     """With kafka.breaker_ratio=0 everything may be dead-lettered."""
     fill(kafka, 190)
     driver = Driver(kafka, retries_max=0, breaker_ratio=0)
@@ -218,7 +227,7 @@ def test_the_breaker_can_be_switched_off(kafka: FakeKafka) -> None:
     assert driver.figure("dead_lettered") == 200
 
 
-def test_without_a_dead_letter_topic_the_run_stops(kafka: FakeKafka) -> None:
+def test_without_a_dead_letter_topic_the_run_stops(kafka: Kafka) -> None:
     """The error names the record, its attempts and its last failure; nothing is committed past it."""
     driver = Driver(kafka, retries_max=1, dead_letter_topic="")
     driver.run()
@@ -232,7 +241,7 @@ def test_without_a_dead_letter_topic_the_run_stops(kafka: FakeKafka) -> None:
     assert driver.committed() == 4
 
 
-def test_a_timeout_is_no_attempt(kafka: FakeKafka) -> None:
+def test_a_timeout_is_no_attempt(kafka: Kafka) -> None:
     """A fail at the age of the message timeout backs off and does not count towards the ceiling."""
     driver = Driver(kafka, retries_max=1)
     driver.run()
@@ -244,7 +253,7 @@ def test_a_timeout_is_no_attempt(kafka: FakeKafka) -> None:
     assert (driver.figure("timeouts"), driver.figure("failed")) == (5, 0)
 
 
-def test_the_engines_word_counts_more_than_the_age(kafka: FakeKafka) -> None:
+def test_the_engines_word_counts_more_than_the_age(kafka: Kafka) -> None:
     """A failure that the engine knows to be a timeout is one, however young."""
     driver = Driver(kafka, retries_max=0)
     driver.run()
@@ -253,7 +262,7 @@ def test_the_engines_word_counts_more_than_the_age(kafka: FakeKafka) -> None:
     assert driver.figure("timeouts") == 1
 
 
-def test_a_record_whose_ack_is_forgotten_does_not_block_for_ever(kafka: FakeKafka) -> None:
+def test_a_record_whose_ack_is_forgotten_does_not_block_for_ever(kafka: Kafka) -> None:
     """Ten timeouts while others get through: it is given up."""
     fill(kafka, 90)
     driver = Driver(kafka, timeouts_max=3)
@@ -267,7 +276,7 @@ def test_a_record_whose_ack_is_forgotten_does_not_block_for_ever(kafka: FakeKafk
     assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == [4]
 
 
-def test_timeouts_of_everything_give_up_nothing(kafka: FakeKafka) -> None:
+def test_timeouts_of_everything_give_up_nothing(kafka: Kafka) -> None:
     """While nothing gets through (a slow disk), no timeout counts towards giving up."""
     driver = Driver(kafka, timeouts_max=3)
     driver.run()
@@ -278,7 +287,7 @@ def test_timeouts_of_everything_give_up_nothing(kafka: FakeKafka) -> None:
         assert driver.run() == list(range(10))
 
 
-def test_attempts_survive_a_restart(kafka: FakeKafka) -> None:
+def test_attempts_survive_a_restart(kafka: Kafka) -> None:
     """The ceiling counts the attempts of earlier lives: they travel in the commit's metadata."""
     driver = Driver(kafka, retries_max=2)
     driver.run()
@@ -297,7 +306,7 @@ def test_attempts_survive_a_restart(kafka: FakeKafka) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [(b"\xff", b"ok"), (b"ok", b"\xff")])
-def test_an_unreadable_record_is_given_up_at_once(kafka: FakeKafka, key: bytes, value: bytes) -> None:
+def test_an_unreadable_record_is_given_up_at_once(kafka: Kafka, key: bytes, value: bytes) -> None:
     """Bytes that are not in the declared format are a failed record, not a crash, and the others go on."""
     kafka.produce(TOPIC, value, key, partition=0)
     fill(kafka, 1)
@@ -311,7 +320,8 @@ def test_an_unreadable_record_is_given_up_at_once(kafka: FakeKafka, key: bytes, 
     assert driver.committed() == 12
 
 
-def test_a_compacted_retry_is_resolved(kafka: FakeKafka) -> None:
+@pytest.mark.fake_only(CLEANER)
+def test_a_compacted_retry_is_resolved(kafka: Kafka) -> None:
     """A failed record that the cleaner removed is counted as compacted, and the commit goes on."""
     driver = Driver(kafka)
     driver.run()
@@ -324,7 +334,8 @@ def test_a_compacted_retry_is_resolved(kafka: FakeKafka) -> None:
     assert driver.figure("compacted") == 2
 
 
-def test_a_retry_compacted_at_the_end_of_the_log_is_resolved(kafka: FakeKafka) -> None:
+@pytest.mark.fake_only(CLEANER)
+def test_a_retry_compacted_at_the_end_of_the_log_is_resolved(kafka: Kafka) -> None:
     """Where nothing is left behind it either, it is not retried for ever."""
     driver = Driver(kafka)
     driver.run()
@@ -336,9 +347,9 @@ def test_a_retry_compacted_at_the_end_of_the_log_is_resolved(kafka: FakeKafka) -
     assert driver.committed() == 10
 
 
-def test_lost_records_stop_the_run_by_default(kafka: FakeKafka) -> None:
+def test_lost_records_stop_the_run_by_default(kafka: Kafka) -> None:
     """Records deleted before they were processed are an error that names the place."""
-    driver = Driver(kafka, poll_records_max=2, emits_per_next_max=2)
+    driver = Driver(kafka, poll_records_max=2, emits_per_next_max=2, **FEW_AT_A_TIME)
     driver.run(2)
     kafka.delete_records(TOPIC, 0, before=8)
     with pytest.raises(DataLossError, match=r"orders\[0\]@0: .* below 8"):
@@ -346,7 +357,7 @@ def test_lost_records_stop_the_run_by_default(kafka: FakeKafka) -> None:
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", [8, 9, 10]), ("latest", [10])])
-def test_lost_records_can_be_passed_over(kafka: FakeKafka, policy: str, expected: list[int]) -> None:
+def test_lost_records_can_be_passed_over(kafka: Kafka, policy: str, expected: list[int]) -> None:
     """With another policy the spout goes on with what is left, or with what is new, and counts what is lost."""
     first = Driver(kafka)
     first.run()
@@ -361,7 +372,7 @@ def test_lost_records_can_be_passed_over(kafka: FakeKafka, policy: str, expected
     assert driver.figure("lost") == (5 if policy == "earliest" else 7)
 
 
-def test_a_failed_record_that_was_deleted_is_lost(kafka: FakeKafka) -> None:
+def test_a_failed_record_that_was_deleted_is_lost(kafka: Kafka) -> None:
     """Retention that overtakes a retry is data loss, and the rest goes on."""
     driver = Driver(kafka, on_data_loss="earliest")
     driver.run()
@@ -374,7 +385,7 @@ def test_a_failed_record_that_was_deleted_is_lost(kafka: FakeKafka) -> None:
     assert driver.figure("lost") == 1
 
 
-def test_what_is_out_is_not_lost(kafka: FakeKafka) -> None:
+def test_what_is_out_is_not_lost(kafka: Kafka) -> None:
     """Deleting records that are being processed loses nothing."""
     driver = Driver(kafka)
     driver.run()
@@ -386,8 +397,9 @@ def test_what_is_out_is_not_lost(kafka: FakeKafka) -> None:
     assert driver.figure("lost") == 0
 
 
+@pytest.mark.fake_only(NO_ELECTION)
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", [0, 1]), ("latest", [])])
-def test_a_truncated_log_starts_again(kafka: FakeKafka, policy: str, expected: list[int]) -> None:
+def test_a_truncated_log_starts_again(kafka: Kafka, policy: str, expected: list[int]) -> None:
     """A log that ends below the commit is read again from where the policy says, in a new epoch."""
     first = Driver(kafka)
     first.run()
@@ -397,7 +409,8 @@ def test_a_truncated_log_starts_again(kafka: FakeKafka, policy: str, expected: l
     assert Driver(kafka, on_data_loss=policy).run() == expected
 
 
-def test_a_truncated_log_stops_the_run_by_default(kafka: FakeKafka) -> None:
+@pytest.mark.fake_only(NO_ELECTION)
+def test_a_truncated_log_stops_the_run_by_default(kafka: Kafka) -> None:
     """A commit beyond the end of the log is an error that says what may have happened."""
     first = Driver(kafka)
     first.run()
@@ -408,7 +421,7 @@ def test_a_truncated_log_stops_the_run_by_default(kafka: FakeKafka) -> None:
         Driver(kafka).run()
 
 
-def test_a_letter_that_can_never_be_written_ends_a_bounded_run(kafka):
+def test_a_letter_that_can_never_be_written_ends_a_bounded_run(kafka: Kafka) -> None:
     """A dead letter that the broker never takes ends a bounded run, named; nothing is committed past its record."""
     kafka.create_topic("letters", 1, {"max.message.bytes": "0"})
     driver = Driver(kafka, dead_letter_topic="letters", retries_max=0, run__until="end")

@@ -12,9 +12,9 @@ from downspout.component import Bolt, Failure
 from downspout.kafka.guarantee import GUARANTEES
 from downspout.ledger.metadata import decode
 from downspout.testing import run_topology
-from downspout.testing.fake_kafka import FakeKafka
 from spouts.kafka import KafkaSpout
-from tests.topology.spout_driver import GROUP, TOPIC, Driver, fill
+from tests.topology.reasons import CLIENT_TIMER
+from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 
 UNTRACKED = [name for name, guarantee in GUARANTEES.items() if not guarantee.tracks]
 
@@ -32,7 +32,7 @@ def emitted_before(driver: Driver) -> list[tuple[int, int | None]]:
     return seen
 
 
-def test_at_most_once_commits_before_it_emits(kafka: FakeKafka) -> None:
+def test_at_most_once_commits_before_it_emits(kafka: Kafka) -> None:
     """When a tuple leaves, the broker already has a commit beyond its record."""
     driver = Driver(kafka, guarantee="AT_MOST_ONCE")
     seen = emitted_before(driver)
@@ -41,7 +41,7 @@ def test_at_most_once_commits_before_it_emits(kafka: FakeKafka) -> None:
     assert all(committed is not None and committed > offset for offset, committed in seen)
 
 
-def test_at_most_once_repeats_nothing_after_a_crash(kafka: FakeKafka) -> None:
+def test_at_most_once_repeats_nothing_after_a_crash(kafka: Kafka) -> None:
     """What a crash interrupts is not emitted again, emitted or not."""
     first = Driver(kafka, guarantee="AT_MOST_ONCE", emits_per_next_max=4)
     first.run(3)
@@ -53,7 +53,7 @@ def test_at_most_once_repeats_nothing_after_a_crash(kafka: FakeKafka) -> None:
     assert second.emitted == []
 
 
-def test_at_most_once_emits_nothing_that_it_could_not_commit(kafka: FakeKafka) -> None:
+def test_at_most_once_emits_nothing_that_it_could_not_commit(kafka: Kafka) -> None:
     """While commits fail nothing leaves; when they succeed again, each record leaves once."""
     driver = Driver(kafka, guarantee="AT_MOST_ONCE")
     kafka.faults.fail_next("commit", errors.KafkaTimeoutError("no answer"), times=3)
@@ -65,7 +65,7 @@ def test_at_most_once_emits_nothing_that_it_could_not_commit(kafka: FakeKafka) -
     assert [values[0] for _, values in driver.emitted] == list(range(10))
 
 
-def test_at_most_once_loses_nothing_at_a_planned_stop(kafka: FakeKafka) -> None:
+def test_at_most_once_loses_nothing_at_a_planned_stop(kafka: Kafka) -> None:
     """What was read and not emitted when the spout is stopped is left for the next one."""
     first = Driver(kafka, guarantee="AT_MOST_ONCE", emits_per_next_max=4)
     first.run(2)
@@ -78,16 +78,16 @@ def test_at_most_once_loses_nothing_at_a_planned_stop(kafka: FakeKafka) -> None:
     assert values == list(range(10))
 
 
-def test_no_guarantee_commits_what_was_read_on_its_timer(kafka: FakeKafka) -> None:
+def test_no_guarantee_commits_what_was_read_on_its_timer(kafka: Kafka) -> None:
     """With nothing acked, the commit is the position once the period is over, and not before."""
     driver = Driver(kafka, guarantee="NO_GUARANTEE")
     driver.run()
     assert driver.committed() == 0  # the start, committed at once
     driver.commit()
-    assert driver.committed() == 10
+    assert driver.commit_becomes(10)
 
 
-def test_no_guarantee_does_not_wait_for_its_commits(kafka: FakeKafka) -> None:
+def test_no_guarantee_does_not_wait_for_its_commits(kafka: Kafka) -> None:
     """The commit on the timer is asynchronous: a broker that does not answer it stops nothing."""
     driver = Driver(kafka, guarantee="NO_GUARANTEE")
     driver.run()
@@ -95,11 +95,12 @@ def test_no_guarantee_does_not_wait_for_its_commits(kafka: FakeKafka) -> None:
     driver.commit()
     fill(kafka, 3)
     driver.run()
-    assert driver.committed() == 10
+    assert driver.commit_becomes(10)
     assert len(driver.emitted) == 13
 
 
-def test_auto_commit_loses_what_was_polled_and_not_processed(kafka: FakeKafka) -> None:
+@pytest.mark.fake_only(CLIENT_TIMER)
+def test_auto_commit_loses_what_was_polled_and_not_processed(kafka: Kafka) -> None:
     """The client commits what its polls returned: what failed, what is out and what was never emitted is gone."""
     first = Driver(kafka, guarantee="AUTO_COMMIT", tuple_tracking=True, commit_period_ms=5_000)
     first.run(4)
@@ -125,7 +126,7 @@ def test_auto_commit_loses_what_was_polled_and_not_processed(kafka: FakeKafka) -
     assert set(Driver(kafka, guarantee="AT_LEAST_ONCE", group="careful").run()) == lost
 
 
-def test_auto_commit_repeats_what_it_had_not_committed(kafka: FakeKafka) -> None:
+def test_auto_commit_repeats_what_it_had_not_committed(kafka: Kafka) -> None:
     """A crash before the client's timer is over brings back even what was processed."""
     first = Driver(kafka, guarantee="AUTO_COMMIT", tuple_tracking=True)
     first.run(4)
@@ -137,7 +138,7 @@ def test_auto_commit_repeats_what_it_had_not_committed(kafka: FakeKafka) -> None
 
 
 @pytest.mark.parametrize("guarantee", UNTRACKED)
-def test_untracked_tuples_have_no_id(kafka: FakeKafka, guarantee: str) -> None:
+def test_untracked_tuples_have_no_id(kafka: Kafka, guarantee: str) -> None:
     """Without tuple tracking Storm need not track them."""
     driver = Driver(kafka, guarantee=guarantee)
     driver.run()
@@ -145,7 +146,7 @@ def test_untracked_tuples_have_no_id(kafka: FakeKafka, guarantee: str) -> None:
 
 
 @pytest.mark.parametrize("guarantee", UNTRACKED)
-def test_tracked_tuples_have_ids_that_decide_nothing(kafka: FakeKafka, guarantee: str) -> None:
+def test_tracked_tuples_have_ids_that_decide_nothing(kafka: Kafka, guarantee: str) -> None:
     """With tuple tracking tuples carry ids; acks and fails are counted, and nothing comes again."""
     driver = Driver(kafka, guarantee=guarantee, tuple_tracking=True)
     assert driver.run() == list(range(10))
@@ -160,7 +161,7 @@ def test_tracked_tuples_have_ids_that_decide_nothing(kafka: FakeKafka, guarantee
 
 
 @pytest.mark.parametrize("guarantee", UNTRACKED)
-def test_the_limit_on_uncommitted_offsets_is_ignored(kafka: FakeKafka, guarantee: str) -> None:
+def test_the_limit_on_uncommitted_offsets_is_ignored(kafka: Kafka, guarantee: str) -> None:
     """Reading goes on although nothing is acked and more than the limit is out."""
     driver = Driver(kafka, guarantee=guarantee, uncommitted_max=2, poll_records_max=2)
     driver.run(12)
@@ -168,7 +169,7 @@ def test_the_limit_on_uncommitted_offsets_is_ignored(kafka: FakeKafka, guarantee
 
 
 @pytest.mark.parametrize("guarantee", UNTRACKED)
-def test_what_cannot_be_read_goes_to_the_dead_letter_topic(kafka: FakeKafka, guarantee: str) -> None:
+def test_what_cannot_be_read_goes_to_the_dead_letter_topic(kafka: Kafka, guarantee: str) -> None:
     """A value that is not in its format is no crash under any guarantee."""
     kafka.produce(TOPIC, b"\xff", partition=0)
     fill(kafka, 1)
@@ -179,7 +180,7 @@ def test_what_cannot_be_read_goes_to_the_dead_letter_topic(kafka: FakeKafka, gua
 
 
 @pytest.mark.parametrize("guarantee", UNTRACKED)
-def test_tombstones_are_filtered(kafka: FakeKafka, guarantee: str) -> None:
+def test_tombstones_are_filtered(kafka: Kafka, guarantee: str) -> None:
     """A null value is passed over, and the commit with it."""
     kafka.produce(TOPIC, None, partition=0)
     driver = Driver(kafka, guarantee=guarantee)
@@ -190,7 +191,7 @@ def test_tombstones_are_filtered(kafka: FakeKafka, guarantee: str) -> None:
 
 
 @pytest.mark.parametrize("guarantee", ["AT_MOST_ONCE", "NO_GUARANTEE"])
-def test_commits_say_who_made_them(kafka: FakeKafka, guarantee: str) -> None:
+def test_commits_say_who_made_them(kafka: Kafka, guarantee: str) -> None:
     """The metadata carries the topology's id, so that EARLIEST goes on after a restart."""
     first = Driver(kafka, guarantee=guarantee, start="EARLIEST")
     first.run()
@@ -202,7 +203,7 @@ def test_commits_say_who_made_them(kafka: FakeKafka, guarantee: str) -> None:
     assert second.emitted == []
 
 
-def test_progress_beyond_the_commit_survives_a_change_of_guarantee(kafka: FakeKafka) -> None:
+def test_progress_beyond_the_commit_survives_a_change_of_guarantee(kafka: Kafka) -> None:
     """What an AT_LEAST_ONCE run has acked beyond its commit is not emitted by an AT_MOST_ONCE run."""
     first = Driver(kafka)
     first.run()
@@ -215,13 +216,14 @@ def test_progress_beyond_the_commit_survives_a_change_of_guarantee(kafka: FakeKa
 
 
 @pytest.mark.parametrize("guarantee", UNTRACKED)
-def test_a_second_member_takes_over(kafka: FakeKafka, guarantee: str) -> None:
+def test_a_second_member_takes_over(kafka: Kafka, guarantee: str) -> None:
     """A planned hand-over in the middle neither loses nor repeats a record."""
     kafka.add_partitions(TOPIC, 2)
     fill(kafka, 10, partition=1)
     one = Driver(kafka, guarantee=guarantee, poll_records_max=3, emits_per_next_max=2, tuple_tracking=True)
     one.run(3)
     two = Driver(kafka, member=2, guarantee=guarantee, poll_records_max=3, emits_per_next_max=2, tuple_tracking=True)
+    two.ask_to_join()
     for _ in range(40):
         one.run(1)
         two.run(1)
@@ -244,7 +246,7 @@ class Keep(Bolt):
 
 @pytest.mark.parametrize("tracking", [False, True])
 @pytest.mark.parametrize("guarantee", UNTRACKED)
-def test_a_bounded_run_ends_with_all_processed_and_committed(kafka: FakeKafka, guarantee: str, tracking: bool) -> None:
+def test_a_bounded_run_ends_with_all_processed_and_committed(kafka: Kafka, guarantee: str, tracking: bool) -> None:
     """In the local engine, `until=end` processes each record under every guarantee."""
 
     class Made(Topology):
@@ -266,10 +268,10 @@ def test_a_bounded_run_ends_with_all_processed_and_committed(kafka: FakeKafka, g
     assert [commit.offset for commit in kafka.committed(GROUP).values()] == [10]
 
 
-def test_acks_keep_the_timer_going(kafka: FakeKafka) -> None:
+def test_acks_keep_the_timer_going(kafka: Kafka) -> None:
     """While max spout pending holds `next_tuple` back, an ack looks at the commit timer."""
     driver = Driver(kafka, guarantee="NO_GUARANTEE", tuple_tracking=True)
     driver.run()
     kafka.clock.sleep(31)
     driver.ack([0])
-    assert driver.committed() == 10
+    assert driver.commit_becomes(10)

@@ -12,8 +12,8 @@ from downspout.component import Failure
 from downspout.errors import ConfigError
 from downspout.kafka.hooks import SpoutListener
 from downspout.kafka.port import Record
-from downspout.testing.fake_kafka import FakeKafka
-from tests.topology.spout_driver import TOPIC, Driver
+from tests.topology.reasons import CLEANER, NO_KAFKA_YET
+from tests.topology.spout_driver import TOPIC, Driver, Kafka
 
 HERE = "tests.topology.test_kafka_spout_hooks"
 heard: list[tuple[Any, ...]] = []
@@ -71,7 +71,7 @@ def told(kind: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_hears_emits_acks_and_retries(kafka: FakeKafka, cache_bytes: int) -> None:
+def test_hears_emits_acks_and_retries(kafka: Kafka, cache_bytes: int) -> None:
     """Each tuple, its ack, and its next try are told with the record's offset, from memory or read again."""
     driver = Driver(kafka, listener=f"{HERE}.Ears", retry_cache_bytes=cache_bytes)
     driver.run()
@@ -83,7 +83,7 @@ def test_hears_emits_acks_and_retries(kafka: FakeKafka, cache_bytes: int) -> Non
     assert told("retry") == [(2,)]
 
 
-def test_hears_the_record_that_failed_for_good(kafka: FakeKafka) -> None:
+def test_hears_the_record_that_failed_for_good(kafka: Kafka) -> None:
     """The whole record comes with on_max_retries, once its letter is written; on_ack follows, on_retry does not."""
     driver = Driver(kafka, listener=f"{HERE}.Ears", retries_max=0)
     driver.run()
@@ -95,7 +95,8 @@ def test_hears_the_record_that_failed_for_good(kafka: FakeKafka) -> None:
     assert told("retry") == []
 
 
-def test_hears_null_and_compacted_records_as_done(kafka: FakeKafka) -> None:
+@pytest.mark.fake_only(CLEANER)
+def test_hears_null_and_compacted_records_as_done(kafka: Kafka) -> None:
     """What is resolved without a tuple, and what the cleaner took before its retry, is told as acked."""
     kafka.produce(TOPIC, None, partition=0)
     driver = Driver(kafka, listener=f"{HERE}.Ears")
@@ -107,7 +108,7 @@ def test_hears_null_and_compacted_records_as_done(kafka: FakeKafka) -> None:
     assert told("ack") == [(10,), (3,)]
 
 
-def test_hears_the_full_set_of_partitions(kafka: FakeKafka) -> None:
+def test_hears_the_full_set_of_partitions(kafka: Kafka) -> None:
     """After each rebalance all partitions are told, not the difference; and only where there is one."""
     kafka.add_partitions(TOPIC, 2)
     one = Driver(kafka, listener=f"{HERE}.Ears")
@@ -121,13 +122,13 @@ def test_hears_the_full_set_of_partitions(kafka: FakeKafka) -> None:
     assert told("parts") == [({0, 1},), ({0},)]
 
 
-def test_untracked_emits_are_heard(kafka: FakeKafka) -> None:
+def test_untracked_emits_are_heard(kafka: Kafka) -> None:
     """A guarantee that looks at no acks tells emits all the same."""
     Driver(kafka, listener=f"{HERE}.Ears", guarantee="AT_MOST_ONCE").run()
     assert [offset for offset, _ in told("emit")] == list(range(10))
 
 
-def test_a_listener_that_raises_changes_nothing(kafka: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_that_raises_changes_nothing(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     """What it raises is logged; emits, acks, retries and dead letters go on."""
     driver = Driver(kafka, listener=f"{HERE}.Grumbler", retries_max=0)
     driver.run()
@@ -140,8 +141,9 @@ def test_a_listener_that_raises_changes_nothing(kafka: FakeKafka, caplog: pytest
     assert "kafka.listener" in caplog.text
 
 
+@pytest.mark.fake_only(NO_KAFKA_YET)
 @pytest.mark.parametrize("path", ["nowhere", "no.such.module", f"{HERE}.nothing", f"{HERE}.told", f"{HERE}.Unwilling"])
-def test_a_listener_that_cannot_be_made_is_an_error(kafka: FakeKafka, path: str) -> None:
+def test_a_listener_that_cannot_be_made_is_an_error(kafka: Kafka, path: str) -> None:
     """A path that leads to no listener fails before anything is read, and names the setting."""
     with pytest.raises(ConfigError, match=r"kafka\.listener"):
         Driver(kafka, listener=path)

@@ -12,6 +12,8 @@ from downspout.testing.fake_consumer import FakeConsumer
 from downspout.testing.fake_kafka import FakeKafka, FakeProducer
 from tests.topology.spout_driver import GROUP, Driver, fill
 
+pytestmark = pytest.mark.fake_only("not yet tried on the shared broker")
+
 LETTERS = f"{GROUP}.dead-letters"
 ROOM = 1_000_000
 

@@ -10,12 +10,13 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.errors import DataLossError
 from downspout.testing.fake_kafka import FakeKafka
-from tests.topology.spout_driver import GROUP, TOPIC, Driver, fill
+from tests.topology.reasons import NO_ELECTION
+from tests.topology.spout_driver import FEW_AT_A_TIME, GROUP, TOPIC, Driver, Kafka, fill
 
 TP = TopicPartition(TOPIC, 0)
 
 
-def recreate(kafka: FakeKafka, count: int) -> None:
+def recreate(kafka: Kafka, count: int) -> None:
     """Delete the topic, create it again and fill it."""
     kafka.delete_topic(TOPIC)
     kafka.create_topic(TOPIC, 1)
@@ -23,9 +24,9 @@ def recreate(kafka: FakeKafka, count: int) -> None:
     kafka.clock.sleep(3)
 
 
-def test_fail_commits_nothing_past_the_loss(kafka: FakeKafka) -> None:
+def test_fail_commits_nothing_past_the_loss(kafka: Kafka) -> None:
     """After a data-loss error the spout still commits what is acked, and not beyond what is lost."""
-    driver = Driver(kafka, poll_records_max=4, emits_per_next_max=4)
+    driver = Driver(kafka, poll_records_max=4, emits_per_next_max=4, **FEW_AT_A_TIME)
     driver.run(3)
     driver.ack_all()
     acked = len(driver.offsets)
@@ -38,9 +39,9 @@ def test_fail_commits_nothing_past_the_loss(kafka: FakeKafka) -> None:
     assert driver.committed() == acked
 
 
-def test_fail_says_so_in_each_run(kafka: FakeKafka) -> None:
+def test_fail_says_so_in_each_run(kafka: Kafka) -> None:
     """A run after one that ended by data loss meets the same loss, and does not go on without a word."""
-    first = Driver(kafka, poll_records_max=4, emits_per_next_max=4)
+    first = Driver(kafka, poll_records_max=4, emits_per_next_max=4, **FEW_AT_A_TIME)
     first.run(3)
     first.ack_all()
     kafka.delete_records(TOPIC, 0, 10)
@@ -58,7 +59,7 @@ def test_fail_says_so_in_each_run(kafka: FakeKafka) -> None:
 
 @pytest.mark.parametrize("count", [4, 10, 15])
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
-def test_a_topic_created_again_is_read_from_its_beginning(kafka: FakeKafka, policy: str, count: int) -> None:
+def test_a_topic_created_again_is_read_from_its_beginning(kafka: Kafka, policy: str, count: int) -> None:
     """Whatever its size, the new topic is read whole, under its own id, and what is committed is of it."""
     driver = Driver(kafka, on_data_loss=policy, fields=["offset", "origin"])
     driver.run()
@@ -74,7 +75,7 @@ def test_a_topic_created_again_is_read_from_its_beginning(kafka: FakeKafka, poli
     assert driver.committed() == count
 
 
-def test_a_topic_created_again_gets_no_commit_of_the_old_one(kafka: FakeKafka) -> None:
+def test_a_topic_created_again_gets_no_commit_of_the_old_one(kafka: Kafka) -> None:
     """Acks of the old topic's records commit nothing of the new one."""
     driver = Driver(kafka, on_data_loss="earliest")
     driver.run()
@@ -84,7 +85,7 @@ def test_a_topic_created_again_gets_no_commit_of_the_old_one(kafka: FakeKafka) -
     assert driver.committed() in (None, 0)
 
 
-def test_a_topic_created_again_stops_the_run_by_default(kafka: FakeKafka) -> None:
+def test_a_topic_created_again_stops_the_run_by_default(kafka: Kafka) -> None:
     """Under ``fail`` it is an error, and the end of the run commits nothing for the new topic."""
     driver = Driver(kafka)
     driver.run()
@@ -97,7 +98,7 @@ def test_a_topic_created_again_stops_the_run_by_default(kafka: FakeKafka) -> Non
     assert driver.committed() is None
 
 
-def test_a_topic_created_again_during_a_rebalance_is_read_from_its_beginning(kafka: FakeKafka) -> None:
+def test_a_topic_created_again_during_a_rebalance_is_read_from_its_beginning(kafka: Kafka) -> None:
     """A partition that returns is compared with what it was."""
     driver = Driver(kafka, on_data_loss="earliest", fields=["offset", "origin"])
     driver.run()
@@ -110,7 +111,7 @@ def test_a_topic_created_again_during_a_rebalance_is_read_from_its_beginning(kaf
     assert driver.offsets == list(range(15))
 
 
-def test_a_topic_created_again_between_runs_does_not_honour_the_commit(kafka: FakeKafka) -> None:
+def test_a_topic_created_again_between_runs_does_not_honour_the_commit(kafka: Kafka) -> None:
     """A commit that is left of an earlier topic of the name is told by its metadata."""
     driver = Driver(kafka)
     driver.run()
@@ -120,14 +121,17 @@ def test_a_topic_created_again_between_runs_does_not_honour_the_commit(kafka: Fa
     driver.crash()
     recreate(kafka, 15)
     kafka.clock.sleep(60)
-    kafka.group(GROUP).offsets[TP] = OffsetAndMetadata(left.offset, left.metadata, -1)
+    kafka.expire_members(GROUP)
+    outsider = kafka.consumer(group=GROUP)
+    outsider.commit({TP: OffsetAndMetadata(left.offset, left.metadata, -1)})
+    outsider.close()
     with pytest.raises(DataLossError, match="created again"):
         Driver(kafka).run()
     kafka.clock.sleep(60)
     assert Driver(kafka, on_data_loss="earliest").run() == list(range(15))
 
 
-def test_a_topic_created_again_bounds_the_run_anew(kafka: FakeKafka) -> None:
+def test_a_topic_created_again_bounds_the_run_anew(kafka: Kafka) -> None:
     """A bounded run ends at the end that the new topic has when it is found."""
     driver = Driver(kafka, on_data_loss="earliest", run__until="end")
     driver.run(2)
@@ -141,6 +145,7 @@ def test_a_topic_created_again_bounds_the_run_anew(kafka: FakeKafka) -> None:
     assert driver.spout.end_reached()
 
 
+@pytest.mark.fake_only("every broker that runs here gives topics an id")
 def test_acks_find_their_topic_without_topic_ids() -> None:
     """Brokers that give topics no id: the acks of one topic resolve nothing of another."""
     with FakeKafka("no-ids") as kafka:
@@ -157,7 +162,7 @@ def test_acks_find_their_topic_without_topic_ids() -> None:
         assert {tp.topic: meta.offset for tp, meta in kafka.committed(GROUP).items()} == {"a": 3, "b": 0}
 
 
-def test_a_log_truncation_error_is_data_loss(kafka: FakeKafka) -> None:
+def test_a_log_truncation_error_is_data_loss(kafka: Kafka) -> None:
     """What the client learns of a cut log goes by the policy, and not as a refusal of the broker."""
     driver = Driver(kafka, on_data_loss="earliest")
     driver.run()
@@ -169,7 +174,7 @@ def test_a_log_truncation_error_is_data_loss(kafka: FakeKafka) -> None:
     assert driver.figure("lost") == 4
 
 
-def test_a_log_truncation_error_stops_the_run_by_default(kafka: FakeKafka) -> None:
+def test_a_log_truncation_error_stops_the_run_by_default(kafka: Kafka) -> None:
     """Under ``fail`` it is a data-loss error, whether the place is known or not."""
     driver = Driver(kafka)
     driver.run()
@@ -178,7 +183,8 @@ def test_a_log_truncation_error_stops_the_run_by_default(kafka: FakeKafka) -> No
         driver.run()
 
 
-def test_what_was_done_beyond_a_cut_does_not_count(kafka: FakeKafka) -> None:
+@pytest.mark.fake_only(NO_ELECTION)
+def test_what_was_done_beyond_a_cut_does_not_count(kafka: Kafka) -> None:
     """A log that ends below what the commit's metadata calls done was cut, though the commit itself is within it."""
     first = Driver(kafka)
     first.run()
@@ -197,7 +203,8 @@ def test_what_was_done_beyond_a_cut_does_not_count(kafka: FakeKafka) -> None:
     assert {5, 6, 7, 8, 9} <= set(second.offsets)
 
 
-def test_a_question_without_answer_orphans_no_partition(kafka: FakeKafka) -> None:
+@pytest.mark.fake_only(NO_ELECTION)
+def test_a_question_without_answer_orphans_no_partition(kafka: Kafka) -> None:
     """A cut log is read again, though the broker does not answer the first time."""
     driver = Driver(kafka, on_data_loss="earliest")
     driver.run()
@@ -213,7 +220,8 @@ def test_a_question_without_answer_orphans_no_partition(kafka: FakeKafka) -> Non
     assert driver.offsets == [0, 1]
 
 
-def test_a_bounded_run_ends_in_a_cut_log(kafka: FakeKafka) -> None:
+@pytest.mark.fake_only(NO_ELECTION)
+def test_a_bounded_run_ends_in_a_cut_log(kafka: Kafka) -> None:
     """The run ends where the log was cut, and emits nothing that came later."""
     driver = Driver(kafka, on_data_loss="earliest", run__until="end", poll_records_max=6)
     driver.run(2)
@@ -233,7 +241,8 @@ def test_a_bounded_run_ends_in_a_cut_log(kafka: FakeKafka) -> None:
     assert driver.offsets[-4:] == [0, 1, 2, 3]
 
 
-def test_a_topic_that_is_unknown_for_a_moment_gets_its_id(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.fake_only("a broker cannot be made to know a topic and not its id")
+def test_a_topic_that_is_unknown_for_a_moment_gets_its_id(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer without an id is not taken as the id of a topic that has one."""
     answers = [""]
     real = kafka.topic_id
@@ -283,6 +292,7 @@ def test_a_retry_that_is_read_again_at_the_end_of_a_whole_log_is_no_loss(kafka: 
     assert driver.figure("errors") == 0
 
 
+@pytest.mark.fake_only("not yet tried on the shared broker")
 @pytest.mark.parametrize("change", ["recreated", "cut"])
 def test_members_end_though_a_log_of_another_member_got_shorter(change: str) -> None:
     """A bounded run of two members: a log is cut, or the topic made again, and shorter; both members end."""

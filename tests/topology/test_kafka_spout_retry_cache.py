@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from downspout.kafka.consumer import KafkaConsumerPort
 from downspout.kafka.deadletter import read_dead_letters
 from downspout.testing.fake_consumer import FakeConsumer
 from downspout.testing.fake_kafka import FakeKafka
-from tests.topology.spout_driver import GROUP, TOPIC, Driver, fill
+from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 
 ROOM = 1_000_000
 LETTERS = f"{GROUP}.dead-letters"
@@ -19,18 +21,18 @@ LETTERS = f"{GROUP}.dead-letters"
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Collect the offsets of all records of the topic that polls return."""
     offsets: list[int] = []
-    poll = FakeConsumer.poll
+    for kind in (FakeConsumer, KafkaConsumerPort):
 
-    def counted(consumer: FakeConsumer, *arguments: Any, **named: Any) -> Any:
-        found = poll(consumer, *arguments, **named)
-        offsets.extend(record.offset for tp, records in found.items() for record in records if tp.topic == TOPIC)
-        return found
+        def counted(consumer: Any, *arguments: Any, poll: Callable[..., Any] = kind.poll, **named: Any) -> Any:
+            found = poll(consumer, *arguments, **named)
+            offsets.extend(record.offset for tp, records in found.items() for record in records if tp.topic == TOPIC)
+            return found
 
-    monkeypatch.setattr(FakeConsumer, "poll", counted)
+        monkeypatch.setattr(kind, "poll", counted)
     return offsets
 
 
-def test_a_retry_from_memory_reads_nothing_again(kafka: FakeKafka, fetched: list[int]) -> None:
+def test_a_retry_from_memory_reads_nothing_again(kafka: Kafka, fetched: list[int]) -> None:
     """The failed ones come again, lowest first, and each record was fetched once."""
     driver = Driver(kafka, retry_cache_bytes=ROOM)
     driver.run()
@@ -42,7 +44,7 @@ def test_a_retry_from_memory_reads_nothing_again(kafka: FakeKafka, fetched: list
     assert (driver.committed(), fetched) == (10, list(range(10)))
 
 
-def test_the_back_off_holds_in_memory_too(kafka: FakeKafka, fetched: list[int]) -> None:
+def test_the_back_off_holds_in_memory_too(kafka: Kafka, fetched: list[int]) -> None:
     """Before its time a record that is held does not come."""
     driver = Driver(kafka, retry_cache_bytes=ROOM, retry_initial_ms=5000)
     driver.run()
@@ -53,7 +55,7 @@ def test_the_back_off_holds_in_memory_too(kafka: FakeKafka, fetched: list[int]) 
 
 
 @pytest.mark.parametrize(("room", "reads"), [(ROOM, 10), (0, 40)])
-def test_poison_is_dead_lettered_from_memory(kafka: FakeKafka, fetched: list[int], room: int, reads: int) -> None:
+def test_poison_is_dead_lettered_from_memory(kafka: Kafka, fetched: list[int], room: int, reads: int) -> None:
     """With room it is fetched once for all its tries and its letter; without, once for each try."""
     driver = Driver(kafka, retry_cache_bytes=room, retries_max=3)
     driver.run()
@@ -68,7 +70,7 @@ def test_poison_is_dead_lettered_from_memory(kafka: FakeKafka, fetched: list[int
     assert len(fetched) == reads
 
 
-def test_what_has_no_room_is_read_again(kafka: FakeKafka, fetched: list[int]) -> None:
+def test_what_has_no_room_is_read_again(kafka: Kafka, fetched: list[int]) -> None:
     """Beyond the room nothing is kept, and all come again all the same."""
     driver = Driver(kafka, retry_cache_bytes=3)
     driver.run()
@@ -80,7 +82,7 @@ def test_what_has_no_room_is_read_again(kafka: FakeKafka, fetched: list[int]) ->
     assert driver.committed() == 10
 
 
-def test_one_record_in_a_hundred_failing_is_fetched_little(kafka: FakeKafka, fetched: list[int]) -> None:
+def test_one_record_in_a_hundred_failing_is_fetched_little(kafka: Kafka, fetched: list[int]) -> None:
     """With 1 % failures fewer than 1.05 records are fetched per record."""
     fill(kafka, 1990)
     driver = Driver(kafka, retry_cache_bytes=ROOM, poll_records_max=500, emits_per_next_max=100)
@@ -100,7 +102,7 @@ def test_one_record_in_a_hundred_failing_is_fetched_little(kafka: FakeKafka, fet
     assert len(fetched) < 1.05 * 2000
 
 
-def test_a_hand_over_forgets_what_is_held(kafka: FakeKafka) -> None:
+def test_a_hand_over_forgets_what_is_held(kafka: Kafka) -> None:
     """What failed here comes at the next owner, and no more here."""
     driver = Driver(kafka, retry_cache_bytes=ROOM, retry_initial_ms=5000)
     driver.run()

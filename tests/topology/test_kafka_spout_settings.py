@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from downspout.errors import ConfigError
-from downspout.testing.fake_kafka import FakeKafka
-from tests.topology.spout_driver import Driver
+from tests.topology.reasons import NO_KAFKA_YET
+from tests.topology.spout_driver import Driver, Kafka
 
 BAD = [
     ({"topics": None}, "kafka.topics and kafka.pattern"),
@@ -42,8 +42,9 @@ BAD = [
 ]
 
 
+@pytest.mark.fake_only(NO_KAFKA_YET)
 @pytest.mark.parametrize(("bad", "named"), BAD, ids=[str(bad) for bad, _ in BAD])
-def test_bad_settings_fail_in_initialize(kafka: FakeKafka, bad: dict[str, object], named: str) -> None:
+def test_bad_settings_fail_in_initialize(kafka: Kafka, bad: dict[str, object], named: str) -> None:
     """Settings that are out of range or contradict each other are an error before anything is read, by their names."""
     with pytest.raises(ConfigError) as raised:
         Driver(kafka, **bad)
@@ -59,7 +60,7 @@ def test_bad_settings_fail_in_initialize(kafka: FakeKafka, bad: dict[str, object
     ],
 )
 def test_doubtful_settings_are_warned_about(
-    kafka: FakeKafka, caplog: pytest.LogCaptureFixture, doubtful: dict[str, object], named: str
+    kafka: Kafka, caplog: pytest.LogCaptureFixture, doubtful: dict[str, object], named: str
 ) -> None:
     """What is allowed and may not be meant is named in a warning, and the spout reads on by its own settings."""
     driver = Driver(kafka, **doubtful)
@@ -68,7 +69,7 @@ def test_doubtful_settings_are_warned_about(
     assert len(driver.emitted) == 10
 
 
-def test_a_reset_that_agrees_is_no_matter(kafka: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reset_that_agrees_is_no_matter(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     """`auto_offset_reset` that says what `kafka.start` says is not warned about."""
     Driver(kafka, start="UNCOMMITTED_LATEST", **{"client.auto_offset_reset": "latest"})
     assert "auto_offset_reset" not in caplog.text

@@ -10,9 +10,9 @@ import pytest
 from downspout.component import Failure
 from downspout.errors import ConfigError
 from downspout.kafka.port import Record
-from downspout.testing.fake_kafka import FakeKafka
 from spouts.kafka import KafkaSpout
-from tests.topology.spout_driver import TOPIC, Driver
+from tests.topology.reasons import NO_KAFKA_YET
+from tests.topology.spout_driver import TOPIC, Driver, Kafka
 
 HERE = "tests.topology.test_kafka_spout_translators"
 
@@ -33,7 +33,7 @@ def wrong(record: Record) -> Any:
     return {b"0": [1, 2, 3], b"1": [], b"2": "text"}[record.value or b""]
 
 
-def test_one_or_no_tuple(kafka: FakeKafka) -> None:
+def test_one_or_no_tuple(kafka: Kafka) -> None:
     """What the function returns are the tuple's values; None resolves the record without a tuple."""
     driver = Driver(kafka, translator=[f"{HERE}.one(n tenfold)"])
     assert driver.run() == [0, 2, 4, 6, 8]
@@ -43,14 +43,14 @@ def test_one_or_no_tuple(kafka: FakeKafka) -> None:
     assert (driver.committed(), driver.figure("filtered")) == (10, 5)
 
 
-def test_nothing_becomes_nulls_where_they_are_wanted(kafka: FakeKafka) -> None:
+def test_nothing_becomes_nulls_where_they_are_wanted(kafka: Kafka) -> None:
     """With `emit_null`, a record that has no tuple has one of nulls."""
     driver = Driver(kafka, translator=[f"{HERE}.one(n tenfold)"], emit_null=True)
     driver.run()
     assert driver.emitted[1][1] == [None, None]
 
 
-def test_several_tuples_share_an_id(kafka: FakeKafka) -> None:
+def test_several_tuples_share_an_id(kafka: Kafka) -> None:
     """A record is done when each of its tuples is acked, and not before."""
     driver = Driver(kafka, translator=[f"{HERE}.three(letter)"])
     assert driver.run()[:6] == [0, 0, 0, 1, 1, 1]
@@ -64,7 +64,7 @@ def test_several_tuples_share_an_id(kafka: FakeKafka) -> None:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_one_failed_tuple_fails_its_record_once_all_have_answered(kafka: FakeKafka, cache_bytes: int) -> None:
+def test_one_failed_tuple_fails_its_record_once_all_have_answered(kafka: Kafka, cache_bytes: int) -> None:
     """All tuples of the record come again, and late answers of the first try are not taken for those of the second."""
     driver = Driver(kafka, translator=[f"{HERE}.three(letter)"], retry_cache_bytes=cache_bytes)
     driver.run()
@@ -80,7 +80,7 @@ def test_one_failed_tuple_fails_its_record_once_all_have_answered(kafka: FakeKaf
     assert driver.committed() == 1
 
 
-def test_origins_of_several_tuples_differ(kafka: FakeKafka) -> None:
+def test_origins_of_several_tuples_differ(kafka: Kafka) -> None:
     """The spout fills the field `origin` in: one per tuple, so that a sink keeps each."""
     driver = Driver(kafka, translator=[f"{HERE}.three(letter origin)"])
     driver.run()
@@ -89,7 +89,7 @@ def test_origins_of_several_tuples_differ(kafka: FakeKafka) -> None:
     assert len({values[1] for _, values in driver.emitted}) == 30
 
 
-def test_each_topic_has_its_function_fields_and_stream(kafka: FakeKafka) -> None:
+def test_each_topic_has_its_function_fields_and_stream(kafka: Kafka) -> None:
     """A topic's own translator comes before the default, and both streams are declared with their fields."""
     kafka.create_topic("eu", 1)
     kafka.produce("eu", b"4", partition=0)
@@ -105,7 +105,7 @@ def test_each_topic_has_its_function_fields_and_stream(kafka: FakeKafka) -> None
     assert len(driver.emitted) == 31
 
 
-def test_what_a_translator_does_wrong_is_the_records_failure(kafka: FakeKafka) -> None:
+def test_what_a_translator_does_wrong_is_the_records_failure(kafka: Kafka) -> None:
     """A wrong number of values, no list, or an error: the record is dead-lettered with the reason, and others go on."""
     driver = Driver(kafka, translator=[f"{HERE}.wrong(a b)"])
     assert driver.run() == []
@@ -115,7 +115,7 @@ def test_what_a_translator_does_wrong_is_the_records_failure(kafka: FakeKafka) -
 
 
 @pytest.mark.parametrize("guarantee", ["AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT"])
-def test_untracked_tuples_are_translated(kafka: FakeKafka, guarantee: str) -> None:
+def test_untracked_tuples_are_translated(kafka: Kafka, guarantee: str) -> None:
     """Translators work under each guarantee, with ids that decide nothing."""
     driver = Driver(kafka, translator=[f"{HERE}.three(letter)"], guarantee=guarantee, tuple_tracking=True)
     driver.run()
@@ -141,7 +141,8 @@ def test_entries_that_contradict_each_other_fail_in_spec(entries: list[str]) -> 
         KafkaSpout.spec(topics=["t"], translator=entries)
 
 
-def test_a_topic_without_a_translator_is_an_error(kafka: FakeKafka) -> None:
+@pytest.mark.fake_only(NO_KAFKA_YET)
+def test_a_topic_without_a_translator_is_an_error(kafka: Kafka) -> None:
     """With translators, but none for a topic and no default, nothing is read."""
     with pytest.raises(ConfigError, match=TOPIC):
         Driver(kafka, translator=[f"other={HERE}.one(a b)"])

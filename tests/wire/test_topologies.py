@@ -22,6 +22,8 @@ from tests.wire.storm_pipe import through_java
 from topologies.demo_audit import read_rows
 from topologies.flights_data import Flights, load_flights, publish
 
+pytestmark = pytest.mark.fake_only("not yet tried on the shared broker")
+
 TEXT = ["to be or not to be", "that is the question", "", "\0nul \U0001f600 \u2028 / \x7f", "Ünïcödé Ünïcödé"]
 
 

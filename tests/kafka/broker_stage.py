@@ -1,0 +1,96 @@
+"""What is done to a real broker behind a test's back: topics, transactions, deleted records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient
+
+from downspout.kafka.port import Cluster, TopicPartition, cluster_for
+from tests.kafka.stage import unique
+
+WAIT_S_MAX = 30.0
+
+
+class RealTransaction:
+    """An open transaction of a producer of its own."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self._producer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)
+        self._producer.init_transactions()
+        self._producer.begin_transaction()
+
+    def send(self, topic: str, value: bytes, partition: int) -> None:
+        """Write one record and wait for it."""
+        self._producer.send(topic, value=value, partition=partition).get(timeout=WAIT_S_MAX)
+
+    def commit(self) -> None:
+        """End it; its records become visible."""
+        self._producer.commit_transaction()
+        self._producer.close()
+
+    def abort(self) -> None:
+        """End it; its records stay hidden."""
+        self._producer.abort_transaction()
+        self._producer.close()
+
+
+class RealStage:
+    """The admin client does what the port has no word for."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.cluster: Cluster = cluster_for(bootstrap)
+        self.admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+
+    def create(self, topic: str, partitions: int, configs: dict[str, str] | None = None) -> None:
+        """Create a topic and wait until every partition has a leader."""
+        wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": configs or {}}
+        self.admin.create_topics({topic: wanted}, wait_for_metadata=True)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic and wait until the metadata says so."""
+        self.admin.delete_topics([topic])
+        wait_until(lambda: all(found.get("error_code") for found in self.admin.describe_topics([topic])))
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Let a topic have more partitions."""
+        self.admin.create_partitions({topic: total})
+
+    def delete_records(self, partition: TopicPartition, before: int) -> None:
+        """Move the start of a log."""
+        self.admin.delete_records({partition: before})
+
+    def open_transaction(self) -> RealTransaction:
+        """Begin a transaction, under a name of its own."""
+        return RealTransaction(self.bootstrap, unique("transaction"))
+
+    def transaction(self, partition: TopicPartition, values: Sequence[bytes]) -> RealTransaction:
+        """Begin a transaction and write these."""
+        opened = self.open_transaction()
+        for value in values:
+            opened.send(partition.topic, value, partition.partition)
+        return opened
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        """Release the admin client."""
+        self.admin.close()
+
+
+def wait_until(done: Callable[[], Any], limit_s: float = WAIT_S_MAX) -> None:
+    """Wait for what the broker does in its own time.
+
+    Raises:
+        AssertionError: it has not happened by then.
+    """
+    end = time.monotonic() + limit_s
+    while not done():
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.01)

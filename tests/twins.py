@@ -1,0 +1,135 @@
+"""Tests with a twin: written for FakeKafka, and run on a real broker too.
+
+The fixture ``bare_kafka`` (and each that is built on it) is the fake and a real broker in turn, the latter under the
+mark ``broker``; so is ``wide_kafka``, the fake under both rebalance protocols. A test that uses FakeKafka and has no
+twin says why: ``@pytest.mark.fake_only("reason")``, or ``pytestmark`` for a module. The run counts both kinds and
+prints the reasons. A test that says nothing is an error, and so is a mark without a reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.topology.broker_kafka import Backstage
+    from tests.topology.spout_driver import Kafka
+
+BROKER = pytest.param("broker", marks=pytest.mark.broker)
+KINDS = {"cluster_kind": ["fake"], "rebalance_kind": ["eager", "cooperative"]}
+"""Name of a fixture → its values on the fake."""
+CONTRACT = "tests/kafka/test_contract_fake.py"
+"""Its twin is a module: ``tests/broker/test_contract_broker.py``."""
+REASON_LENGTH_MIN = 10
+
+
+class Twins:
+    """Makes the twins, and counts the tests that have one and those that have none."""
+
+    def __init__(self) -> None:
+        self._both: set[str] = set()
+        self._fake_only: Counter[str] = Counter()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Let a test run on the fake, and on the broker unless it says why not."""
+        mark = metafunc.definition.get_closest_marker("fake_only")
+        where = metafunc.definition.nodeid
+        kinds = [name for name in KINDS if name in metafunc.fixturenames]
+        for name in kinds:
+            values = [*KINDS[name], *([] if mark else [BROKER])]
+            metafunc.parametrize(name, values, indirect=True, scope="function")
+        if not kinds and not uses_fake(metafunc):
+            return
+        if mark is None:
+            if not kinds and not where.startswith(CONTRACT):
+                raise pytest.UsageError(f"{where} uses FakeKafka: let it use bare_kafka, or say why not (fake_only)")
+            self._both.add(where)
+            return
+        reason = mark.args[0] if len(mark.args) == 1 else ""
+        if not isinstance(reason, str) or len(reason) < REASON_LENGTH_MIN:
+            raise pytest.UsageError(f"{where}: fake_only needs the reason why the broker cannot run it")
+        self._fake_only[reason] += 1
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say how many tests have a twin, and why the others have none."""
+        if not self._both and not self._fake_only:
+            return
+        alone = sum(self._fake_only.values())
+        terminalreporter.write_line(
+            f"{len(self._both)} tests of FakeKafka are written for the real broker too, {alone} for the fake alone:"
+        )
+        for reason, count in sorted(self._fake_only.items(), key=lambda found: (-found[1], found[0])):
+            terminalreporter.write_line(f"  {count:3} {reason}")
+
+
+def uses_fake(metafunc: pytest.Metafunc) -> bool:
+    """Return whether a test, or a fixture of its, makes a FakeKafka."""
+    property_test = getattr(metafunc.function, "hypothesis", None)
+    used = [property_test.inner_test if property_test else metafunc.function]
+    used += [found[-1].func for found in metafunc._arg2fixturedefs.values()]
+    return any(_names(one, "FakeKafka") for one in used)
+
+
+def _names(function: Callable[..., Any], name: str) -> bool:
+    return name in getattr(inspect.unwrap(function), "__code__", _names.__code__).co_names
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start counting."""
+    config.addinivalue_line(
+        "markers", "fake_only(reason): cannot run on the real broker, and why; the run prints the reasons"
+    )
+    config.pluginmanager.register(Twins(), "downspout-twins")
+
+
+@pytest.fixture
+def cluster_kind(request: pytest.FixtureRequest) -> str:
+    """What a test's Kafka is: "fake" or "broker"."""
+    return str(request.param)
+
+
+@pytest.fixture
+def rebalance_kind(request: pytest.FixtureRequest) -> str:
+    """How the fake rebalances: "eager" or "cooperative"; or "broker"."""
+    return str(request.param)
+
+
+@pytest.fixture
+def bare_kafka(cluster_kind: str, request: pytest.FixtureRequest) -> Iterator[Kafka]:
+    """A Kafka without any topic: the fake, and a real broker."""
+    yield from _kafka(cluster_kind, request)
+
+
+@pytest.fixture
+def wide_kafka(rebalance_kind: str, request: pytest.FixtureRequest) -> Iterator[Kafka]:
+    """A Kafka without any topic: the fake under both rebalance protocols, and a real broker."""
+    yield from _kafka(rebalance_kind, request)
+
+
+@pytest.fixture(scope="session")
+def backstage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backstage]:
+    """A broker that one test after the other has to itself."""
+    from downspout.kafka.embedded import EmbeddedKafka
+    from tests.topology.broker_kafka import Backstage
+
+    with EmbeddedKafka(tmp_path_factory.mktemp("twins")) as broker:
+        made = Backstage(broker.bootstrap)
+        yield made
+        made.close()
+
+
+def _kafka(kind: str, request: pytest.FixtureRequest) -> Iterator[Kafka]:
+    from downspout.testing import FakeKafka
+    from tests.topology.broker_kafka import BrokerKafka
+
+    if kind == "broker":
+        broker = BrokerKafka(request.getfixturevalue("backstage"))
+        yield broker
+        broker.close()
+        return
+    with FakeKafka("twin", cooperative=kind == "cooperative") as fake:
+        yield fake
