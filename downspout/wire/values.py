@@ -51,9 +51,9 @@ QUOTED_MARK = rb'"\u0000'
 DICT = MARK + "dict"
 BASES: tuple[Callable[[Any], Any], ...] = (str, int, float, list, dict)
 """A value of a subclass travels as one of these."""
-DIGITS = bytes(ord("0") if 48 <= byte < 58 else byte for byte in range(256))
+DIGITS = bytes(ord("0") if chr(byte) in "-0123456789" else byte for byte in range(256))
 LONG_NUMBER = b"0" * 20
-"""From so many digits on a number may be beyond 64 bits, where orjson rounds it."""
+"""From so many digits on, or one less and a sign, a number may be beyond 64 bits, where orjson rounds it."""
 
 
 def _mark(kind: str, text: str) -> str:

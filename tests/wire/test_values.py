@@ -60,6 +60,7 @@ def over_storm(values: list[Any]) -> Any:
 )
 @example([b"\xff\x00", "\ud800", "\0", "\0bytes:AA==", {"\0dict": [1]}, {MARK: None}, ["\0text:"], "\0float:nan"])
 @example([None, float("nan")])
+@example([-(2**63) - 1])
 @example([[{"a": float("inf")}], None])
 def test_values_arrive_as_they_left(values: list[Any]) -> None:
     """Bytes, nulls, odd texts, large integers, NaN, times: a bolt gets what another one emitted, type and all."""
