@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-REAL = {"broker": "the real broker", "spark": "real PySpark"}
+REAL = {"broker": "the real broker", "spark": "real PySpark", "storm": "a real Storm"}
 
 SKIPS_ALLOWED_IN_CI: dict[str, str] = {}
 """Test id → the reason why it may be skipped with CI=true. Keep it short."""
