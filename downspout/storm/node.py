@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -27,11 +26,12 @@ from typing import Any, Self
 
 from downspout import config, jars
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.errors import DownspoutError, MissingExtraError, StormError
+from downspout.errors import DownspoutError, StormError
 from downspout.kafka.process import birth, send_signal
 from downspout.locks import FileLock
-from downspout.storm import groups, nimbus, node_files
-from downspout.storm.node_files import HOST, JVM_FLAGS, Daemon, Daemons, Ports, python_path
+from downspout.storm import groups, launch, nimbus, node_files, readiness
+from downspout.storm.node_files import HOST, Daemon, Daemons, Ports
+from downspout.storm.readiness import PortTaken
 
 START_S_MAX = 120.0
 """A start takes about 8 s, and several times that on a busy machine."""
@@ -42,17 +42,6 @@ KILL_WAIT_S = 3
 POLL_S = 0.1
 LOCK_S_MAX = 2.0
 ATTEMPTS_MAX = 3
-
-MAINS = {
-    "zookeeper": "org.apache.storm.shade.org.apache.zookeeper.server.quorum.QuorumPeerMain",
-    "nimbus": "org.apache.storm.daemon.nimbus.Nimbus",
-    "supervisor": "org.apache.storm.daemon.supervisor.Supervisor",
-}
-HEAP = {"zookeeper": "-Xmx96m", "nimbus": "-Xmx256m", "supervisor": "-Xmx128m"}
-
-
-class _PortTaken(Exception):
-    """Another process took one of the ports before a daemon did."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +116,12 @@ class StormNode:
             state = "busy"
         elif not alive:
             state, daemons = "stopped", None
-        elif len(alive) < len(MAINS):
+        elif len(alive) < len(launch.MAINS):
             state = "broken"
         else:
-            state = "running" if ports is not None and self._nimbus_answers(ports, 2.0) else "silent"
+            state = (
+                "running" if ports is not None and readiness.nimbus_answers(ports, self.directory, 2.0) else "silent"
+            )
         return Status(state, self.directory, ports, daemons)
 
     @property
@@ -175,7 +166,7 @@ class StormNode:
             MissingExtraError: no Java, nothing to fetch the jars with, or no ``streamparse_run`` for the workers.
         """
         library, java = jars.resolve("storm")[0].parent, jars.java()
-        environment = self._environment(java)
+        environment = launch.environment(self.project, java)
         with self._locked():
             self._refuse_running()
             self._sweep()
@@ -199,7 +190,7 @@ class StormNode:
             try:
                 self._start_at(ports, library, java, environment)
                 return
-            except _PortTaken:
+            except PortTaken:
                 self._sweep()
                 if attempt == ATTEMPTS_MAX - 1:
                     raise self._died("zookeeper", "or nimbus lost the race for a free port") from None
@@ -215,31 +206,14 @@ class StormNode:
         node_files.write_home(self.directory, ports, library, self._settings)
         node_files.write(self.directory, ports)
         self._launch("zookeeper", java, library, environment)
-        self._await("zookeeper", lambda: self._zookeeper_answers(ports))
+        self._await("zookeeper", lambda: readiness.zookeeper_answers(ports, self.directory))
         self._launch("nimbus", java, library, environment)
         self._launch("supervisor", java, library, environment)
-        self._await("nimbus", lambda: self._nimbus_answers(ports, 5.0))
-        self._await("supervisor", lambda: self._is_complete(ports))
+        self._await("nimbus", lambda: readiness.nimbus_answers(ports, self.directory))
+        self._await("supervisor", lambda: readiness.is_complete(ports))
 
     def _launch(self, name: str, java: Path, library: Path, environment: dict[str, str]) -> None:
-        home, logs = self.directory / "home", self.directory / "logs"
-        command = [str(java), *JVM_FLAGS, HEAP[name], f"-Ddaemon.name={name}", f"-Dstorm.home={home}"]
-        command += [f"-Dstorm.log.dir={logs}", f"-Dlogfile.name={name}.log", "-Djava.deserialization.disabled=true"]
-        command += [f"-Dlog4j.configurationFile={home / 'log4j2' / 'cluster.xml'}", "-Dstorm.conf.file="]
-        command += ["-cp", f"{library}/*{os.pathsep}{home / 'conf'}", MAINS[name]]
-        if name == "zookeeper":
-            command.append(str(home / "conf" / "zoo.cfg"))
-        with (logs / f"{name}.console").open("wb") as console:
-            # A session of its own: Ctrl-C in our terminal is not for the daemons, and what they start stays together.
-            child = subprocess.Popen(
-                command,
-                cwd=self.directory,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        child = launch.start(name, self.directory, java, library, environment)
         self._children[name] = child
         known = node_files.read_daemons(self.directory)
         started = {**(known.processes if known else {}), name: Daemon(child.pid, birth(child.pid) or "")}
@@ -252,58 +226,12 @@ class StormNode:
                 if (code := child.poll()) is not None:
                     said = node_files.last_lines(self.directory, each, 40)
                     if "Address already in use" in said or "BindException" in said:
-                        raise _PortTaken
+                        raise PortTaken
                     raise self._died(each, f"ended while starting (exit code {code})")
             if answers():
                 return
             self._clock.sleep(POLL_S)
         raise self._died(name, f"did not answer within {self._start_s_max:g} s")
-
-    def _environment(self, java: Path) -> dict[str, str]:
-        """Return what the daemons, and through them workers and components, find in their environment."""
-        programs = Path(sys.executable).parent
-        path = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
-        if shutil.which("streamparse_run", path=path) is None:
-            raise MissingExtraError(
-                f"There is no streamparse_run in {programs}, with which Storm's workers start components",
-                cure="`pip install downspout` into the environment that runs this command",
-            )
-        return config.worker_environment(self.project) | {
-            "PATH": path,
-            "JAVA_HOME": str(java.resolve().parent.parent),
-            "PYTHONPATH": python_path(".:resources", os.environ),
-        }
-
-    # --- asking ---
-
-    def _zookeeper_answers(self, ports: Ports) -> bool:
-        try:
-            with socket.create_connection((HOST, ports.zookeeper), timeout=2.0) as connection:
-                connection.sendall(b"conf")
-                answer = b""
-                while part := connection.recv(4096):
-                    answer += part
-        except OSError:
-            return False
-        if b"dataDir=" not in answer:  # it listens and does not serve yet
-            return False
-        if f"dataDir={self.directory / 'data' / 'zookeeper'}".encode() not in answer:
-            raise _PortTaken
-        return True
-
-    def _nimbus_answers(self, ports: Ports, timeout_s: float) -> bool:
-        try:
-            found = nimbus.configuration(HOST, ports.nimbus, timeout_s)
-        except StormError:
-            return False
-        return found.get("storm.local.dir") == str(self.directory / "data")
-
-    def _is_complete(self, ports: Ports) -> bool:
-        try:
-            summary = nimbus.summary(HOST, ports.nimbus)
-        except StormError:
-            return False
-        return bool(summary.supervisors) and any(each.isLeader for each in summary.nimbuses)
 
     # --- ending ---
 
@@ -341,8 +269,8 @@ class StormNode:
 
     def _ports_if_running(self) -> Ports | None:
         daemons, ports = node_files.read_daemons(self.directory), node_files.read_ports(self.directory)
-        is_whole = daemons is not None and len(daemons.alive) == len(MAINS)
-        return ports if is_whole and ports is not None and self._nimbus_answers(ports, 5.0) else None
+        is_whole = daemons is not None and len(daemons.alive) == len(launch.MAINS)
+        return ports if is_whole and ports is not None and readiness.nimbus_answers(ports, self.directory) else None
 
     def _kill_topologies(self, ports: Ports, wait_s: int) -> None:
         """Kill all topologies and wait until nimbus has forgotten them; a nimbus that fails at it is stopped anyway."""
