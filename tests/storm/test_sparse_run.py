@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from downspout.storm import groups
+from downspout.storm import groups, nimbus
 from downspout.storm.local import SLEEP_S_MAX
 from tests.storm.support import Place, children
 
@@ -47,15 +47,15 @@ class Faulty(Topology):
 """
 
 
-def test_word_count_runs_locally_with_stock_sparse(place: Place) -> None:
-    """`sparse run -n word_count` needs no cluster, writes every word once, and Ctrl-C leaves nothing of it running."""
+def test_word_count_runs_locally_with_stock_sparse(storm: Place) -> None:
+    """`sparse run -n word_count` submits to no cluster, writes every word once, and Ctrl-C leaves nothing running."""
+    place = storm
     place.cluster.ensure_topic("lines", 2)
     producer = place.cluster.producer()
     for number, line in enumerate(LINES):
         producer.send("lines", key=None, value=line.encode(), partition=number % 2)
     producer.flush()
     producer.close()
-    assert place.node.status().state == "stopped"
     output = place.run_to_the_end("word_count", "lines")
     assert "downspout: the local Storm is stopped" in output
     table = ds.dataset(place.project / "output" / "word_counts", format="parquet").to_table()
@@ -68,6 +68,7 @@ def test_word_count_runs_locally_with_stock_sparse(place: Place) -> None:
     report = audit(place.project / "output" / "word_counts", cluster=place.cluster)
     assert report.count("duplicate") == report.count("extra") == 0
     assert place.local_jvm() is None
+    assert "word_count" not in [each.name for each in nimbus.summary(*storm.node.address).topologies]
 
 
 def test_a_stock_quickstart_project_runs(place: Place, quickstart: Path) -> None:

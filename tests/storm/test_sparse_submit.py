@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from downspout.storm import nimbus
-from tests.storm.support import Place, children
+from tests.storm.support import ROOT, Place, children
 
 pytestmark = pytest.mark.storm
 
@@ -80,3 +81,16 @@ def test_whatever_is_killed_the_rows_are_the_same(storm: Place, victim: str) -> 
     assert report.exit_code == 0, report.verdict
     assert sorted(storm.values(topic)) == sorted(f"value {number}" for number in range(records))
     _kill(storm, topic)
+
+
+def test_a_quickstart_project_submits_with_the_config_of_the_page(storm: Place, quickstart: Path) -> None:
+    """The config.json that docs/how-to/run-on-storm.md shows is all that a stock project needs to submit and kill."""
+    page = (ROOT / "docs" / "how-to" / "run-on-storm.md").read_text(encoding="utf-8")
+    (quickstart / "config.json").write_text(page.partition("```json\n")[2].partition("```")[0], encoding="utf-8")
+    code, output = storm.sparse("submit", folder=quickstart)
+    assert code == 0, output
+    assert "wordcount" in [each.name for each in _topologies(storm)]
+    code, output = storm.sparse("kill", "-n", "wordcount", "--wait", "0", folder=quickstart)
+    assert code == 0, output
+    while "wordcount" in [each.name for each in _topologies(storm)]:
+        time.sleep(0.2)
