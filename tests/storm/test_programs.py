@@ -11,6 +11,7 @@ import pytest
 
 from downspout import config, jars
 from downspout.errors import ConfigError, StormError
+from downspout.parquet.sink_bolt import directory_of
 from downspout.storm import lein, local, program, project_clj, sparse, traceback
 from downspout.storm.node import StormNode
 from downspout.storm.programs import environment
@@ -191,3 +192,22 @@ def test_secrets_are_looked_up_where_the_component_runs(tmp_path: Path) -> None:
         config.with_secrets({key: "env:P"}, {})
     with pytest.raises(ConfigError, match="cannot be read"):
         config.with_secrets({key: f"file:{tmp_path / 'none'}"})
+
+
+def test_a_relative_directory_is_the_projects_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a worker a relative directory lies in the project that started Storm; where there is none it is an error."""
+    on_storm = {"storm.cluster.mode": "distributed"}
+    with pytest.raises(ConfigError, match="'out' is relative"):
+        directory_of("out", on_storm)
+    monkeypatch.setenv("DOWNSPOUT_PROJECT", str(tmp_path))
+    assert directory_of("out", on_storm) == tmp_path / "out"
+    assert config.worker_environment(Path("x"))["DOWNSPOUT_PROJECT"] == str(Path.cwd() / "x")
+
+
+def test_a_worker_does_not_inherit_another_storms_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that Storm itself reads stay behind; the folder of our state becomes absolute."""
+    monkeypatch.setenv("STORM_CONF_DIR", "/elsewhere")
+    monkeypatch.setenv("DOWNSPOUT_HOME", "state")
+    found = config.worker_environment(Path())
+    assert "STORM_CONF_DIR" not in found
+    assert found["DOWNSPOUT_HOME"] == str(Path.cwd() / "state")
