@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := downspout spouts bolts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak mutants lint types doctest format docs bench clean
+.PHONY: help demo storm-demo test check soak mutants lint types doctest format docs bench clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -20,11 +20,14 @@ $(VENV)/.dev: pyproject.toml constraints.txt .ci/venv
 demo: $(VENV)/.demo  ## the main job on 336,776 real flights: Kafka, spout, bolts, Parquet, PySpark, audit (FRESH=1: start over)
 	@$(BIN)/python -m topologies.demo $(if $(FRESH),--fresh)
 
+storm-demo: $(VENV)/.demo  ## the main job on a real Storm: sparse submit, lag 0, audit, nimbus's counters
+	@$(BIN)/python -m topologies.storm_demo $(if $(FLIGHTS),--flights $(FLIGHTS))
+
 test: $(VENV)/.dev lint types  ## everything that CI runs
 	$(BIN)/python -m pytest --doctest-modules $(CODE) tests
 
-check: $(VENV)/.dev lint types  ## the quick loop, under a minute: no broker, no Spark
-	$(BIN)/python -m pytest -q --doctest-modules $(CODE) tests -m "not broker and not spark and not slow"
+check: $(VENV)/.dev lint types  ## the quick loop, under a minute: no broker, no Spark, no Storm
+	$(BIN)/python -m pytest -q --doctest-modules $(CODE) tests -m "not broker and not spark and not storm and not slow"
 
 # The state machine runs in parts with a seed each: Hypothesis remembers every example of a run, about 20 KB of it.
 SOAK_PARTS ?= 20

@@ -27,8 +27,9 @@ ENV_PREFIX = "DOWNSPOUT_"
 FILE_NAME = "downspout.toml"
 CLIENT_PREFIX = "kafka.client."
 
-ENV_RESERVED = frozenset({"DOWNSPOUT_HOME", "DOWNSPOUT_CACHE", "DOWNSPOUT_OFFLINE"})
-"""Environment variables of ours that are no settings: where state and cached jars live, and "never download"."""
+ENV_RESERVED = frozenset({"DOWNSPOUT_HOME", "DOWNSPOUT_CACHE", "DOWNSPOUT_OFFLINE", "DOWNSPOUT_PROJECT"})
+"""Environment variables of ours that are no settings: where state and cached jars live, "never download", and what
+relative directories are relative to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +353,38 @@ def component_config(scope: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
+def with_secrets(conf: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return a configuration in which references to secrets are replaced by the secrets.
+
+    A configuration is shown in many places (Storm's UI and logs, `downspout check`), and travels with the topology. So a
+    property of the Kafka client may be ``env:NAME`` or ``file:PATH``, which is looked up where the component runs.
+
+    Raises:
+        ConfigError: there is no such variable, or the file cannot be read.
+
+    >>> with_secrets({"kafka.client.sasl_plain_password": "env:P", "kafka.group": "env:x"}, {"P": "secret"})
+    {'kafka.client.sasl_plain_password': 'secret', 'kafka.group': 'env:x'}
+    """
+    environ = os.environ if environ is None else environ
+    found = dict(conf)
+    for key, value in conf.items():
+        if not key.startswith(CLIENT_PREFIX) or not isinstance(value, str):
+            continue
+        kind, _, name = value.partition(":")
+        if kind == "env":
+            if name not in environ:
+                raise ConfigError(
+                    f"{key} = {value!r}: {name} is not in the environment", cure=f"set {name} for workers"
+                )
+            found[key] = environ[name]
+        elif kind == "file":
+            try:
+                found[key] = Path(name).read_text(encoding="utf-8").rstrip("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{key} = {value!r} cannot be read: {error}", cure="a file on each worker") from None
+    return found
+
+
 @dataclass(frozen=True)
 class Layer:
     """One source of values: its name for messages, and what it gives."""
@@ -467,6 +500,24 @@ def from_command_line(pairs: Sequence[str]) -> dict[str, Layer]:
 def home() -> Path:
     """Return the folder for state that belongs to a project: broker data, topology ids, logs (``.downspout``)."""
     return Path(os.environ.get("DOWNSPOUT_HOME", ".downspout"))
+
+
+def project() -> Path:
+    """Return the folder that relative directories in settings are relative to: the project's, by default the current.
+
+    A Storm worker runs components in a folder of its own, which is deleted with the topology. What starts a Storm of
+    ours therefore hands the project's folder on, as ``DOWNSPOUT_PROJECT``.
+    """
+    return Path(os.environ.get("DOWNSPOUT_PROJECT", ""))
+
+
+def worker_environment(folder: Path) -> dict[str, str]:
+    """Return this process's environment for a Storm that is started for the project in ``folder``.
+
+    Variables that are known to Storm's own programs would lead it to another configuration, and are left out.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("STORM_")}
+    return {**kept, "DOWNSPOUT_HOME": str(home().absolute()), "DOWNSPOUT_PROJECT": str(folder.absolute())}
 
 
 def cache() -> Path:

@@ -75,6 +75,12 @@ class ComponentError(DownspoutError):
     exit_code = 8
 
 
+class StormError(DownspoutError):
+    """Storm cannot be started, reached or used."""
+
+    exit_code = 9
+
+
 def coordinates(topic: str, partition: int, offset: int | None = None) -> str:
     """Name a place in Kafka the way all messages do.
 

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from downspout import config
@@ -30,6 +31,7 @@ from downspout.errors import DownspoutError, MissingExtraError
 from downspout.locks import FileLock
 
 JAVA_MIN = 17
+STORM_VERSION = "2.8.3"  # the newest of which all jars that a node needs are on Maven Central
 RESOLVE_S_MAX = 900.0
 MANIFEST = "manifest.json"
 
@@ -41,16 +43,33 @@ NO_JAVA_CURE = (
 
 @dataclass(frozen=True)
 class JarSet:
-    """Jars that belong together: what to ask Ivy for, as organisation, module and version."""
+    """Jars that belong together.
+
+    Attributes:
+        name: of the set.
+        modules: what to ask Ivy for, as organisation, module and version.
+        bare: names of modules of which the jar alone is fetched: their pom is not looked at, nor what it asks for.
+        excluded: names of modules that are left out, whoever asks for them.
+    """
 
     name: str
     modules: tuple[tuple[str, str, str], ...]
+    bare: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> str:
+        """The version of its first module, which stands for the set."""
+        return self.modules[0][2]
 
     @property
     def folder(self) -> str:
         """The name of its folder in the cache; other versions make another name."""
-        text = json.dumps(self.modules)
-        return f"{self.name}-{self.modules[0][2]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        wanted: tuple[Any, ...] = self.modules
+        if self.bare or self.excluded:
+            wanted = (self.modules, self.bare, self.excluded)
+        text = json.dumps(wanted)
+        return f"{self.name}-{self.version}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 SETS: dict[str, JarSet] = {
@@ -61,8 +80,30 @@ SETS: dict[str, JarSet] = {
             ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),  # Kafka brings no backend for its logs
         ),
     ),
+    "storm": JarSet(
+        "storm",
+        (
+            (
+                "org.apache.storm",
+                "storm-server",
+                STORM_VERSION,
+            ),  # nimbus, supervisor, LocalCluster; brings log4j's backend
+            ("org.apache.storm", "storm-client", STORM_VERSION),
+            ("org.apache.storm", "storm-core", STORM_VERSION),
+            ("org.apache.storm", "flux-core", STORM_VERSION),
+            ("org.apache.storm", "flux-wrappers", STORM_VERSION),
+        ),
+        bare=("flux-core", "flux-wrappers"),  # Flux's parent pom was never published; Storm itself has what Flux needs
+        excluded=("storm-clojure", "slf4j-reload4j", "reload4j"),  # not on Central; and a second backend for the logs
+    ),
+    "storm-kafka": JarSet(
+        "storm-kafka",
+        (("org.apache.storm", "storm-kafka-client", STORM_VERSION), ("org.apache.kafka", "kafka-clients", "4.1.0")),
+        bare=("storm-kafka-client",),
+        excluded=("slf4j-api", "slf4j-reload4j", "reload4j"),  # Storm brings its own
+    ),
 }
-"""All sets that the project uses."""
+"""All sets that the project uses: the broker, Storm, and Storm's own KafkaSpout."""
 
 
 def folder_of(name: str) -> Path:
@@ -71,7 +112,7 @@ def folder_of(name: str) -> Path:
 
 
 def resolve(name: str, progress: Callable[[str], None] | None = None) -> list[Path]:
-    """Return the jars of a set, fetching them where the cache does not have them (about 40 s, once).
+    """Return the jars of a set, fetching them where the cache does not have them (about a minute, once).
 
     Args:
         name: a key of :data:`SETS`.
@@ -104,7 +145,7 @@ def resolve(name: str, progress: Callable[[str], None] | None = None) -> list[Pa
     try:
         if (jars := _present(folder)) is not None:  # the other process was first
             return jars
-        (progress or _say)(f"fetching the jars of {name} {jar_set.modules[0][2]} through Ivy (once, about 40 s) …")
+        (progress or _say)(f"fetching the jars of {name} {jar_set.version} through Ivy (once, about a minute) …")
         _fetch(jar_set, folder, ivy, program)
     except OSError as error:
         raise _unwritable(folder.parent, error) from error
@@ -140,7 +181,7 @@ def _say(line: str) -> None:
 def _unwritable(folder: Path, error: OSError) -> DownspoutError:
     return DownspoutError(
         f"Jars cannot be kept in {folder}: {error.strerror or error}",
-        cure="set DOWNSPOUT_CACHE to a folder that can be written to and has 200 MB free",
+        cure="set DOWNSPOUT_CACHE to a folder that can be written to and has 400 MB free",
     )
 
 
@@ -223,9 +264,11 @@ def _ivy_xml(jar_set: JarSet) -> str:
     """
     # "default" of a Maven module is its own jar and all that it needs at run time; its "runtime" lacks the jar itself.
     wanted = [
-        f'<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(revision)} conf="default->default"/>'
+        f'<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(revision)} conf="default->default"'
+        + (' transitive="false"/>' if name in jar_set.bare else "/>")
         for org, name, revision in jar_set.modules
     ]
+    wanted += [f"<exclude module={quoteattr(name)}/>" for name in jar_set.excluded]
     return "\n".join(
         [
             '<ivy-module version="2.0">',
@@ -239,12 +282,39 @@ def _ivy_xml(jar_set: JarSet) -> str:
     )
 
 
+def _settings_xml(jar_set: JarSet) -> str:
+    """Return Ivy's settings for a set with bare modules: a second view of Maven Central, one that reads no poms.
+
+    >>> "usepoms" in _settings_xml(JarSet("x", (("org.example", "tool", "1.0"),), bare=("tool",)))
+    True
+    """
+    bare = [
+        f'<module organisation={quoteattr(org)} name={quoteattr(name)} resolver="jars-only"/>'
+        for org, name, _ in jar_set.modules
+        if name in jar_set.bare
+    ]
+    return "\n".join(
+        [
+            '<ivysettings><settings defaultResolver="central"/>',
+            '<resolvers><ibiblio name="central" m2compatible="true"/>',
+            '<ibiblio name="jars-only" m2compatible="true" usepoms="false"/></resolvers>',
+            "<modules>",
+            *bare,
+            "</modules></ivysettings>",
+        ]
+    )
+
+
 def _run_ivy(jar_set: JarSet, work: Path, ivy_cache: Path, ivy: Path, program: Path) -> None:
     request = work / "ivy.xml"
     request.write_text(_ivy_xml(jar_set), encoding="utf-8")
     pattern = f"{work}/[artifact]-[revision](-[classifier]).[ext]"
     command = [str(program), "-cp", str(ivy), "org.apache.ivy.Main", "-cache", str(ivy_cache), "-ivy", str(request)]
     command += ["-retrieve", pattern, "-types", "jar", "bundle"]
+    if jar_set.bare:
+        settings = work / "ivysettings.xml"
+        settings.write_text(_settings_xml(jar_set), encoding="utf-8")
+        command += ["-settings", str(settings)]
     try:
         done = subprocess.run(
             command,
@@ -256,7 +326,8 @@ def _run_ivy(jar_set: JarSet, work: Path, ivy_cache: Path, ivy: Path, program: P
         )
     except subprocess.TimeoutExpired as expired:
         raise _ivy_failed(jar_set, expired.stdout or b"", f"took more than {RESOLVE_S_MAX:g} s") from None
-    request.unlink()
+    for path in work.glob("ivy*.xml"):
+        path.unlink()
     # Ivy's exit code is 0 for some failed downloads, and the retrieve has then left a jar out.
     if done.returncode != 0 or b"FAILED DOWNLOADS" in done.stdout or b"UNRESOLVED" in done.stdout:
         raise _ivy_failed(jar_set, done.stdout, f"exit code {done.returncode}")

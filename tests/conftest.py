@@ -11,7 +11,7 @@ pytest.register_assert_rewrite("tests.kafka", "tests.topology")
 from tests import twins  # noqa: E402
 from tests.twins import backstage, bare_kafka, cluster_kind, rebalance_kind, wide_kafka  # noqa: E402, F401   (fixtures)
 
-REAL = {"broker": "the real broker", "spark": "real PySpark"}
+REAL = {"broker": "the real broker", "spark": "real PySpark", "storm": "a real Storm"}
 
 SKIPS_ALLOWED_IN_CI: dict[str, str] = {}
 """Test id → the reason why it may be skipped with CI=true. Keep it short."""

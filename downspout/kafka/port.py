@@ -205,11 +205,17 @@ def unregister(bootstrap: str) -> None:
 def cluster_for(bootstrap: str) -> Cluster:
     """Return the cluster behind a bootstrap string: a registered one, else real brokers.
 
+    ``embedded`` is the broker that `downspout kafka start` runs.
+
     Raises:
         BrokerError: nothing answers there.
     """
     if (known := _registered.get(bootstrap)) is not None:
         return known
+    if bootstrap == "embedded":
+        from downspout.kafka.embedded import find_bootstrap
+
+        bootstrap = find_bootstrap()
     from downspout.kafka.client import KafkaCluster
 
     return KafkaCluster(bootstrap)

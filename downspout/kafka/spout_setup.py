@@ -50,7 +50,7 @@ class Setup:
         Raises:
             ConfigError: a setting is unknown, out of range, missing or contradicts another.
         """
-        settings = config.parse_scope(conf, "kafka")
+        settings = config.parse_scope(config.with_secrets(conf), "kafka")
         check(settings)
         topology = str(conf.get("topology.name") or "topology")
         group = settings["group"] or topology

@@ -8,6 +8,7 @@ forgets what it held: the local engine stops the run with the error; on Storm th
 
 from __future__ import annotations
 
+import os
 import uuid
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -116,7 +117,7 @@ class SinkBolt(Bolt):
         self._figures = dict.fromkeys(("rows", "files", "bytes", "covered", "rejected", "flushes"), 0)
         partition_by = self.settings["partition_by"]
         self.writer = SinkWriter(
-            Path(self.settings["directory"]),
+            directory_of(self.settings["directory"], storm_conf),
             topology=str(storm_conf.get("topology.name", "")),
             component=str(self.component_name),
             columns=self.fingerprint(),
@@ -258,6 +259,27 @@ class SinkBolt(Bolt):
     def report(self) -> Mapping[str, float]:
         """Return what was written, and what is held."""
         return {**self._figures, "held": len(self._buffer) + len(self._waiting)}
+
+
+def directory_of(directory: str, conf: Mapping[str, Any]) -> Path:
+    """Return where the files go.
+
+    Raises:
+        ConfigError: the directory is relative, and a Storm worker has no folder of the project's that it could be in.
+
+    >>> directory_of("/data/out", {"storm.cluster.mode": "distributed"}).as_posix()
+    '/data/out'
+    """
+    path = Path(directory)
+    if path.is_absolute():
+        return path
+    # Storm's whole configuration reaches a component there; on the other engines this key is not in it.
+    if "storm.cluster.mode" in conf and not os.environ.get("DOWNSPOUT_PROJECT"):
+        raise ConfigError(
+            f"parquet.directory = {directory!r} is relative, and a Storm worker's folder is deleted with the topology",
+            cure="an absolute path that all workers share, or DOWNSPOUT_PROJECT in the workers' environment",
+        )
+    return configuration.project() / path
 
 
 def _find_fields(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,8 +8,8 @@ from kafka import errors
 
 from downspout.component import Failure
 from downspout.errors import DataLossError, RecordError
-from downspout.kafka.deadletter import DeadLetters, read_dead_letters
-from downspout.kafka.port import Record
+from downspout.kafka.deadletter import read_dead_letters
+from downspout.kafka.giving_up import GivingUp
 from tests.topology.reasons import CLEANER, NO_ELECTION
 from tests.topology.spout_driver import FEW_AT_A_TIME, GROUP, TOPIC, Driver, Kafka, fill
 
@@ -121,35 +122,28 @@ def test_nothing_is_resolved_while_the_dead_letter_topic_is_unwritable(kafka: Ka
 
 
 @pytest.fixture
-def flushes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Collect, for each flush of a producer of letters, how many records it wrote."""
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Collect how many letters are sent together, each time."""
     counts: list[int] = []
-    queued: list[Any] = []
-    queue, flush = DeadLetters.queue, DeadLetters.flush
+    send = GivingUp._send
 
-    def noted(letters: DeadLetters, record: Record, **given: Any) -> None:
-        queue(letters, record, **given)
-        queued.append(record)
+    def counted(giving_up: GivingUp, batch: list[Any], now: Callable[[], int]) -> None:
+        counts.append(len(batch))
+        send(giving_up, batch, now)
 
-    def counted(letters: DeadLetters) -> None:
-        counts.append(len(queued))
-        queued.clear()
-        flush(letters)
-
-    monkeypatch.setattr(DeadLetters, "queue", noted)
-    monkeypatch.setattr(DeadLetters, "flush", counted)
+    monkeypatch.setattr(GivingUp, "_send", counted)
     return counts
 
 
-def test_letters_that_are_due_share_one_flush(kafka: Kafka, flushes: list[int]) -> None:
-    """All letters that wait are written with one flush, and then all of them are resolved."""
+def test_letters_that_are_due_leave_together(kafka: Kafka, batches: list[int]) -> None:
+    """All letters that wait are sent together, and then all of them are resolved."""
     driver = Driver(kafka, retries_max=0)
     driver.run()
     driver.ack([0, 9])
     driver.fail(range(1, 9))
     driver.run()
     driver.commit()
-    assert flushes == [8]
+    assert batches == [8]
     assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == list(range(1, 9))
     assert (driver.committed(), driver.figure("dead_lettered")) == (10, 8)
 
@@ -171,17 +165,17 @@ def test_a_letter_that_cannot_be_written_holds_up_no_other(kafka: Kafka) -> None
     assert (driver.committed(), driver.figure("dead_lettered")) == (10, 7)
 
 
-def test_after_a_failed_flush_each_record_is_still_lettered(kafka: Kafka, flushes: list[int]) -> None:
+def test_after_a_failed_flush_each_record_is_still_lettered(kafka: Kafka, batches: list[int]) -> None:
     """A batch that fails is written again in small steps that grow; nothing is resolved before its own flush."""
     driver = Driver(kafka, retries_max=0)
     driver.run()
     kafka.faults.fail_next("flush", errors.KafkaTimeoutError)
     driver.fail(range(10))
     driver.run(3)
-    assert (flushes, driver.figure("dead_lettered")) == ([10], 0)
+    assert (batches, driver.figure("dead_lettered")) == ([10], 0)
     kafka.clock.sleep(11)
     driver.run()
-    assert flushes == [10, 1, 2, 4, 3]
+    assert batches == [10, 1, 2, 4, 3]
     assert driver.figure("dead_lettered") == 10
 
 

@@ -1,0 +1,187 @@
+"""``downspout storm``: a single-node Storm, and the environment in which stock streamparse works with it.
+
+``start``, ``stop``, ``status`` and ``logs`` are about the node of a directory; ``shell`` and ``env`` put our ``lein``
+and ``storm`` on the PATH; ``stats`` shows what nimbus counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from downspout.errors import ConfigError, StormError
+
+if TYPE_CHECKING:
+    from downspout.storm.node import StormNode
+
+Handler = Callable[[argparse.Namespace], int]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command with its subcommands."""
+    parser = commands.add_parser("storm", help="run a single-node Storm for `sparse run` and `sparse submit`")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    start = _add(actions, "start", _start, "start ZooKeeper, nimbus and a supervisor, and wait until they answer")
+    start.add_argument("--port", type=_port, help="nimbus's port; otherwise the one it had before, or any free one")
+    start.add_argument(
+        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="a setting for storm.yaml"
+    )
+    stop = _add(actions, "stop", _stop, "end topologies, supervisor, nimbus and ZooKeeper, in this order")
+    stop.add_argument("--wait", type=int, default=3, metavar="SECONDS", help="for spouts to commit (default: 3)")
+    status = _add(actions, "status", _status, "say whether Storm runs; the exit code is 1 if it does not")
+    status.add_argument("--json", action="store_true", help="as one JSON object")
+    logs = _add(actions, "logs", _logs, "show where the logs are, and the ends of those that speak of errors")
+    logs.add_argument("topology", nargs="?", help="only the workers of this topology")
+    logs.add_argument("--lines", type=int, default=20, metavar="N", help="lines of each (default: 20)")
+    stats = _add(actions, "stats", _stats, "show what nimbus counts for each component, and the lag from Kafka")
+    stats.add_argument("topology", nargs="?", help="otherwise: all that run")
+    stats.add_argument("--json", action="store_true", help="as JSON")
+    env = _add(actions, "env", _env, 'print the environment: eval "$(downspout storm env)"')
+    shell = _add(actions, "shell", _shell, "run a shell, or a command, in which `sparse` finds lein, storm and nimbus")
+    shell.add_argument("arguments", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="otherwise: $SHELL")
+    bundle = _add(actions, "bundle", _bundle, "pack all that a topology imports, for workers without network")
+    bundle.add_argument("topology", help="its name, as for `sparse submit -n`")
+    bundle.add_argument(
+        "--with", dest="extra", action="append", default=[], metavar="REQUIREMENT", help="pack this too"
+    )
+    bundle.add_argument("--output", type=Path, metavar="FILE", help="otherwise NAME.tar.gz")
+    for each in (start, stop, status, logs, stats, env, shell):
+        each.add_argument("--dir", type=Path, help="its directory; otherwise .downspout/storm")
+
+
+def _add(actions: Any, name: str, action: Handler, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+    parser.set_defaults(handler=action)
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 65535")
+    return int(text)
+
+
+def _node(arguments: argparse.Namespace, **options: Any) -> StormNode:
+    from downspout.storm.node import StormNode, default_directory
+
+    return StormNode(arguments.dir or default_directory(), **options)
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """Return ``--set`` options of Storm's; values are JSON where they are.
+
+    >>> parse_settings(["topology.workers=2", "ui.title=x y"])
+    {'topology.workers': 2, 'ui.title': 'x y'}
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {pair} has no value", cure="--set KEY=VALUE")
+        try:
+            found[key.strip()] = json.loads(value)
+        except ValueError:
+            found[key.strip()] = value
+    return found
+
+
+# --- the node ---
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    node = _node(arguments, port=arguments.port, detached=True, settings=parse_settings(arguments.settings))
+    before = node.status()
+    if before.state == "running":
+        if arguments.port is not None and before.nimbus.rpartition(":")[2] != str(arguments.port):
+            raise StormError(
+                f"Storm runs already, its nimbus at {before.nimbus}",
+                cure=f"`downspout storm stop`, then `downspout storm start --port {arguments.port}`",
+            )
+        print(f"Storm runs already, its nimbus at {before.nimbus}")
+        return 0
+    status = node.start().status()
+    print(f"Storm {status.version} answers, its nimbus at {status.nimbus}; its logs are in {node.directory / 'logs'}")
+    if before.ports is not None and before.nimbus != status.nimbus:
+        print(f"Nimbus was at {before.nimbus} before: leave shells of `downspout storm shell` and enter them again")
+    return 0
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    was_running = _node(arguments).stop(arguments.wait)
+    print("Storm is stopped" if was_running else "Storm was not running")
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    status = _node(arguments).status()
+    processes = {name: daemon.pid for name, daemon in (status.daemons.processes if status.daemons else {}).items()}
+    if arguments.json:
+        facts: dict[str, Any] = {"state": status.state, "directory": str(status.directory)}
+        if status.daemons is not None:
+            facts |= {"nimbus": status.nimbus, "version": status.version, "processes": processes}
+        print(json.dumps(facts))
+    elif status.daemons is None:
+        print(f"Storm is {status.state} ({status.directory})")
+    else:
+        shown = ", ".join(f"{name} {pid}" for name, pid in processes.items())
+        print(f"Storm {status.version} is {status.state}, its nimbus at {status.nimbus} ({shown}; {status.directory})")
+    return 0 if status.state == "running" else 1
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    from downspout.storm.logs import show
+
+    print(show(_node(arguments).directory / "logs", arguments.topology, arguments.lines))
+    return 0
+
+
+def _stats(arguments: argparse.Namespace) -> int:
+    from downspout.storm import stats
+
+    address = _node(arguments).address
+    wanted = [arguments.topology] if arguments.topology else stats.names(*address)
+    found = [stats.collect(*address, name) for name in wanted]
+    if arguments.json:
+        print(json.dumps([each.as_dict() for each in found], indent=2))
+    else:
+        print("\n".join(stats.render(each) for each in found) or "No topology runs")
+    return 0
+
+
+# --- the environment ---
+
+
+def _env(arguments: argparse.Namespace) -> int:
+    from downspout.storm.programs import environment, exports
+
+    print(exports(environment(_node(arguments))))
+    return 0
+
+
+def _shell(arguments: argparse.Namespace) -> int:
+    from downspout.storm.programs import environment
+
+    command = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
+    command = command or [os.environ.get("SHELL", "/bin/sh")]
+    try:
+        return subprocess.run(command, env={**os.environ, **environment(_node(arguments))}, check=False).returncode
+    except OSError as error:
+        raise StormError(f"{command[0]} cannot be run: {error.strerror}", cure="another command, or none") from None
+
+
+def _bundle(arguments: argparse.Namespace) -> int:
+    from downspout.storm import bundle
+
+    name = arguments.topology
+    if not Path("topologies", f"{name}.py").is_file():
+        raise ConfigError(f"There is no topologies/{name}.py here", cure="the root of a project, and a topology's name")
+    target = arguments.output or Path(f"{name}.tar.gz")
+    packed = bundle.write(target, name, [*bundle.requirements(Path(), name), *arguments.extra])
+    print(f"{target}: {len(packed)} distributions, {target.stat().st_size / 1e6:,.0f} MB")
+    print(f"Unpack it in virtualenv_root on each worker; `sparse submit` finds {name}/bin/streamparse_run there")
+    return 0

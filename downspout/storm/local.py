@@ -1,0 +1,262 @@
+"""``sparse run``: a topology in Storm's LocalCluster, one JVM, watched by us.
+
+Storm's local mode does not end when a bolt's process has ended: it writes the same error without a pause, and goes on
+without the bolt. Here the first component that ends, ends the run, with an error that names it and shows its Python
+traceback. Local mode also turns message timeouts off, which are on in a cluster; they are turned on again.
+
+The JVM and all components are one process group, which is ended as a whole, also if we are killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from downspout import config, jars
+from downspout.clock import SYSTEM_CLOCK
+from downspout.errors import ComponentError, StormError
+from downspout.kafka.process import birth
+from downspout.storm import groups, node_files
+from downspout.storm.node import default_directory
+from downspout.storm.traceback import FRAMES, python_part, who_died
+
+SLEEP_S_MAX = (2**63 - 1) // 1000
+"""Storm counts in milliseconds, in a Java long."""
+
+END_S_MAX = 15.0
+LAST_WORDS_S = 1.5
+"""How long we listen after a component has died: the reason may follow the news of it."""
+LINES_KEPT = 400
+
+_THE_END = "STOPPING LOCAL MODE CLUSTER"
+_ALARMS = ("Halting process: Shell", "Error when launching multilang subprocess", "Async loop died", "Worker died")
+
+LOG4J = node_files.LOG4J.format(
+    file='<File name="LOG" fileName="${sys:storm.log.dir}/local.log" append="false">'
+    f'<PatternLayout charset="UTF-8" pattern="{node_files.LINE}"/></File>',
+    more='<Console name="CONSOLE" follow="true"><PatternLayout charset="UTF-8" '
+    'pattern="%d{HH:mm:ss} %-5p %c{1}: %msg%n"/></Console>',
+    loggers='<logger name="org.apache" level="info" additivity="false"><appender-ref ref="LOG"/>'
+    '<appender-ref ref="CONSOLE" level="error"/></logger>'
+    + "".join(
+        f'<logger name="org.apache.storm.{name}" level="info" additivity="false"><appender-ref ref="LOG"/>'
+        '<appender-ref ref="CONSOLE"/></logger>'
+        for name in ("task.ShellBolt", "spout.ShellSpout", "LocalCluster")
+    ),
+).replace('<root level="info">', '<root level="info"><appender-ref ref="CONSOLE"/>')
+
+
+@dataclass
+class _Watch:
+    """What was heard from the JVM, and whether it was an alarm.
+
+    When the time is over Storm ends the components, and reports each as an error; that is none.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    alarm_at: float | None = None
+    is_over: bool = False
+
+    def hear(self, line: str, now: float) -> bool:
+        """Take one line; return whether users should see it."""
+        self.is_over = self.is_over or _THE_END in line
+        if self.is_over or not line.strip() or "LocalCluster:" in line or line.startswith(("\t\tSTART", "\t\tRUNNING")):
+            return False
+        if self.alarm_at is None:
+            del self.lines[: 1 - LINES_KEPT]
+        if len(self.lines) < 2 * LINES_KEPT:  # what led to the alarm, and as much of what followed
+            self.lines.append(line)
+        if self.alarm_at is None and any(alarm in line for alarm in _ALARMS):
+            self.alarm_at = now
+        return self.alarm_at is None and not line.startswith((*FRAMES, "Caused by:"))
+
+
+def run(jar: Path, main: str, arguments: Sequence[str], seconds: int) -> int:
+    """Run a topology for so many seconds; return the exit code.
+
+    Args:
+        jar: with the topology's Python files in ``resources/``.
+        main: Java class that submits the topology.
+        arguments: for it; Flux's file, which is the last one, is completed by what local mode needs.
+        seconds: after that the run ends, in order.
+
+    Raises:
+        ComponentError: a component ended.
+        StormError: Storm could not start, or ended by itself.
+    """
+    if not jar.is_file():
+        raise StormError(f"{jar} does not exist", cure="`sparse run`, which makes it")
+    logs = default_directory().absolute() / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    (logs / "local.xml").write_text(LOG4J, encoding="utf-8")
+    (logs / "local.yaml").write_text(json.dumps({"executor.metrics.frequency.secs": 5}), encoding="utf-8")
+    with_timeouts(arguments)
+    limit = "until Ctrl-C" if seconds == SLEEP_S_MAX else f"for {seconds} s"
+    print(f"downspout: a local Storm {jars.STORM_VERSION} runs {limit}; its log is {logs / 'local.log'}", flush=True)
+    process = subprocess.Popen(
+        command(jar, main, arguments, seconds, logs),
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    return _attend(process, logs)
+
+
+def command(jar: Path, main: str, arguments: Sequence[str], seconds: int, logs: Path) -> list[str]:
+    """Return the command that starts the JVM.
+
+    Storm takes ``resources/`` from the first jar on the classpath that has it, and Flux's jars have one.
+    """
+    library = jars.resolve("storm")[0].parent
+    found = [str(jars.java()), "-Xmx768m", "-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Dstorm.jar={jar.absolute()}"]
+    found += [f"-Dstorm.local.sleeptime={seconds}", f"-Dstorm.conf.file={logs / 'local.yaml'}"]
+    found += [f"-Dstorm.log.dir={logs}", f"-Dlog4j.configurationFile={logs / 'local.xml'}"]
+    found += ["-cp", os.pathsep.join([str(jar.absolute()), f"{library}/*"]), "org.apache.storm.LocalCluster"]
+    return [*found, main, *arguments]
+
+
+def environment() -> dict[str, str]:
+    """Return what the JVM, and through it the components, find in their environment.
+
+    What was packed comes before what is installed: components start where their files were unpacked.
+    """
+    programs = str(Path(sys.executable).parent)
+    found = config.worker_environment(Path.cwd())
+    path = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
+    return found | {"PATH": path, "PYTHONPATH": node_files.python_path(".:resources", found)}
+
+
+def with_timeouts(arguments: Sequence[str]) -> None:
+    """Complete Flux's file, which streamparse wrote for this run alone."""
+    path = Path(arguments[-1]) if arguments else Path()
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    document = yaml.load(path.read_text(encoding="utf-8"))
+    (document.setdefault("config", {})).setdefault("topology.enable.message.timeouts", True)
+    with path.open("w", encoding="utf-8") as file:
+        yaml.dump(document, file)
+
+
+# --- while it runs ---
+
+
+def _attend(process: subprocess.Popen[bytes], logs: Path) -> int:
+    born = birth(process.pid) or ""
+    watchdog = _start_watchdog(process.pid, born)
+    watch, heard = _Watch(), _listen(process)
+    try:
+        with _signals(process) as received:
+            ended = _follow(heard, watch)
+    finally:
+        if process.poll() is None or groups.members(process.pid):
+            groups.end(process.pid, born, END_S_MAX)
+        process.wait()
+        watchdog.kill()
+        watchdog.wait()
+        if watchdog.stdin is not None:
+            watchdog.stdin.close()
+    if received:
+        print("downspout: the local Storm is stopped", flush=True)
+        return 128 + received[0]
+    # Storm's shutdown kills the components and may take their deaths for a reason to exit with 1: that is no failure.
+    if not watch.is_over and (watch.alarm_at is not None or (ended and process.returncode != 0)):
+        raise _failure(watch, logs, process.returncode)
+    return 0
+
+
+def _listen(process: subprocess.Popen[bytes]) -> queue.Queue[str | None]:
+    """Read what the JVM says in a thread; None stands for its end."""
+    heard: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        assert process.stdout is not None
+        with process.stdout as stream:
+            for raw in stream:
+                heard.put(raw.decode(errors="replace").rstrip("\n"))
+        heard.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return heard
+
+
+def _follow(heard: queue.Queue[str | None], watch: _Watch) -> bool:
+    """Show what is said until the JVM ends, or for a moment longer than a component lives; return whether it ended."""
+    clock = SYSTEM_CLOCK
+    while True:
+        now = clock.monotonic()
+        if watch.alarm_at is not None and now - watch.alarm_at > LAST_WORDS_S:
+            return False
+        try:
+            line = heard.get(timeout=0.2)
+        except queue.Empty:
+            continue
+        if line is None:
+            return True
+        if watch.hear(line, now):
+            print(line, flush=True)
+
+
+@contextmanager
+def _signals(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """The first Ctrl-C or SIGTERM ends the JVM in order; its group is ended when it has."""
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        process.send_signal(signal.SIGTERM if len(received) == 1 else signal.SIGKILL)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _failure(watch: _Watch, logs: Path, code: int) -> ComponentError | StormError:
+    text = "\n".join(watch.lines)
+    cure = f"read {logs / 'local.log'}"
+    said = python_part(text)
+    if (died := who_died(text)) is not None:
+        name, how = died
+        return ComponentError(
+            f"The process of component {name} has ended ({how})" + (f":\n{said}\n" if said else ""), cure=cure
+        )
+    if said:
+        return ComponentError(f"A component could not start:\n{said}\n", cure=cure)
+    tail = "\n".join(line for line in watch.lines if not line.startswith(FRAMES))[-1500:]
+    return StormError(f"The local Storm ended with exit code {code}; its last words:\n{tail}\n", cure=cure)
+
+
+def _start_watchdog(pid: int, born: str) -> subprocess.Popen[bytes]:
+    """Start a process that ends the JVM's group once we have ended, whatever ends us."""
+    text = "import sys; from downspout.storm.local import watch; watch(int(sys.argv[1]), sys.argv[2])"
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", text, str(pid), born],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def watch(pid: int, born: str) -> None:
+    """Wait until standard input ends, which it does with the process at its other end, then end the group."""
+    while os.read(0, 4096):
+        pass
+    groups.end(pid, born, END_S_MAX)

@@ -1,0 +1,84 @@
+"""Questions to a nimbus, by Thrift, through streamparse's own description of its service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from downspout.errors import StormError
+
+TIMEOUT_S = 10.0
+UNREACHABLE_CURE = "`downspout storm status`, and `downspout storm start` if it does not run"
+
+
+@contextmanager
+def connect(host: str, port: int, timeout_s: float = TIMEOUT_S) -> Iterator[Any]:
+    """Give a client of the nimbus at this address; errors of the connection become ours.
+
+    Args:
+        host: name or address.
+        port: nimbus.thrift.port.
+        timeout_s: longest wait for the connection, and for each answer.
+
+    Raises:
+        StormError: nobody answers, or not as a nimbus does; or nimbus refuses what it is asked.
+    """
+    from streamparse import thrift
+    from thriftpy2.protocol import TBinaryProtocolFactory
+    from thriftpy2.rpc import make_client
+    from thriftpy2.thrift import TException
+    from thriftpy2.transport import TFramedTransportFactory
+
+    where = f"{host}:{port}"
+    try:
+        client = make_client(
+            thrift.Nimbus,
+            host,
+            port,
+            proto_factory=TBinaryProtocolFactory(),
+            trans_factory=TFramedTransportFactory(),
+            timeout=int(timeout_s * 1000),
+        )
+    except (TException, OSError) as error:
+        raise StormError(f"No nimbus answers at {where}: {_text(error)}", cure=UNREACHABLE_CURE) from error
+    try:
+        yield client
+    except thrift.NotAliveException as error:
+        raise StormError(f"Nimbus {where}: {error.msg} does not run", cure="`sparse list`") from error
+    except (TException, OSError, EOFError, UnicodeDecodeError) as error:
+        raise StormError(f"Nimbus {where}: {_text(error)}", cure=UNREACHABLE_CURE) from error
+    finally:
+        client.close()
+
+
+def _text(error: BaseException) -> str:
+    return str(getattr(error, "msg", None) or getattr(error, "message", None) or error)
+
+
+def configuration(host: str, port: int, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """Return the configuration of a nimbus."""
+    with connect(host, port, timeout_s) as client:
+        return dict(json.loads(client.getNimbusConf()))
+
+
+def summary(host: str, port: int, timeout_s: float = TIMEOUT_S) -> Any:
+    """Return Storm's ClusterSummary: nimbuses, supervisors, topologies."""
+    with connect(host, port, timeout_s) as client:
+        return client.getClusterInfo()
+
+
+def kill(host: str, port: int, name: str, wait_s: int | None = None) -> None:
+    """Kill a topology: its spouts are deactivated at once, its workers end ``wait_s`` later.
+
+    Args:
+        host: of nimbus.
+        port: of nimbus.
+        name: of the topology.
+        wait_s: None: its message timeout.
+    """
+    from streamparse.thrift import KillOptions
+
+    with connect(host, port) as client:
+        client.killTopologyWithOpts(name=name, options=KillOptions(wait_secs=wait_s))

@@ -1,0 +1,386 @@
+"""A real Storm for one machine: ZooKeeper, nimbus and a supervisor, of the jars on Maven Central.
+
+A directory holds one node. Who starts or stops it holds a file lock meanwhile; what runs is in ``daemons.json``, which
+is written as each process starts, so that whatever ends us, the next start or stop finds them and their workers
+(:mod:`downspout.storm.groups`) and ends them before it does anything else.
+
+"It runs" means that *our* nimbus answers (its ``storm.local.dir`` is in our directory: another one may own the port),
+that it leads, and that the supervisor has reported. ZooKeeper is asked likewise for its ``dataDir``.
+
+Nothing here is reachable from elsewhere as far as Storm lets us say so: ZooKeeper listens on the loopback address.
+Nimbus, supervisor and workers have no setting for theirs and listen on all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from downspout import config, jars
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import DownspoutError, StormError
+from downspout.kafka.process import birth, send_signal
+from downspout.locks import FileLock
+from downspout.storm import groups, launch, nimbus, node_files, readiness
+from downspout.storm.node_files import HOST, Daemon, Daemons, Ports
+from downspout.storm.readiness import PortTaken
+
+START_S_MAX = 120.0
+"""A start takes about 8 s, and several times that on a busy machine."""
+
+STOP_S_MAX = 20.0
+KILL_WAIT_S = 3
+"""Between deactivating a topology's spouts and ending its workers, when the node stops: they commit meanwhile."""
+POLL_S = 0.1
+LOCK_S_MAX = 2.0
+ATTEMPTS_MAX = 3
+
+
+@dataclass(frozen=True)
+class Status:
+    """What is known of the node of a directory.
+
+    Attributes:
+        state: ``running``; ``silent`` (its processes live and nimbus does not answer); ``broken`` (some of them have
+            ended); ``busy`` (somebody starts or stops it); ``stopped``.
+        directory: where its files are.
+        ports: where it listens, or will; None where it never ran.
+        daemons: the processes; None where there are none.
+    """
+
+    state: str
+    directory: Path
+    ports: Ports | None
+    daemons: Daemons | None
+
+    @property
+    def version(self) -> str:
+        """The version of the Storm that runs; empty where none does."""
+        return self.daemons.version if self.daemons else ""
+
+    @property
+    def nimbus(self) -> str:
+        """The address of nimbus as ``host:port``; empty where there is none yet."""
+        return f"{HOST}:{self.ports.nimbus}" if self.ports else ""
+
+
+class StormNode:
+    """The Storm of one directory; as a context manager it is started and stopped.
+
+    Args:
+        directory: where its files are; made where it is missing.
+        port: the port that nimbus must have; None: the one it had before, or any free one.
+        detached: it survives us. Otherwise it is stopped when our process ends, even by ``kill -9``.
+        settings: Storm's own settings, in addition to ours or instead of them.
+        project: what relative directories in components' settings are relative to; not given: the working directory.
+        start_s_max: how long a start may take, in seconds.
+        clock: what waiting is.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        port: int | None = None,
+        *,
+        detached: bool = False,
+        settings: Mapping[str, Any] | None = None,
+        project: Path | None = None,
+        start_s_max: float = START_S_MAX,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.directory = Path(directory).absolute()
+        self.port = port
+        self.detached = detached
+        self.project = (project or Path.cwd()).absolute()
+        self._settings = dict(settings or {})
+        self._start_s_max = start_s_max
+        self._clock = clock
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    # --- what there is ---
+
+    def status(self) -> Status:
+        """Return what is known of the node, whoever started it; asks nimbus, which takes at most 2 s."""
+        ports, daemons = node_files.read_ports(self.directory), node_files.read_daemons(self.directory)
+        alive = daemons.alive if daemons is not None else []
+        if self._is_locked():
+            state = "busy"
+        elif not alive:
+            state, daemons = "stopped", None
+        elif len(alive) < len(launch.MAINS):
+            state = "broken"
+        else:
+            state = (
+                "running" if ports is not None and readiness.nimbus_answers(ports, self.directory, 2.0) else "silent"
+            )
+        return Status(state, self.directory, ports, daemons)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the running nimbus.
+
+        Raises:
+            StormError: the node does not run.
+        """
+        status = self.status()
+        if status.state != "running" or status.ports is None:
+            raise StormError(f"Storm is {status.state} ({self.directory})", cure="`downspout storm start`")
+        return HOST, status.ports.nimbus
+
+    def ports(self) -> Ports:
+        """Return the ports that the node has, or will have: chosen now where it never ran."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if (known := node_files.read_ports(self.directory)) is None:
+            known = Ports.choose(nimbus=self.port)
+            node_files.write(self.directory, known)
+        return known
+
+    def _is_locked(self) -> bool:
+        lock = FileLock(self.directory / "lock")
+        if not lock.path.exists():
+            return False
+        try:
+            is_free = lock.acquire()
+        except OSError:
+            return False
+        lock.release()
+        return not is_free
+
+    # --- starting ---
+
+    def start(self) -> Self:
+        """Start what the node consists of and wait until it can take topologies.
+
+        Raises:
+            StormError: it runs, or somebody else starts or stops it; a demanded port is in use; a process ended or
+                stayed silent (the message holds the end of its log).
+            MissingExtraError: no Java, nothing to fetch the jars with, or no ``streamparse_run`` for the workers.
+        """
+        library, java = jars.resolve("storm")[0].parent, jars.java()
+        environment = launch.environment(self.project, java)
+        with self._locked():
+            self._refuse_running()
+            self._sweep()
+            if not self.detached:
+                self._watchdog = _start_watchdog(self.directory)
+            try:
+                self._start(library, java, environment)
+            except BaseException as error:
+                self._sweep()
+                self._call_off()
+                if isinstance(error, OSError):
+                    raise self._unwritable(error) from error
+                raise
+        return self
+
+    def _start(self, library: Path, java: Path, environment: dict[str, str]) -> None:
+        for attempt in range(ATTEMPTS_MAX):
+            ports = Ports.choose(node_files.read_ports(self.directory), self.port)
+            if self.port is not None and not node_files.is_free(self.port):
+                raise self._port_in_use()
+            try:
+                self._start_at(ports, library, java, environment)
+                return
+            except PortTaken:
+                self._sweep()
+                if attempt == ATTEMPTS_MAX - 1:
+                    raise self._died("zookeeper", "or nimbus lost the race for a free port") from None
+
+    def _port_in_use(self) -> StormError:
+        return StormError(
+            f"Port {self.port} of {HOST} is in use by another process",
+            cure="another port, or none to have a free one chosen",
+        )
+
+    def _start_at(self, ports: Ports, library: Path, java: Path, environment: dict[str, str]) -> None:
+        shutil.rmtree(self.directory / "data", ignore_errors=True)
+        node_files.write_home(self.directory, ports, library, self._settings)
+        node_files.write(self.directory, ports)
+        self._launch("zookeeper", java, library, environment)
+        self._await("zookeeper", lambda: readiness.zookeeper_answers(ports, self.directory))
+        self._launch("nimbus", java, library, environment)
+        self._launch("supervisor", java, library, environment)
+        self._await("nimbus", lambda: readiness.nimbus_answers(ports, self.directory))
+        self._await("supervisor", lambda: readiness.is_complete(ports))
+
+    def _launch(self, name: str, java: Path, library: Path, environment: dict[str, str]) -> None:
+        child = launch.start(name, self.directory, java, library, environment)
+        self._children[name] = child
+        known = node_files.read_daemons(self.directory)
+        started = {**(known.processes if known else {}), name: Daemon(child.pid, birth(child.pid) or "")}
+        node_files.write(self.directory, Daemons(jars.STORM_VERSION, started))
+
+    def _await(self, name: str, answers: Callable[[], bool]) -> None:
+        deadline = self._clock.monotonic() + self._start_s_max
+        while self._clock.monotonic() < deadline:
+            for each, child in self._children.items():
+                if (code := child.poll()) is not None:
+                    said = node_files.last_lines(self.directory, each, 40)
+                    if "Address already in use" in said or "BindException" in said:
+                        raise PortTaken
+                    raise self._died(each, f"ended while starting (exit code {code})")
+            if answers():
+                return
+            self._clock.sleep(POLL_S)
+        raise self._died(name, f"did not answer within {self._start_s_max:g} s")
+
+    # --- ending ---
+
+    def stop(self, wait_s: int = KILL_WAIT_S) -> bool:
+        """End topologies, supervisor, nimbus and ZooKeeper, in this order, whoever started them.
+
+        Args:
+            wait_s: time between deactivating the spouts and ending the workers, in seconds.
+
+        Returns:
+            Whether there was anything to stop.
+
+        Raises:
+            StormError: somebody else starts or stops the node.
+        """
+        if not self.directory.exists():
+            return False
+        with self._locked():
+            status = self._ports_if_running()
+            if status is not None:
+                self._kill_topologies(status, wait_s)
+            found = self._sweep()
+        self._call_off()
+        return found
+
+    def kill(self) -> bool:
+        """End all processes by ``kill -9``, workers too, as a crash would. Return whether there was one."""
+        daemons = node_files.read_daemons(self.directory)
+        found = False
+        for daemon in daemons.processes.values() if daemons else ():
+            for member in groups.members(daemon.pid):
+                found |= send_signal(member.pid, member.birth, signal.SIGKILL)
+        self._reap()
+        return found
+
+    def _ports_if_running(self) -> Ports | None:
+        daemons, ports = node_files.read_daemons(self.directory), node_files.read_ports(self.directory)
+        is_whole = daemons is not None and len(daemons.alive) == len(launch.MAINS)
+        return ports if is_whole and ports is not None and readiness.nimbus_answers(ports, self.directory) else None
+
+    def _kill_topologies(self, ports: Ports, wait_s: int) -> None:
+        """Kill all topologies and wait until nimbus has forgotten them; a nimbus that fails at it is stopped anyway."""
+        try:
+            for topology in nimbus.summary(HOST, ports.nimbus).topologies:
+                nimbus.kill(HOST, ports.nimbus, topology.name, wait_s)
+            deadline = self._clock.monotonic() + wait_s + STOP_S_MAX
+            while nimbus.summary(HOST, ports.nimbus).topologies and self._clock.monotonic() < deadline:
+                self._clock.sleep(POLL_S)
+        except StormError:
+            return
+
+    def _sweep(self) -> bool:
+        """End whatever was started and not ended, last first, and forget it; return whether there was anything."""
+        daemons = node_files.read_daemons(self.directory)
+        found = False
+        for daemon in reversed(daemons.processes.values()) if daemons else ():
+            found |= groups.end(daemon.pid, daemon.birth, STOP_S_MAX, self._clock)
+        (self.directory / "daemons.json").unlink(missing_ok=True)
+        self._reap()
+        return found
+
+    def _reap(self) -> None:
+        for child in self._children.values():
+            child.poll()
+        self._children = {name: child for name, child in self._children.items() if child.returncode is None}
+
+    def _call_off(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.kill()
+            self._watchdog.wait()
+            if self._watchdog.stdin is not None:
+                self._watchdog.stdin.close()
+            self._watchdog = None
+
+    # --- the directory ---
+
+    def _locked(self) -> FileLock:
+        """Return the lock, to be entered with ``with``."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return _NodeLock(self.directory / "lock")
+
+    def _refuse_running(self) -> None:
+        if (ports := self._ports_if_running()) is not None:
+            raise StormError(
+                f"Storm runs already in {self.directory}, its nimbus at {HOST}:{ports.nimbus}",
+                cure="use it, or stop it with `downspout storm stop`",
+            )
+
+    def _unwritable(self, error: OSError) -> StormError:
+        return StormError(
+            f"Storm cannot use its directory {self.directory}: {error.strerror or error}",
+            cure="a directory that can be written to and has space (`--dir`, or DOWNSPOUT_HOME)",
+        )
+
+    def _died(self, name: str, what: str) -> StormError:
+        return StormError(
+            f"Storm's {name} {what}; its last words:\n{node_files.last_lines(self.directory, name)}\n",
+            cure=f"read {self.directory}/logs/{name}.log and {name}.console",
+        )
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class _NodeLock(FileLock):
+    """The lock on a node's directory, with an error of ours."""
+
+    def __enter__(self) -> FileLock:
+        if not self.acquire(LOCK_S_MAX):  # who asks for the status holds it for a moment
+            raise StormError(
+                f"Another process starts or stops the Storm in {self.path.parent}", cure="wait until it is done"
+            )
+        return self
+
+
+def default_directory() -> Path:
+    """Return where ``downspout storm start`` keeps its node."""
+    return config.home() / "storm"
+
+
+def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
+    """Start a process that ends the node once we have ended, whatever ends us."""
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from downspout.storm.node import watch; watch(sys.argv[1])",
+            str(directory),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def watch(directory: str) -> None:
+    """Wait until standard input ends, which it does with the process at its other end, then end the node."""
+    while os.read(0, 4096):
+        pass
+    try:
+        StormNode(directory).stop(wait_s=0)
+    except DownspoutError:
+        StormNode(directory).kill()

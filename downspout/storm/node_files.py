@@ -1,0 +1,250 @@
+"""What is in the directory of a single-node Storm, and what its files say.
+
+==================== ===========================================================================================
+``lock``             held by whoever starts or stops the node
+``node.json``        the ports: what stays from one start to the next
+``daemons.json``     the processes that were started: name, id, birth; written as each starts, removed by a stop
+``home/``            Storm's home: ``conf/storm.yaml``, ``log4j2/``, ``lib-worker`` (a link to the jars)
+``data/``            what ZooKeeper, nimbus and supervisor keep; emptied at each start
+``logs/``            ``zookeeper.log``, ``nimbus.log``, ``supervisor.log``, each with a ``.console`` (what the JVM
+                     itself had to say), and ``workers/TOPOLOGY/PORT/worker.log``
+``bin/``             our ``storm`` and ``lein`` (see ``downspout.storm.programs``)
+==================== ===========================================================================================
+
+A node lives from start to stop. Nothing in ``data/`` is needed afterwards: how far a topology is, Kafka and the log of
+each Parquet directory know. So a start after ``kill -9`` begins with an empty ZooKeeper and cannot meet half a truth.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from downspout.kafka.broker_files import HOST, free_port, is_free
+from downspout.kafka.process import birth
+
+__all__ = ["HOST", "Daemon", "Daemons", "Ports", "free_port", "is_free", "python_path"]
+
+SLOTS = 4
+"""How many workers the supervisor can run: as many as Storm's default."""
+
+JVM_FLAGS = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    "-Xshare:auto",
+    "-Djava.awt.headless=true",
+)
+"""For the daemons, which must start fast and have little to do; workers run with the JVM's own defaults."""
+
+ZOO_CFG = """\
+tickTime=2000
+dataDir={data}
+clientPortAddress={host}
+clientPort={port}
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=conf
+"""
+
+LOG4J = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<configuration status="error" shutdownHook="disable">
+  <appenders>
+    {file}
+    {more}
+  </appenders>
+  <loggers>
+    <root level="info"><appender-ref ref="LOG"/></root>
+    <logger name="org.apache.zookeeper" level="warn"/>
+    <logger name="org.apache.storm.shade.org.apache.zookeeper" level="warn"/>
+    <logger name="org.apache.storm.shade.org.apache.curator" level="warn"/>
+    <logger name="org.apache.storm.logging.ThriftAccessLogger" level="warn"/>
+    {loggers}
+  </loggers>
+</configuration>
+"""
+_FILE = (
+    '<RollingFile name="{name}" fileName="{path}" filePattern="{path}.%i">'
+    '<PatternLayout charset="UTF-8" pattern="{line}"/>'
+    '<Policies><SizeBasedTriggeringPolicy size="20 MB"/></Policies><DefaultRolloverStrategy max="3"/></RollingFile>'
+)
+LINE = "%d{yyyy-MM-dd HH:mm:ss.SSS} %-5p %c{1} [%t] %msg%n"
+_WORKER = "${sys:workers.artifacts}/${sys:storm.id}/${sys:worker.port}/${sys:logfile.name}"
+
+LOG4J_DAEMON = LOG4J.format(
+    file=_FILE.format(name="LOG", path="${sys:storm.log.dir}/${sys:logfile.name}", line=LINE), more="", loggers=""
+)
+# Storm's LogWriter, which starts each worker, sends what the worker's JVM prints to the loggers STDOUT and STDERR.
+LOG4J_WORKER = LOG4J.format(
+    file=_FILE.format(name="LOG", path=_WORKER, line=LINE),
+    more=_FILE.format(name="CONSOLE", path=_WORKER + ".console", line="%msg%n"),
+    loggers="".join(
+        f'<logger name="{name}" level="info" additivity="false"><appender-ref ref="CONSOLE"/></logger>'
+        for name in ("STDOUT", "STDERR")
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where the parts of a node listen."""
+
+    zookeeper: int
+    nimbus: int
+    supervisor: int
+    slots: tuple[int, ...]
+
+    @classmethod
+    def choose(cls, former: Ports | None = None, nimbus: int | None = None) -> Ports:
+        """Return ports that are free now: the demanded one, those of the last time, else any.
+
+        Args:
+            former: those of the last time.
+            nimbus: the port that nimbus must have.
+        """
+        wanted = [former.zookeeper, former.nimbus, former.supervisor, *former.slots] if former else [0] * (3 + SLOTS)
+        if nimbus is not None:
+            wanted[1] = nimbus
+        chosen: list[int] = []
+        for port in wanted:
+            while port in chosen or not port or (port != nimbus and not is_free(port)):
+                port = free_port()
+            chosen.append(port)
+        return cls(chosen[0], chosen[1], chosen[2], tuple(chosen[3:]))
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """One process that was started."""
+
+    pid: int
+    birth: str
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether that very process still runs (not another one that was given its id)."""
+        return birth(self.pid) == self.birth
+
+
+@dataclass(frozen=True)
+class Daemons:
+    """The processes of a node, in the order of their start."""
+
+    version: str
+    processes: dict[str, Daemon] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> list[str]:
+        """The names of those that still run."""
+        return [name for name, daemon in self.processes.items() if daemon.is_alive]
+
+
+def read_ports(directory: Path) -> Ports | None:
+    """Return what ``node.json`` says, or None where there is none that can be read."""
+    try:
+        values = json.loads((directory / "node.json").read_text(encoding="utf-8"))
+        return Ports(values["zookeeper"], values["nimbus"], values["supervisor"], tuple(values["slots"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def read_daemons(directory: Path) -> Daemons | None:
+    """Return what ``daemons.json`` says, whether those processes still run or not; None where there is none."""
+    try:
+        values = json.loads((directory / "daemons.json").read_text(encoding="utf-8"))
+        return Daemons(values["version"], {name: Daemon(**each) for name, each in values["processes"].items()})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def write(directory: Path, what: Ports | Daemons) -> None:
+    """Write ``node.json`` or ``daemons.json``, so that a reader sees the old one or the new one and nothing else."""
+    path = directory / ("node.json" if isinstance(what, Ports) else "daemons.json")
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(asdict(what), file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def storm_yaml(directory: Path, ports: Ports, overrides: Mapping[str, Any] | None = None) -> str:
+    """Return Storm's configuration for one node; JSON, which is YAML too.
+
+    >>> '"nimbus.thrift.port": 3' in storm_yaml(Path("/x"), Ports(2, 3, 4, (5,)))
+    True
+    """
+    values = {
+        "storm.zookeeper.servers": [HOST],
+        "storm.zookeeper.port": ports.zookeeper,
+        "nimbus.seeds": [HOST],
+        "nimbus.thrift.port": ports.nimbus,
+        "supervisor.thrift.port": ports.supervisor,
+        "supervisor.slots.ports": list(ports.slots),
+        "storm.local.hostname": HOST,
+        "storm.local.dir": str(directory / "data"),
+        "storm.workers.artifacts.dir": str(directory / "logs" / "workers"),
+        "storm.blobstore.replication.factor": 1,
+        # One user on one machine: figures that are fresh and exact, workers that start and are replaced at once.
+        "topology.stats.sample.rate": 1.0,
+        "executor.metrics.frequency.secs": 5,
+        "nimbus.monitor.freq.secs": 2,
+        "nimbus.task.timeout.secs": 15,
+        "supervisor.monitor.frequency.secs": 1,
+        "task.refresh.poll.secs": 2,
+        "worker.childopts": "-Xmx%HEAP-MEM%m -XX:+UseSerialGC -XX:-UsePerfData",
+        "topology.worker.logwriter.childopts": "-Xmx64m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+        "storm.daemon.metrics.reporter.plugins": [],
+        **(overrides or {}),
+    }
+    return json.dumps(values, indent=1) + "\n"
+
+
+def write_home(directory: Path, ports: Ports, library: Path, overrides: Mapping[str, Any] | None = None) -> None:
+    """Write all that Storm reads at its start, and empty its data."""
+    home = directory / "home"
+    for folder in (home / "conf", home / "log4j2", directory / "logs" / "workers", directory / "data"):
+        folder.mkdir(parents=True, exist_ok=True)
+    link = home / "lib-worker"
+    if link.is_symlink():
+        link.unlink()
+    link.symlink_to(library.absolute())
+    (home / "conf" / "storm.yaml").write_text(storm_yaml(directory, ports, overrides), encoding="utf-8")
+    zoo = ZOO_CFG.format(data=directory / "data" / "zookeeper", host=HOST, port=ports.zookeeper)
+    (home / "conf" / "zoo.cfg").write_text(zoo, encoding="utf-8")
+    (home / "log4j2" / "cluster.xml").write_text(LOG4J_DAEMON, encoding="utf-8")
+    (home / "log4j2" / "worker.xml").write_text(LOG4J_WORKER, encoding="utf-8")
+
+
+def python_path(first: str, environ: Mapping[str, str]) -> str:
+    """Return a PYTHONPATH with these folders in front.
+
+    Relative ones count from where a program is started: ``src`` of any project in whose root ``sparse`` is called. A
+    package that is installed in editable form has its whole checkout on the path, and streamparse appends a project's
+    folder behind that; so its ``spouts`` would hide the project's.
+
+    >>> python_path("src", {"PYTHONPATH": "src:/x"}), python_path("src", {})
+    ('src:/x', 'src')
+    """
+    rest = [
+        part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part and part not in first.split(os.pathsep)
+    ]
+    return os.pathsep.join([first, *rest])
+
+
+def last_lines(directory: Path, name: str, count: int = 12) -> str:
+    """Return the end of what a daemon said last, in its log and on the console; stack frames are left out."""
+    lines: list[str] = []
+    for path in (directory / "logs" / f"{name}.log", directory / "logs" / f"{name}.console"):
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        said = [line for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
+        lines += said[-count:]
+    return "\n".join(lines)

@@ -1,0 +1,160 @@
+"""Our ``storm``: what streamparse asks of Storm's client, and what its users type.
+
+``storm jar J org.apache.storm.flux.Flux --local …`` is how ``sparse run`` starts a topology. Flux 2 ignores
+``--local`` and submits to whatever cluster is configured; here it runs locally, as its users expect. ``kill``,
+``list``, ``activate`` and ``deactivate`` ask nimbus by Thrift, without starting a JVM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from downspout import config, jars
+from downspout.errors import DownspoutError, StormError
+from downspout.storm import local, nimbus
+from downspout.storm.node import StormNode, default_directory
+
+FLUX = "org.apache.storm.flux.Flux"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(prog="storm", description=f"Storm {jars.STORM_VERSION} of Downspout.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add(commands, "version", "print the version", _version)
+    for name, text in (("jar", "run a class of a jar, which submits a topology"), ("local", "run it in one JVM")):
+        command = _add(commands, name, text, _jar if name == "jar" else _local)
+        command.add_argument("jar", metavar="JAR", type=Path)
+        command.add_argument("main", metavar="CLASS")
+        if name == "local":
+            command.add_argument("--local-ttl", type=int, default=20, metavar="SECONDS")
+        command.add_argument("arguments", nargs=argparse.REMAINDER)
+    _add(commands, "list", "list the topologies", _list)
+    kill = _add(commands, "kill", "end a topology", _kill)
+    kill.add_argument("name")
+    kill.add_argument("-w", "--wait", type=int, metavar="SECONDS", help="between stopping spouts and ending workers")
+    for name in ("activate", "deactivate"):
+        _add(commands, name, f"{name} a topology's spouts", _switch).add_argument("name")
+    return parser
+
+
+def _add(commands: Any, name: str, text: str, handler: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text.capitalize() + ".")
+    command.set_defaults(handler=handler)
+    return command
+
+
+def is_local(main: str, arguments: Sequence[str]) -> bool:
+    """Return whether a ``storm jar`` call means a local run: Flux's own option for it, in both spellings.
+
+    >>> is_local(FLUX, ["--local", "x.yaml"]), is_local(FLUX, ["--remote", "x.yaml"]), is_local("a.B", ["--local"])
+    (True, False, False)
+    """
+    return main == FLUX and any(argument in ("--local", "-l") for argument in arguments)
+
+
+def sleep_s(arguments: Sequence[str], default: int) -> int:
+    """Return for how many seconds Flux is asked to run; without ``-t`` streamparse passes the largest number there is.
+
+    Raises:
+        StormError: it is no whole number.
+
+    >>> sleep_s(["--local", "--sleep", "12", "x.yaml"], 20), sleep_s(["-s", "9223372036854775807"], 20)
+    (12, 9223372036854775)
+    """
+    for option, value in pairwise(arguments):
+        if option in ("--sleep", "-s"):
+            if not value.isdecimal():
+                raise StormError(f"--sleep {value} is no whole number of seconds", cure="--sleep 30")
+            return min(int(value), local.SLEEP_S_MAX)
+    return default
+
+
+# --- commands ---
+
+
+def _version(arguments: argparse.Namespace) -> int:
+    print(f"Storm {jars.STORM_VERSION}")
+    return 0
+
+
+def _jar(arguments: argparse.Namespace) -> int:
+    if is_local(arguments.main, arguments.arguments):
+        return local.run(arguments.jar, arguments.main, arguments.arguments, sleep_s(arguments.arguments, 20))
+    node = StormNode(default_directory())
+    host, port = node.address
+    _compare_versions(host, port)
+    home, library = node.directory / "home", jars.resolve("storm")[0].parent
+    command = [str(jars.java()), *shlex.split(os.environ.get("STORM_JAR_JVM_OPTS", "")), f"-Dstorm.home={home}"]
+    command += [
+        f"-Dstorm.jar={arguments.jar.absolute()}",
+        "-Dstorm.conf.file=",
+        f"-Dstorm.log.dir={node.directory / 'logs'}",
+    ]
+    command += ["-Dlogfile.name=client.log", f"-Dlog4j.configurationFile={home / 'log4j2' / 'cluster.xml'}"]
+    command += ["-cp", os.pathsep.join([f"{library}/*", str(arguments.jar.absolute()), str(home / "conf")])]
+    command += [arguments.main, *arguments.arguments]
+    return subprocess.run(command, env=config.worker_environment(Path.cwd()), check=False).returncode
+
+
+def _local(arguments: argparse.Namespace) -> int:
+    seconds = min(arguments.local_ttl, local.SLEEP_S_MAX)
+    return local.run(arguments.jar, arguments.main, arguments.arguments, seconds)
+
+
+def _compare_versions(host: str, port: int) -> None:
+    versions = {each.version for each in nimbus.summary(host, port).nimbuses}
+    if versions - {jars.STORM_VERSION, "VERSION_NOT_PROVIDED"}:
+        raise StormError(
+            f"Nimbus {host}:{port} is Storm {', '.join(sorted(versions))}, and this client is {jars.STORM_VERSION}",
+            cure="`downspout storm stop`, then `downspout storm start`",
+        )
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    topologies = nimbus.summary(*StormNode(default_directory()).address).topologies
+    rows = [("Topology_name", "Status", "Num_tasks", "Num_workers", "Uptime_secs", "Topology_Id")]
+    rows += [(t.name, t.status, str(t.num_tasks), str(t.num_workers), str(t.uptime_secs), t.id) for t in topologies]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows if topologies else ():
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if not topologies:
+        print("No topologies running.")
+    return 0
+
+
+def _kill(arguments: argparse.Namespace) -> int:
+    nimbus.kill(*StormNode(default_directory()).address, arguments.name, arguments.wait)
+    print(f"Killed topology: {arguments.name}")
+    return 0
+
+
+def _switch(arguments: argparse.Namespace) -> int:
+    with nimbus.connect(*StormNode(default_directory()).address) as client:
+        getattr(client, arguments.command)(name=arguments.name)
+    print(f"{arguments.command.capitalize()}d topology: {arguments.name}")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        return int(arguments.handler(arguments))
+    except DownspoutError as error:
+        print(f"downspout: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

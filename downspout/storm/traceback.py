@@ -1,0 +1,73 @@
+"""What a Python component had to say, found in what Storm says about it."""
+
+from __future__ import annotations
+
+import re
+
+HEAD = "Traceback (most recent call last):"
+FRAMES = ("\tat ", "\t... ", "\tSuppressed: ")
+
+
+def python_part(text: str) -> str:
+    """Return the last Python traceback in a text, chained ones included; empty where there is none.
+
+    A traceback is its head, indented lines, and the exception; Python puts a sentence between chained ones.
+
+    >>> python_part("java.lang.X: oh\\nTraceback (most recent call last):\\n  File 'a'\\nKeyError: 1\\n\\tat org.x")
+    "Traceback (most recent call last):\\n  File 'a'\\nKeyError: 1"
+    """
+    found: list[str] = []
+    current: list[str] | None = None
+    bridge: list[str] = []
+    for line in text.splitlines():
+        if HEAD in line:
+            head = line[line.index(HEAD) :]
+            chained = bool(found) and any(
+                part.startswith(("During handling", "The above exception")) for part in bridge
+            )
+            found = [*found, *bridge, head] if chained else [head]
+            current, bridge = found, []
+        elif current is not None:
+            current.append(line)
+            if line and not line.startswith((" ", "\t")):  # the exception itself ends it
+                current = None
+        elif not line.startswith(FRAMES):
+            bridge.append(line)
+    while found and not found[-1].strip():
+        found.pop()
+    return "\n".join(found)
+
+
+def without_frames(text: str) -> str:
+    """Return a text of Java's without its stack frames."""
+    kept = [line for line in text.splitlines() if not line.startswith(FRAMES)]
+    return "\n".join(kept)
+
+
+_DIED = re.compile(r"pid:\d+, name:(?P<name>[^\s,]+?) exitCode:(?P<code>-?\d+)")
+
+
+def who_died(text: str) -> tuple[str, str] | None:
+    """Return the component that Storm says has ended and how, or None where it says no such thing.
+
+    Storm may look at a process before the system has told it the exit code (-1), and says it again and again.
+
+    >>> who_died("ProcessInfo pid:7, name:split exitCode:-1, x\\nProcessInfo pid:7, name:split exitCode:137, x")
+    ('split', 'killed by signal 9')
+    """
+    found = list(_DIED.finditer(text))
+    if not found:
+        return None
+    name = found[0]["name"]
+    return name, how_ended(max(int(each["code"]) for each in found if each["name"] == name))
+
+
+def how_ended(code: int) -> str:
+    """Return an exit code as Java reports it in words; above 128 it is a signal, -1 stands for unknown.
+
+    >>> how_ended(143), how_ended(1), how_ended(-1)
+    ('killed by signal 15', 'exit code 1', 'it is not known how')
+    """
+    if code < 0:
+        return "it is not known how"
+    return f"killed by signal {code - 128}" if code > 128 else f"exit code {code}"

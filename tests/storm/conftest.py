@@ -1,0 +1,47 @@
+"""A real Storm and a real Kafka for the session, and a streamparse project in which stock ``sparse`` runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from downspout.kafka.embedded import EmbeddedKafka
+from tests.storm.support import ROOT, Place
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A project like this repository's, with a Kafka of its own; Storm is not started."""
+    home, project = tmp_path_factory.mktemp("storm-home"), tmp_path_factory.mktemp("storm-project")
+    for name in ("config.json", "project.clj", "src"):
+        (project / name).symlink_to(ROOT / name)
+    (project / "topologies").mkdir()
+    for path in (ROOT / "topologies").glob("*.py"):
+        (project / "topologies" / path.name).symlink_to(path)
+    with EmbeddedKafka(home / "kafka") as kafka:
+        yield Place(home, project, kafka)
+
+
+@pytest.fixture(scope="session")
+def storm(place: Place) -> Iterator[Place]:
+    """The same with a Storm that runs."""
+    with place.inside():
+        node = place.node.start()
+    try:
+        yield place
+    finally:
+        node.stop(wait_s=0)
+
+
+@pytest.fixture
+def quickstart(tmp_path: Path) -> Path:
+    """A project as stock ``sparse quickstart`` makes it, outside of this repository."""
+    sparse = Path(sys.executable).with_name("sparse")
+    command = [str(sparse), "quickstart", "quick"]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, "LEIN_ROOT": "1"}, check=True, capture_output=True)
+    return tmp_path / "quick"

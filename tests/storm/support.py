@@ -1,0 +1,200 @@
+"""What the tests on a real Storm share: a project in which stock ``sparse`` runs, and what is seen from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from downspout.kafka.client import KafkaCluster
+from downspout.kafka.embedded import EmbeddedKafka
+from downspout.kafka.port import TopicPartition
+from downspout.parquet.audit import AuditReport, audit
+from downspout.storm import groups, programs, stats
+from downspout.storm.node import StormNode
+from downspout.storm.node_files import read_daemons
+from downspout.storm.stats import TopologyStats
+
+ROOT = Path(__file__).resolve().parents[2]
+STALLED_S_MAX = 150.0
+
+ROWS = """\
+from streamparse import Topology
+
+from bolts.parquet import ParquetBolt
+from spouts.kafka import KafkaSpout
+
+
+class Rows(Topology):
+    config = {{
+        "topology.max.spout.pending": 4000,
+        "kafka.commit_period_ms": 1000,
+        "kafka.emits_per_next_max": 50,
+        "parquet.flush_rows": 1000,
+        "parquet.flush_age_s": 2,
+    }}
+    spout = KafkaSpout.spec(topics=["{topic}"], fields=["origin", "value"])
+    rows = ParquetBolt.spec(inputs=[spout], par=2, directory="output/{topic}", schema={{"value": "string"}})
+"""
+"""A topology of one topic, with small flushes: there is always something in flight that a kill can hit."""
+
+
+@dataclass
+class Place:
+    """Where the tests of the session happen."""
+
+    home: Path
+    project: Path
+    kafka: EmbeddedKafka
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        """The brokers."""
+        return KafkaCluster(self.kafka.bootstrap)
+
+    @property
+    def node(self) -> StormNode:
+        """The Storm, whether it runs or not."""
+        return StormNode(self.home / "storm", project=self.project)
+
+    def environment(self) -> dict[str, str]:
+        """Return what `downspout storm shell` sets up here."""
+        environ = {**os.environ, "DOWNSPOUT_HOME": str(self.home)}
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
+        return {**environ, **programs.environment(self.node, environ), "DOWNSPOUT_HOME": str(self.home)}
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Have this place's environment in our own process."""
+        before = dict(os.environ)
+        os.environ.update(self.environment())
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+    def start_sparse(self, *arguments: str, folder: Path | None = None) -> subprocess.Popen[str]:
+        """Start stock ``sparse`` in a project's root."""
+        return subprocess.Popen(
+            [str(Path(sys.executable).with_name("sparse")), *arguments],
+            cwd=folder or self.project,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def sparse(self, *arguments: str, folder: Path | None = None) -> tuple[int, str]:
+        """Run stock ``sparse`` to its end; return its exit code and what it printed."""
+        process = self.start_sparse(*arguments, folder=folder)
+        output, _ = process.communicate()
+        return process.returncode, output
+
+    def run_to_the_end(self, name: str, topic: str) -> str:
+        """Run ``sparse run`` until all of a topic is committed, end it as Ctrl-C does, and return what it printed."""
+        run = self.start_sparse("run", "-n", name)
+        heard: list[str] = []
+        reader = threading.Thread(target=lambda: heard.extend(run.stdout or ()))
+        reader.start()
+        best, moved_at = 1 << 62, time.monotonic()
+        while (lag := self.lag(name, topic)) > 0 and run.poll() is None and time.monotonic() - moved_at < STALLED_S_MAX:
+            if lag < best:
+                best, moved_at = lag, time.monotonic()
+            time.sleep(0.5)
+        ended_by_itself = run.poll() is not None
+        os.killpg(run.pid, signal.SIGINT)
+        reader.join()
+        run.wait()
+        output = "".join(heard)
+        assert not ended_by_itself, output
+        assert lag == 0, output
+        return output
+
+    def local_jvm(self) -> int | None:
+        """Return the process of the LocalCluster that runs here, or None."""
+        listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,args="], capture_output=True, text=True, check=True)
+        mine = f"-Dstorm.log.dir={self.home / 'storm' / 'logs'} "
+        for line in listed.stdout.splitlines():
+            if mine in line and "org.apache.storm.LocalCluster" in line:
+                return int(line.split()[0])
+        return None
+
+    def lag(self, group: str, topic: str) -> int:
+        """Return how far a group is behind the end of a topic."""
+        consumer = self.cluster.consumer(group=group)
+        try:
+            partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
+            commits, ends = consumer.committed(partitions), consumer.end_offsets(partitions)
+            return sum(ends[each] - (commit.offset if (commit := commits[each]) else 0) for each in partitions)
+        finally:
+            consumer.close()
+
+    def workers_group(self) -> int:
+        """Return the process group of this Storm's supervisor and of all that it started."""
+        daemons = read_daemons(self.home / "storm")
+        assert daemons is not None
+        return daemons.processes["supervisor"].pid
+
+    def publish(self, count: int, topic: str | None = None, partitions: int = 2) -> str:
+        """Write numbered records to a topic of their own; return its name."""
+        topic = topic or f"rows_{uuid.uuid4().hex[:8]}"
+        self.cluster.ensure_topic(topic, partitions)
+        producer = self.cluster.producer()
+        for number in range(count):
+            producer.send(topic, key=None, value=f"value {number}".encode(), partition=number % partitions)
+        producer.flush()
+        producer.close()
+        return topic
+
+    def topology(self, topic: str) -> str:
+        """Write the topology of a topic; return its name."""
+        (self.project / "topologies" / f"{topic}.py").write_text(ROWS.format(topic=topic), encoding="utf-8")
+        return topic
+
+    def audit(self, topic: str) -> AuditReport:
+        """Compare a topic's directory with Kafka."""
+        return audit(self.project / "output" / topic, cluster=self.cluster, topics=[topic])
+
+    def figures(self, name: str) -> TopologyStats:
+        """Return what nimbus and Kafka say of a topology."""
+        with self.inside():
+            return stats.collect(*self.node.address, name)
+
+    def wait_for(self, name: str, lag_max: int) -> TopologyStats:
+        """Wait until the lag is at most this; fail if it stands still for minutes."""
+        best, moved_at = 1 << 62, time.monotonic()
+        while True:
+            found = self.figures(name)
+            lag = sum(each.lag for each in found.lag)
+            if found.lag and lag <= lag_max:
+                return found
+            if lag < best:
+                best, moved_at = lag, time.monotonic()
+            assert time.monotonic() - moved_at < STALLED_S_MAX, f"the lag stays at {lag}\n{stats.render(found)}"
+            time.sleep(0.5)
+
+    def values(self, topic: str) -> list[str]:
+        """Return the values that are in a topic's directory."""
+        import pyarrow.dataset as ds
+
+        return list(ds.dataset(self.project / "output" / topic, format="parquet").to_table()["value"].to_pylist())
+
+
+def children(group: int, program: str) -> list[int]:
+    """Return the ids of the processes of a group whose command line holds a text: never those of anybody else."""
+    pids = ",".join(str(member.pid) for member in groups.members(group))
+    if not pids:
+        return []
+    listed = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "-p", pids], capture_output=True, text=True, check=False)
+    rows = [line.strip().partition(" ") for line in listed.stdout.splitlines()]
+    return [int(pid) for pid, _, command in rows if program in command]

@@ -1,0 +1,121 @@
+"""The single-node Storm itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from downspout import jars
+from downspout.cli import main
+from downspout.errors import MissingExtraError, StormError
+from downspout.locks import FileLock
+from downspout.storm import groups, node_files
+from downspout.storm.node import StormNode
+from downspout.storm.node_files import HOST, Daemon, Daemons, Ports
+from tests.storm.support import Place
+
+
+@pytest.mark.storm
+@pytest.mark.slow
+def test_a_node_survives_the_death_of_a_part_at_the_next_start(tmp_path: Path) -> None:
+    """After `kill -9` of nimbus the node is broken, a start ends what is left of it, and a stop leaves nothing."""
+    node = StormNode(tmp_path / "storm")
+    node.start()
+    before = node.status()
+    assert before.state == "running"
+    assert before.daemons is not None
+    with pytest.raises(StormError, match="runs already"):
+        StormNode(tmp_path / "storm").start()
+    os.kill(before.daemons.processes["nimbus"].pid, signal.SIGKILL)
+    while node.status().state == "running":
+        pass
+    assert node.status().state == "broken"
+    assert node.start().status().state == "running"
+    after = node.status()
+    assert after.nimbus == before.nimbus
+    assert not groups.members(before.daemons.processes["supervisor"].pid)
+    assert node.stop()
+    assert node.status().state == "stopped"
+    assert after.daemons is not None
+    assert not any(groups.members(daemon.pid) for daemon in after.daemons.processes.values())
+    assert not node.stop()
+
+
+@pytest.mark.storm
+def test_status_names_what_runs(storm: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """`downspout storm status` names version, nimbus and processes; a second start says that it runs already."""
+    folder = str(storm.home / "storm")
+    assert main(["storm", "status", "--dir", folder]) == 0
+    assert f"Storm {jars.STORM_VERSION} is running" in capsys.readouterr().out
+    assert main(["storm", "start", "--dir", folder]) == 0
+    assert "runs already" in capsys.readouterr().out
+
+
+@pytest.fixture
+def no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The jars without a download; nothing is started with them."""
+    monkeypatch.setattr(jars, "resolve", lambda name: [tmp_path / "x.jar"])
+
+
+def test_a_port_in_use_is_named(tmp_path: Path, no_jars: None) -> None:
+    """A demanded port that another process has is an error that names it, and leaves nothing started."""
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(StormError, match=f"Port {port} of {HOST} is in use"):
+            StormNode(tmp_path / "storm", port, detached=True).start()
+    assert StormNode(tmp_path / "storm").status().state == "stopped"
+
+
+def test_an_old_java_is_refused_before_anything_is_written(
+    tmp_path: Path, no_jars: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Java 8 alone there is an error that names it, and no directory."""
+    home = tmp_path / "jdk"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    (home / "bin" / "java").chmod(0o755)
+    (home / "release").write_text('JAVA_VERSION="1.8.0_392"\n', encoding="utf-8")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(MissingExtraError, match="version 8"):
+        StormNode(tmp_path / "storm").start()
+    assert not (tmp_path / "storm").exists()
+
+
+def test_two_do_not_start_one_node(tmp_path: Path, no_jars: None) -> None:
+    """Who holds the lock starts or stops it alone; the other is told so, and sees that it is busy."""
+    folder = tmp_path / "storm"
+    folder.mkdir()
+    lock = FileLock(folder / "lock")
+    assert lock.acquire()
+    assert StormNode(folder).status().state == "busy"
+    with pytest.raises(StormError, match="Another process starts or stops"):
+        StormNode(folder, detached=True).start()
+    lock.release()
+
+
+def test_ports_stay_the_same_while_they_are_free() -> None:
+    """The ports of the last time are chosen again, except those that somebody has taken meanwhile."""
+    former = Ports.choose()
+    assert Ports.choose(former) == former
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((HOST, former.zookeeper))
+        other.listen()
+        again = Ports.choose(former)
+    assert again.zookeeper != former.zookeeper
+    assert (again.nimbus, again.supervisor, again.slots) == (former.nimbus, former.supervisor, former.slots)
+
+
+def test_a_process_of_another_birth_is_left_alone(tmp_path: Path) -> None:
+    """A process id that now belongs to a stranger is neither taken for a daemon nor ended."""
+    node_files.write(tmp_path, Daemons("2.8.3", {"nimbus": Daemon(os.getpid(), "another/1")}))
+    assert StormNode(tmp_path).status().state == "stopped"
+    assert not StormNode(tmp_path).stop()
+    assert not groups.end(os.getppid(), "another/1", 0.0)

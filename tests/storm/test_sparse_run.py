@@ -1,0 +1,130 @@
+"""Stock ``sparse run`` in a watched LocalCluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from downspout.storm import groups, nimbus
+from downspout.storm.local import SLEEP_S_MAX
+from tests.storm.support import Place, children
+
+pytestmark = pytest.mark.storm
+
+LINES = ["to be or not to be", "that is the question", "", "whether 'tis nobler in the mind"] * 50
+
+FAULTY = """\
+import os
+
+from streamparse import Bolt
+
+
+class FaultyBolt(Bolt):
+    outputs = []
+
+    def initialize(self, conf, context):
+        {fault}
+
+    def process(self, tup):
+        pass
+"""
+FAULTY_TOPOLOGY = """\
+from streamparse import Topology
+
+from bolts.faulty import FaultyBolt
+from spouts.words import WordSpout
+
+
+class Faulty(Topology):
+    words = WordSpout.spec()
+    faulty = FaultyBolt.spec(inputs=[words])
+"""
+
+
+def test_word_count_runs_locally_with_stock_sparse(storm: Place) -> None:
+    """`sparse run -n word_count` submits to no cluster, writes every word once, and Ctrl-C leaves nothing running."""
+    place = storm
+    place.cluster.ensure_topic("lines", 2)
+    producer = place.cluster.producer()
+    for number, line in enumerate(LINES):
+        producer.send("lines", key=None, value=line.encode(), partition=number % 2)
+    producer.flush()
+    producer.close()
+    output = place.run_to_the_end("word_count", "lines")
+    assert "downspout: the local Storm is stopped" in output
+    table = ds.dataset(place.project / "output" / "word_counts", format="parquet").to_table()
+    counts: Counter[str] = Counter()
+    for row in table.to_pylist():
+        counts[row["word"]] += row["count"]
+    assert counts == Counter(word for line in LINES for word in line.split())
+    from downspout.parquet.audit import audit
+
+    report = audit(place.project / "output" / "word_counts", cluster=place.cluster)
+    assert report.count("duplicate") == report.count("extra") == 0
+    assert place.local_jvm() is None
+    assert "word_count" not in [each.name for each in nimbus.summary(*storm.node.address).topologies]
+
+
+def test_a_stock_quickstart_project_runs(place: Place, quickstart: Path) -> None:
+    """The project that streamparse itself makes, which pins storm-core 1.1.0, runs unchanged, with a warning."""
+    output = ""
+    for seconds in (10, 60):  # the second where the machine is so busy that components have not started in the first
+        if "counted [1,000] words" not in output:
+            code, output = place.sparse("run", "-t", str(seconds), folder=quickstart)
+            assert code == 0, output
+    assert "project.clj names org.apache.storm/storm-core 1.1.0" in output
+    assert "counted [1,000] words" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["spouts.kafka.KafkaSpout", "bolts.parquet.ParquetBolt"])
+def test_a_killed_component_ends_the_run_and_the_next_run_ends_in_the_same_rows(place: Place, victim: str) -> None:
+    """After `kill -9` of a component's process the run fails and names it; run again, every row is there once."""
+    topic = place.topology(place.publish(20_000))
+    run = place.start_sparse("run", "-n", topic)
+    while not list((place.project / "output" / topic).glob("*.parquet")):
+        assert run.poll() is None, run.communicate()[0]
+        time.sleep(0.1)
+    jvm = place.local_jvm()
+    assert jvm is not None
+    os.kill(children(jvm, victim)[0], signal.SIGKILL)
+    output, _ = run.communicate()
+    assert not groups.members(jvm)
+    assert run.returncode != 0
+    name = "spout" if "Kafka" in victim else "rows"
+    assert f"The process of component {name} has ended" in output
+    assert place.local_jvm() is None
+    place.run_to_the_end(topic, topic)
+    assert place.audit(topic).exit_code == 0
+    assert sorted(place.values(topic)) == sorted(f"value {number}" for number in range(20_000))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("import nowhere_to_be_found", ["Traceback (most recent call last):", "No module named 'nowhere_to_be_found'"]),
+        ("os._exit(3)", ["component faulty", "exit code 3"]),
+    ],
+)
+def test_a_component_that_cannot_start_is_reported_in_python(
+    place: Place, quickstart: Path, fault: str, words: list[str]
+) -> None:
+    """Users see Python's traceback, or the exit code, and no frame of Java's."""
+    (quickstart / "src" / "bolts" / "faulty.py").write_text(FAULTY.format(fault=fault), encoding="utf-8")
+    (quickstart / "topologies" / "faulty.py").write_text(FAULTY_TOPOLOGY, encoding="utf-8")
+    code, output = place.sparse("run", "-n", "faulty", "-t", "60", folder=quickstart)
+    assert code != 0
+    assert all(word in output for word in words), output
+    assert "\tat org.apache" not in output
+
+
+def test_the_longest_run_fits_into_javas_milliseconds() -> None:
+    """Without -t streamparse passes the largest long, which Storm multiplies by 1,000."""
+    assert SLEEP_S_MAX * 1000 <= 2**63 - 1

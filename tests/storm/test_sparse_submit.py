@@ -1,0 +1,96 @@
+"""Stock ``sparse submit``, ``list`` and ``kill`` on the single-node Storm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downspout.storm import nimbus
+from tests.storm.support import ROOT, Place, children
+
+pytestmark = pytest.mark.storm
+
+RECORDS = 5_000
+
+
+def _submit(storm: Place, name: str, *options: str) -> str:
+    code, output = storm.sparse("submit", "-n", name, *options)
+    assert code == 0, output
+    return storm.figures(name).id
+
+
+def _kill(storm: Place, name: str) -> None:
+    code, output = storm.sparse("kill", "-n", name, "--wait", "0")
+    assert code == 0, output
+
+
+def test_submit_counts_and_writes_every_record_once(storm: Place) -> None:
+    """Nimbus counts each record as acked, the lag is 0, the files are exact, and list and kill do what they say."""
+    topic = storm.topology(storm.publish(RECORDS))
+    _submit(storm, topic)
+    code, listed = storm.sparse("list")
+    assert code == 0
+    assert "ACTI" in listed  # sparse breaks the words of its table
+    found = storm.wait_for(topic, 0)
+    deadline = time.monotonic() + 60
+    while found.component("spout").acked < RECORDS and time.monotonic() < deadline:
+        time.sleep(1)
+        found = storm.figures(topic)
+    assert found.component("spout").acked == found.component("spout").emitted == RECORDS
+    assert found.component("spout").failed == found.component("rows").failed == 0
+    assert found.component("rows").acked >= RECORDS  # ticks are acked too
+    assert found.component("spout").complete_ms > 0
+    assert storm.audit(topic).exit_code == 0
+    _kill(storm, topic)
+    while topic in [each.name for each in _topologies(storm)]:
+        time.sleep(0.2)
+
+
+def _topologies(storm: Place) -> list[Any]:
+    return list(nimbus.summary(*storm.node.address).topologies)
+
+
+VICTIMS = {
+    "spout process": "spouts.kafka.KafkaSpout",
+    "bolt process": "bolts.parquet.ParquetBolt",
+    "worker jvm": "-server -Dlogging.sensitivity",  # its log writer has this behind other words
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [*VICTIMS, "submit --force"])
+def test_whatever_is_killed_the_rows_are_the_same(storm: Place, victim: str) -> None:
+    """After `kill -9` of a component or of a worker's JVM, and after a new version, each record has one row."""
+    records = 30_000
+    topic = storm.topology(storm.publish(records))
+    before = _submit(storm, topic)
+    storm.wait_for(topic, records - 2_000)
+    if victim == "submit --force":
+        assert _submit(storm, topic, "--force", "--wait", "1") != before
+    else:
+        pids = children(storm.workers_group(), VICTIMS[victim])
+        assert pids
+        os.kill(pids[-1], signal.SIGKILL)
+    storm.wait_for(topic, 0)
+    report = storm.audit(topic)
+    assert report.exit_code == 0, report.verdict
+    assert sorted(storm.values(topic)) == sorted(f"value {number}" for number in range(records))
+    _kill(storm, topic)
+
+
+def test_a_quickstart_project_submits_with_the_config_of_the_page(storm: Place, quickstart: Path) -> None:
+    """The config.json that docs/how-to/run-on-storm.md shows is all that a stock project needs to submit and kill."""
+    page = (ROOT / "docs" / "how-to" / "run-on-storm.md").read_text(encoding="utf-8")
+    (quickstart / "config.json").write_text(page.partition("```json\n")[2].partition("```")[0], encoding="utf-8")
+    code, output = storm.sparse("submit", folder=quickstart)
+    assert code == 0, output
+    assert "wordcount" in [each.name for each in _topologies(storm)]
+    code, output = storm.sparse("kill", "-n", "wordcount", "--wait", "0", folder=quickstart)
+    assert code == 0, output
+    while "wordcount" in [each.name for each in _topologies(storm)]:
+        time.sleep(0.2)
