@@ -7,6 +7,7 @@ from pathlib import Path
 from downspout.cli.settings import markdown
 from downspout.config import SETTINGS
 from downspout.metrics import METRICS
+from downspout.spark.source_options import OPTIONS
 
 HERE = Path(__file__).parent
 TITLES = {
@@ -25,6 +26,51 @@ environment (`kafka.group` is `DOWNSPOUT_KAFKA_GROUP`), topology (the component'
 came from. Properties of the Kafka client go below `kafka.client.`, in kafka-python's spelling.
 
 This page is made from the table in `downspout/config.py`.
+"""
+SPARK_SOURCE = """# The Kafka source for PySpark
+
+`format("downspout")`, for `spark.read` and `spark.readStream`, after `downspout.spark.register(spark)`. Columns,
+options and their defaults are those of Spark's own connector.
+How to use it: [read Kafka with PySpark](../how-to/read-kafka-with-pyspark.md).
+
+| column | type | |
+| --- | --- | --- |
+| `key`, `value` | binary | null where the record has none |
+| `topic` | string | |
+| `partition` | int | |
+| `offset` | long | |
+| `timestamp` | timestamp | |
+| `timestampType` | int | 0: the producer's time, 1: the broker's |
+| `headers` | array<struct<key: string, value: binary>> | with `includeHeaders`; null where the record has none |
+
+## Options
+
+Names may be written in any case. An unknown one is an error, which suggests the nearest.
+
+{table}
+
+## Properties of the client
+
+`kafka.…` takes the Java client's properties, and kafka-python's with dots. Translated: `kafka.sasl.jaas.config` (PLAIN
+and SCRAM), `kafka.ssl.truststore.location`, `kafka.ssl.keystore.location` (PEM files), `kafka.ssl.key.password`,
+`kafka.ssl.endpoint.identification.algorithm`. Properties of consumer groups have no effect. Refused, as by the
+connector: `kafka.auto.offset.reset`, `kafka.enable.auto.commit`, `kafka.key.deserializer`, `kafka.value.deserializer`,
+`kafka.interceptor.classes`.
+
+## Where it differs from the connector
+
+| | connector | here |
+| --- | --- | --- |
+| `kafka.isolation.level` | `read_uncommitted` | `read_committed`: records of aborted transactions are not read |
+| a topic in `subscribe` that does not exist | depends on the version | an error when the query starts |
+| a topic deleted and created again while a query runs | noticed if the new one is shorter | noticed |
+| the new log after that, `failOnDataLoss=false` | read from where the old one ended | read from its beginning |
+| a stream's first batch from `latest` | has records | is empty: its end is where the query starts |
+| triggers `continuous`, `realTime` | work | refused by Spark: sources in Python have micro-batches only |
+
+A checkpoint holds offsets in the connector's form.
+
+This page is made by `docs/generate.py`; the options are the table in `downspout/spark/source_options.py`.
 """
 
 
@@ -45,7 +91,23 @@ def metrics_page() -> str:
     return f"# Figures\n\nWhat a component's `report()` holds; the live view and the summary show them.\n\n{table}\n"
 
 
-PAGES = {"reference/settings.md": settings_page, "reference/metrics.md": metrics_page}
+USES = {"both": "batch, stream", "batch": "batch", "stream": "stream"}
+
+
+def spark_source_page() -> str:
+    """Return docs/reference/spark-source.md."""
+    rows = [
+        f"| `{name}` | {o.default} | {USES[o.use]} | {o.text.replace('|', '&#124;')} |" for name, o in OPTIONS.items()
+    ]
+    table = "\n".join(["| option | default | for | what it says |", "| --- | --- | --- | --- |", *rows])
+    return SPARK_SOURCE.replace("{table}", table)
+
+
+PAGES = {
+    "reference/settings.md": settings_page,
+    "reference/metrics.md": metrics_page,
+    "reference/spark-source.md": spark_source_page,
+}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

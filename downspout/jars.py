@@ -102,8 +102,13 @@ SETS: dict[str, JarSet] = {
         bare=("storm-kafka-client",),
         excluded=("slf4j-api", "slf4j-reload4j", "reload4j"),  # Storm brings its own
     ),
+    "spark-kafka": JarSet(
+        "spark-kafka",
+        # Spark's own connector, for comparison alone: of the 4.x versions only this one resolves whole.
+        (("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),),
+    ),
 }
-"""All sets that the project uses: the broker, Storm, and Storm's own KafkaSpout."""
+"""All sets that the project uses: the broker, Storm, Storm's own KafkaSpout, and Spark's Kafka connector."""
 
 
 def folder_of(name: str) -> Path:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from downspout.kafka.client import KafkaCluster
+from downspout.kafka.embedded import EmbeddedKafka
+from downspout.spark import register
 from downspout.spark.session import spark_session
+from tests.spark.source_support import Bench
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,3 +25,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         patch.setenv("DOWNSPOUT_HOME", str(tmp_path_factory.mktemp("spark-home")))
         with spark_session("tests") as session:
             yield session
+
+
+@pytest.fixture
+def bench(spark: SparkSession, kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path) -> Bench:
+    """A session that knows the source, and a topic of the test's own that it creates itself."""
+    register(spark)
+    return Bench(spark, KafkaCluster(kafka_broker.bootstrap), topic_name, tmp_path)

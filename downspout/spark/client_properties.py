@@ -1,0 +1,126 @@
+"""``kafka.…`` options: the Java client's properties, as the connector takes them, in kafka-python's names.
+
+Most names differ in the dots alone. What has another form (JAAS, key stores) is translated, what belongs to consumer
+groups has no effect because the source reads without one, and what the source decides itself is refused. A value is
+never part of an error: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kafka import KafkaConsumer
+
+from downspout.errors import ConfigError
+
+DECIDED = {
+    "auto.offset.reset": "startingOffsets says where to start",
+    "enable.auto.commit": "offsets are kept in Spark's checkpoint; downspout.spark.commits shows them to lag tools",
+    "key.deserializer": "keys are binary; cast the column",
+    "value.deserializer": "values are binary; cast the column",
+    "interceptor.classes": "use DataFrame operators",
+}
+"""Properties that the source sets, as the connector does, and what to use instead."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "allow.auto.create.topics", "auto.commit.interval.ms", "default.api.timeout.ms", "group.id",
+        "group.instance.id", "heartbeat.interval.ms", "max.poll.interval.ms", "max.poll.records",
+        "partition.assignment.strategy", "session.timeout.ms", "socket.connection.setup.timeout.ms",
+        "socket.connection.setup.timeout.max.ms", "ssl.enabled.protocols", "ssl.keystore.type", "ssl.protocol",
+        "ssl.truststore.type",
+    }
+)  # fmt: skip
+"""Properties that may stay when a job moves here: they are about groups, or the Java client alone has them."""
+
+_NOT_TEXT = {"api_version", "kafka_client", "metric_reporters", "sasl_oauth_token_provider", "selector",
+             "socket_options", "ssl_context"}  # fmt: skip
+_WHOLE = {"receive_buffer_bytes", "send_buffer_bytes"}
+_KNOWN = {
+    name.replace("_", "."): name
+    for name in KafkaConsumer.DEFAULT_CONFIG
+    if name not in _NOT_TEXT and not callable(KafkaConsumer.DEFAULT_CONFIG[name])
+}
+_TRANSLATED = (
+    "sasl.jaas.config",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.password",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.truststore.location",
+)
+
+
+def client_properties(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return kafka-python's properties for the options without their ``kafka.``.
+
+    Raises:
+        ConfigError: a property is unknown (the nearest one is suggested), decided by the source, or malformed.
+
+    >>> client_properties({"security.protocol": "SSL", "fetch.max.wait.ms": "100", "ssl.truststore.location": "ca.pem"})
+    {'fetch_max_wait_ms': 100, 'security_protocol': 'SSL', 'ssl_cafile': 'ca.pem'}
+    """
+    properties: dict[str, Any] = {}
+    for name in sorted(given):
+        if name in DECIDED:
+            raise ConfigError(f"kafka.{name} cannot be set", cure=DECIDED[name])
+        if name in _TRANSLATED:
+            properties |= _translate(name, given[name], given)
+        elif name in _KNOWN and name not in WITHOUT_EFFECT:
+            properties[_KNOWN[name]] = _typed(name, given[name])
+        elif name not in WITHOUT_EFFECT:
+            near = difflib.get_close_matches(name, [*_KNOWN, *_TRANSLATED], n=1, cutoff=0.5)
+            raise ConfigError(
+                f"kafka.{name} is no property of the client", cure=f"kafka.{near[0]}" if near else "remove it"
+            )
+    return properties
+
+
+def _typed(name: str, text: str) -> Any:
+    """Return a value in the type that kafka-python's default has."""
+    default = KafkaConsumer.DEFAULT_CONFIG[_KNOWN[name]]
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"kafka.{name} is neither true nor false", cure="true or false")
+        return text.lower() == "true"
+    if isinstance(default, (int, float)) or _KNOWN[name] in _WHOLE:
+        if not re.fullmatch(r"-?\d+", text):
+            raise ConfigError(f"kafka.{name} is not a whole number", cure="a number without unit")
+        return int(text)
+    return text
+
+
+def _translate(name: str, value: str, given: Mapping[str, str]) -> dict[str, Any]:
+    if name == "sasl.jaas.config":
+        return _jaas(value)
+    if name == "ssl.endpoint.identification.algorithm":
+        return {"ssl_check_hostname": value != ""}
+    if name == "ssl.key.password":
+        return {"ssl_password": value}
+    if name == "ssl.keystore.password":
+        return {} if "ssl.key.password" in given else {"ssl_password": value}
+    kind = given.get(name.replace("location", "type"), "PEM")
+    if kind.upper() != "PEM" or value.lower().endswith((".jks", ".p12", ".pfx")):
+        raise ConfigError(
+            f"kafka.{name} must name a PEM file", cure="convert the store with `keytool` and `openssl pkcs12 -nodes`"
+        )
+    return {"ssl_cafile": value} if "truststore" in name else {"ssl_certfile": value, "ssl_keyfile": value}
+
+
+def _jaas(value: str) -> dict[str, str]:
+    """Return user and password of a PLAIN or SCRAM login module.
+
+    >>> _jaas('org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";')
+    {'sasl_plain_username': 'u', 'sasl_plain_password': 'p'}
+    """
+    fields = dict(re.findall(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"', value))
+    if not re.search(r"(Plain|Scram)LoginModule", value) or not {"username", "password"} <= set(fields):
+        raise ConfigError(
+            "kafka.sasl.jaas.config is no PLAIN or SCRAM login with username and password",
+            cure="kafka.sasl.plain.username and kafka.sasl.plain.password, or kafka-python's Kerberos properties",
+        )
+    plain = {key: re.sub(r"\\(.)", r"\1", text) for key, text in fields.items()}
+    return {"sasl_plain_username": plain["username"], "sasl_plain_password": plain["password"]}

@@ -1,0 +1,175 @@
+"""Reading one range of offsets in an executor, as Arrow record batches.
+
+Spark's Python workers live for many tasks (``spark.python.worker.reuse``), so a consumer is kept between ranges, and
+what it has fetched ahead is used when the next range goes on where the last one ended.
+
+A range is read when the *position* reaches its end. Counting records would wait for ever: offsets that a transaction's
+markers, compaction or an aborted transaction took hold nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby, repeat, takewhile
+from typing import Any
+
+import pyarrow as pa
+from kafka import errors
+
+from downspout.errors import BrokerError
+from downspout.kafka.port import ConsumerPort, Record
+from downspout.spark.columns import HEADERS, SCHEMA, SCHEMA_WITH_HEADERS, Chunk, decode, install
+from downspout.spark.planning import report_loss
+from downspout.spark.ranges import OffsetRange
+from downspout.spark.source_options import SourceOptions
+from downspout.spark.topics import connect
+
+PER_POLL_MAX = 10_000
+"""Kafka batches, where they come as chunks, else records."""
+
+BATCH_BYTES = 4 * 1024 * 1024
+"""About how much goes into one Arrow batch."""
+
+POLL_MS = 500
+
+log = logging.getLogger("downspout.spark")
+
+_idle: dict[str, ConsumerPort] = {}
+"""Consumers between two ranges, by what they were made with. One process runs one task at a time."""
+
+
+def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range in order.
+
+    Raises:
+        DataLossError: part of it is gone, and ``failOnDataLoss`` is set.
+        BrokerError: Kafka does not answer, or sends nothing for ``kafkaConsumer.pollTimeoutMs``.
+    """
+    key = f"{options.bootstrap} {sorted(options.client.items())}"
+    consumer = _idle.pop(key, None) or _connect(options)
+    is_sound = False
+    try:
+        yield from _Reading(options, consumer, wanted).batches()
+        is_sound = True
+    except GeneratorExit:  # a LIMIT has enough: the next range seeks
+        is_sound = True
+        raise
+    except errors.KafkaError as error:
+        raise BrokerError(f"{wanted}: {type(error).__name__}: {error}", cure="look at the broker's log") from error
+    finally:
+        if is_sound and key not in _idle:
+            _idle[key] = consumer
+        else:
+            consumer.close()
+
+
+def _connect(options: SourceOptions) -> ConsumerPort:
+    consumer = connect(options)
+    if not install(consumer):
+        log.warning("this client's records cannot be taken as columns: reading will be slower")
+    return consumer
+
+
+class _Reading:
+    """One range on its way."""
+
+    def __init__(self, options: SourceOptions, consumer: ConsumerPort, wanted: OffsetRange) -> None:
+        self._options = options
+        self._consumer = consumer
+        self._wanted = wanted
+        self._at = wanted.start
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield batch after batch until the position is at the end."""
+        where, end = self._wanted.where, self._wanted.end
+        self._consumer.take_aborted()  # noted for the spout; forgotten here, or they would add up
+        self._go_to_start()
+        waiting_since = time.monotonic()
+        while self._at < end:
+            try:
+                records = self._consumer.poll(POLL_MS, PER_POLL_MAX).get(where, ())
+                at = self._consumer.position(where)
+            except (errors.OffsetOutOfRangeError, errors.LogTruncationError):
+                self._skip_what_is_gone()
+                continue
+            yield from self._to_batches(records)
+            if at > self._at:
+                self._at, waiting_since = at, time.monotonic()
+            elif self._is_cut_off():
+                return
+            elif (time.monotonic() - waiting_since) * 1000 > self._options.poll_ms_max:
+                raise BrokerError(
+                    f"{self._wanted}: nothing came after {self._at} for {self._options.poll_ms_max} ms",
+                    cure="look at the broker, or raise kafkaConsumer.pollTimeoutMs",
+                )
+
+    def _to_batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
+        """Yield what of these lies in the range; chunks together, up to some megabytes."""
+        headers, begin, end = self._options.include_headers, self._at, self._wanted.end
+        for chunked, group in groupby(records, lambda record: isinstance(record.value, Chunk)):
+            if not chunked:
+                if plain := [record for record in group if record.offset < end]:
+                    yield to_batch(plain, headers)
+                continue
+            chunks: list[Any] = [record.value for record in group]
+            while chunks:
+                sizes = accumulate(len(chunk.data) for chunk in chunks)
+                count = max(sum(1 for _ in takewhile(lambda size: size <= BATCH_BYTES, sizes)), 1)
+                found = decode(self._wanted.where, chunks[:count], begin, end, headers=headers)
+                chunks = chunks[count:]
+                if found.num_rows:
+                    yield found
+
+    def _go_to_start(self) -> None:
+        """Seek, unless the consumer stands there: then what it has fetched ahead is still good."""
+        where, start = self._wanted.where, self._wanted.start
+        if self._consumer.assignment() != {where}:
+            self._consumer.assign([where])
+        elif self._consumer.position(where) == start:
+            return
+        self._consumer.seek(where, start)
+
+    def _skip_what_is_gone(self) -> None:
+        """The log begins later than where we read, or ends earlier: fail, or go on at its beginning."""
+        where = self._wanted.where
+        begin = self._consumer.beginning_offsets([where])[where]
+        left = min(max(begin, self._at), self._wanted.end) if begin > self._at else self._wanted.end
+        report_loss(self._options, f"{self._wanted}: offsets {self._at} to {left - 1} are gone from Kafka")
+        self._at = left
+        if left < self._wanted.end:
+            self._consumer.seek(where, left)
+
+    def _is_cut_off(self) -> bool:
+        """Return whether the log has ended below the range, so that nothing more will come."""
+        where = self._wanted.where
+        try:
+            end = self._consumer.end_offsets([where])[where]
+        except errors.KafkaError as error:  # asked because nothing came: the time-out decides
+            log.warning("%s: %s", self._wanted, error)
+            return False
+        if end >= self._wanted.end or end > self._at:
+            return False
+        report_loss(self._options, f"{self._wanted}: the log ends at {end}")
+        return True
+
+
+def to_batch(records: Sequence[Record], headers: bool) -> pa.RecordBatch:
+    """Return records of one partition as columns."""
+    count, first = len(records), records[0]
+    stamps = pa.array([record.timestamp for record in records], pa.int64())
+    kinds = [-1 if (kind := getattr(record, "timestamp_type", 0)) is None else kind for record in records]
+    columns: list[Any] = [
+        pa.array([record.key for record in records], pa.binary()),
+        pa.array([record.value for record in records], pa.binary()),
+        pa.array(repeat(first.topic, count), pa.string(), size=count),
+        pa.array(repeat(first.partition, count), pa.int32(), size=count),
+        pa.array([record.offset for record in records], pa.int64()),
+        stamps.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+        pa.array(kinds, pa.int32()),
+    ]
+    if not headers:
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    lists = [[{"key": k, "value": v} for k, v in record.headers] or None for record in records]
+    return pa.RecordBatch.from_arrays([*columns, pa.array(lists, HEADERS)], schema=SCHEMA_WITH_HEADERS)

@@ -1,0 +1,211 @@
+"""What each micro-batch reads: the driver's side of the source, without Spark.
+
+Spark keeps the end of every batch in its checkpoint and gives it back as the start of the next. It asks in this order:
+``initial`` (a query without checkpoint), ``latest`` (where shall the batch end?), then it writes that end down, and
+``ranges`` (what do the tasks read?). After a restart it asks for the ranges of the last written batch again, so
+``ranges`` depends on its arguments and on Kafka alone.
+
+Two rules follow:
+
+* *A start at the end of the log is a batch of its own.* Spark writes down where batches end, not where the first one
+  starts. Were records read by a first batch that starts at "latest", a crash in it would lose them: asked again,
+  "latest" is a later place. So the first batch of such a query is empty, and its end, which is written down, is
+  the place where the query starts.
+* *A log that was lost leaves the offsets.* A partition that is gone, shorter than what was read, or of a topic that was
+  created again, is left out of the batch's end; if it exists, the next batch finds it as a new one and reads it from
+  its beginning. That holds for ``failOnDataLoss=false``; otherwise the query fails before any end is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import DataLossError
+from downspout.kafka.port import TopicPartition
+from downspout.spark.ranges import OffsetRange, Offsets, place, prorate, split
+from downspout.spark.source_options import SourceOptions
+from downspout.spark.topics import Topics
+
+log = logging.getLogger("downspout.spark")
+
+DATA_LOSS_CURE = "failOnDataLoss=false goes on with what is left; retention may be too short"
+
+
+class BatchPlan:
+    """The ranges of one batch query."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def ranges(self) -> list[OffsetRange]:
+        """Return what the tasks read.
+
+        Raises:
+            ConfigError, BrokerError: an option does not fit the topic, or nobody answers.
+            DataLossError: offsets lie outside the log and ``failOnDataLoss`` is set.
+        """
+        topics = Topics(self._options)
+        try:
+            partitions = topics.partitions()
+            starts, _ = topics.resolve(self._options.starting, partitions)
+            ends, _ = topics.resolve(self._options.ending, partitions)
+            self._check(topics, starts, ends)
+        finally:
+            topics.close()
+        ranges = [OffsetRange.of(tp, starts[tp], ends[tp]) for tp in partitions]
+        return split(ranges, self._options.min_partitions, self._options.records_per_partition_max)
+
+    def _check(self, topics: Topics, starts: Offsets, ends: Offsets) -> None:
+        """Cut the ranges down to what the logs hold, or fail: a task would wait for what never comes."""
+        real = topics.latest(list(ends))
+        for tp in ends:
+            if ends[tp] > real[tp] or starts[tp] > real[tp]:
+                beyond = max(ends[tp], starts[tp])
+                report_loss(self._options, f"{place(tp, beyond)} lies beyond the end of the log, {real[tp]}")
+                ends[tp] = min(ends[tp], real[tp])
+
+
+class StreamPlan:
+    """The batches of one streaming query; lives as long as the query, on the driver.
+
+    Args:
+        options: of the source.
+        clock: what ``maxTriggerDelay`` is measured with.
+        sleep: what waiting between two questions to Kafka is.
+    """
+
+    def __init__(
+        self, options: SourceOptions, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] | None = None
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._topics = Topics(options, sleep or clock.sleep)
+        self._initial: Offsets | None = None
+        self._initial_is_passing = False
+        self._ids: dict[str, str] = {}
+        self._frozen: Offsets | None = None
+        self._last_batch: float | None = None
+        self._seen: Offsets | None = None
+
+    def initial(self) -> Offsets:
+        """Return where a query without checkpoint starts; asked again, the same."""
+        if self._initial is None:
+            partitions = self._topics.partitions()
+            self._note_ids(partitions)
+            self._initial, self._initial_is_passing = self._topics.resolve(self._options.starting, partitions)
+        return self._initial
+
+    def freeze(self) -> None:
+        """End the query at what is there now (``availableNow``)."""
+        self._frozen = self._topics.latest(self._topics.partitions(gone=True))
+
+    def seen(self) -> Offsets | None:
+        """Return the ends of all logs as of the last look, for the progress report; None before the first."""
+        return self._seen
+
+    def latest(self, start: Offsets, *, limited: bool) -> Offsets:
+        """Return the end of the batch that begins at ``start``; the same where there is nothing to do.
+
+        Args:
+            start: the end of the batch before.
+            limited: whether ``maxOffsetsPerTrigger`` and ``minOffsetsPerTrigger`` hold.
+
+        Raises:
+            DataLossError: offsets that should be read are gone, and ``failOnDataLoss`` is set.
+            BrokerError: nobody answers, or a topic that is named in the options never existed.
+        """
+        if self._initial_is_passing and start == self._initial:
+            self._initial_is_passing = False
+            self._seen = self._seen or dict(start)
+            return start
+        ends = self._ends(start)
+        self._seen = dict(ends)
+        if (frozen := self._frozen) is not None:
+            ends = {tp: max(min(end, frozen[tp]), start.get(tp, 0)) for tp, end in ends.items() if tp in frozen}
+        begins = {**self._topics.earliest([tp for tp in ends if tp not in start]), **start}
+        lost_nothing = all(tp in ends for tp in start)
+        if limited and lost_nothing and self._wait_for_more(begins, ends):
+            return start
+        if limited and self._options.offsets_per_trigger_max is not None:
+            return prorate(begins, ends, self._options.offsets_per_trigger_max)
+        return ends
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+        """Return what the tasks of a batch read; a partition without a start is read from its beginning.
+
+        Raises:
+            DataLossError: such a partition begins late: something of it was never read. Only with ``failOnDataLoss``.
+        """
+        new = self._topics.earliest([tp for tp in end if tp not in start])
+        for tp, begin in new.items():
+            if begin > 0:
+                report_loss(self._options, f"{place(tp)} is new and begins at {begin}: what was before is gone")
+        ranges = [OffsetRange.of(tp, start.get(tp, new.get(tp, 0)), end[tp]) for tp in sorted(end)]
+        backwards = [piece for piece in ranges if piece.size < 0]
+        if backwards and start != self._initial:
+            report_loss(self._options, f"{', '.join(map(str, backwards))}: the log ends below what was read")
+        return split(ranges, self._options.min_partitions, self._options.records_per_partition_max)
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._topics.close()
+
+    def _ends(self, start: Offsets) -> Offsets:
+        """Return the end of each log that goes on from ``start`` or is new; report what was lost."""
+        partitions = self._topics.partitions(gone=True)
+        recreated = self._note_ids(partitions)
+        ends = self._topics.latest_after({} if recreated else start, partitions)
+        for tp in sorted(start):
+            if tp not in ends:
+                report_loss(self._options, self._say_gone(tp, start[tp]))
+            elif tp.topic in recreated:
+                report_loss(self._options, f"{place(tp, start[tp])}: the topic was deleted and created again")
+            elif ends[tp] < start[tp]:
+                report_loss(
+                    self._options, f"{place(tp, start[tp])} was read up to here, and the log ends at {ends[tp]}"
+                )
+            else:
+                continue
+            if (lost := ends.pop(tp, None)) is not None and self._frozen is not None:
+                self._frozen[tp] = lost
+        return ends
+
+    def _say_gone(self, tp: TopicPartition, offset: int) -> str:
+        where = place(tp, offset)
+        if self._topics.selects(tp):
+            return f"{where} was read up to here, and the partition is gone"
+        return (
+            f"the checkpoint stands at {where}, which is not read ({self._options.selection}): is it another query's?"
+        )
+
+    def _note_ids(self, partitions: Collection[TopicPartition]) -> set[str]:
+        """Return the topics that have another id than when we looked before."""
+        ids: Mapping[str, str] = self._topics.ids({tp.topic for tp in partitions})
+        changed = {topic for topic, identity in ids.items() if self._ids.get(topic, identity) != identity}
+        self._ids |= {topic: identity for topic, identity in ids.items() if identity}
+        return changed
+
+    def _wait_for_more(self, begins: Offsets, ends: Offsets) -> bool:
+        """Return whether ``minOffsetsPerTrigger`` holds the batch back; never the first, nor one that is overdue."""
+        wanted = self._options.offsets_per_trigger_min
+        if wanted is None or self._frozen is not None:
+            return False
+        now, last = self._clock.monotonic(), self._last_batch
+        is_due = last is None or (now - last) * 1000 >= self._options.trigger_delay_ms_max
+        if not is_due and sum(max(end - begins[tp], 0) for tp, end in ends.items()) < wanted:
+            return True
+        self._last_batch = now
+        return False
+
+
+def report_loss(options: SourceOptions, what: str) -> None:
+    """Raise if the query shall fail where offsets are gone; otherwise warn.
+
+    Raises:
+        DataLossError: ``failOnDataLoss`` is set.
+    """
+    if options.fail_on_data_loss:
+        raise DataLossError(what, cure=DATA_LOSS_CURE)
+    log.warning("%s; goes on with what is left", what)

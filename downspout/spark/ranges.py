@@ -1,0 +1,157 @@
+"""Which offsets a batch reads: pure arithmetic, with the connector's rules, and the JSON in which Spark keeps offsets.
+
+Everything here is a function of its arguments: no Kafka, no Spark, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from downspout.errors import ConfigError, coordinates
+
+Offsets = dict[TopicPartition, int]
+"""The next offset to read, by partition."""
+
+
+@dataclass(frozen=True, order=True)
+class OffsetRange:
+    """The offsets of one partition from ``start`` up to, and without, ``end``.
+
+    >>> str(OffsetRange("orders", 3, 900, 950)), OffsetRange("orders", 3, 900, 950).size
+    ('orders[3]@900..950', 50)
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, where: TopicPartition, start: int, end: int) -> OffsetRange:
+        """Return a range of this partition."""
+        return cls(where.topic, where.partition, start, end)
+
+    @property
+    def size(self) -> int:
+        """How many offsets it spans; there may be fewer records."""
+        return self.end - self.start
+
+    @property
+    def where(self) -> TopicPartition:
+        """Whose offsets they are."""
+        return TopicPartition(self.topic, self.partition)
+
+    def __str__(self) -> str:
+        return f"{coordinates(self.topic, self.partition, self.start)}..{self.end}"
+
+
+def place(where: TopicPartition, offset: int | None = None) -> str:
+    """Name a partition, or an offset in it, the way all messages do."""
+    return coordinates(where.topic, where.partition, offset)
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Return offsets as the connector writes them into checkpoints, always in the same order.
+
+    >>> to_json({TopicPartition("t", 10): 1, TopicPartition("t", 9): 2})
+    {'t': {'9': 2, '10': 1}}
+    """
+    found: dict[str, dict[str, int]] = {}
+    for partition in sorted(offsets):
+        found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return found
+
+
+def from_json(value: Any, name: str = "the offset", lowest: int = 0) -> Offsets:
+    """Return the offsets in such an object.
+
+    Args:
+        value: what stands in a checkpoint, a progress report or an option, parsed.
+        name: what it is, for the error.
+        lowest: the lowest number that is allowed.
+
+    Raises:
+        ConfigError: it has another shape.
+
+    >>> from_json({"t": {"0": 5}})
+    {TopicPartition(topic='t', partition=0): 5}
+    """
+    wrong = ConfigError(f"{name} is not of the form {{topic: {{partition: number}}}}", cure='{"orders": {"0": 23}}')
+    if not isinstance(value, dict):
+        raise wrong
+    offsets: Offsets = {}
+    for topic, by_partition in value.items():
+        if not isinstance(by_partition, dict):
+            raise wrong
+        for partition, offset in by_partition.items():
+            whole = isinstance(offset, int) and not isinstance(offset, bool)
+            if not partition.isdecimal() or not whole or offset < lowest:
+                raise wrong
+            offsets[TopicPartition(topic, int(partition))] = offset
+    return offsets
+
+
+def prorate(begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int) -> Offsets:
+    """Return ends that take about ``limit`` offsets, from each partition in proportion to what it has.
+
+    A partition with little is not starved: it gives at least one. So a few more than ``limit`` may come
+    (the rule of the connector's ``rateLimit``).
+
+    >>> a, b = TopicPartition("t", 0), TopicPartition("t", 1)
+    >>> list(prorate({a: 0, b: 0}, {a: 900, b: 100}, 10).values())
+    [9, 1]
+    """
+    sizes = {tp: end - begins[tp] for tp, end in ends.items() if end > begins[tp]}
+    total = sum(sizes.values())
+    limited = dict(ends)
+    for tp, size in sizes.items():
+        share = limit * size / total
+        limited[tp] = min(ends[tp], begins[tp] + (ceil(share) if share < 1 else floor(share)))
+    return limited
+
+
+def split(ranges: list[OffsetRange], minimum: int | None = None, records_max: int | None = None) -> list[OffsetRange]:
+    """Cut ranges for more parallel tasks; without wishes there is one task for each partition that has something.
+
+    Args:
+        ranges: of one batch; empty ones are left out.
+        minimum: ``minPartitions``. Long ranges are cut so that about as many result: roughly, since shares are
+            rounded, and a range whose share is below one and a half stays whole and out of the sharing.
+        records_max: ``maxRecordsPerPartition``. No range is longer.
+
+    >>> [str(piece) for piece in split([OffsetRange("t", 0, 0, 10)], 3)]
+    ['t[0]@0..3', 't[0]@3..6', 't[0]@6..10']
+    """
+    pieces = [piece for piece in ranges if piece.size > 0]
+    if records_max is not None:
+        pieces = [part for piece in pieces for part in _cut(piece, -(-piece.size // records_max))]
+    if minimum is None or len(pieces) >= minimum:
+        return pieces
+    total = sum(piece.size for piece in pieces)
+    whole = {piece for piece in pieces if _parts(piece.size, total, minimum) == 1}
+    shared = total - sum(piece.size for piece in whole)
+    wanted = max(minimum - len(whole), 1)
+    cut = []
+    for piece in pieces:
+        cut += [piece] if piece in whole else _cut(piece, _parts(piece.size, shared, wanted))
+    return cut
+
+
+def _parts(size: int, total: int, wanted: int) -> int:
+    return max(floor(size / total * wanted + 0.5), 1)
+
+
+def _cut(piece: OffsetRange, parts: int) -> list[OffsetRange]:
+    """Return ``parts`` pieces whose sizes differ by one at most; none is empty."""
+    cut, start = [], piece.start
+    for part in range(parts):
+        end = start + (piece.end - start) // (parts - part)
+        if end > start:
+            cut.append(OffsetRange(piece.topic, piece.partition, start, end))
+        start = end
+    return cut

@@ -1,0 +1,144 @@
+"""Kafka for PySpark without the JVM connector: ``format("downspout")``, in batch and in streaming queries.
+
+Spark pickles these classes by name: the package must be installed on the executors. Nothing connects before it must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from downspout.errors import ConfigError
+from downspout.spark.fetch import read_range
+from downspout.spark.planning import BatchPlan, StreamPlan
+from downspout.spark.ranges import OffsetRange, from_json, to_json
+from downspout.spark.source_options import SourceOptions, parse_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAME = "downspout"
+COLUMNS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
+HEADERS = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """One task's work. It carries no options: Spark logs partitions, and options may hold secrets."""
+
+    range: OffsetRange
+
+
+class KafkaSource(DataSource):
+    """The source. ``downspout.spark.register`` makes it known to a session."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` takes."""
+        return NAME
+
+    def schema(self) -> str:
+        """Return the connector's columns."""
+        headers = self.options.get("includeHeaders", "false").lower() == "true"
+        return COLUMNS + HEADERS if headers else COLUMNS
+
+    def reader(self, schema: StructType) -> Reader:
+        """Return the reader of a batch query."""
+        return Reader(self._checked(schema, streaming=False))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """Return the reader of a streaming query."""
+        return StreamReader(self._checked(schema, streaming=True))
+
+    def _checked(self, schema: StructType, *, streaming: bool) -> SourceOptions:
+        options = parse_options(self.options, streaming=streaming)
+        found = [field.name for field in schema.fields]
+        wanted = [column.split()[0] for column in COLUMNS.split(", ")] + ["headers"] * options.include_headers
+        if found != wanted:
+            raise ConfigError(f"the columns are fixed: {', '.join(wanted)}", cure="leave .schema(...) out; use select")
+        return options
+
+
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    # A batch query without anything to read has one partition all the same, PySpark's own.
+    if isinstance(partition, RangePartition):
+        yield from read_range(options, partition.range)
+
+
+class Reader(DataSourceReader):
+    """A batch query: planned on the driver, once."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition for each range."""
+        return [RangePartition(piece) for piece in BatchPlan(self._options).ranges()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one range, on an executor."""
+        return _read(self._options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query: one of these plans on the driver, copies of another read on the executors."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._plan = StreamPlan(options)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a query without checkpoint starts."""
+        return to_json(self._plan.initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of the options. PySpark has no limit of two numbers: ``latestOffset`` looks at both."""
+        if self._options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(self._options.offsets_per_trigger_max)
+        if self._options.offsets_per_trigger_min is not None:
+            return ReadMinRows(self._options.offsets_per_trigger_min)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where the next batch ends."""
+        limited = not isinstance(limit, ReadAllAvailable)
+        return to_json(self._plan.latest(_offsets(start), limited=limited))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """End at what is there now."""
+        self._plan.freeze()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the ends of all logs, for the progress report."""
+        seen = self._plan.seen()
+        return None if seen is None else to_json(seen)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return one partition for each range of a batch."""
+        return [RangePartition(piece) for piece in self._plan.ranges(_offsets(start), _offsets(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one range, on an executor."""
+        return _read(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: Spark's call trails a batch; ``downspout.spark.commits`` is exact."""
+
+    def stop(self) -> None:
+        """Release the driver's connection."""
+        self._plan.close()
+
+
+def _offsets(value: Mapping[str, Any]) -> dict[Any, int]:
+    return from_json(dict(value), "the offset in the checkpoint")
