@@ -1,50 +1,48 @@
-"""How tuples leave under at-least-once: each record is in the ledger before it is out.
+"""How tuples leave under at-least-once, and how their answers come back: each record is in the ledger before it is out.
 
-Its counterpart for the other guarantees is ``downspout.kafka.guarantee.Untracked``. This is the spout's hot path.
+Its counterpart for the other guarantees is ``downspout.kafka.untracked.Untracked``. This is the spout's hot path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from downspout.clock import Clock
 from downspout.component import Failure
-from downspout.kafka.giving_up import GivingUp
-from downspout.kafka.hooks import Hooks
+from downspout.kafka.member import Means
 from downspout.kafka.patience import describe
-from downspout.kafka.spout_state import Figures, Partition, Setback
+from downspout.kafka.spout_state import Partition, Setback
 from downspout.kafka.translate import emit_rows
 
 __all__ = ["Tracked"]
 
 
 class Tracked:
-    """Emits records and notes setbacks.
+    """Emits records, takes acks and fails, and notes setbacks.
 
     Args:
-        settings: those of the scope ``kafka``.
-        figures: where tuples are counted.
-        giving_up: takes records that fail for good.
-        hooks: hears of each tuple.
+        means: settings, figures and the like.
         component: the spout's name.
-        wall: seconds since the epoch.
+        clock: the time.
+        write_down: commits that a lone record is about to be out; returns whether the broker has that.
     """
 
-    def __init__(
-        self,
-        settings: Mapping[str, Any],
-        figures: Figures,
-        giving_up: GivingUp,
-        hooks: Hooks,
-        component: str,
-        wall: Callable[[], float],
-    ) -> None:
-        self._settings = settings
-        self._figures = figures
-        self._giving_up = giving_up
-        self._hooks = hooks
+    look_up_mask = 15
+    """Every 16th ack looks at the clock."""
+
+    def __init__(self, means: Means, component: str, clock: Clock, write_down: Callable[[Partition], bool]) -> None:
+        self.by_key: dict[str, Partition] = {}
+        """Whom answers are for: the present membership's."""
+        self._settings = means.setup.settings
+        self._timeout_ms = means.setup.timeout_ms
+        self._figures = means.figures
+        self._giving_up = means.giving_up
+        self._hooks = means.hooks
+        self._now = means.now
         self._component = component
-        self._wall = wall
+        self._wall = clock.wall
+        self._write_down = write_down
 
     def emit_held(self, parts: Iterable[Partition], emit: Callable[..., Any], now: int) -> None:
         """Emit retries that are due and in memory; the others are read again."""
@@ -56,14 +54,18 @@ class Tracked:
                 part.ledger.emit(record.offset, now)
                 try:
                     values = part.make(record)
-                except Exception as error:  # as in emit_some
+                except Exception as error:  # as in _emit_some
                     self._unreadable(part, record, error, now)
                     continue
                 rows = values if part.stream is not None else [values]
                 tup_id = part.prefix + str(record.offset)
                 self._figures.records += emit_rows(part, record.offset, rows, emit, tup_id, self._hooks)
 
-    def emit_some(self, part: Partition, most: int, emit: Callable[..., Any], now: int) -> int:
+    def emit_turn(self, part: Partition, most: int, emit: Callable[..., Any], now: int) -> int:
+        """Emit up to ``most`` tuples of one partition, whose turn it is; return how many were."""
+        return self._emit_alone(part, emit, now) if part.watch.solo else self._emit_some(part, most, emit, now)
+
+    def _emit_some(self, part: Partition, most: int, emit: Callable[..., Any], now: int) -> int:
         """Look at the records of one partition until ``most`` were emitted or none waits; return how many were."""
         figures, ledger, make, prefix = self._figures, part.ledger, part.make, part.prefix
         emit_null, hooks = self._settings["emit_null"], self._hooks
@@ -109,25 +111,16 @@ class Tracked:
         figures.records += sent
         return sent
 
-    def emit_alone(
-        self, part: Partition, emit: Callable[..., Any], now: int, write_down: Callable[[Partition], bool]
-    ) -> int:
-        """Under a watch over lone records: emit the next one, if none is out; return how many tuples that were.
-
-        Args:
-            part: which partition.
-            emit: the collector's.
-            now: the time in ms.
-            write_down: commits that this record is out before it is; returns whether the broker has that.
-        """
+    def _emit_alone(self, part: Partition, emit: Callable[..., Any], now: int) -> int:
+        """Under a watch over lone records: emit the next one, if none is out; return how many tuples that were."""
         sent = 0
         while part.has_waiting and not sent and not part.ledger.in_flight:
             record = part.waiting[part.at]
             if self._may_leave(part, record.offset, now):
                 part.alone = record.offset
-                if not write_down(part) or not part.has_waiting or part.waiting[part.at] is not record:
+                if not self._write_down(part) or not part.has_waiting or part.waiting[part.at] is not record:
                     break
-            sent = self.emit_some(part, 1, emit, now)
+            sent = self._emit_some(part, 1, emit, now)
         return sent
 
     def _may_leave(self, part: Partition, offset: int, now: int) -> bool:
@@ -137,6 +130,64 @@ class Tracked:
             return not ledger.is_done(offset) and ledger.told.get(offset, 0) <= self._settings["retries_max"]
         trouble = ledger.trouble(offset)
         return trouble is not None and trouble.ready_at <= now and offset not in part.condemned
+
+    # --- what comes back ---
+
+    def ack(self, tup_id: str) -> bool:
+        """Take an ack; return whether it changed anything. Unknown, double and late ones do not."""
+        try:
+            key, _, offset_text = tup_id.rpartition("/")
+            part = self.by_key[key]
+            offset = int(offset_text)
+        except (KeyError, ValueError, AttributeError):
+            self._figures.stale += 1
+            return False
+        if part.shared:
+            last, failure = part.answered(offset, None)
+            if failure is not None or not last:
+                return last and self.fail(tup_id, failure)
+        if not part.ledger.ack(offset):
+            self._figures.stale += 1
+            return False
+        self._figures.acked += 1
+        if part.setbacks and offset in part.setbacks:
+            part.forget(offset)
+        if self._hooks:
+            self._hooks.done(part, offset)
+        return True
+
+    def fail(self, tup_id: str, failure: Failure | None) -> bool:
+        """Take a fail, with its reason where that is known; return whether it changed anything.
+
+        Where it is not, the age tells whether it is a timeout, which counts no attempt.
+        """
+        key, _, offset_text = str(tup_id).rpartition("/")
+        part = self.by_key.get(key)
+        offset = int(offset_text) if part is not None and offset_text.isdecimal() else -1
+        emitted_at = part.ledger.emitted_at(offset) if part is not None else None
+        if part is None or emitted_at is None:
+            self._figures.stale += 1
+            return False
+        now = self._now()
+        timed_out = now - emitted_at >= self._timeout_ms if failure is None else failure.kind == "timeout"
+        last, failure = part.answered(offset, failure or Failure("timeout" if timed_out else "fail"))
+        if not last or failure is None:
+            return False
+        timed_out = failure.kind == "timeout"
+        trouble = (part.ledger.timeout if timed_out else part.ledger.fail)(offset, now)
+        if trouble is None:
+            return False
+        self._figures.timeouts += timed_out
+        self._figures.failed += not timed_out
+        self._set_back(part, offset, failure)
+        part.remember(offset)
+        if trouble.failures > self._settings["retries_max"] or trouble.timeouts >= self._settings["timeouts_max"]:
+            self._giving_up.condemn(part, offset)
+        else:
+            self._hooks.retried(part, offset)
+        return True
+
+    # --- inside ---
 
     def _try_again(self, part: Partition, record: Any, now: int) -> bool:
         """A record comes a second time; return whether it is a retry to emit."""
@@ -160,7 +211,7 @@ class Tracked:
         part.ledger.recall(record.offset, now)
         if record.offset == part.killed_by:
             what = f"ProcessDied: the process died while this record was out alone; {failures} failed attempts in all"
-            self.set_back(part, record.offset, Failure("crash", error=what))
+            self._set_back(part, record.offset, Failure("crash", error=what))
         part.hold(record)
         self._giving_up.condemn(part, record.offset)
 
@@ -169,11 +220,11 @@ class Tracked:
         failure = Failure("exception", component=self._component, error=describe(error))
         part.ledger.fail(record.offset, now)
         self._figures.failed += 1
-        self.set_back(part, record.offset, failure)
+        self._set_back(part, record.offset, failure)
         part.hold(record)
         self._giving_up.condemn(part, record.offset)
 
-    def set_back(self, part: Partition, offset: int, failure: Failure) -> None:
+    def _set_back(self, part: Partition, offset: int, failure: Failure) -> None:
         """Note that a record failed, when and why: its dead letter will tell."""
         now_ms = int(self._wall() * 1000)
         setback = part.setbacks.setdefault(offset, Setback(now_ms, now_ms))

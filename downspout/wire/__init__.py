@@ -6,5 +6,6 @@ nothing: its own JSON serializer is at the other end.
 
 from downspout.wire.component import Wired
 from downspout.wire.serializer import WireError
+from downspout.wire.tracking import Outlet
 
-__all__ = ["WireError", "Wired"]
+__all__ = ["Outlet", "WireError", "Wired"]

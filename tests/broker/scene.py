@@ -68,9 +68,9 @@ class Member(Driver):
 
     def kill(self) -> None:
         """Vanish without committing or leaving; heartbeats end as those of a dead process do."""
-        consumer, self.spout._consumer = self.spout._consumer, None
-        if consumer is not None:
-            consumer.close(leave_group=False)
+        member, self.spout._member = self.spout._member, None
+        if member is not None:
+            member.consumer.close(leave_group=False)
 
 
 class Scene:

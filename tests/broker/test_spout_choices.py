@@ -119,7 +119,7 @@ def test_topics_that_match_later_are_read_from_their_beginning(kafka_broker: Emb
             kafka__client__metadata_max_age_ms=300,
             kafka__client__heartbeat_interval_ms=200,
         )
-        run_until(lambda: member.spout._membership._assignment.settled, member)
+        run_until(lambda: member.spout._member.membership._assignment.settled, member)
         for name in (f"{word}-1", f"{word}-2", dead):
             scene.cluster.ensure_topic(name, 2)
             scene.fill(3, 1, topic=name)

@@ -116,7 +116,7 @@ def test_a_group_that_may_not_be_used_is_an_error(scene: Scene, rights: Rights, 
     assert not member.emitted
     with pytest.raises(BrokerError) if mode == "assign" else nullcontext():
         member.spout.close()
-    assert member.spout._consumer is None
+    assert member.spout._member is None
 
 
 def test_an_unknown_topic_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:

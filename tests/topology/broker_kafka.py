@@ -283,7 +283,7 @@ class BrokerKafka:
         before = len(self.group(group).members)
         wait_until(lambda: guest.poll(10, 1) or len(self.group(group).members) > before)
         guest.close(leave_group=True)
-        wait_until(lambda: all(driver.spout._consumer.rejoin_pending() for driver in self.live()))
+        wait_until(lambda: all(driver.spout._member.consumer.rejoin_pending() for driver in self.live()))
 
     # --- the spouts ---
 
@@ -293,7 +293,7 @@ class BrokerKafka:
 
     def live(self) -> list[Driver]:
         """Return the spouts that have a consumer."""
-        return [driver for driver in self._drivers if driver.spout._consumer is not None]
+        return [driver for driver in self._drivers if driver.spout._member is not None]
 
     def drive(self, driver: Driver, turns: int) -> None:
         """Let a spout take so many turns; calls in which it waits for the broker count as none, for a while."""
@@ -316,14 +316,14 @@ class BrokerKafka:
 
         def asked() -> bool:
             driver.spout.next_tuple()
-            return all(other.spout._consumer.rejoin_pending() for other in self.live())
+            return all(other.spout._member.consumer.rejoin_pending() for other in self.live())
 
         wait_until(asked)
 
     def crash(self, driver: Driver) -> None:
         """Let a spout vanish as ``kill -9`` does: neither a commit nor a farewell, and its place stays taken."""
-        consumer, driver.spout._consumer = driver.spout._consumer, None
-        consumer.close(leave_group=False)
+        member, driver.spout._member = driver.spout._member, None
+        member.consumer.close(leave_group=False)
 
     # --- the end ---
 
@@ -331,8 +331,8 @@ class BrokerKafka:
         """Close what was opened and delete what was left."""
         port.unregister(self.bootstrap)
         for driver in self._drivers:
-            if driver.spout._consumer is not None:
-                driver.spout._consumer.close(leave_group=True)
+            if driver.spout._member is not None:
+                driver.spout._member.consumer.close(leave_group=True)
             driver.spout._giving_up.close()
         admin = self._stage.admin
         for group in [found["group_id"] for found in admin.list_groups()]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def has_joined(driver: Driver) -> bool:
     """Return whether it was told what is its own, and that is not nothing."""
-    membership = driver.spout._membership
+    membership = driver.spout._member.membership
     told = list(membership.listener.facts)
     return bool(membership.parts) or any(fact.kind == "assigned" and fact.partitions for fact in told)
 
@@ -23,11 +23,11 @@ def at_rest(kafka: BrokerKafka, driver: Driver) -> bool:
     """Return whether calls will do nothing until the test does something: lets time pass, acks, or writes."""
     spout = driver.spout
     now = spout._now()
-    if spout._consumer is None or spout.waits_for_acks():
+    if spout._member is None or spout.waits_for_acks():
         return True
-    if kafka.faults.pending() and any(p.waits(now) for p in (spout._poll_patience, spout._commit_patience)):
+    if kafka.faults.pending() and any(p.waits(now) for p in (spout._means.poll_patience, spout._means.commit_patience)):
         return True
-    if not spout._membership.settled or spout._consumer.rejoin_pending():
+    if not spout._member.membership.settled or spout._member.consumer.rejoin_pending():
         return False
     return _all_given_out(kafka, driver) and not _may_read(kafka, driver, now)
 
@@ -41,19 +41,19 @@ def _all_given_out(kafka: BrokerKafka, driver: Driver) -> bool:
     topics = setup.settings["topics"] or [name for name in kafka.topic_names() if pattern.fullmatch(name)]
     wanted = {tp for topic in topics for tp in kafka.partitions(topic)}
     members = [member for member in kafka.live() if member.spout._setup.group == setup.group]
-    return wanted == {tp for member in members for tp in member.spout._membership.parts}
+    return wanted == {tp for member in members for tp in member.spout._member.membership.parts}
 
 
 def _may_read(kafka: BrokerKafka, driver: Driver, now: int) -> bool:
     """Return whether there is a record that the spout would read now and has not."""
     spout = driver.spout
     limit = spout._settings["uncommitted_max"]
-    open_parts = {tp: part for tp, part in spout._membership.parts.items() if part.ledger.may_poll(limit, now)}
+    open_parts = {tp: part for tp, part in spout._member.membership.parts.items() if part.ledger.may_poll(limit, now)}
     if any(part.has_waiting or part.ledger.earliest_ready_retry(now) is not None for part in open_parts.values()):
         return True
 
     def behind(tp: TopicPartition, end: int) -> bool:
         stop = open_parts[tp].stop
-        return bool(spout._consumer.position(tp) < (end if stop is None else min(stop, end)))
+        return bool(spout._member.consumer.position(tp) < (end if stop is None else min(stop, end)))
 
     return any(behind(tp, end) for tp, end in kafka.ends(open_parts).items())

@@ -125,7 +125,7 @@ class Driver:
         if isinstance(self.kafka, BrokerKafka):
             self.kafka.crash(self)
         else:
-            self.spout._consumer.crash()
+            self.spout._member.consumer.crash()
 
     def figure(self, name: str) -> float:
         """Return one figure of the report."""

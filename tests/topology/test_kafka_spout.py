@@ -446,7 +446,7 @@ def test_a_pattern_leaves_the_spouts_own_dead_letters_out(bare_kafka: Kafka) -> 
 def test_a_bounded_run_reads_nothing_before_its_end_is_known(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that does not tell the end of a new partition delays a bounded run, and does not unbind it."""
     driver = Driver(kafka, topics=None, pattern="ord.*", run__until="end")
-    real, calls = driver.spout._consumer.end_offsets, []
+    real, calls = driver.spout._member.consumer.end_offsets, []
 
     def end_offsets(partitions):
         calls.append(partitions)
@@ -454,7 +454,7 @@ def test_a_bounded_run_reads_nothing_before_its_end_is_known(kafka: Kafka, monke
             raise errors.KafkaTimeoutError("no answer")
         return real(partitions)
 
-    monkeypatch.setattr(driver.spout._consumer, "end_offsets", end_offsets)
+    monkeypatch.setattr(driver.spout._member.consumer, "end_offsets", end_offsets)
     for _ in range(2):
         for _ in range(10):
             kafka.clock.sleep(1)

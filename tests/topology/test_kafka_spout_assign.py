@@ -24,7 +24,7 @@ def assigned(kafka: Kafka, task: int = 0, tasks: int = 1, **settings: object) ->
 
 def owned(driver: Driver) -> set[int]:
     """Return the numbers of the partitions that a task reads."""
-    return {tp.partition for tp in driver.spout._membership.parts}
+    return {tp.partition for tp in driver.spout._member.membership.parts}
 
 
 def emitted(*drivers: Driver) -> list[tuple[int, int]]:
@@ -91,7 +91,7 @@ def test_topics_by_pattern_are_picked_up_when_they_appear(kafka: Kafka) -> None:
     fill(kafka, 2, topic="my-orders")
     kafka.clock.sleep(2)
     driver.run()
-    assert {tp.topic for tp in driver.spout._membership.parts} == {"orders", "orders-eu"}
+    assert {tp.topic for tp in driver.spout._member.membership.parts} == {"orders", "orders-eu"}
     assert len(driver.emitted) == 12
 
 
@@ -120,8 +120,8 @@ def test_what_leaves_a_share_is_committed_first(kafka: Kafka) -> None:
     for _ in range(8):
         one.run(1)
         two.run(1)
-    assert {(tp.topic, tp.partition) for tp in one.spout._membership.parts} == {("a", 0), ("b", 1)}
-    assert {(tp.topic, tp.partition) for tp in two.spout._membership.parts} == {("b", 0)}
+    assert {(tp.topic, tp.partition) for tp in one.spout._member.membership.parts} == {("a", 0), ("b", 1)}
+    assert {(tp.topic, tp.partition) for tp in two.spout._member.membership.parts} == {("b", 0)}
     assert {tp.partition: commit.offset for tp, commit in kafka.committed(GROUP).items() if tp.topic == "b"} == {
         0: 5,
         1: 5,

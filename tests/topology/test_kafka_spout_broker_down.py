@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from downspout.errors import BrokerError
+from downspout.kafka import member
 from downspout.testing.fake_kafka import FakeKafka
-from spouts import kafka as spout_module
 from tests.topology.spout_driver import TOPIC, Driver, fill
 
 
@@ -28,7 +28,7 @@ def test_activate_goes_on_trying(kafka: FakeKafka, monkeypatch: pytest.MonkeyPat
     driver.run(2)
     driver.ack_all()
     driver.spout.deactivate()
-    opened = spout_module.open_consumer
+    opened = member.open_consumer
     tries = []
 
     def refuse(*args: object) -> object:
@@ -37,7 +37,7 @@ def test_activate_goes_on_trying(kafka: FakeKafka, monkeypatch: pytest.MonkeyPat
             raise BrokerError("No Kafka")
         return opened(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(spout_module, "open_consumer", refuse)
+    monkeypatch.setattr(member, "open_consumer", refuse)
     driver.spout.activate()
     for _ in range(10):
         driver.spout.next_tuple()

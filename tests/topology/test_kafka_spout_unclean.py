@@ -28,7 +28,7 @@ def test_a_crash_before_the_dead_letter_gives_no_further_try(kafka: FakeKafka) -
     driver.fail([4])
     driver.run()
     driver.fail([4])
-    driver.spout._commit(0)
+    driver.spout._member.commit(0)
     driver.crash()
     kafka.clock.sleep(60)
     successor = Driver(kafka, retries_max=1)
@@ -286,17 +286,17 @@ def test_a_record_that_fails_alone_waits_for_its_retry(kafka: FakeKafka) -> None
     driver.run()
     driver.fail([0])
     assert driver.run() == [1]
-    driver.spout._commit(driver.spout._now())
+    driver.spout._member.commit(driver.spout._now())
     assert told(kafka).alone == 1
     kafka.clock.sleep(6)
     assert driver.run() == []
     driver.ack([1])
-    driver.spout._commit(driver.spout._now())
+    driver.spout._member.commit(driver.spout._now())
     assert told(kafka).alone is None
     assert driver.run() == [0]
     assert told(kafka).alone == 0
     driver.ack([0])
-    driver.spout._commit(driver.spout._now())
+    driver.spout._member.commit(driver.spout._now())
     assert (driver.committed(), told(kafka).alone) == (2, None)
 
 
@@ -311,7 +311,7 @@ def test_a_watch_is_handed_on(kafka: FakeKafka) -> None:
     successor = Driver(kafka)
     assert successor.run() == [1]
     assert told(kafka) == Watch(2, 10, 10, alone=1)
-    assert successor.spout._membership.parts[TopicPartition(TOPIC, 0)].ledger.failed == 0
+    assert successor.spout._member.membership.parts[TopicPartition(TOPIC, 0)].ledger.failed == 0
 
 
 def test_a_session_that_runs_out_is_no_death(kafka: FakeKafka) -> None:
