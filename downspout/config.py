@@ -169,6 +169,8 @@ START_STRATEGIES = (
     "UNCOMMITTED_LATEST",
     "TIMESTAMP",
     "UNCOMMITTED_TIMESTAMP",
+    "OFFSETS",
+    "UNCOMMITTED_OFFSETS",
 )
 
 # One row, one line: it reads as a table.
@@ -186,8 +188,10 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.value_format", str, "utf8", "How a record's value becomes a value of the tuple.", choices=("utf8", "bytes", "json")),
     Setting("kafka.translator", list, None, "Functions that make the tuples of a record, as [topic=]module.function[(field field)][@stream]; not set: kafka.fields and the formats do."),
     Setting("kafka.listener", str, None, "Import path of a class that hears what the spout does (downspout.kafka.hooks.SpoutListener)."),
-    Setting("kafka.start", str, "UNCOMMITTED_EARLIEST", "Where reading starts (Storm's first-poll strategies).", choices=START_STRATEGIES),
+    Setting("kafka.start", str, "UNCOMMITTED_EARLIEST", "Where reading starts (Storm's first-poll strategies, and named offsets).", choices=START_STRATEGIES),
     Setting("kafka.start_timestamp_ms", int, None, "Milliseconds since the epoch for the TIMESTAMP strategies.", minimum=0, maximum=253_402_300_799_999),
+    Setting("kafka.start_offsets", list, None, "Offsets for the OFFSETS strategies, as topic[partition]=offset; a partition that is not named starts at its beginning."),
+    Setting("kafka.stop_offsets", list, None, "Where a run with run.until=end ends, as topic[partition]=offset, which is not read any more; a partition that is not named ends where its log does."),
     Setting("kafka.guarantee", str, "AT_LEAST_ONCE", "Processing guarantee.", choices=("AT_LEAST_ONCE", "AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT")),
     Setting("kafka.tuple_tracking", bool, False, "Whether tuples carry ids although the guarantee needs none, for max spout pending and latencies."),
     Setting("kafka.poll_timeout_ms", int, 200, "Longest wait for records in one poll.", minimum=0, maximum=5_000),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from downspout.errors import BrokerError
+from downspout.errors import BrokerError, coordinates
 from downspout.kafka.port import ConsumerPort, TopicPartition
 from downspout.kafka.spout_state import Partition
 
-__all__ = ["Bounds", "missing_topics", "no_topic"]
+__all__ = ["Bounds", "missing_topics", "no_partition", "no_topic"]
 
 ASK_MS = 500
 """How often the group's commits for partitions of other members are asked for."""
@@ -27,30 +27,46 @@ def no_topic(topic: str, bootstrap: str) -> BrokerError:
     )
 
 
+def no_partition(setting: str, tp: TopicPartition, bootstrap: str) -> BrokerError:
+    """Return the error for a partition that a bounded run is told of and that does not exist."""
+    return BrokerError(
+        f"{setting} names {coordinates(*tp)}, which does not exist on {bootstrap}", cure="look at the topic and number"
+    )
+
+
 class Bounds:
     """The offsets at which a bounded run ends.
 
     Args:
-        ends: the end of each partition of the topics, as of the start.
+        ends: the end of the log of each partition of the topics, as of the start.
+        stops: where to end before that, of the partitions for which that is named (``kafka.stop_offsets``).
     """
 
-    def __init__(self, ends: Mapping[TopicPartition, int]) -> None:
-        self._ends = dict(ends)
+    def __init__(self, ends: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int] | None = None) -> None:
+        self._stops = dict(stops or {})
+        self.short = {tp: end for tp, end in ends.items() if self._stops.get(tp, end) > end}
+        """Ends of logs that do not reach as far as named; the run ends there all the same."""
+        self._ends = self._stopped(ends)
         self._open = set(self._ends)
         """Partitions whose commit is not known to have reached the end."""
         self._asked_at = -ASK_MS
 
     @classmethod
-    def of(cls, consumer: ConsumerPort, topics: Collection[str]) -> Bounds:
+    def of(
+        cls, consumer: ConsumerPort, topics: Collection[str], stops: Mapping[TopicPartition, int] | None = None
+    ) -> Bounds:
         """Take the ends as of now."""
         partitions = [TopicPartition(t, p) for t in topics for p in sorted(consumer.partitions_for(t))]
-        return cls(consumer.end_offsets(partitions) if partitions else {})
+        return cls(consumer.end_offsets(partitions) if partitions else {}, stops)
+
+    def _stopped(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {tp: min(end, self._stops.get(tp, end)) for tp, end in ends.items()}
 
     def add(self, consumer: ConsumerPort, partitions: Collection[TopicPartition]) -> None:
         """Bound partitions that were not known at the start (topics by pattern): their end is as of now."""
         if new := [tp for tp in partitions if tp not in self._ends]:
             ends = consumer.end_offsets(new)
-            self._ends.update(ends)
+            self._ends.update(self._stopped(ends))
             self._open |= ends.keys()
 
     def bound(self, consumer: ConsumerPort, parts: Mapping[TopicPartition, Partition]) -> None:
@@ -71,7 +87,8 @@ class Bounds:
         return self._ends.get(tp)
 
     def forget(self, tp: TopicPartition) -> None:
-        """The topic was created again: :meth:`add` bounds the new one."""
+        """The topic was created again: :meth:`add` bounds the new one, of whose offsets nobody has named any."""
+        self._stops.pop(tp, None)
         self._ends.pop(tp, None)
         self._open.discard(tp)
 

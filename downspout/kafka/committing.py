@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from downspout.kafka.membership import Identity
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Partition
+from downspout.kafka.starts import Identity
 from downspout.ledger.metadata import ENDED, encode
 from downspout.ledger.watch import Watch
 

@@ -69,6 +69,26 @@ class DataLoss:
         self._log.warning("%s: the log ends at %d; goes on at %d", place, end, start)
         return start
 
+    def named(self, tp: TopicPartition, offset: int, begin: int, end: int) -> int:
+        """``kafka.start_offsets`` names this offset: return where to start.
+
+        Raises:
+            DataLossError: it is outside the log, and the policy is ``fail``.
+        """
+        if begin <= offset <= end:
+            return offset
+        place = coordinates(tp.topic, tp.partition, offset)
+        what = f"kafka.start_offsets names it, but the log holds {begin} to {end}"
+        if self._policy == "fail":
+            raise DataLossError(
+                f"{place}: {what}",
+                cure=f"an offset from {begin} to {end}, or kafka.on_data_loss=earliest or latest: its beginning or end",
+            )
+        start = begin if self._policy == "earliest" else end
+        self._figures.lost += start - offset if offset < begin else 0
+        self._log.warning("%s: %s; starts at %d", place, what, start)
+        return start
+
     def recreated(self, tp: TopicPartition, unprocessed: int) -> None:
         """The topic is another one of the same name: nothing of it was processed, so it is read from its beginning.
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from kafka import errors
 
@@ -22,15 +21,12 @@ from downspout.kafka.emit import tuple_maker
 from downspout.kafka.listener import Listener
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition
+from downspout.kafka.starts import NEVER_OURS, Beginning, Earlier, Identity, Starts, another
 from downspout.kafka.translate import translator_of
-from downspout.kafka.unclean import UncleanStarts
 from downspout.ledger.assignment import Assignment, Fact
 from downspout.ledger.breaker import Breaker
-from downspout.ledger.metadata import NOTHING, Progress, author_for_another_topic, decode
 from downspout.ledger.offsets import PartitionLedger
 from downspout.ledger.retries import Backoff
-from downspout.ledger.start import Start, start_at
-from downspout.ledger.watch import AT_WORK, Watch
 
 __all__ = ["Identity", "Listener", "Membership"]
 
@@ -38,25 +34,6 @@ SAME_TOPICS_MS = 2_000
 """How often the topics' ids are asked for, to see whether one was created again."""
 
 Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who commits: goes into the metadata of each commit."""
-
-    topology_id: str
-    task: int
-
-
-class _Earlier(NamedTuple):
-    """What is kept of a partition that was ours: the topic's id, how much was not processed, our last commit."""
-
-    topic_id: str = ""
-    pending: int = 0
-    commit: tuple[int, str] | None = None
-
-
-NEVER_OURS = _Earlier()
 
 
 class Membership:
@@ -91,13 +68,11 @@ class Membership:
         """Told of failed records that were gone before their retry."""
         self._consumer = consumer
         self._settings = settings
-        self._identity = identity
-        self._unclean = UncleanStarts(settings, figures, log)
         self._loss = DataLoss(settings["on_data_loss"], figures, log)
         self._assignment: Assignment[TopicPartition] = Assignment(last_epoch)
         self._bounds = bounds
         self._aside: dict[TopicPartition, Partition] = {}
-        self._earlier: dict[TopicPartition, _Earlier] = {}
+        self._earlier: dict[TopicPartition, Earlier] = {}
         """Of partitions that are not ours any more, or not yet again."""
         self._topics_due = 0
         self.unanswered_at = -1
@@ -107,6 +82,7 @@ class Membership:
         self._backoff = Backoff(
             settings["retry_initial_ms"], settings["retry_delay_ms"], settings["retry_delay_ms_max"]
         )
+        self._starts = Starts(settings, identity, figures, log, self._loss, self._backoff, bounds)
 
     @property
     def last_epoch(self) -> int:
@@ -190,7 +166,7 @@ class Membership:
         self.unanswered_at = -1
         self._topics_due = now + SAME_TOPICS_MS
         for tp, part in list(self.parts.items()):
-            if _another(part.topic_id, topic_ids.get(tp.topic, "")):
+            if another(part.topic_id, topic_ids.get(tp.topic, "")):
                 self._begin_again(tp)
 
     def check_log(self, now: int, cut: Mapping[TopicPartition, int | None]) -> None:
@@ -229,7 +205,7 @@ class Membership:
         for holder in (self.parts, self._aside):
             if (part := holder.pop(tp, None)) is not None:
                 self.by_key.pop(part.key, None)
-                self._earlier[tp] = _Earlier(part.topic_id, part.ledger.pending, part.commit)
+                self._earlier[tp] = Earlier(part.topic_id, part.ledger.pending, part.commit)
         self._unstarted.discard(tp)
         self._unverified.discard(tp)
 
@@ -258,7 +234,7 @@ class Membership:
         part = self._aside[tp]
         self._unverified.discard(tp)
         told = None if committed is None else (committed.offset, committed.metadata)
-        if told == part.commit and not _another(part.topic_id, topic_id):
+        if told == part.commit and not another(part.topic_id, topic_id):
             self.parts[tp] = self._aside.pop(tp)
             part.drop_waiting(self._consumer)
             part.seek(self._consumer, part.reading)
@@ -268,83 +244,18 @@ class Membership:
 
     def _start_all(self, committed: Committed, topic_ids: Mapping[str, str]) -> None:
         fresh = sorted(self._unstarted)
-        begins = self._consumer.beginning_offsets(fresh)
-        ends = self._consumer.end_offsets(fresh)
-        times: Mapping[TopicPartition, int | None] = {}
-        if self._settings["start"].endswith("TIMESTAMP"):
-            times = self._consumer.offsets_for_times(dict.fromkeys(fresh, self._settings["start_timestamp_ms"] or 0))
+        logs = self._starts.ask(self._consumer, fresh)
         for tp in fresh:
-            commit = committed.get(tp)
-            topic_id = topic_ids[tp.topic]
-            told = NOTHING if commit is None else decode(commit.offset, commit.metadata, topic_id=topic_id)
-            watch = AT_WORK
-            earlier = self._earlier.get(tp, NEVER_OURS)
-            if self._is_of_another_topic(tp, topic_id, told, commit):
-                self._loss.recreated(tp, earlier.pending)
-                if self._bounds is not None:
-                    self._bounds.forget(tp)
-                where = PartitionLedger(begins[tp], self._backoff)
-            else:
-                if commit is not None and told != NOTHING:
-                    ours = earlier.commit == (commit.offset, commit.metadata)
-                    watch, told = self._unclean.look_back(tp, commit.offset, ends[tp], told, ours=ours)
-                where = self._where(tp, commit, told, begins[tp], ends[tp], times.get(tp))
-                if commit is None or where.base != commit.offset:
-                    watch = AT_WORK
-            self._start(tp, topic_id, where, commit, watch)
-            self.parts[tp].killed_by = told.watch.alone
-
-    def _is_of_another_topic(
-        self, tp: TopicPartition, topic_id: str, told: Progress, commit: OffsetAndMetadata | None
-    ) -> bool:
-        """Return whether we, or the commit that we would go by, know an earlier topic of this name.
-
-        A commit that tells who made it is of this topic: somebody has begun with it, and we go on.
-        """
-        if told != NOTHING:
-            return False
-        if _another(self._earlier.get(tp, NEVER_OURS).topic_id, topic_id):
-            return True
-        if commit is None:
-            return False
-        author = author_for_another_topic(commit.offset, commit.metadata, topic_id=topic_id)
-        ours = author == self._identity.topology_id
-        start = start_at(self._settings["start"], committed=True, by_this_topology=ours)
-        return author is not None and start is Start.COMMITTED
-
-    def _where(
-        self,
-        tp: TopicPartition,
-        commit: OffsetAndMetadata | None,
-        told: Progress,
-        begin: int,
-        end: int,
-        at_time: int | None,
-    ) -> PartitionLedger:
-        """Return the ledger that the partition starts with: section 5's table, and what the commit's metadata tells."""
-        ours = told.topology_id == self._identity.topology_id
-        start = start_at(self._settings["start"], committed=commit is not None, by_this_topology=ours)
-        if start is not Start.COMMITTED or commit is None:
-            places = {Start.BEGINNING: begin, Start.END: end, Start.TIMESTAMP: end if at_time is None else at_time}
-            return PartitionLedger(places[start], self._backoff)
-        known = max(commit.offset, told.done[-1][1] if told.done else 0)
-        if known > end:
-            start_again = self._loss.restart(tp, known, begin, end)
-            if self._bounds is not None:
-                self._bounds.cut(tp, end)
-            return PartitionLedger(start_again, self._backoff)
-        ledger = PartitionLedger(commit.offset, self._backoff, told.done, told.failures)
-        if commit.offset < begin:
-            self._loss.skip(ledger, tp, begin, end)
-        return ledger
+            commit, topic_id = committed.get(tp), topic_ids[tp.topic]
+            beginning = self._starts.decide(tp, commit, topic_id, logs, self._earlier.get(tp, NEVER_OURS))
+            self._start(tp, topic_id, beginning, commit)
 
     def _start(
         self,
         tp: TopicPartition,
         topic_id: str,
-        ledger: PartitionLedger,
+        beginning: Beginning,
         commit: OffsetAndMetadata | None,
-        watch: Watch = AT_WORK,
     ) -> None:
         settings = self._settings
         formats = (settings["fields"], settings["key_format"], settings["value_format"])
@@ -357,14 +268,15 @@ class Membership:
             tp=tp,
             topic_id=topic_id,
             epoch=self._assignment.epoch(tp),
-            ledger=ledger,
+            ledger=beginning.ledger,
             make=make,
             stream=translator.stream if translator else None,
             breaker=Breaker(settings["breaker_ratio"], settings["breaker_window"]),
             retry_cache_bytes=settings["retry_cache_bytes"],
-            reading=ledger.next,
+            reading=beginning.ledger.next,
             commit=None if commit is None else (commit.offset, commit.metadata),
-            watch=watch,
+            watch=beginning.watch,
+            killed_by=beginning.killed_by,
             on_compacted=self.on_compacted,
         )
         self.parts[tp] = part
@@ -380,11 +292,6 @@ class Membership:
         self._forget(tp)
         self._assignment.renew(tp)
         told = None if commit is None else OffsetAndMetadata(commit[0], commit[1], -1)
-        self._start(tp, part.topic_id, PartitionLedger(start, self._backoff), told)
+        self._start(tp, part.topic_id, Beginning(PartitionLedger(start, self._backoff)), told)
         if self._bounds is not None:
             self.parts[tp].stop = self._bounds.cut(tp, end)
-
-
-def _another(before: str, now: str) -> bool:
-    """Return whether two ids, both known, are of different topics."""
-    return bool(before and now) and before != now

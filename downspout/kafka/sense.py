@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from downspout.errors import ConfigError
+from downspout.kafka.explicit import check_offsets
 from downspout.kafka.translate import check_translators, translator_of
 
 __all__ = ["check", "check_dead_letter_topic", "dead_letter_topic", "doubts", "pattern_without"]
@@ -33,8 +34,13 @@ POLL_INTERVAL_MS = 300_000
 """The client's ``max_poll_interval_ms``, unless it is given: who polls less often is thrown out of the group."""
 
 
-def check(settings: Mapping[str, Any]) -> None:
-    """Raise a ConfigError where settings of the scope ``kafka`` cannot hold together; it names them."""
+def check(settings: Mapping[str, Any], bounded: bool = False) -> None:
+    """Raise a ConfigError where settings of the scope ``kafka`` cannot hold together; it names them.
+
+    Args:
+        settings: those of the scope ``kafka``.
+        bounded: whether the run ends (``run.until=end``).
+    """
     if not settings["bootstrap"]:
         raise ConfigError("kafka.bootstrap is empty", cure="host:port,host:port, or `embedded`")
     check_translators(settings)
@@ -42,6 +48,7 @@ def check(settings: Mapping[str, Any]) -> None:
         translator_of(settings, topic)
     _check_topics(settings)
     _check_times(settings)
+    check_offsets(settings, bounded)
     for name, setting in DECIDED.items():
         if name in settings["client"]:
             raise ConfigError(f"kafka.client.{name} cannot be set: {setting} decides it", cure=f"{setting}, or nothing")
@@ -140,6 +147,8 @@ def doubts(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
     if settings["start_timestamp_ms"] is not None and not start.endswith("TIMESTAMP"):
         yield f"kafka.start_timestamp_ms is set, but kafka.start = {start} does not use it", "kafka.start=TIMESTAMP"
+    if settings["start_offsets"] and not start.endswith("OFFSETS"):
+        yield f"kafka.start_offsets is set, but kafka.start = {start} does not use it", "kafka.start=OFFSETS"
     if settings["guarantee"] == "AUTO_COMMIT" and not start.startswith("UNCOMMITTED"):
         yield (
             f"kafka.start = {start} with kafka.guarantee = AUTO_COMMIT holds for each start, not only for the first: "

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from kafka import errors
 
-from downspout.errors import BrokerError
-from downspout.kafka.bounds import Bounds, missing_topics, no_topic
+from downspout.errors import BrokerError, coordinates
+from downspout.kafka.bounds import Bounds, missing_topics, no_partition, no_topic
+from downspout.kafka.explicit import offsets_of
 from downspout.kafka.membership import Membership
 from downspout.kafka.patience import cure_of, describe
 from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition
@@ -42,7 +43,7 @@ def open_consumer(
         log: where a missing topic is warned about.
 
     Raises:
-        BrokerError: no broker answers, or a bounded run lacks a topic.
+        BrokerError: no broker answers, or a bounded run lacks a topic, or a partition that settings name.
     """
     bootstrap, topics = setup.settings["bootstrap"], setup.settings["topics"] or []
     try:
@@ -55,8 +56,13 @@ def open_consumer(
         missing = missing_topics(consumer, topics)
         if missing and setup.bounded:
             raise no_topic(missing[0], bootstrap)
+        unknown = unknown_partitions(consumer, setup, missing)
+        if unknown and setup.bounded:
+            raise no_partition(*unknown[0], bootstrap)
         if setup.bounded and bounds is None:
-            bounds = Bounds.of(consumer, topics)
+            bounds = Bounds.of(consumer, topics, offsets_of("kafka.stop_offsets", setup.settings["stop_offsets"]))
+            for tp, end in bounds.short.items():
+                log.warning("%s ends at %d, before kafka.stop_offsets: so does the run", coordinates(*tp), end)
     except errors.KafkaError as error:
         raise BrokerError(
             f"{bootstrap}: cannot read: {describe(error)}",
@@ -64,7 +70,26 @@ def open_consumer(
         ) from error
     for topic in missing:
         log.warning("topic %s does not exist on %s; waits for it", topic, bootstrap)
+    for setting, tp in unknown:
+        log.warning("%s names %s, which does not exist on %s", setting, coordinates(*tp), bootstrap)
     return consumer, bounds
+
+
+def unknown_partitions(
+    consumer: ConsumerPort, setup: Setup, missing: Collection[str]
+) -> list[tuple[str, TopicPartition]]:
+    """Return each partition that settings name and that does not exist, with the setting; not of missing topics.
+
+    Those are told by themselves; and a topic that a pattern matches may appear later.
+    """
+    named = [
+        (key, tp)
+        for key in ("kafka.start_offsets", "kafka.stop_offsets")
+        for tp in offsets_of(key, setup.settings[key.removeprefix("kafka.")])
+        if tp.topic not in missing
+    ]
+    known = {topic: consumer.partitions_for(topic) for topic in {tp.topic for _, tp in named}}
+    return [(key, tp) for key, tp in named if tp.partition not in known[tp.topic]]
 
 
 class Source(Protocol):

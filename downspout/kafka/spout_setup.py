@@ -11,8 +11,8 @@ from typing import Any
 from downspout import config
 from downspout.errors import ConfigError
 from downspout.kafka.guarantee import GUARANTEES, Guarantee
-from downspout.kafka.membership import Identity
 from downspout.kafka.sense import check, check_dead_letter_topic, dead_letter_topic, doubts, pattern_without
+from downspout.kafka.starts import Identity
 
 __all__ = ["Setup"]
 
@@ -51,7 +51,8 @@ class Setup:
             ConfigError: a setting is unknown, out of range, missing or contradicts another.
         """
         settings = config.parse_scope(config.with_secrets(conf), "kafka")
-        check(settings)
+        bounded = conf.get("run.until") == "end"
+        check(settings, bounded)
         topology = str(conf.get("topology.name") or "topology")
         group = settings["group"] or topology
         check_dead_letter_topic(settings, group)
@@ -69,7 +70,7 @@ class Setup:
             index=index,
             tasks=tasks,
             identity=Identity(str(conf.get("storm.id") or topology), int(context.get("taskid") or 0)),
-            bounded=conf.get("run.until") == "end",
+            bounded=bounded,
             timeout_ms=_message_timeout_ms(conf),
             dead_letter_topic=letters,
         )

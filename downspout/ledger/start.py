@@ -1,7 +1,9 @@
 """Where reading starts: the reference's table (``FirstPollOffsetStrategy``) as data.
 
 Decided for each partition after each assignment, from what is committed for the group and by whom. The TIMESTAMP
-strategies ask Kafka for the first record at or after a time; where there is none, reading starts at the end.
+strategies ask Kafka for the first record at or after a time; where there is none, reading starts at the end. The
+OFFSETS strategies, which the reference does not have, start at an offset that is named for the partition, and at the
+beginning of a partition for which none is.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ class Start(Enum):
     BEGINNING = "beginning"
     END = "end"
     TIMESTAMP = "timestamp"
+    OFFSET = "offset"
 
 
 # strategy: (committed by this topology id, committed by another, not committed)
@@ -28,6 +31,8 @@ STARTS: dict[str, tuple[Start, Start, Start]] = {
     "UNCOMMITTED_LATEST": (Start.COMMITTED, Start.COMMITTED, Start.END),
     "TIMESTAMP": (Start.COMMITTED, Start.TIMESTAMP, Start.TIMESTAMP),
     "UNCOMMITTED_TIMESTAMP": (Start.COMMITTED, Start.COMMITTED, Start.TIMESTAMP),
+    "OFFSETS": (Start.COMMITTED, Start.OFFSET, Start.OFFSET),
+    "UNCOMMITTED_OFFSETS": (Start.COMMITTED, Start.COMMITTED, Start.OFFSET),
 }
 
 

@@ -98,7 +98,7 @@ def _kafka(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
     except ConfigError:
         return  # said above
     try:
-        sense.check(settings)
+        sense.check(settings, bounded=conf.get("run.until") == "end")
         sense.check_dead_letter_topic(settings, settings["group"] or str(conf.get("topology.name") or ""))
     except ConfigError as error:
         yield Finding(True, component.name, error.message, error.cure or "`downspout settings kafka`")

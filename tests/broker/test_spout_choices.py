@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broker
 HERE = "tests.broker.test_spout_choices"
 GUARANTEES = ["AT_LEAST_ONCE", "AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT"]
 RECORDS = 10
-COMMITTED, BEGINNING, END, TIMESTAMP = 4, 0, RECORDS, 7
+COMMITTED, BEGINNING, END, TIMESTAMP, OFFSET = 4, 0, RECORDS, 7, 6
 
 # partition 0 has no commit, 1 one by this topology's id, 2 one by another's
 STARTS = {
@@ -30,6 +30,8 @@ STARTS = {
     "UNCOMMITTED_LATEST": (END, COMMITTED, COMMITTED),
     "TIMESTAMP": (TIMESTAMP, COMMITTED, TIMESTAMP),
     "UNCOMMITTED_TIMESTAMP": (TIMESTAMP, COMMITTED, COMMITTED),
+    "OFFSETS": (OFFSET, COMMITTED, OFFSET),
+    "UNCOMMITTED_OFFSETS": (OFFSET, COMMITTED, COMMITTED),
 }
 
 
@@ -72,6 +74,7 @@ def test_where_reading_starts(
         member = scene.member(
             start=start,
             start_timestamp_ms=1000 + TIMESTAMP,
+            start_offsets=[f"{topic}[{partition}]={OFFSET}" for partition in range(3)],
             guarantee=guarantee,
             tuple_tracking=True,
             commit_period_ms=200 if guarantee == "AUTO_COMMIT" else 30_000,

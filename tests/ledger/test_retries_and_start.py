@@ -54,9 +54,11 @@ def test_our_own_commit_always_counts(strategy: str) -> None:
         ("UNCOMMITTED_LATEST", Start.COMMITTED, Start.END),
         ("TIMESTAMP", Start.TIMESTAMP, Start.TIMESTAMP),
         ("UNCOMMITTED_TIMESTAMP", Start.COMMITTED, Start.TIMESTAMP),
+        ("OFFSETS", Start.OFFSET, Start.OFFSET),
+        ("UNCOMMITTED_OFFSETS", Start.COMMITTED, Start.OFFSET),
     ],
 )
 def test_section_five(strategy: str, foreign: Start, none: Start) -> None:
-    """The reference's table, row by row."""
+    """The reference's table, and our rows for named offsets, row by row."""
     assert start_at(strategy, committed=True, by_this_topology=False) is foreign
     assert start_at(strategy, committed=False, by_this_topology=False) is none

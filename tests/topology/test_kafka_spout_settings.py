@@ -18,6 +18,26 @@ BAD = [
     ({"topics": [".."]}, "kafka.topics: '..'"),
     ({"bootstrap": ""}, "kafka.bootstrap"),
     ({"start": "TIMESTAMP"}, "kafka.start is TIMESTAMP"),
+    ({"start": "OFFSETS"}, "kafka.start is OFFSETS"),
+    ({"start": "UNCOMMITTED_OFFSETS", "start_offsets": []}, "kafka.start is UNCOMMITTED_OFFSETS"),
+    ({"start": "OFFSETS", "start_offsets": ["orders=1"]}, "kafka.start_offsets: 'orders=1'"),
+    ({"start": "OFFSETS", "start_offsets": ["orders[0]=-1"]}, "kafka.start_offsets: 'orders[0]=-1'"),
+    (
+        {"start": "OFFSETS", "start_offsets": ["orders[0]=1", "orders[0]=2"]},
+        "kafka.start_offsets names orders[0] twice",
+    ),
+    ({"start": "OFFSETS", "start_offsets": ["order[0]=1"]}, "order[0], whose topic is not in kafka.topics"),
+    (
+        {"start": "OFFSETS", "start_offsets": ["x[0]=1"], "topics": None, "pattern": "o.*"},
+        "does not match kafka.pattern",
+    ),
+    ({"stop_offsets": ["orders[0]=9"]}, "kafka.stop_offsets is set, but the run has no end"),
+    ({"stop_offsets": ["orders[0]"], "run__until": "end"}, "kafka.stop_offsets: 'orders[0]'"),
+    ({"stop_offsets": ["order[0]=1"], "run__until": "end"}, "order[0], whose topic is not in kafka.topics"),
+    (
+        {"start": "OFFSETS", "start_offsets": ["orders[0]=5"], "stop_offsets": ["orders[0]=4"], "run__until": "end"},
+        "kafka.stop_offsets ends orders[0] at 4, below its start at 5",
+    ),
     ({"start": "EARLYEST"}, "kafka.start"),
     ({"start_timestamp_ms": 10**18}, "kafka.start_timestamp_ms"),
     ({"guarantee": "AT_LEAST"}, "kafka.guarantee"),
@@ -56,6 +76,7 @@ def test_bad_settings_fail_in_initialize(kafka: Kafka, bad: dict[str, object], n
     [
         ({"client.auto_offset_reset": "latest"}, "kafka.client.auto_offset_reset"),
         ({"start_timestamp_ms": 5}, "kafka.start_timestamp_ms"),
+        ({"start_offsets": ["orders[0]=5"]}, "kafka.start_offsets"),
         ({"guarantee": "AUTO_COMMIT", "start": "EARLIEST"}, "kafka.guarantee"),
     ],
 )
