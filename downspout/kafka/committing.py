@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from downspout.kafka.guarantee import RENEW_MS
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Partition
 from downspout.kafka.starts import Identity
@@ -16,13 +17,16 @@ from downspout.ledger.watch import Watch
 __all__ = ["commit", "commit_positions"]
 
 
-def commit(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity, *, last: bool = False) -> bool:
-    """Commit what has changed and wait for the broker's word; return whether a request was sent.
+def commit(
+    consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity, now: int, *, last: bool = False
+) -> bool:
+    """Commit what has changed, or is old, and wait for the broker's word; return whether a request was sent.
 
     Args:
         consumer: what reads.
         parts: what is ours.
         identity: who commits.
+        now: the time in ms.
         last: whether we give the partitions up in order now, so that the next owner's start is no unclean one.
 
     If it raises, the broker may have applied it or not: nothing is taken as committed, and the next commit says it
@@ -37,13 +41,13 @@ def commit(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identit
         watch = part.watch_at(point)
         told = watch.end() if last else watch
         metadata = _metadata(part, point, identity, part.ledger.failures_from(point), told)
-        if part.commit != (point, metadata):
+        if _is_due(part, point, metadata, now):
             due[part.tp] = (part, point, metadata, watch)
     if not due:
         return False
     consumer.commit({tp: OffsetAndMetadata(point, metadata, -1) for tp, (_, point, metadata, _) in due.items()})
     for part, point, metadata, watch in due.values():
-        part.commit = (point, metadata)
+        part.commit, part.committed_at = (point, metadata), now
         part.keep_watch(point, watch)
         part.ledger.committed(point)
         part.drop_waiting_below(point)
@@ -52,13 +56,16 @@ def commit(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identit
     return True
 
 
-def commit_positions(consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity, wait: bool = True) -> None:
+def commit_positions(
+    consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity, now: int, wait: bool = True
+) -> None:
     """Commit how far each partition was read, emitted or not.
 
     Args:
         consumer: what reads.
         parts: what is ours.
         identity: who commits.
+        now: the time in ms.
         wait: for the broker's word. Otherwise nothing is known to be committed, and it is said again next time.
 
     Raises:
@@ -68,7 +75,7 @@ def commit_positions(consumer: ConsumerPort, parts: Iterable[Partition], identit
     for part in parts:
         point = part.position(consumer)
         metadata = _metadata(part, point, identity, (), ENDED)  # no watch: what is out is not expected back
-        if part.commit != (point, metadata):
+        if _is_due(part, point, metadata, now):
             due[part.tp] = OffsetAndMetadata(point, metadata, -1)
     if not due:
         return
@@ -78,8 +85,14 @@ def commit_positions(consumer: ConsumerPort, parts: Iterable[Partition], identit
     consumer.commit(due)
     for part in parts:
         if (told := due.get(part.tp)) is not None:
-            part.commit = (told.offset, told.metadata)
+            part.commit, part.committed_at = (told.offset, told.metadata), now
             part.ledger.committed(min(told.offset, part.ledger.next))
+
+
+def _is_due(part: Partition, point: int, metadata: str, now: int) -> bool:
+    """Return whether a commit says something new, or something that was said long ago, nobody knows when."""
+    said_at = part.committed_at
+    return part.commit != (point, metadata) or said_at is None or now - said_at >= RENEW_MS
 
 
 def _metadata(

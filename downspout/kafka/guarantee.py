@@ -20,6 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+RENEW_MS = 3_600_000
+"""A commit that has not changed is said again after so long: where the group has no members, as with
+``kafka.mode=assign``, it expires by its own age (KIP-211; before Kafka 2.1 in any group), by default in a week."""
+
 __all__ = ["GUARANTEES", "Guarantee"]
 
 
@@ -42,8 +46,13 @@ class Guarantee:
     by_client: bool = False
 
     def period_ms(self, settings: Mapping[str, Any]) -> float:
-        """Return how often the spout commits by its timer; without end where it does not."""
-        return float(settings["commit_period_ms"]) if self.on_timer else float("inf")
+        """Return how often the spout commits by its timer; without end where the client does.
+
+        Where what is read is committed before it is emitted, the timer only looks whether that has become old.
+        """
+        if self.by_client:
+            return float("inf")
+        return float(settings["commit_period_ms"]) if self.on_timer else RENEW_MS
 
     def auto_commit_ms(self, settings: Mapping[str, Any]) -> int | None:
         """Return how often the client commits; None where it does not."""

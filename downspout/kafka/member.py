@@ -223,9 +223,9 @@ class Member:
             self.membership.check_topics(now)
             parts, identity = self.membership.parts.values(), means.setup.identity
             if means.setup.guarantee.tracks:
-                committing.commit(self.consumer, parts, identity, last=last or self._drain_until == DRAINED)
+                committing.commit(self.consumer, parts, identity, now, last=last or self._drain_until == DRAINED)
             else:
-                committing.commit_positions(self.consumer, parts, identity, wait)
+                committing.commit_positions(self.consumer, parts, identity, now, wait)
         except errors.KafkaError as error:
             means.commit_patience.bear(error, means.now())  # it may have taken seconds: the back-off begins now
             means.commit_timer.expedite()

@@ -70,7 +70,8 @@ class Partition:
         waiting: records that were polled and not yet looked at, from index ``at`` on.
         sought: the retry that the reader was sent back to, until records come from there.
         aborted_below: aborted records below it were counted.
-        commit: offset and metadata that the broker has from us.
+        commit: offset and metadata that the broker has from us, or from an earlier owner.
+        committed_at: when we said so last, in ms; None: it is an earlier owner's.
         watch: what is suspected of killing processes, as of that commit.
         window: how many offsets the watch lets out before the commit has moved past them.
         window_end: where that window ends; nothing from there on may be out.
@@ -102,6 +103,7 @@ class Partition:
     sought: int | None = None
     aborted_below: int = 0
     commit: tuple[int, str] | None = None
+    committed_at: int | None = None
     watch: Watch = AT_WORK
     window: int = WINDOW // GROWTH
     window_end: int = 0

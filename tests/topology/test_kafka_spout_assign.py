@@ -10,6 +10,7 @@ from kafka.structs import TopicPartition
 from streamparse import Topology
 
 from downspout.errors import ConfigError
+from downspout.kafka.guarantee import RENEW_MS
 from downspout.kafka.source import share
 from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
@@ -189,3 +190,31 @@ def test_a_bounded_run_of_several_tasks_ends(kafka: Kafka) -> None:
     run_topology(Made, clock=kafka.clock)
     found = {tp.partition: commit.offset for tp, commit in kafka.committed(GROUP).items()}
     assert found == {0: 10, 1: 7}
+
+
+@pytest.mark.parametrize("guarantee", ["AT_LEAST_ONCE", "AT_MOST_ONCE", "NO_GUARANTEE"])
+def test_an_idle_spout_says_its_commit_again(kafka: Kafka, guarantee: str) -> None:
+    """Nothing has changed for an hour, and it is committed once more: a commit without a member expires by its age."""
+    driver = assigned(kafka, guarantee=guarantee)
+    driver.run()
+    driver.ack_all()
+    driver.commit()
+    assert driver.commit_becomes(10)
+    for _ in range(3):
+        before = len(kafka.commits(GROUP))
+        kafka.clock.sleep(RENEW_MS / 1000 + 31)
+        driver.run(20)
+        assert len(kafka.commits(GROUP)) > before
+        assert driver.committed() == 10
+
+
+def test_a_commit_is_not_said_again_before_its_time(kafka: Kafka) -> None:
+    """While nothing changes, a commit is one request an hour, however often its timer ends."""
+    driver = assigned(kafka)
+    driver.run()
+    driver.ack_all()
+    driver.commit()
+    before = len(kafka.commits(GROUP))
+    for _ in range(50):
+        driver.commit()
+    assert len(kafka.commits(GROUP)) == before
