@@ -23,6 +23,7 @@ from kafka.errors import KafkaError
 from downspout.component import Failure
 from downspout.errors import BrokerError, RecordError
 from downspout.kafka.deadletter import DeadLetters
+from downspout.kafka.patience import Seldom
 from downspout.kafka.port import Record, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition, Setback
 from downspout.ledger.offsets import NEVER
@@ -91,6 +92,7 @@ class GivingUp:
         self._tripped: RecordError | None = None
         self._not_before = 0
         self._failed_writes = 0
+        self._seldom = Seldom()
         self._backoff = Backoff(initial_ms=200, delay_ms=200, delay_ms_max=10_000)
 
     @property
@@ -281,14 +283,17 @@ class GivingUp:
         self._failed_writes += 1
         self._not_before = now + self._backoff.delay(self._failed_writes)
         self._figures.errors += 1
-        self._log.warning("%s", error)
         self._batch_max = 1
+        cause: BaseException | None = error
+        while isinstance(cause, BrokerError):
+            cause = cause.__cause__
+        passes = not isinstance(cause, KafkaError) or getattr(cause, "retriable", False)
+        # What does not pass by itself may be this letter's own trouble, so that each is to be heard of.
+        if self._seldom.due((type(cause).__name__, None if passes else tuple((p, r.offset) for p, r in batch)), now):
+            self._log.warning("%s", error)
         if len(batch) == 1:
             part, record = batch[0]
-            cause: BaseException | None = error
-            while isinstance(cause, BrokerError):
-                cause = cause.__cause__
-            if self._bounded and isinstance(cause, KafkaError) and not getattr(cause, "retriable", False):
+            if self._bounded and not passes:
                 raise RecordError(
                     f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written: {error}",
                     cure="correct the dead-letter topic (max.message.bytes, rights); nothing is committed past it",

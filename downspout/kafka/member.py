@@ -117,7 +117,7 @@ class Member:
         )
         self.membership.on_compacted = means.hooks.done
         self._source = source_of(self.consumer, self.membership, setup, now)
-        self.reader = Reader(self.consumer, self.membership, settings, figures, means.poll_patience, now)
+        self.reader = Reader(self.consumer, self.membership, settings, figures, means.poll_patience, means.now)
         self.turns: deque[Partition] = deque()
         """Partitions with records to emit, the next one first."""
         self._drain_until: int | None = None
@@ -227,7 +227,7 @@ class Member:
             else:
                 committing.commit_positions(self.consumer, parts, identity, now, wait)
         except errors.KafkaError as error:
-            means.commit_patience.bear(error, means.now())  # it may have taken seconds: the back-off begins now
+            means.commit_patience.bear(error, means.now())
             means.commit_timer.expedite()
             return False
         means.commit_patience.succeeded(means.now())
@@ -280,9 +280,8 @@ class Member:
         means = self._means
         if self.bounds is None or not self.membership.settled:
             return False
-        now = means.now()
         try:
-            return self.bounds.reached(self.consumer, self.membership.parts, now)
+            return self.bounds.reached(self.consumer, self.membership.parts, means.now())
         except errors.KafkaError as error:
-            means.poll_patience.bear(error, now)
+            means.poll_patience.bear(error, means.now())
             return False

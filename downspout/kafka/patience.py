@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Hashable
 
 from kafka import errors
 
@@ -14,7 +15,10 @@ from downspout.errors import BrokerError
 from downspout.kafka.spout_state import Figures
 from downspout.ledger.retries import Backoff
 
-__all__ = ["Patience", "cure_of", "describe"]
+__all__ = ["WARN_MS", "Patience", "Seldom", "cure_of", "describe"]
+
+WARN_MS = 30_000
+"""The same warning is not given again for so long."""
 
 MEMBERSHIP = (
     errors.CommitFailedError,
@@ -24,6 +28,27 @@ MEMBERSHIP = (
     errors.MemberIdRequiredError,
 )
 """The group goes on without us at the moment. The next poll joins again, and then tells what is ours."""
+
+
+class Seldom:
+    """Says whether something may be warned about again.
+
+    >>> seldom = Seldom(30_000)
+    >>> [seldom.due("slow", now) for now in (5, 30_004, 30_005)]
+    [True, False, True]
+    """
+
+    def __init__(self, period_ms: int = WARN_MS) -> None:
+        self._period_ms = period_ms
+        self._said: dict[Hashable, int] = {}
+
+    def due(self, what: Hashable, now: int) -> bool:
+        """Return whether the last warning about ``what`` is long ago; then the present one counts as given."""
+        if what in self._said and now - self._said[what] < self._period_ms:
+            return False
+        self._said = {told: at for told, at in self._said.items() if now - at < self._period_ms}
+        self._said[what] = now
+        return True
 
 
 class Patience:
@@ -37,13 +62,15 @@ class Patience:
         warn_ms: an error of one kind is warned about once in this time.
     """
 
-    def __init__(self, work: str, bootstrap: str, figures: Figures, log: logging.Logger, warn_ms: int = 30_000) -> None:
+    def __init__(
+        self, work: str, bootstrap: str, figures: Figures, log: logging.Logger, warn_ms: int = WARN_MS
+    ) -> None:
         self._work = work
         self._bootstrap = bootstrap
         self._figures = figures
         self._log = log
         self._warn_ms = warn_ms
-        self._warned: dict[str, int] = {}
+        self._seldom = Seldom(warn_ms)
         self._in_a_row = 0
         self._since = 0
         self._not_before = 0
@@ -70,6 +97,10 @@ class Patience:
     def bear(self, error: Exception, now: int) -> None:
         """Count an error that may pass, and back off.
 
+        Args:
+            error: what the client raised.
+            now: the time in ms after it was raised: that may have taken seconds, and the back-off begins now.
+
         Raises:
             BrokerError: it does not pass.
         """
@@ -87,9 +118,7 @@ class Patience:
         self._in_a_row += 1
         self._since = now if self._in_a_row == 1 else self._since
         self._not_before = now + self._backoff.delay(self._in_a_row)
-        kind = type(error).__name__
-        if now - self._warned.get(kind, -self._warn_ms) >= self._warn_ms:
-            self._warned[kind] = now
+        if self._seldom.due(type(error).__name__, now):
             lasted = f" for {(now - self._since) / 1000:.1f} s, {self._in_a_row} times," if self._in_a_row > 1 else ","
             work = f"{self._bootstrap}: {self._work}"
             self._log.warning("%s failed%s goes on trying: %s", work, lasted, describe(error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +31,7 @@ class Reader:
         settings: those of the scope ``kafka``.
         figures: where compacted and aborted records are counted.
         patience: takes the client's errors.
-        now: the time in ms.
+        now: returns the time in ms.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Reader:
         settings: Mapping[str, Any],
         figures: Figures,
         patience: Patience,
-        now: int,
+        now: Callable[[], int],
     ) -> None:
         self._consumer = consumer
         self._membership = membership
@@ -49,7 +49,8 @@ class Reader:
         self._figures = figures
         self._patience = patience
         self._topic_patience = patience.for_work("looking at the topics")
-        self._polled_at = now
+        self._now = now
+        self._polled_at = now()
 
     def poll(self, now: int, busy: bool = False) -> list[Partition]:
         """Poll once; return the partitions that have records waiting now.
@@ -122,7 +123,7 @@ class Reader:
             return None
         except errors.KafkaError as error:
             self._membership.suspect_topics()
-            self._patience.bear(error, now)
+            self._patience.bear(error, self._now())
             return None
         self._patience.succeeded()
         self._count_aborted()
@@ -194,7 +195,7 @@ class Reader:
         try:
             self._membership.check_topics(now)
         except errors.KafkaError as error:
-            self._topic_patience.bear(error, now)
+            self._topic_patience.bear(error, self._now())
         else:
             self._topic_patience.succeeded()
 
@@ -203,4 +204,4 @@ class Reader:
         try:
             self._membership.check_log(now, {tp: None if at is None else at.offset for tp, at in cut.items()})
         except errors.KafkaError as error:
-            self._patience.bear(error, now)
+            self._patience.bear(error, self._now())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from kafka import errors
 
 from downspout.errors import BrokerError
 from downspout.kafka import member
@@ -49,3 +50,29 @@ def test_activate_goes_on_trying(kafka: FakeKafka, monkeypatch: pytest.MonkeyPat
     assert len(tries) == 3
     driver.run(4)
     assert driver.offsets[-1] == 3
+
+
+@pytest.mark.fake_only("a call of the real client cannot be made to last a given time")
+@pytest.mark.parametrize("call", ["topic_ids", "poll", "end_offsets"])
+def test_a_back_off_begins_when_the_call_has_failed(
+    kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A call that fails after 4 s is not made again in the very next turn: its back-off is not over before it began."""
+    driver = Driver(kafka, poll_timeout_ms=0)  # the turns themselves take no time
+    driver.run(2)
+    driver.ack_all()
+    kafka.clock.sleep(3)
+    consumer, calls = driver.spout._member.consumer, []
+
+    def fail_late(*args: object) -> object:
+        calls.append(args)
+        kafka.clock.sleep(4)
+        raise errors.KafkaTimeoutError("silence")
+
+    if call == "end_offsets":  # which is asked for where a poll finds its position outside the log
+        kafka.faults.fail_next("poll", errors.OffsetOutOfRangeError({}), times=2)
+    monkeypatch.setattr(consumer, call, fail_late)
+    driver.run(1)
+    assert len(calls) == 1
+    driver.run(3)
+    assert len(calls) == 1

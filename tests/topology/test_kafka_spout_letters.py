@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kafka import errors
 
 from downspout.component import Failure
 from downspout.kafka.deadletter import read_dead_letters
@@ -253,3 +254,21 @@ def test_a_stop_with_all_committed_counts_nothing(kafka: FakeKafka) -> None:
     kafka.broker_down()
     driver.spout.close()
     assert (driver.figure("uncommitted"), driver.committed()) == (0, 10)
+
+
+def test_a_letter_that_cannot_be_written_is_warned_about_now_and_then(
+    kafka: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each try that fails counts as an error; the log hears of the first, and of the same error again after 30 s."""
+    driver = Driver(kafka, retries_max=0, retry_cache_bytes=ROOM)
+    driver.run()
+    kafka.faults.fail_next("flush", errors.KafkaTimeoutError("no room"), times=1000)
+    driver.fail([4])
+    warned = []
+    for _ in range(8):
+        for _ in range(10):
+            kafka.clock.sleep(1)
+            driver.run(1)
+        warned.append(sum("no room" in record.getMessage() for record in caplog.records))
+    assert driver.figure("errors") > 8
+    assert warned == [1, 1, 1, 2, 2, 2, 3, 3]
