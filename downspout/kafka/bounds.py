@@ -10,6 +10,8 @@ from downspout.kafka.spout_state import Partition
 
 __all__ = ["Bounds", "missing_topics", "no_partition", "no_topic"]
 
+GONE_MS = 30_000
+"""A topic that has not been there for so long is taken as deleted for good."""
 ASK_MS = 500
 """How often the group's commits for partitions of other members are asked for."""
 
@@ -50,6 +52,27 @@ class Bounds:
         self._open = set(self._ends)
         """Partitions whose commit is not known to have reached the end."""
         self._asked_at = -ASK_MS
+        self._gone_since: dict[str, int] = {}
+
+    @property
+    def topics(self) -> set[str]:
+        """Return the topics that the run still waits for."""
+        return {tp.topic for tp in self._open}
+
+    def miss(self, topics: Collection[str], now: int) -> None:
+        """Take note of the topics that are not there at the moment; it may be that they are being made again.
+
+        Raises:
+            BrokerError: one has not been there for :data:`GONE_MS`: the run would never end.
+        """
+        self._gone_since = {topic: self._gone_since.get(topic, now) for topic in topics}
+        for topic, since in self._gone_since.items():
+            if now - since >= GONE_MS:
+                count = sum(tp.topic == topic for tp in self._open)
+                raise BrokerError(
+                    f"topic {topic} was deleted; {count} of its partitions were not processed up to the end of the run",
+                    cure="create it again, or leave it out of kafka.topics; what was processed is committed",
+                )
 
     @classmethod
     def of(

@@ -146,6 +146,8 @@ class Member:
             self.catch_up()
             return
         try:
+            if self.bounds is not None:
+                membership.check_topics(now)  # what follows may fail for a topic that is gone, and no poll would look
             self._source.refresh(now, lambda: self._hand_over(now))
             self.catch_up()
             if not membership.settled and membership.settle():

@@ -157,17 +157,22 @@ class Membership:
 
         Raises:
             KafkaError: the broker did not answer.
+            BrokerError: a bounded run waits for a topic that is not there any more.
         """
-        known = {part.tp.topic for part in self.parts.values() if part.topic_id}
+        wanted = self._bounds.topics if self._bounds is not None else set()
+        known = {part.tp.topic for part in self.parts.values() if part.topic_id} | wanted
         if now < self._topics_due or not known:
             return
         self.unanswered_at = now
         topic_ids = self._consumer.topic_ids(known)
+        gone = [topic for topic in wanted if not topic_ids.get(topic) and not self._consumer.partitions_for(topic)]
         self.unanswered_at = -1
         self._topics_due = now + SAME_TOPICS_MS
         for tp, part in list(self.parts.items()):
             if another(part.topic_id, topic_ids.get(tp.topic, "")):
                 self._begin_again(tp)
+        if self._bounds is not None:
+            self._bounds.miss(gone, now)
 
     def check_log(self, now: int, cut: Mapping[TopicPartition, int | None]) -> None:
         """A position is outside the log: find the partitions, and go by ``kafka.on_data_loss``.

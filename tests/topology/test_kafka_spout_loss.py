@@ -8,7 +8,7 @@ import pytest
 from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from downspout.errors import DataLossError
+from downspout.errors import BrokerError, DataLossError
 from downspout.testing.fake_kafka import FakeKafka
 from tests.topology.reasons import NO_ELECTION
 from tests.topology.spout_driver import FEW_AT_A_TIME, GROUP, TOPIC, Driver, Kafka, fill
@@ -336,3 +336,36 @@ def test_who_takes_over_a_log_that_got_shorter_ends(kafka: FakeKafka) -> None:
         late.ack_all()
     assert late.spout.exhausted()
     assert late.spout.end_reached()
+
+
+@pytest.mark.parametrize("mode", ["subscribe", "assign"])
+@pytest.mark.parametrize("read", [False, True])
+def test_a_bounded_run_ends_when_its_topic_is_deleted(kafka: Kafka, mode: str, read: bool) -> None:
+    """It would wait for ever for records that nobody has: after half a minute an error names the topic."""
+    driver = Driver(kafka, run__until="end", mode=mode, member=1 if mode == "subscribe" else None)
+    if read:
+        driver.run()
+    kafka.delete_topic(TOPIC)
+
+    def go_on() -> None:
+        for _ in range(100):
+            kafka.clock.sleep(2)
+            driver.run(2)
+            driver.spout.end_reached()
+
+    with pytest.raises(BrokerError, match=f"topic {TOPIC} was deleted; 1 of its partitions"):
+        go_on()
+
+
+def test_a_bounded_run_that_had_reached_its_end_does_not_miss_the_topic(kafka: Kafka) -> None:
+    """What was committed up to the end was all that there was to do."""
+    driver = Driver(kafka, run__until="end")
+    driver.run()
+    driver.ack_all()
+    driver.run()
+    assert driver.spout.end_reached()
+    kafka.delete_topic(TOPIC)
+    kafka.clock.sleep(60)
+    driver.run()
+    assert driver.spout.exhausted()
+    assert driver.spout.end_reached()
