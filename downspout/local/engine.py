@@ -119,6 +119,7 @@ class Engine:
         self._aborted = False
         self._idle_s = IDLE_S[0]
         self._timers_due = self._drain_due = 0.0
+        self._drained_at = 0
 
     # --- from outside -------------------------------------------------------------------------------------
 
@@ -331,15 +332,19 @@ class Engine:
                 self.stop("end")
             elif self.in_flight:
                 self._drain_bolts()
-        elif not worked and any(spout.waits_for_acks() for spout in self.spouts):
-            self._drain_bolts()
+        elif any(spout.waits_for_acks() for spout in self.spouts):
+            self._drain_bolts(at_once=not worked)
 
-    def _drain_bolts(self) -> None:
-        """Ask each bolt, sources first, to let go of what it holds; at most every DRAIN_EVERY_S."""
+    def _drain_bolts(self, at_once: bool = False) -> None:
+        """Ask each bolt, sources first, to let go of what it holds.
+
+        That is at most every DRAIN_EVERY_S; with ``at_once``, whenever something was emitted since the last time.
+        """
         now = self.clock.monotonic()
-        if now < self._drain_due:
+        emitted = sum(spout.emitted for spout in self.spouts)
+        if now < self._drain_due and not (at_once and emitted != self._drained_at):
             return
-        self._drain_due = now + DRAIN_EVERY_S
+        self._drain_due, self._drained_at = now + DRAIN_EVERY_S, emitted
         for bolt in self.bolts:
             bolt.drain()
             self._run_bolts()

@@ -486,6 +486,56 @@ class HandOver(Topology):
     bolt = Holding.spec(inputs=[spout])
 
 
+class OneByOne(Handing):
+    """Has one row out at a time."""
+
+    def initialize(self, conf, context):
+        self.left, self.out = 100, 0
+
+    def next_tuple(self):
+        if not self.out:
+            super().next_tuple()
+
+    def waits_for_acks(self):
+        return self.out > 0
+
+
+class Busy(Spout):
+    """Always has a row."""
+
+    outputs = ("n",)
+
+    def next_tuple(self):
+        self.emit([0])
+
+
+class LoneRows(Topology):
+    """A spout with one row out at a time, and a bolt that holds."""
+
+    spout = OneByOne.spec()
+    bolt = Holding.spec(inputs=[spout])
+
+
+class LoneRowsBesideOthers(Topology):
+    """The same, beside a spout that never rests."""
+
+    spout = OneByOne.spec()
+    bolt = Holding.spec(inputs=[spout])
+    busy = Busy.spec()
+
+
+def test_a_spout_with_one_row_out_at_a_time_is_not_held_up():
+    """Where nothing else is to be done bolts drain for each row at once, and not four times a second."""
+    result = run_topology(LoneRows, for_s=5.0)
+    assert result.counts("spout").acked == 100
+
+
+def test_bolts_drain_for_a_waiting_spout_while_another_is_busy():
+    """A round that had work does not keep a spout waiting that waits for what bolts hold."""
+    result = run_topology(LoneRowsBesideOthers, for_s=5.0)
+    assert result.counts("spout").acked >= 10
+
+
 def test_bolts_drain_while_a_spout_waits_for_acks():
     """What a bolt holds does not hold back a planned hand-over: it is asked to drain at once."""
     result = run_topology(HandOver, for_s=1.0)
