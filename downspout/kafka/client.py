@@ -20,7 +20,7 @@ from downspout.kafka.address import diagnose, parse_bootstrap
 from downspout.kafka.consumer import KafkaConsumerPort
 from downspout.kafka.patience import cure_of
 from downspout.kafka.port import Cluster, TopicPartition
-from downspout.kafka.producer import KafkaProducerPort, NullableSerializer
+from downspout.kafka.producer import KafkaProducerPort
 
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 CONNECTION = {
@@ -145,7 +145,6 @@ class KafkaCluster:
             with self._connecting(properties) as factory:
                 return kafka.KafkaProducer(
                     bootstrap_servers=self.bootstrap.split(","),
-                    value_serializer=NullableSerializer(),
                     kafka_client=factory,
                     **properties,
                 )
