@@ -11,6 +11,7 @@ Those parts are private. :func:`_self_test` looks at each when a producer is mad
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -102,19 +103,24 @@ class Answer:
 
     A split gives each record another batch, half as large, and the old batch has no answer any more. So records are
     counted: all are answered when the batches that were answered held as many. It is written by the client's thread
-    alone, the error before the count, and read by others.
+    alone, the error before it is done, and read by others.
     """
 
     def __init__(self, future: Any, count: int) -> None:
         self.exception: BaseException | None = None
         self._left = count
         self._counts: dict[Any, int] = {}
+        self._done = threading.Event()
         self._expect(future, count)
 
     @property
     def is_done(self) -> bool:
         """Whether all records have their answer; ``exception`` is an error of one of them."""
-        return self._left <= 0
+        return self._done.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is done, for at most so long; return whether it is."""
+        return self._done.wait(timeout_s)
 
     def rebind(self, future: Any, index: int) -> None:
         """Called by the client for each record of a batch that it splits: the record is in that batch now."""
@@ -131,11 +137,16 @@ class Answer:
         error_of = result[2]
         if error_of is not None:
             self.exception = self.exception or error_of(0)
-        self._left -= self._counts.pop(future)
+        self._count(future)
 
     def _failed(self, future: Any, error: BaseException) -> None:
         self.exception = self.exception or error
+        self._count(future)
+
+    def _count(self, future: Any) -> None:
         self._left -= self._counts.pop(future)
+        if self._left <= 0:
+            self._done.set()
 
 
 class _Open:
@@ -220,6 +231,22 @@ class Batches:
             self._hand_over(tp)
         self._chosen.clear()
 
+    def flush(self, timeout_s: float) -> bool:
+        """Hand over, and wait for all answers, at most so long; return whether they are there.
+
+        The client's own flush waits for batches; the answer of one that is split meanwhile never comes.
+        """
+        self.hand_over()
+        if not self.answers:
+            return True
+        deadline = time.monotonic() + timeout_s
+        self._accumulator.begin_flush()  # nothing lingers
+        try:
+            self._producer._sender.wakeup()
+            return all(answer.wait(max(deadline - time.monotonic(), 0)) for answer in self.answers)
+        finally:
+            self._accumulator._flushes_in_progress.decrement()
+
     def _hand_over(self, tp: TopicPartition) -> None:
         """Do what ``RecordAccumulator.append`` does for a new batch, with all of its records at once."""
         filled, accumulator = self._open.pop(tp), self._accumulator
@@ -254,6 +281,8 @@ def _self_test(producer: Any) -> None:
     parts = {
         "producer._accumulator.config": "dict",
         "producer._accumulator._appends_in_progress.increment": "method",
+        "producer._accumulator._flushes_in_progress.decrement": "method",
+        "producer._accumulator.begin_flush": "method",
         "producer._accumulator._tp_lock": "method",
         "producer._accumulator._closed": "bool",
         "producer._accumulator._batches": "defaultdict",

@@ -15,6 +15,8 @@ from kafka import errors
 from downspout.kafka.batches import Batches
 from downspout.kafka.port import ProducerPort
 
+CLOSE_S = 5.0
+
 
 class KafkaProducerPort:
     """A producer; see :class:`~downspout.kafka.port.ProducerPort`. Made by :meth:`KafkaCluster.producer`."""
@@ -71,12 +73,9 @@ class KafkaProducerPort:
         Raises:
             KafkaError: one was not; which others were is not known.
         """
-        self._batches.hand_over()
-        try:
-            self._producer.flush(timeout=timeout_s)
-        except errors.KafkaTimeoutError:
+        if not self._batches.flush(timeout_s):
             self._late = True
-            raise
+            raise errors.KafkaTimeoutError(f"no answer within {timeout_s:g} s")
         self._collect()
         self._raise()
 
@@ -95,10 +94,10 @@ class KafkaProducerPort:
         """Release the client; what is queued is still sent, for at most 5 s, or dropped if a flush has timed out."""
         if not self._late:
             try:
-                self._batches.hand_over()
-                self._producer.close(timeout=5.0)
-                return
-            except errors.KafkaTimeoutError:
+                if self._batches.flush(CLOSE_S):
+                    self._producer.close(timeout=CLOSE_S)
+                    return
+            except errors.KafkaError:
                 pass
         # kafka-python's close begins with a flush, and one that times out leaves its thread alive for ever.
         self._producer._sender.force_close()
