@@ -175,6 +175,8 @@ class Batches:
         self._producer = producer
         self._accumulator = producer._accumulator
         self._metadata = producer._metadata
+        # kafka-python does not hand this property on to the part that makes us wait for a topic that is new to it.
+        self._metadata.config["retry_backoff_ms"] = producer.config["retry_backoff_ms"]
         self._size_max: int = producer.config["batch_size"]
         self._record_max: int = producer.config["max_request_size"]
         self._open: dict[TopicPartition, _Open] = {}
@@ -287,6 +289,7 @@ def _self_test(producer: Any) -> None:
         "producer._accumulator._closed": "bool",
         "producer._accumulator._batches": "defaultdict",
         "producer._accumulator._incomplete.add": "method",
+        "producer._metadata.config": "dict",
         "producer._metadata.partitions_for_topic": "method",
         "producer._partition": "method",
         "producer._wait_on_metadata": "method",

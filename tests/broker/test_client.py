@@ -111,7 +111,7 @@ def test_a_round_trip_keeps_every_byte(
 def test_a_batch_that_a_topic_finds_too_large_is_split(
     cluster: KafkaCluster, topic_name: str, consumers: list[KafkaConsumerPort]
 ) -> None:
-    """Records that exceed the topic's limit together, and not alone, are acknowledged and there once, in order."""
+    """Records that exceed the limit together, and not alone, are acknowledged and there once, in order."""
     cluster.ensure_topic(topic_name, 1, {"max.message.bytes": "1000"})
     producer = cluster.producer()
     sent = [b"%03d" % number + b"x" * 100 for number in range(50)]
