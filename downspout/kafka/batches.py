@@ -36,7 +36,7 @@ KEPT_MAX = 4_096
 _NULL = b"\x01"
 """A length of -1."""
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 def _varint(number: int) -> bytes:
@@ -82,7 +82,7 @@ def encode_record(index: int, later_ms: int, key: bytes | None, value: bytes | N
         later_ms: its time, from that of the first record.
         key: may be null, like the value.
         value: see there.
-        headers: in order.
+        headers: in order; a value may be null, which other clients write.
 
     >>> encode_record(0, 0, None, b"x", [("trace", b"7")]).hex(" ")
     '1c 00 00 00 01 02 78 02 0a 74 72 61 63 65 02 37'
@@ -93,7 +93,7 @@ def encode_record(index: int, later_ms: int, key: bytes | None, value: bytes | N
     parts += (_NULL,) if value is None else (varints[len(value)], value)
     parts.append(varints[len(headers)])
     for name, data in headers:
-        parts += (names[name], varints[len(data)], data)
+        parts += (names[name], _NULL) if data is None else (names[name], varints[len(data)], data)
     body = b"".join(parts)
     return varints[len(body)] + body
 

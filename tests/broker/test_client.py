@@ -89,7 +89,7 @@ def test_a_round_trip_keeps_every_byte(
     """A record of 5 MiB, a null, an empty value, keys that are no text and headers come back as they were."""
     cluster.ensure_topic(topic_name, 1)
     sent = [
-        (b"\xff\xfe", os.urandom(5 * 1024 * 1024), [("h", b"\x00"), ("h", b"")]),
+        (b"\xff\xfe", os.urandom(5 * 1024 * 1024), [("h", b"\x00"), ("h", b""), ("h", None)]),
         (None, None, []),
         (b"", b"", []),
         ("schlüssel".encode(), None, [("é", b"1")]),
