@@ -145,10 +145,12 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=100, help="one record of so many is poison")
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
+    load = os.getloadavg()
     taken = {count: compare(count, options.every, options.runs) for count in options.records}
     table = "\n".join([
         f"{PARTITIONS} partitions, ceiling 3; medians of {options.runs} interleaved runs; {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}. `python -m bench.poison`",
+        f"Python {platform.python_version()}, load {load[0]:.0f} before and {os.getloadavg()[0]:.0f} after. "
+        "`python -m bench.poison`",
         "",
         f"| {' | '.join(COLUMNS)} |",
         f"| {' | '.join('---' for _ in COLUMNS)} |",

@@ -6,8 +6,9 @@ The properties below are ours wherever they differ from kafka-python's; a user's
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import kafka
@@ -20,8 +21,10 @@ from downspout.kafka.address import diagnose, parse_bootstrap
 from downspout.kafka.consumer import KafkaConsumerPort
 from downspout.kafka.patience import cure_of
 from downspout.kafka.port import Cluster, TopicPartition
-from downspout.kafka.producer import KafkaProducerPort, NullableSerializer
+from downspout.kafka.producer import KafkaProducerPort
 
+TOPIC_READY_S = 10
+TOPIC_LOOK_S = 0.01
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 CONNECTION = {
     "bootstrap_timeout_ms": 5000,
@@ -145,7 +148,6 @@ class KafkaCluster:
             with self._connecting(properties) as factory:
                 return kafka.KafkaProducer(
                     bootstrap_servers=self.bootstrap.split(","),
-                    value_serializer=NullableSerializer(),
                     kafka_client=factory,
                     **properties,
                 )
@@ -175,7 +177,8 @@ class KafkaCluster:
         wanted = {"num_partitions": partitions, "configs": dict(config or {})}
         with self._admin() as admin:
             try:
-                admin.create_topics({topic: wanted}, wait_for_metadata=True)
+                admin.create_topics({topic: wanted})
+                _wait_for_leaders(admin, topic)
             except errors.TopicAlreadyExistsError:
                 return False
             except errors.KafkaError as error:
@@ -213,6 +216,24 @@ class KafkaCluster:
         with self._admin() as admin:
             found = admin.describe_topics()
         return {t["name"]: len(t["partitions"]) for t in sorted(found, key=lambda t: t["name"]) if not t["is_internal"]}
+
+
+def _wait_for_leaders(admin: KafkaAdminClient, topic: str) -> None:
+    """Wait until a new topic can be used. The client's own wait looks every 0.1 s, and a run may be waiting for us.
+
+    Raises:
+        KafkaTimeoutError: it cannot after 10 s.
+    """
+    deadline = time.monotonic() + TOPIC_READY_S
+    while True:
+        with suppress(errors.RetriableError):
+            (described,) = admin.describe_topics([topic])
+            partitions = described["partitions"]
+            if partitions and not any(part["error_code"] or part["leader_id"] < 0 for part in partitions):
+                return
+        if time.monotonic() >= deadline:
+            raise errors.KafkaTimeoutError(f"topic {topic} is created, but has no leader after {TOPIC_READY_S} s")
+        time.sleep(TOPIC_LOOK_S)
 
 
 def _brief(error: Exception) -> str:

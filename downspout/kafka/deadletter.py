@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kafka.errors import KafkaError, OffsetOutOfRangeError
 
@@ -32,10 +33,15 @@ POLL_MS = 200
 IDLE_POLLS_MAX = 150
 """Polls in a row that bring nothing (30 s) before a reader gives up on a broker that claims to have more."""
 
+_OFFSET, _ATTEMPTS = PREFIX + "offset", PREFIX + "attempts"
+_FIRST_FAILURE, _LAST_FAILURE = PREFIX + "first.failure.ms", PREFIX + "last.failure.ms"
+_MESSAGE, _STACK = PREFIX + "exception.message", PREFIX + "exception.stacktrace"
+Header = tuple[str, bytes]
+
 PRODUCER = {
     "max_request_size": RECORD_BYTES_MAX,
     "max_block_ms": 1000,
-    "linger_ms": 5,
+    "linger_ms": 0,  # letters come in batches, and a batch is sent as it is
     "retry_backoff_ms": 20,  # also what a new producer waits before it asks for the topic: the first letter waits too
 }
 TOPIC_CONFIG = {
@@ -62,7 +68,7 @@ class DeadLetters:
         self._cluster = cluster
         self.timeout_s = timeout_s
         self._producer: ProducerPort | None = None
-        self._queued: list[str] = []
+        self._queued: list[Record] = []
 
     def write(
         self,
@@ -112,18 +118,15 @@ class DeadLetters:
         Raises:
             BrokerError: it, or one that was queued before, cannot be written: all that were queued are dropped.
         """
-        given = {
-            "topic": record.topic,
-            "topic.id": topic_id,
-            "partition": record.partition,
-            "offset": record.offset,
-            "attempts": attempts,
-            "first.failure.ms": first_failure_ms,
-            "last.failure.ms": last_failure_ms,
-            **_describe(failure),
-        }
-        own = [(PREFIX + name, _encode(value)) for name, value in given.items()]
-        self._queued.append(coordinates(record.topic, record.partition, record.offset))
+        own = [
+            *_place(record.topic, topic_id, record.partition),
+            (_OFFSET, b"%d" % record.offset),
+            (_ATTEMPTS, b"%d" % attempts),
+            (_FIRST_FAILURE, _encode(first_failure_ms)),
+            (_LAST_FAILURE, _encode(last_failure_ms)),
+            *_describe(failure),
+        ]
+        self._queued.append(record)
         try:
             self._ready().send(
                 self.topic,
@@ -171,7 +174,8 @@ class DeadLetters:
 
     def _drop(self, error: KafkaError | BrokerError) -> BrokerError:
         """Give the producer up, with all that it may hold; return the error to raise."""
-        first, others = self._queued[0] if self._queued else "?", len(self._queued) - 1
+        at, others = self._queued[0] if self._queued else None, len(self._queued) - 1
+        first = coordinates(at.topic, at.partition, at.offset) if at is not None else "?"
         self._queued.clear()
         self.close()
         what = f"{first}: its dead letter" if others < 1 else f"{first} and {others:,} others: their dead letters"
@@ -309,24 +313,40 @@ def _read_all(consumer: ConsumerPort, topic: str) -> Iterator[Record]:
                 )
 
 
-def _describe(failure: Failure | None) -> dict[str, object]:
+@lru_cache(maxsize=1_000)
+def _place(topic: str, topic_id: str, partition: int) -> tuple[Header, ...]:
+    """Return the headers that all letters of one partition have."""
+    return (_header("topic", topic), _header("topic.id", topic_id), _header("partition", partition))
+
+
+@lru_cache(maxsize=1_000)
+def _culprit(kind: str | None, component: str | None, task: int | None, error: str | None) -> tuple[Header, ...]:
+    """Return the headers that all letters of one bolt and class of errors have."""
+    return (
+        _header("kind", kind),
+        _header("component", component),
+        _header("task", task),
+        _header("exception.class", error),
+    )
+
+
+def _describe(failure: Failure | None) -> tuple[Header, ...]:
     if failure is None:
-        return dict.fromkeys(
-            ("kind", "component", "task", "exception.class", "exception.message", "exception.stacktrace")
-        )
+        return (*_culprit(None, None, None, None), (_MESSAGE, UNKNOWN.encode()), (_STACK, UNKNOWN.encode()))
     name, colon, message = failure.error.partition(": ")
     if not failure.error:
         message = "not acked in time" if failure.kind == "timeout" else "failed without an exception"
     elif not colon:
         message = ""
-    return {
-        "kind": failure.kind,
-        "component": failure.component,
-        "task": failure.task if failure.task >= 0 else None,
-        "exception.class": name,
-        "exception.message": message[:MESSAGE_CHARS_MAX],
-        "exception.stacktrace": failure.stack[-STACK_CHARS_MAX:],
-    }
+    return (
+        *_culprit(failure.kind, failure.component, failure.task if failure.task >= 0 else None, name),
+        (_MESSAGE, _encode(message[:MESSAGE_CHARS_MAX])),
+        (_STACK, _encode(failure.stack[-STACK_CHARS_MAX:])),
+    )
+
+
+def _header(name: str, value: object) -> Header:
+    return (PREFIX + name, _encode(value))
 
 
 def _encode(value: object) -> bytes:

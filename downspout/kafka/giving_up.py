@@ -35,10 +35,10 @@ WRITE_MS_MAX = 1_000
 """Letters are sent for at most so long (and one batch more) in one call of ``next_tuple``."""
 FINISH_S = 0.5
 """How long a spout that stops waits for letters; its commit may take 4 s, and no call more than 5."""
-BATCH_WORTH = 100
-LINGER_MS = 100
+BATCH_WORTH = 250
+LINGER_MS = 250
 """A busy spout sends its letters when there are so many, or when the first of them has waited so long: each batch costs
-a request, which takes as long to make as twenty letters."""
+a request, which takes as long to make as a hundred letters."""
 BATCH_RECORDS = 500
 BATCH_BYTES = 4 * 1024 * 1024
 """Letters that are sent together: at most so many, or so many bytes and one letter more."""

@@ -1,34 +1,21 @@
-"""The producer port on real brokers: kafka-python's producer, which also takes nulls and does not lose errors.
+"""The producer port on real brokers: kafka-python's producer, with batches of ours, which does not lose errors.
 
-Its errors come through one future per record; ours surface in the next ``send``, ``flush`` or ``acknowledged``. After
-the first error an idempotent producer answers every further record with that same error, so a new one is made then.
+There is one answer per batch (``downspout.kafka.batches``); errors surface in the next ``send``, ``flush`` or
+``acknowledged``. After the first error an idempotent producer answers all further batches with that same error, so a
+new one is made then.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka import errors
-from kafka.serializer import Serializer
 
+from downspout.kafka.batches import Batches
 from downspout.kafka.port import ProducerPort
 
-
-class _Null:
-    """Stands for a value of null until it is serialized: kafka-python refuses a record without key and value."""
-
-
-_NULL = _Null()
-
-
-class NullableSerializer(Serializer):
-    """Passes bytes through, and makes :data:`_NULL` a null."""
-
-    def serialize(self, topic: str, headers: Any, data: Any) -> bytes | None:
-        """Return the bytes, or None for :data:`_NULL`."""
-        return None if data is _NULL else data
+CLOSE_S = 5.0
 
 
 class KafkaProducerPort:
@@ -37,8 +24,7 @@ class KafkaProducerPort:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._producer = make()
-        self._out: deque[Any] = deque()
-        """Futures of records that are not known to be acknowledged."""
+        self._batches = Batches(self._producer)
         self._error: BaseException | None = None
         self._late = False
         self._is_spent = False
@@ -53,7 +39,7 @@ class KafkaProducerPort:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Queue one record.
+        """Queue one record; it is sent with its batch, when that is full or the next question is asked.
 
         Raises:
             KafkaError: this record cannot be sent, or an earlier one could not.
@@ -64,23 +50,15 @@ class KafkaProducerPort:
             self._late = True  # what it still holds would fail as well
             self.close()
             self._producer = self._make()
-            self._out.clear()
+            self._batches = Batches(self._producer)
             self._error, self._late, self._is_spent = None, False, False
-        sent = self._producer.send(
-            topic,
-            value=_NULL if value is None and key is None else value,
-            key=key,
-            headers=list(headers),
-            partition=partition,
-            timestamp_ms=timestamp_ms,
-        )
-        self._out.append(sent)
+        self._batches.add(topic, key, value, headers, partition, timestamp_ms)
 
     def _collect(self) -> None:
-        """Take the answers that are there; the client's thread sets a future's error before it is done."""
-        out = self._out
-        while out and out[0].is_done:
-            answered = out.popleft()
+        """Take the answers that are there; the client's thread sets an error before its batch is done."""
+        answers = self._batches.answers
+        while answers and answers[0].is_done:
+            answered = answers.popleft()
             self._error = self._error or answered.exception
 
     def _raise(self) -> None:
@@ -95,11 +73,9 @@ class KafkaProducerPort:
         Raises:
             KafkaError: one was not; which others were is not known.
         """
-        try:
-            self._producer.flush(timeout=timeout_s)
-        except errors.KafkaTimeoutError:
+        if not self._batches.flush(timeout_s):
             self._late = True
-            raise
+            raise errors.KafkaTimeoutError(f"no answer within {timeout_s:g} s")
         self._collect()
         self._raise()
 
@@ -109,17 +85,19 @@ class KafkaProducerPort:
         Raises:
             KafkaError: one was refused; which others were is not known.
         """
+        self._batches.hand_over()
         self._collect()
         self._raise()
-        return not self._out
+        return not self._batches.answers
 
     def close(self) -> None:
         """Release the client; what is queued is still sent, for at most 5 s, or dropped if a flush has timed out."""
         if not self._late:
             try:
-                self._producer.close(timeout=5.0)
-                return
-            except errors.KafkaTimeoutError:
+                if self._batches.flush(CLOSE_S):
+                    self._producer.close(timeout=CLOSE_S)
+                    return
+            except errors.KafkaError:
                 pass
         # kafka-python's close begins with a flush, and one that times out leaves its thread alive for ever.
         self._producer._sender.force_close()

@@ -40,6 +40,9 @@ class Stacks:
 
     def text(self, error: BaseException) -> str:
         """Return the traceback of an error, and of those that led to it, as Python prints it."""
+        alone = error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
+        if alone and not isinstance(error, BaseExceptionGroup):
+            return self._frames(error.__traceback__) + _message(error)
         parts: list[str] = []
         seen: set[int] = set()
         at: BaseException | None = error

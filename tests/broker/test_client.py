@@ -89,7 +89,7 @@ def test_a_round_trip_keeps_every_byte(
     """A record of 5 MiB, a null, an empty value, keys that are no text and headers come back as they were."""
     cluster.ensure_topic(topic_name, 1)
     sent = [
-        (b"\xff\xfe", os.urandom(5 * 1024 * 1024), [("h", b"\x00"), ("h", b"")]),
+        (b"\xff\xfe", os.urandom(5 * 1024 * 1024), [("h", b"\x00"), ("h", b""), ("h", None)]),
         (None, None, []),
         (b"", b"", []),
         ("schlüssel".encode(), None, [("é", b"1")]),
@@ -106,6 +106,37 @@ def test_a_round_trip_keeps_every_byte(
     found = _read(consumer, len(sent))
     assert [(record.key, record.value, record.headers) for record in found] == sent
     assert [record.offset for record in found] == [0, 1, 2, 3, 4]
+
+
+def test_a_batch_that_a_topic_finds_too_large_is_split(
+    cluster: KafkaCluster, topic_name: str, consumers: list[KafkaConsumerPort]
+) -> None:
+    """Records that exceed the limit together, and not alone, are acknowledged and there once, in order."""
+    cluster.ensure_topic(topic_name, 1, {"max.message.bytes": "1000"})
+    producer = cluster.producer()
+    sent = [b"%03d" % number + b"x" * 100 for number in range(50)]
+    for value in sent:
+        producer.send(topic_name, key=None, value=value)
+    producer.flush()
+    assert producer.acknowledged()
+    producer.close()
+    consumers.append(cluster.consumer(group=None))
+    consumers[0].assign([TopicPartition(topic_name, 0)])
+    assert [record.value for record in _read(consumers[0], len(sent))] == sent
+
+
+def test_a_record_without_a_flush_is_sent_by_close(
+    cluster: KafkaCluster, topic_name: str, consumers: list[KafkaConsumerPort]
+) -> None:
+    """What is queued when a producer is closed is there afterwards."""
+    cluster.ensure_topic(topic_name, 1)
+    producer = cluster.producer()
+    producer.send(topic_name, key=None, value=b"last", timestamp_ms=7)
+    producer.close()
+    consumers.append(cluster.consumer(group=None))
+    consumers[0].assign([TopicPartition(topic_name, 0)])
+    [record] = _read(consumers[0], 1)
+    assert (record.value, record.timestamp) == (b"last", 7)
 
 
 def test_a_large_record_among_small_ones_stops_nobody(

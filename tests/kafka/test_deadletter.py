@@ -87,7 +87,7 @@ def test_a_topic_called_unknown_is_known(kafka: Kafka) -> None:
 
 
 @pytest.mark.fake_only("hundreds of examples, each with a cluster of its own")
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -103,17 +103,17 @@ def test_a_letter_that_takes_too_long_is_written_again(kafka: FakeKafka) -> None
 
 
 def test_a_busy_spout_gathers_its_letters(kafka: FakeKafka, batches: list[int]) -> None:
-    """While polls bring records, a hundred letters go together, and a single one waits no longer than 0.1 s."""
-    fill(kafka, 1990)
+    """While polls bring records, 250 letters go together, and a single one waits no longer than 0.25 s."""
+    fill(kafka, 2990)
     driver = Driver(kafka, retries_max=0, retry_cache_bytes=ROOM, poll_records_max=10, emits_per_next_max=10)
-    while len(driver.emitted) < 500:
+    while len(driver.emitted) < 1200:
         driver.run(1)
         driver.fail([offset for offset in driver.offsets[-10:] if offset % 4 == 0])
-    assert batches == [100]
-    kafka.clock.sleep(0.1)
+    assert batches == [250]
+    kafka.clock.sleep(0.25)
     driver.run(2)
     assert len(batches) == 2
-    assert batches[1] < 100
+    assert batches[1] < 250
 
 
 def test_a_stop_writes_the_letters_that_wait(kafka: FakeKafka) -> None:
