@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from downspout.errors import BrokerError
-from downspout.testing.fake_kafka import FakeKafka
 from spouts import kafka as spout_module
-from tests.topology.spout_driver import TOPIC, Driver, fill
+from tests.topology.spout_driver import Driver, Kafka, fill
 
 
-@pytest.fixture
-def kafka() -> Iterator[FakeKafka]:
-    """A topic with three records."""
-    with FakeKafka("down") as cluster:
-        cluster.create_topic(TOPIC, 1)
-        fill(cluster, 3)
-        yield cluster
-
-
-@pytest.mark.fake_only("not yet tried on the shared broker")
-def test_activate_goes_on_trying(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activate_goes_on_trying(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A spout that has left the group, and finds no broker when it is to join again, tries until there is one."""
     driver = Driver(kafka)
     driver.run(2)
@@ -48,4 +35,4 @@ def test_activate_goes_on_trying(kafka: FakeKafka, monkeypatch: pytest.MonkeyPat
         driver.spout.next_tuple()
     assert len(tries) == 3
     driver.run(4)
-    assert driver.offsets[-1] == 3
+    assert driver.offsets[-1] == 10
