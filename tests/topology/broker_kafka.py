@@ -36,6 +36,8 @@ TURN_S_MAX = 10.0
 """How long a turn may wait for the broker."""
 SHARED_TURN_S, SHARED_TURN_GROWTH, SHARED_TURN_S_MAX = 0.03, 1.15, 1.0
 """How long it may where other members must have their turn before anything can happen: longer with each in vain."""
+RESTS_ENOUGH = 2
+"""Turns of a spout that is alone and at rest: one may still commit what the one before has found."""
 MANY = 100
 """So many records are written in batches; fewer one by one, so that a fetch can be kept small."""
 SETTINGS = {
@@ -265,15 +267,25 @@ class BrokerKafka:
         return [driver for driver in self._drivers if driver.spout._consumer is not None]
 
     def drive(self, driver: Driver, turns: int) -> None:
-        """Let a spout take so many turns; calls in which it waits for the broker count as none, for a while."""
+        """Let a spout take so many turns, or fewer where it is alone and the last ones have found nothing to do."""
+        rests = 0
         for _ in range(turns):
-            emitted, joined, until = len(driver.emitted), has_joined(driver), time.monotonic() + self._limit(driver)
-            self._in_vain += 1
-            while time.monotonic() < until:
-                driver.spout.next_tuple()
-                if len(driver.emitted) > emitted or (has_joined(driver) and not joined) or at_rest(self, driver):
-                    self._in_vain = 0
-                    break
+            emitted = len(driver.emitted)
+            rests = rests + 1 if self._turn(driver) and len(driver.emitted) == emitted else 0
+            if rests == RESTS_ENOUGH and self.live() == [driver] and not self.faults.pending():
+                break
+
+    def _turn(self, driver: Driver) -> bool:
+        """Call a spout until it has done something or is at rest, and not for ever; return whether it is at rest."""
+        emitted, joined, until = len(driver.emitted), has_joined(driver), time.monotonic() + self._limit(driver)
+        self._in_vain += 1
+        while time.monotonic() < until:
+            driver.spout.next_tuple()
+            rests = False
+            if len(driver.emitted) > emitted or (has_joined(driver) and not joined) or (rests := at_rest(self, driver)):
+                self._in_vain = 0
+                return rests
+        return False
 
     def _limit(self, driver: Driver) -> float:
         if self.live() == [driver]:

@@ -266,6 +266,7 @@ def cut_during_a_read_back(kafka: FakeKafka, **settings: Any) -> Driver:
     return driver
 
 
+@pytest.mark.fake_only(NO_ELECTION)
 def test_a_log_cut_during_a_read_back_is_data_loss(kafka: FakeKafka) -> None:
     """The reader stands within the log again, but what it had read before lies beyond the end: that is noticed."""
     driver = cut_during_a_read_back(kafka)
@@ -273,6 +274,7 @@ def test_a_log_cut_during_a_read_back_is_data_loss(kafka: FakeKafka) -> None:
         driver.run(20)
 
 
+@pytest.mark.fake_only(NO_ELECTION)
 def test_after_a_cut_during_a_read_back_new_records_count(kafka: FakeKafka) -> None:
     """What was appended at offsets that had been read before is not taken for them."""
     driver = cut_during_a_read_back(kafka, on_data_loss="earliest")
