@@ -283,9 +283,13 @@ class BrokerKafka:
             driver.spout.next_tuple()
             rests = False
             if len(driver.emitted) > emitted or (has_joined(driver) and not joined) or (rests := at_rest(self, driver)):
-                self._in_vain = 0
+                if not (rests and self._joining()):  # where one rests, another may still be on its way into the group
+                    self._in_vain = 0
                 return rests
         return False
+
+    def _joining(self) -> bool:
+        return any(driver.spout._consumer.rejoin_pending() for driver in self.live())
 
     def _limit(self, driver: Driver) -> float:
         if self.live() == [driver]:
