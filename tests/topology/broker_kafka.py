@@ -244,8 +244,10 @@ class BrokerKafka:
         return self._log.commits(group)
 
     def expire_members(self, group: str) -> None:
-        """Throw all members out; each learns it by its next heartbeat."""
+        """Throw all members out; each has learned it, by a heartbeat, when this returns."""
         self.group(group).expire_members()
+        mine = [driver for driver in self.live() if driver.spout._setup.group == group and driver.spout._setup.joins]
+        wait_until(lambda: all(driver.spout._consumer.rejoin_pending() for driver in mine))
 
     def rebalance(self, group: str) -> None:
         """Let all members join again: somebody comes, and goes before anything was given to it."""
