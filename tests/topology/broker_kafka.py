@@ -324,7 +324,7 @@ class BrokerKafka:
         admin = self._stage.admin
         for group in [found["group_id"] for found in admin.list_groups()]:
             with contextlib.suppress(errors.KafkaError):
-                self.expire_members(group)
+                self.group(group).expire_members()
             admin.delete_groups([group])
         if topics := self.topic_names():
             admin.delete_topics(topics)
