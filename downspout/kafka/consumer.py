@@ -11,6 +11,10 @@ What kafka-python does by itself, and what of it we use (read in its source, ver
   what the caller wants.
 * *A pending rejoin.* The heartbeat's answer sets a flag on the coordinator, and changed metadata another;
   ``need_rejoin`` looks at both. Nothing is revoked before the next ``poll``.
+* *A rejoin that comes up in the middle of a poll.* A poll that finds no records goes round until its time is over, and
+  joins again as soon as a round sees the flag. Then everything is revoked before anybody could commit what is done:
+  the next owner processes it again. So a poll that began with no rejoin pending ends when it meets one
+  (:class:`_RejoinPending`), and the next one joins.
 * *A join that outlasts a poll.* A join that was begun because metadata changed (a new topic, a new partition) is
   finished by a later ``poll`` only if that sees a need to join. As leader we have noted the new metadata by then and
   see none: the member hangs without partitions and without heartbeats, for ever. So ``poll`` keeps the need alive
@@ -107,6 +111,10 @@ def _note_what_is_aborted(fetcher: Any, aborted: list[tuple[TopicPartition, int,
     fetcher.PartitionRecords = Records
 
 
+class _RejoinPending(Exception):
+    """Ends a poll that was not told to join ("A rejoin that comes up in the middle of a poll", above)."""
+
+
 class _Unread:
     """A join whose outcome was not read yet ("A join that ends between two polls", above)."""
 
@@ -134,6 +142,8 @@ class KafkaConsumerPort:
         self._consumer = consumer
         self._coordinator = consumer._coordinator
         _note_what_was_assigned_by(self._coordinator)
+        self._join, self._may_join = self._coordinator.ensure_active_group, True
+        self._coordinator.ensure_active_group = self._join_if_told
         self._fetcher = consumer._fetcher
         self._aborted: list[tuple[TopicPartition, int, int]] = []
         _note_what_is_aborted(self._fetcher, self._aborted)
@@ -179,11 +189,19 @@ class KafkaConsumerPort:
         if join is not None and not isinstance(join, _Unread):
             self._coordinator._join_task = _Unread(join)
         self._unpark()
+        self._may_join = self.rejoin_pending()
         try:
             return self._consumer.poll(timeout_ms=timeout_ms, max_records=max_records)  # type: ignore[no-any-return]
+        except _RejoinPending:
+            return {}
         except errors.NoOffsetForPartitionError as error:
             self._start_at_beginning(error)
             return {}
+
+    def _join_if_told(self, timeout_ms: float | None = None) -> bool:
+        if not self._may_join:
+            raise _RejoinPending
+        return bool(self._join(timeout_ms=timeout_ms))
 
     def _unpark(self) -> None:
         """Put the records of a resumed partition in line; see "Pausing", above."""
@@ -385,6 +403,7 @@ def _self_test(consumer: Any) -> None:
         "_coordinator.need_rejoin": "method",
         "_coordinator.coordinator_id": "NoneType",
         "_coordinator._client.is_ready": "method",
+        "_coordinator.ensure_active_group": "method",
         "_coordinator.request_rejoin": "method",
         "_coordinator.rejoining": "bool",
         "_coordinator._join_task": "NoneType",

@@ -93,9 +93,12 @@ class Membership:
     def settled(self) -> bool:
         """Whether an assignment has arrived, all of it has started, and nothing has happened since.
 
+        In the middle of a rebalance, when all is revoked and nothing is assigned yet, it has not.
         A cooperative member that gets nothing, and had nothing, is told nothing: it knows from having joined.
         """
         if self._unstarted or self._unverified or self.listener.facts:
+            return False
+        if self._assignment.aside and self._consumer.rejoin_pending():
             return False
         joins = self._settings["mode"] == "subscribe"
         return self._assignment.settled or (joins and not self._consumer.rejoin_pending())

@@ -15,27 +15,12 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 
-from downspout.clock import Clock
 from downspout.kafka.port import Cluster, ConsumerPort, OffsetAndMetadata, TopicPartition, cluster_for
+from tests.jumping import JumpingClock
 from tests.topology.spout_driver import Driver
 
 PATIENCE_S = 40.0
 """How long a condition may take to come true, on a machine that does much else."""
-
-
-class JumpClock(Clock):
-    """Real time that :meth:`sleep` sends ahead instead of waiting."""
-
-    def __init__(self) -> None:
-        self._ahead = 0.0
-
-    def monotonic(self) -> float:
-        """Return real seconds, and those that were slept."""
-        return time.monotonic() + self._ahead
-
-    def sleep(self, seconds: float) -> None:
-        """Be so much later at once."""
-        self._ahead += seconds
 
 
 class Member(Driver):
@@ -90,7 +75,7 @@ class Scene:
         self.bootstrap = bootstrap
         self.topic = topic
         self.group = group or f"{topic}-group"
-        self.clock = JumpClock()
+        self.clock = JumpingClock()
         self.cluster: Cluster = cluster_for(bootstrap)
         self.cluster.ensure_topic(topic, partitions, config)
         self._members: list[Member] = []

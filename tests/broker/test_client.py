@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -239,6 +240,44 @@ def test_a_join_that_outlasts_the_poll_is_finished(
             assert len(consumer.assignment()) == total
     finally:
         admin.close()
+
+
+class Noting(Deaf):
+    """A listener that counts revocations."""
+
+    revoked = 0
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Count."""
+        self.revoked += 1
+
+
+def test_a_rebalance_that_a_poll_meets_half_way_waits_for_the_next(
+    cluster: KafkaCluster, topic_name: str, consumers: list[KafkaConsumerPort]
+) -> None:
+    """A poll that began without a pending join revokes nothing; it ends, so that what is done can be committed."""
+    cluster.ensure_topic(topic_name, 2)
+    client = {"heartbeat_interval_ms": 50, "fetch_max_wait_ms": 20}
+    one, two = (cluster.consumer(group=topic_name, client=client) for _ in range(2))
+    consumers += [one, two]
+    noted = Noting()
+    one.subscribe([topic_name], noted)
+    for _ in range(500):
+        one.poll(20, 10)
+        if len(one.assignment()) == 2 and not one.rejoin_pending():
+            break
+    before = noted.revoked
+    two.subscribe([topic_name], Deaf())
+    joining = threading.Thread(target=two.poll, args=(2000, 10))
+    joining.start()
+    for _ in range(100):
+        assert one.poll(1000, 10) == {}
+        if one.rejoin_pending():
+            break
+    assert (noted.revoked, len(one.assignment())) == (before, 2)
+    one.poll(2000, 10)
+    joining.join()
+    assert noted.revoked == before + 1
 
 
 def test_a_question_does_not_wait_behind_a_fetch(

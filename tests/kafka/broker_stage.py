@@ -23,9 +23,10 @@ class RealTransaction:
         self._producer.init_transactions()
         self._producer.begin_transaction()
 
-    def send(self, topic: str, value: bytes, partition: int) -> None:
-        """Write one record and wait for it."""
-        self._producer.send(topic, value=value, partition=partition).get(timeout=WAIT_S_MAX)
+    def send(self, topic: str, *values: bytes, partition: int) -> None:
+        """Write records and wait for them."""
+        for sent in [self._producer.send(topic, value=value, partition=partition) for value in values]:
+            sent.get(timeout=WAIT_S_MAX)
 
     def commit(self) -> None:
         """End it; its records become visible."""
@@ -71,8 +72,7 @@ class RealStage:
     def transaction(self, partition: TopicPartition, values: Sequence[bytes]) -> RealTransaction:
         """Begin a transaction and write these."""
         opened = self.open_transaction()
-        for value in values:
-            opened.send(partition.topic, value, partition.partition)
+        opened.send(partition.topic, *values, partition=partition.partition)
         return opened
 
     def wait(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Running the flight delays on a slice of the flights, in this process, on a FakeKafka."""
+"""Running the flight delays on a slice of the flights, in this process, on a FakeKafka or a broker."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pyarrow.dataset as ds
 
 from downspout.local.result import RunResult
 from downspout.local.runner import run
-from downspout.testing.fake_kafka import FakeKafka
+from tests.topology.spout_driver import Kafka
 
 COUNT = 2_500
 
 
-def run_flight_delays(kafka: FakeKafka, output: Path, group: str = "g", **options: Any) -> RunResult:
+def run_flight_delays(kafka: Kafka, output: Path, group: str = "g", **options: Any) -> RunResult:
     """Run the topology into directories below ``output``, to the end unless ``options`` say otherwise.
 
     Options are settings, with ``__`` for the dot: ``run__records=100``.

@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors
 from kafka.admin import MemberToRemove
 
-from downspout.clock import Clock
 from downspout.kafka import port
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, ProducerPort, Record, TopicPartition
-from downspout.testing.fake_faults import OPERATIONS, Faults
+from downspout.testing.fake_faults import Faults
+from tests.jumping import JumpingClock
 from tests.kafka.broker_stage import RealStage, RealTransaction, wait_until
 from tests.kafka.commit_log import Commit, CommitLog
+from tests.topology.between import Between, Faulty
 from tests.topology.resting import at_rest, has_joined
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ TURN_S_MAX = 10.0
 """How long a turn may wait for the broker."""
 SHARED_TURN_S, SHARED_TURN_GROWTH, SHARED_TURN_S_MAX = 0.03, 1.15, 1.0
 """How long it may where other members must have their turn before anything can happen: longer with each in vain."""
+RESTS_ENOUGH = 2
+"""Turns of a spout that is alone and at rest: one may still commit what the one before has found."""
 MANY = 100
 """So many records are written in batches; fewer one by one, so that a fetch can be kept small."""
 SETTINGS = {
@@ -45,50 +48,6 @@ SETTINGS = {
     "kafka.client.fetch_max_wait_ms": 20,
     "kafka.client.retry_backoff_ms": 20,
 }
-
-
-class JumpingClock(Clock):
-    """Real time, and on top of it all that was slept: a sleep takes none."""
-
-    def __init__(self) -> None:
-        self._jumped = 0.0
-
-    def monotonic(self) -> float:
-        """Return seconds since some start."""
-        return time.monotonic() + self._jumped
-
-    def wall(self) -> float:
-        """Return seconds since the epoch."""
-        return time.time() + self._jumped
-
-    def sleep(self, seconds: float) -> None:
-        """Let that much time have passed."""
-        self._jumped += max(0.0, seconds)
-
-
-class Faulty:
-    """A consumer, producer or cluster whose calls run into the faults that are due for them."""
-
-    def __init__(self, inner: Any, faults: Faults) -> None:
-        self._inner = inner
-        self._faults = faults
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        operation = {"topic_ids": "topic_id"}.get(name, name)
-        if name in ("consumer", "producer"):
-            return lambda **given: Faulty(found(**given), self._faults)
-        return self._faulty(operation, found) if operation in OPERATIONS else found
-
-    def _faulty(self, operation: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*given: Any, **named: Any) -> Any:
-            fault = self._faults.take(operation)
-            answer = call(*given, **named) if fault is None or fault.applied else None
-            if fault is not None and operation != "commit_async":
-                raise fault.error
-            return answer
-
-        return called
 
 
 class BrokerGroup:
@@ -133,16 +92,30 @@ class BrokerKafka:
         self._stage, self._asker, self._log = backstage.stage, backstage.asker, backstage.log
         self.bootstrap = bootstrap = self._stage.bootstrap
         self.clock = JumpingClock()
-        self.faults = Faults()
+        self._between = Between(self.clock)
         self._log.forget()
         self._producer = self._new_producer()
         self._drivers: list[Driver] = []
         self._in_vain = 0
-        self._cluster = Faulty(self._stage.cluster, self.faults)
+        self._cluster = Faulty(self._stage.cluster, self._between)
         port.register(bootstrap, self._cluster)
 
     def _new_producer(self) -> ProducerPort:
         return self._stage.cluster.producer(client={"linger_ms": 0, "batch_size": 0})
+
+    @property
+    def faults(self) -> Faults:
+        """What the next calls of the spouts run into."""
+        return self._between.faults
+
+    @property
+    def acks_after_s(self) -> float:
+        """How long a record that a spout sends is held back before it is on its way, unless it is flushed."""
+        return self._between.acks_after_s
+
+    @acks_after_s.setter
+    def acks_after_s(self, seconds: float) -> None:
+        self._between.acks_after_s = seconds
 
     # --- the Cluster port ---
 
@@ -226,10 +199,8 @@ class BrokerKafka:
         """Let ``count`` offsets at the end of the log hold nothing: aborted records, and the mark that ends them."""
         assert count > 1, "a mark alone cannot be written"
         where = TopicPartition(topic, partition)
-        opened, wanted = self.transaction(), self.end(where) + count
-        for _ in range(count - 1):
-            opened.send(topic, b"aborted", partition)
-        opened.abort()
+        wanted = self.end(where) + count
+        self._stage.transaction(where, [b"aborted"] * (count - 1)).abort()
         wait_until(lambda: self.end(where) == wanted)  # the coordinator answers before the mark is in the log
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
@@ -273,8 +244,10 @@ class BrokerKafka:
         return self._log.commits(group)
 
     def expire_members(self, group: str) -> None:
-        """Throw all members out; each learns it by its next heartbeat."""
+        """Throw all members out; each has learned it, by a heartbeat, when this returns."""
         self.group(group).expire_members()
+        mine = [driver for driver in self.live() if driver.spout._setup.group == group and driver.spout._setup.joins]
+        wait_until(lambda: all(driver.spout._member.consumer.rejoin_pending() for driver in mine))
 
     def rebalance(self, group: str) -> None:
         """Let all members join again: somebody comes, and goes before anything was given to it."""
@@ -296,15 +269,29 @@ class BrokerKafka:
         return [driver for driver in self._drivers if driver.spout._member is not None]
 
     def drive(self, driver: Driver, turns: int) -> None:
-        """Let a spout take so many turns; calls in which it waits for the broker count as none, for a while."""
+        """Let a spout take so many turns, or fewer where it is alone and the last ones have found nothing to do."""
+        rests = 0
         for _ in range(turns):
-            emitted, joined, until = len(driver.emitted), has_joined(driver), time.monotonic() + self._limit(driver)
-            self._in_vain += 1
-            while time.monotonic() < until:
-                driver.spout.next_tuple()
-                if len(driver.emitted) > emitted or (has_joined(driver) and not joined) or at_rest(self, driver):
+            emitted = len(driver.emitted)
+            rests = rests + 1 if self._turn(driver) and len(driver.emitted) == emitted else 0
+            if rests == RESTS_ENOUGH and self.live() == [driver] and not self.faults.pending():
+                break
+
+    def _turn(self, driver: Driver) -> bool:
+        """Call a spout until it has done something or is at rest, and not for ever; return whether it is at rest."""
+        emitted, joined, until = len(driver.emitted), has_joined(driver), time.monotonic() + self._limit(driver)
+        self._in_vain += 1
+        while time.monotonic() < until:
+            driver.spout.next_tuple()
+            rests = False
+            if len(driver.emitted) > emitted or (has_joined(driver) and not joined) or (rests := at_rest(self, driver)):
+                if not (rests and self._joining()):  # where one rests, another may still be on its way into the group
                     self._in_vain = 0
-                    break
+                return rests
+        return False
+
+    def _joining(self) -> bool:
+        return any(driver.spout._member.consumer.rejoin_pending() for driver in self.live())
 
     def _limit(self, driver: Driver) -> float:
         if self.live() == [driver]:
@@ -337,7 +324,7 @@ class BrokerKafka:
         admin = self._stage.admin
         for group in [found["group_id"] for found in admin.list_groups()]:
             with contextlib.suppress(errors.KafkaError):
-                self.expire_members(group)
+                self.group(group).expire_members()
             admin.delete_groups([group])
         if topics := self.topic_names():
             admin.delete_topics(topics)

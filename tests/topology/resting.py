@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kafka.structs import TopicPartition
 
 if TYPE_CHECKING:
+    from downspout.kafka.spout_state import Partition
     from tests.topology.broker_kafka import BrokerKafka
     from tests.topology.spout_driver import Driver
 
@@ -27,7 +28,8 @@ def at_rest(kafka: BrokerKafka, driver: Driver) -> bool:
         return True
     if kafka.faults.pending() and any(p.waits(now) for p in (spout._means.poll_patience, spout._means.commit_patience)):
         return True
-    if not spout._member.membership.settled or spout._member.consumer.rejoin_pending():
+    member = spout._member
+    if not member.membership.settled or member.consumer.rejoin_pending() or _letters_move(kafka, driver, now):
         return False
     return _all_given_out(kafka, driver) and not _may_read(kafka, driver, now)
 
@@ -44,11 +46,25 @@ def _all_given_out(kafka: BrokerKafka, driver: Driver) -> bool:
     return wanted == {tp for member in members for tp in member.spout._member.membership.parts}
 
 
+def _letters_move(kafka: BrokerKafka, driver: Driver, now: int) -> bool:
+    """Return whether the next calls will send dead letters, or hear of those that are on their way."""
+    giving_up = driver.spout._giving_up
+    on_time = not (giving_up.out and kafka.acks_after_s)
+    return giving_up.busy and on_time and giving_up._not_before <= now
+
+
+def _held_up(part: Partition, now: int) -> bool:
+    """Return whether the watch keeps in what waits until acks come, and that is the lowest that is to leave."""
+    retry = part.ledger.earliest_ready_retry(now)
+    return part.held_up and part.has_waiting and (retry is None or retry >= part.waiting[part.at].offset)
+
+
 def _may_read(kafka: BrokerKafka, driver: Driver, now: int) -> bool:
     """Return whether there is a record that the spout would read now and has not."""
     spout = driver.spout
     limit = spout._settings["uncommitted_max"]
     open_parts = {tp: part for tp, part in spout._member.membership.parts.items() if part.ledger.may_poll(limit, now)}
+    open_parts = {tp: part for tp, part in open_parts.items() if not _held_up(part, now)}
     if any(part.has_waiting or part.ledger.earliest_ready_retry(now) is not None for part in open_parts.values()):
         return True
 

@@ -127,6 +127,12 @@ class Driver:
         else:
             self.spout._member.consumer.crash()
 
+    def die(self) -> None:
+        """Die without a word, and be given up by the group."""
+        self.crash()
+        self.kafka.expire_members(GROUP)
+        self.kafka.clock.sleep(60)
+
     def figure(self, name: str) -> float:
         """Return one figure of the report."""
         return self.spout.report()[name]

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from kafka import errors
 
 from downspout.errors import BrokerError
 from downspout.kafka import member
-from downspout.testing.fake_kafka import FakeKafka
-from tests.topology.spout_driver import TOPIC, Driver, fill
+from tests.topology.spout_driver import Driver, Kafka, fill
 
 
-@pytest.fixture
-def kafka() -> Iterator[FakeKafka]:
-    """A topic with three records."""
-    with FakeKafka("down") as cluster:
-        cluster.create_topic(TOPIC, 1)
-        fill(cluster, 3)
-        yield cluster
-
-
-@pytest.mark.fake_only("not yet tried on the shared broker")
-def test_activate_goes_on_trying(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activate_goes_on_trying(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A spout that has left the group, and finds no broker when it is to join again, tries until there is one."""
     driver = Driver(kafka)
     driver.run(2)
@@ -49,14 +36,12 @@ def test_activate_goes_on_trying(kafka: FakeKafka, monkeypatch: pytest.MonkeyPat
         driver.spout.next_tuple()
     assert len(tries) == 3
     driver.run(4)
-    assert driver.offsets[-1] == 3
+    assert driver.offsets[-1] == 10
 
 
 @pytest.mark.fake_only("a call of the real client cannot be made to last a given time")
 @pytest.mark.parametrize("call", ["topic_ids", "poll", "end_offsets"])
-def test_a_back_off_begins_when_the_call_has_failed(
-    kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_back_off_begins_when_the_call_has_failed(kafka: Kafka, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """A call that fails after 4 s is not made again in the very next turn: its back-off is not over before it began."""
     driver = Driver(kafka, poll_timeout_ms=0)  # the turns themselves take no time
     driver.run(2)

@@ -13,7 +13,7 @@ from downspout.errors import ConfigError
 from downspout.kafka.hooks import SpoutListener
 from downspout.kafka.port import Record
 from tests.topology.reasons import CLEANER, NO_KAFKA_YET
-from tests.topology.spout_driver import TOPIC, Driver, Kafka
+from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka
 
 HERE = "tests.topology.test_kafka_spout_hooks"
 heard: list[tuple[Any, ...]] = []
@@ -120,6 +120,27 @@ def test_hears_the_full_set_of_partitions(kafka: Kafka) -> None:
         one.ack_all()
         two.run(1)
     assert told("parts") == [({0, 1},), ({0},)]
+
+
+def test_hears_nothing_in_the_middle_of_a_rebalance(kafka: Kafka) -> None:
+    """What is set aside until all members have joined again is not told as gone, and is no end of a bounded run."""
+    kafka.add_partitions(TOPIC, 2)
+    one = Driver(kafka, listener=f"{HERE}.Ears", run__until="end")
+    two = Driver(kafka, member=2)
+    for _ in range(20):
+        one.run(1)
+        one.ack_all()
+        two.run(1)
+    heard = list(told("parts"))
+    assert heard[-1] == ({0},)
+    kafka.rebalance(GROUP)
+    one.run(4)
+    assert not one.spout.exhausted()
+    for _ in range(20):
+        two.run(1)
+        one.run(1)
+        one.ack_all()
+    assert told("parts") == heard
 
 
 def test_untracked_emits_are_heard(kafka: Kafka) -> None:

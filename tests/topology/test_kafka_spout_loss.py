@@ -266,6 +266,7 @@ def cut_during_a_read_back(kafka: FakeKafka, **settings: Any) -> Driver:
     return driver
 
 
+@pytest.mark.fake_only(NO_ELECTION)
 def test_a_log_cut_during_a_read_back_is_data_loss(kafka: FakeKafka) -> None:
     """The reader stands within the log again, but what it had read before lies beyond the end: that is noticed."""
     driver = cut_during_a_read_back(kafka)
@@ -273,6 +274,7 @@ def test_a_log_cut_during_a_read_back_is_data_loss(kafka: FakeKafka) -> None:
         driver.run(20)
 
 
+@pytest.mark.fake_only(NO_ELECTION)
 def test_after_a_cut_during_a_read_back_new_records_count(kafka: FakeKafka) -> None:
     """What was appended at offsets that had been read before is not taken for them."""
     driver = cut_during_a_read_back(kafka, on_data_loss="earliest")
@@ -292,35 +294,49 @@ def test_a_retry_that_is_read_again_at_the_end_of_a_whole_log_is_no_loss(kafka: 
     assert driver.figure("errors") == 0
 
 
-@pytest.mark.fake_only("not yet tried on the shared broker")
-@pytest.mark.parametrize("change", ["recreated", "cut"])
-def test_members_end_though_a_log_of_another_member_got_shorter(change: str) -> None:
-    """A bounded run of two members: a log is cut, or the topic made again, and shorter; both members end."""
-    with FakeKafka("bounded") as kafka:
-        kafka.create_topic(TOPIC, 2)
-        for partition in (0, 1):
-            fill(kafka, 10, partition)
-        drivers = [Driver(kafka, member=number, on_data_loss="earliest", run__until="end") for number in (1, 2)]
-        for _ in range(30):
-            kafka.clock.sleep(0.2)
-            for driver in drivers:
-                driver.run(1)
-        assert [driver.figure("partitions") for driver in drivers] == [1, 1]
-        if change == "cut":
-            kafka.truncate(TOPIC, 1, end=4)
-        else:
-            kafka.delete_topic(TOPIC)
-            kafka.create_topic(TOPIC, 2)
-            for partition in (0, 1):
-                fill(kafka, 4, partition)
-        for _ in range(60):
-            kafka.clock.sleep(0.2)
-            for driver in drivers:
-                driver.run(1)
-                driver.ack_all()
-        assert [driver.spout.exhausted() and driver.spout.end_reached() for driver in drivers] == [True, True]
+def two_members(kafka: Kafka) -> list[Driver]:
+    """Return the two members of a bounded run over two partitions of ten records, which have read them."""
+    kafka.create_topic(TOPIC, 2)
+    for partition in (0, 1):
+        fill(kafka, 10, partition)
+    drivers = [Driver(kafka, member=number, on_data_loss="earliest", run__until="end") for number in (1, 2)]
+    for _ in range(30):
+        kafka.clock.sleep(0.2)
+        for driver in drivers:
+            driver.run(1)
+    assert [driver.figure("partitions") for driver in drivers] == [1, 1]
+    return drivers
 
 
+def both_end(drivers: list[Driver]) -> bool:
+    """Let members ack what there is; return whether they come to their end."""
+    for _ in range(60):
+        drivers[0].kafka.clock.sleep(0.2)
+        for driver in drivers:
+            driver.run(1)
+            driver.ack_all()
+    return all(driver.spout.exhausted() and driver.spout.end_reached() for driver in drivers)
+
+
+def test_members_end_though_their_topic_was_made_again_and_shorter(bare_kafka: Kafka) -> None:
+    """A bounded run of two members ends for both."""
+    drivers = two_members(bare_kafka)
+    bare_kafka.delete_topic(TOPIC)
+    bare_kafka.create_topic(TOPIC, 2)
+    for partition in (0, 1):
+        fill(bare_kafka, 4, partition)
+    assert both_end(drivers)
+
+
+@pytest.mark.fake_only(NO_ELECTION)
+def test_members_end_though_a_log_of_another_member_was_cut(bare_kafka: FakeKafka) -> None:
+    """A bounded run of two members ends for both."""
+    drivers = two_members(bare_kafka)
+    bare_kafka.truncate(TOPIC, 1, end=4)
+    assert both_end(drivers)
+
+
+@pytest.mark.fake_only(NO_ELECTION)
 def test_who_takes_over_a_log_that_got_shorter_ends(kafka: FakeKafka) -> None:
     """A member that gets a partition late bounds it by the log as it is then, where that ends before its bound."""
     owner = Driver(kafka, run__until="end", on_data_loss="earliest")

@@ -7,7 +7,6 @@ from kafka import errors
 from kafka.structs import TopicPartition
 
 from downspout.errors import BrokerError
-from downspout.testing.fake_kafka import FakeKafka
 from tests.topology.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill
 
 
@@ -281,30 +280,30 @@ def test_the_end_of_a_bounded_run_is_the_whole_groups(wide: Kafka) -> None:
     assert two.spout.end_reached()
 
 
-@pytest.mark.fake_only("not yet tried on the shared broker")
-@pytest.mark.parametrize("cooperative", [False, True])
-def test_a_member_without_partitions_ends_with_the_group(cooperative: bool) -> None:
+@pytest.fixture
+def narrow(wide_kafka: Kafka) -> Kafka:
+    """A Kafka with one topic of one partition."""
+    wide_kafka.create_topic(TOPIC, 1)
+    return wide_kafka
+
+
+def test_a_member_without_partitions_ends_with_the_group(narrow: Kafka) -> None:
     """A bounded run of two members over one partition ends for both, though one never gets anything."""
-    with FakeKafka("narrow", cooperative=cooperative) as kafka:
-        kafka.create_topic(TOPIC, 1)
-        fill(kafka, 10)
-        drivers = [Driver(kafka, member=number, run__until="end") for number in (1, 2)]
-        for _ in range(60):
-            for driver in drivers:
-                driver.run(1)
-                driver.ack_all()
-            kafka.clock.sleep(0.2)
-        idle = next(driver for driver in drivers if not driver.emitted)
-        assert idle.figure("partitions") == 0
-        assert [driver.spout.exhausted() and driver.spout.end_reached() for driver in drivers] == [True, True]
+    fill(narrow, 10)
+    drivers = [Driver(narrow, member=number, run__until="end") for number in (1, 2)]
+    for _ in range(60):
+        for driver in drivers:
+            driver.run(1)
+            driver.ack_all()
+        narrow.clock.sleep(0.2)
+    idle = next(driver for driver in drivers if not driver.emitted)
+    assert idle.figure("partitions") == 0
+    assert [driver.spout.exhausted() and driver.spout.end_reached() for driver in drivers] == [True, True]
 
 
-@pytest.mark.fake_only("not yet tried on the shared broker")
-def test_a_member_that_has_not_joined_yet_has_not_ended() -> None:
+def test_a_member_that_has_not_joined_yet_has_not_ended(narrow: Kafka) -> None:
     """Before the group has given an answer nothing is known to be at its end."""
-    with FakeKafka("narrow", cooperative=True) as kafka:
-        kafka.create_topic(TOPIC, 1)
-        driver = Driver(kafka, run__until="end")
-        assert not driver.spout.exhausted()
-        driver.run(5)
-        assert driver.spout.exhausted()
+    driver = Driver(narrow, run__until="end")
+    assert not driver.spout.exhausted()
+    driver.run(5)
+    assert driver.spout.exhausted()

@@ -11,6 +11,7 @@ from downspout.kafka.consumer import KafkaConsumerPort
 from downspout.kafka.deadletter import read_dead_letters
 from downspout.testing.fake_consumer import FakeConsumer
 from downspout.testing.fake_kafka import FakeKafka
+from tests.topology.reasons import CLEANER
 from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 
 ROOM = 1_000_000
@@ -113,6 +114,7 @@ def test_a_hand_over_forgets_what_is_held(kafka: Kafka) -> None:
     assert successor.run() == [4]
 
 
+@pytest.mark.fake_only(CLEANER)
 @pytest.mark.parametrize(("room", "again", "compacted"), [(ROOM, [4], 0), (0, [], 1)])
 def test_a_compacted_record_is_tried_again_from_memory(
     kafka: FakeKafka, room: int, again: list[int], compacted: int

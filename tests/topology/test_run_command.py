@@ -25,6 +25,7 @@ from downspout.local import live
 from downspout.local.engine import Bounds, Engine
 from downspout.local.graph import from_class
 from downspout.testing import FakeKafka, VirtualClock
+from tests.topology.reasons import OTHERS_NEED_IT
 
 ROOT = Path(__file__).parents[2]
 # Only the commands of this room, so that these tests need no other.
@@ -147,7 +148,7 @@ class Made(Topology):
 """
 
 
-@pytest.mark.fake_only("not yet tried on the shared broker")
+@pytest.mark.fake_only(OTHERS_NEED_IT)
 @pytest.mark.parametrize(("number", "closing"), [(signal.SIGTERM, "stopped by SIGTERM; "), (0, "")])
 def test_a_last_commit_that_failed_is_told(tmp_path, capsys, monkeypatch, number, closing):
     """The broker is gone at the end: exit code 4, and the closing line says how much will be processed again."""

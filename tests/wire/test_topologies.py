@@ -14,15 +14,13 @@ from downspout.ledger.origin import Origin
 from downspout.local.engine import Engine
 from downspout.local.runner import run
 from downspout.local.task import Task
-from downspout.testing.fake_kafka import FakeKafka
 from downspout.wire.tuples import as_origin
 from downspout.wire.values import Encoder, decode
 from tests.topologies.slices import run_flight_delays
+from tests.topology.spout_driver import Kafka
 from tests.wire.storm_pipe import through_java
 from topologies.demo_audit import read_rows
 from topologies.flights_data import Flights, load_flights, publish
-
-pytestmark = pytest.mark.fake_only("not yet tried on the shared broker")
 
 TEXT = ["to be or not to be", "that is the question", "", "\0nul \U0001f600 \u2028 / \x7f", "Ünïcödé Ünïcödé"]
 
@@ -57,14 +55,13 @@ class Wire:
         return [as_origin(value) if name == "origin" else value for name, value in zip(fields, got, strict=True)]
 
 
-def test_flight_delays_makes_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flight_delays_makes_the_same_rows(bare_kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The flights and the added-up delays are the same, value by value, on Storm's wire and in the local engine."""
+    publish(bare_kafka, Flights(load_flights(1_000)))
     found = {}
     for place in ("local", "wire"):
         wire = Wire(monkeypatch) if place == "wire" else None
-        with FakeKafka("slice") as kafka:
-            publish(kafka, Flights(load_flights(1_000)))
-            run_flight_delays(kafka, tmp_path / place)
+        run_flight_delays(bare_kafka, tmp_path / place, group=place)
         rows = read_rows(tmp_path / place / "flights").sort_values(["_partition", "_offset"]).reset_index(drop=True)
         delays = ds.dataset(tmp_path / place / "route_delays", format="parquet").to_table().to_pandas()
         found[place] = rows, delays.groupby(["route", "hour"]).sum().reset_index()
@@ -75,20 +72,19 @@ def test_flight_delays_makes_the_same_rows(tmp_path: Path, monkeypatch: pytest.M
         pd.testing.assert_frame_equal(here, there, check_exact=True)
 
 
-def test_word_count_makes_the_same_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_word_count_makes_the_same_counts(bare_kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Words of all kinds are counted the same on Storm's wire and in the local engine."""
+    bare_kafka.create_topic("lines", 2)
+    for number, line in enumerate(TEXT * 20):
+        bare_kafka.produce("lines", line.encode(), partition=number % 2)
     found = {}
     for place in ("local", "wire"):
         wire = Wire(monkeypatch) if place == "wire" else None
-        with FakeKafka("words") as kafka:
-            kafka.create_topic("lines", 2)
-            for number, line in enumerate(TEXT * 20):
-                kafka.produce("lines", line.encode(), partition=number % 2)
-            run(
-                "topologies.word_count:WordCount",
-                overrides=[f"word_counts:parquet.directory={tmp_path / place}"],
-                options={"kafka.bootstrap": kafka.bootstrap, "kafka.group": "g", "run.until": "end"},
-            )
+        run(
+            "topologies.word_count:WordCount",
+            overrides=[f"word_counts:parquet.directory={tmp_path / place}"],
+            options={"kafka.bootstrap": bare_kafka.bootstrap, "kafka.group": place, "run.until": "end"},
+        )
         counts: Counter[str] = Counter()
         for row in ds.dataset(tmp_path / place, format="parquet").to_table().to_pylist():
             counts[row["word"]] += row["count"]
