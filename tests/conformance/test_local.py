@@ -1,0 +1,32 @@
+"""The promises on the local engine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.evidence import Evidence
+from tests.conformance.promises import *  # noqa: F403
+
+PROJECT = Path(__file__).parent / "project"
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    """Run the project as a user would, for 25 s, and read what its components wrote down."""
+    place = tmp_path_factory.mktemp("conformance")
+    project, seen = place / "project", place / "seen"
+    shutil.copytree(PROJECT, project)
+    seen.mkdir()
+    root = str(Path(__file__).parents[2])
+    environment = os.environ | {"CONFORMANCE_DIR": str(seen), "DOWNSPOUT_HOME": str(place / "home"), "PYTHONPATH": root}
+    command = [sys.executable, "-m", "downspout", "run", "topologies/conformance.py", "--for", "25s"]
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    print(done.stderr)
+    return Evidence(seen)
