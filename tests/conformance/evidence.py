@@ -30,6 +30,11 @@ class Evidence:
         chosen = tasks if task is None else {task: tasks[task]}
         return [note for _, lines in sorted(chosen.items()) for note in lines if note["what"] == what]
 
+    def notes_of(self, component: str) -> list[dict[str, Any]]:
+        """Return all notes of a component that has one task."""
+        (lines,) = self._notes[component].values()
+        return lines
+
     def all_notes(self) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
         """Yield component, task and notes of each task."""
         for component, tasks in self._notes.items():

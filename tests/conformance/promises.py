@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import groupby
 
 from tests.conformance.evidence import Evidence
 from tests.conformance.project.src import stations
@@ -18,6 +19,15 @@ def test_every_task_knows_who_it_is(evidence: Evidence) -> None:
         tasks = notes[0]["tasks"]
         assert tasks[str(task)] == component
         assert {int(number) for number, name in tasks.items() if name == component} == seen[component]
+
+
+def test_a_bolt_knows_all_streams_of_its_sources(evidence: Evidence) -> None:
+    """The context lists each stream of a source with its fields, those too that the bolt does not read."""
+    for reader in ("plain", "even", "both"):
+        (start,) = evidence.notes(reader, "start")
+        streams = start["sources"]["sorter"]
+        users = {name: fields for name, fields in streams.items() if not name.startswith("__")}  # Storm has its own
+        assert users == {"default": ["number"], "even": ["number", "twice"]}
 
 
 def test_shuffle_reaches_one_task_and_uses_all(evidence: Evidence) -> None:
@@ -205,3 +215,9 @@ def test_spouts_are_activated_and_deactivated(evidence: Evidence) -> None:
             assert kinds.index("activate") < kinds.index("emit"), component
             assert kinds[-1] == "deactivate", component
         assert "next while inactive" not in kinds
+
+
+def test_a_spout_is_activated_again(evidence: Evidence) -> None:
+    """Deactivated from outside a spout rests until it is activated, and goes on then; its process stays the same."""
+    kinds = [note["what"] for note in evidence.notes_of("steady")]
+    assert [kind for kind, _ in groupby(kinds)] == ["start", *["activate", "emit", "deactivate"] * 2]

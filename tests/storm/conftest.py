@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from downspout.kafka.embedded import EmbeddedKafka
+from downspout.storm.node import StormNode
 from tests.storm.support import ROOT, Place
 
 
@@ -30,8 +31,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture(scope="session")
 def storm(place: Place) -> Iterator[Place]:
     """The same with a Storm that runs."""
+    bare = {"topology.kryo.register": []}  # like a Storm that somebody else has set up
     with place.inside():
-        node = place.node.start()
+        node = StormNode(place.node.directory, project=place.project, settings=bare).start()
     try:
         yield place
     finally:

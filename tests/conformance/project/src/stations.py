@@ -19,7 +19,8 @@ class Witness:
     def initialize(self, conf, context):
         name = f"{self.component_name}-{self.task_id}.jsonl"
         self._file = open(os.path.join(conf["conformance.dir"], name), "a", encoding="utf-8")  # noqa: SIM115
-        self.note("start", tasks=context["task->component"], conf=conf.get("topology.message.timeout.secs"))
+        sources = context.get("source->stream->fields")
+        self.note("start", tasks=context["task->component"], sources=sources)
 
     def note(self, what, **facts):
         self._file.write(json.dumps({"what": what, "at": time.time(), **facts}) + "\n")
@@ -74,6 +75,21 @@ class Few(Rows):
     count = 12
 
 
+class Steady(Rows):
+    """Emits for as long as it is let, and does not care what comes of it."""
+
+    def next_tuple(self):
+        self.waiting = [0]
+        super().next_tuple()
+        time.sleep(0.02)
+
+    def ack(self, tup_id):
+        """Say nothing."""
+
+    def fail(self, tup_id):
+        """Say nothing."""
+
+
 class Keep(Witness, Bolt):
     """Writes down each tuple."""
 
@@ -95,20 +111,6 @@ class Sorter(Witness, Bolt):
         self.emit([number])
         if number % 2 == 0:
             self.emit([number, 2 * number], stream="even")
-
-
-class Router(Witness, Bolt):
-    """Names the task on one stream, and asks on the other which tasks a tuple went to."""
-
-    outputs = (Stream(["number"], name="named", direct=True), Stream(["number"]))
-
-    def process(self, tup):
-        number = tup.values.number
-        targets = sorted(int(task) for task, name in self.context["task->component"].items() if name == "addressed")
-        target = targets[number % len(targets)]
-        told = self.emit([number], stream="named", direct_task=target, need_task_ids=True)
-        went = self.emit([number], need_task_ids=True)
-        self.note("routed", number=number, target=target, told=told, went=went)
 
 
 class Pair(Witness, Bolt):
@@ -253,7 +255,7 @@ class Ids(Few):
 
 
 VALUES = [
-    "text", "ü 漢 🌧", "", 0, -1, 2**31, 2**53 + 1, -(2**62), 0.1, -1e300, True, False, None,
+    "text", "ü 漢 🌧", "", 0, -1, 2**31, 2**53 + 1, -(2**62), 0.1, 0.1 + 0.2, -1e300, True, False, None,
     [1, [2, "three"]], {"a": 1, "b": {"c": [None, 1.5]}}, [], {}, 'quotes " \\ / \n end',
 ]  # fmt: skip
 

@@ -12,7 +12,7 @@ class Conformance(Topology):
         "topology.message.timeout.secs": 10,
         "topology.max.spout.pending": 200,
         "topology.acker.executors": 1,
-        "topology.workers": 1,
+        "topology.workers": 2,
     }
 
     # who gets a tuple
