@@ -162,8 +162,9 @@ def test_ids_come_back_as_they_are(evidence: Evidence) -> None:
 
 def test_values_arrive_as_they_are(evidence: Evidence) -> None:
     """Whatever JSON can say arrives equal, and of the same type."""
-    got = {note["values"][0]: note["values"][1] for note in evidence.notes("values_kept", "got")}
-    assert [repr(got[number]) for number in range(len(got))] == [repr(value) for value in stations.VALUES]
+    for task in evidence.components()["values_kept"]:
+        got = {note["values"][0]: note["values"][1] for note in evidence.notes("values_kept", "got", task)}
+        assert [repr(got[number]) for number in range(len(got))] == [repr(value) for value in stations.VALUES]
 
 
 def test_no_more_is_out_than_allowed(evidence: Evidence) -> None:

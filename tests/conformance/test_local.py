@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.evidence import Evidence
+from tests.conformance.project.src import stations
 from tests.conformance.promises import *  # noqa: F403
 
 PROJECT = Path(__file__).parent / "project"
@@ -44,7 +45,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     environment = os.environ | {"CONFORMANCE_DIR": str(seen), "DOWNSPOUT_HOME": str(place / "home"), "PYTHONPATH": root}
     for command in (
         [*DOWNSPOUT, "topologies/conformance.py", "--for", "25s"],
-        [*DOWNSPOUT, "topologies/direct.py", "--records", "24"],
+        [*DOWNSPOUT, "topologies/direct.py", "--records", str(24 + len(stations.VALUES))],
         [sys.executable, "-c", SWITCHED],
     ):
         done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=120)

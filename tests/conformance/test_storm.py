@@ -16,6 +16,7 @@ from downspout.storm import nimbus, programs
 from downspout.storm.node import StormNode
 from tests.conformance.evidence import Evidence
 from tests.conformance.promises import *  # noqa: F403
+from tests.storm.support import SHORT_LIVED
 
 pytestmark = [pytest.mark.storm, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -43,7 +44,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     project, seen = place / "project", place / "seen"
     shutil.copytree(PROJECT, project)
     seen.mkdir()
-    with StormNode(place / "storm", project=project) as node:
+    with StormNode(place / "storm", project=project, settings=SHORT_LIVED) as node:
         environment = {**os.environ, **programs.environment(node), "CONFORMANCE_DIR": str(seen)}
         sparse = Path(sys.executable).with_name("sparse")
         for name in TOPOLOGIES:

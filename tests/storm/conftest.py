@@ -12,7 +12,7 @@ import pytest
 
 from downspout.kafka.embedded import EmbeddedKafka
 from downspout.storm.node import StormNode
-from tests.storm.support import ROOT, Place
+from tests.storm.support import ROOT, SHORT_LIVED, Place
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +31,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture(scope="session")
 def storm(place: Place) -> Iterator[Place]:
     """The same with a Storm that runs."""
-    bare = {"topology.kryo.register": []}  # like a Storm that somebody else has set up
+    settings = SHORT_LIVED | {"topology.kryo.register": []}  # like a Storm that somebody else has set up
     with place.inside():
-        node = StormNode(place.node.directory, project=place.project, settings=bare).start()
+        node = StormNode(place.node.directory, project=place.project, settings=settings).start()
     try:
         yield place
     finally:

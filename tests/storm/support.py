@@ -29,6 +29,9 @@ from topologies import flights_data
 ROOT = Path(__file__).resolve().parents[2]
 STALLED_S_MAX = 150.0
 
+SHORT_LIVED = {"worker.childopts": "-Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"}
+"""For workers that live for a minute: what a good compiler costs, it does not bring in again."""
+
 ROWS = """\
 from streamparse import Topology
 
