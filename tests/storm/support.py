@@ -118,7 +118,8 @@ class Place:
                 best, moved_at = lag, time.monotonic()
             time.sleep(0.5)
         ended_by_itself = run.poll() is not None
-        os.killpg(run.pid, signal.SIGINT)
+        if not ended_by_itself:
+            os.killpg(run.pid, signal.SIGINT)
         reader.join()
         run.wait()
         output = "".join(heard)
