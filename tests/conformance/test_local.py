@@ -14,6 +14,8 @@ from tests.conformance.evidence import Evidence
 from tests.conformance.project.src import stations
 from tests.conformance.promises import *  # noqa: F403
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).parent / "project"
 DOWNSPOUT = [sys.executable, "-m", "downspout", "run"]
 SWITCHED = """
