@@ -41,6 +41,7 @@ from downspout.kafka.tracked import Tracked
 from downspout.kafka.translate import streams
 from downspout.kafka.untracked import Untracked
 from downspout.wire import Outlet, Wired, WireError
+from downspout.wire.kryo import KRYO
 
 JOIN_AGAIN_MS = 2_000
 """How long ``next_tuple`` leaves a broker alone that did not answer when the group was to be joined again."""
@@ -85,7 +86,7 @@ class KafkaSpout(Wired, streamparse.Spout):
             script=f"{cls.__module__}.{cls.__name__}",
             name=name,
             par=par,
-            config={**lag_config(parsed), **given},
+            config={**KRYO, **lag_config(parsed), **given},
             outputs=[Stream(list(fields), name=stream) for stream, fields in streams(parsed).items()],
         )
 

@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "kafka": FREE | {"ledger"},
     "parquet": FREE | {"ledger", "kafka"},
     "local": FREE | {"ledger", "kafka", "parquet"},
-    "storm": FREE | {"ledger", "kafka", "parquet"},
+    "storm": FREE | {"ledger", "kafka", "parquet", "wire"},
     "spark": FREE | {"ledger", "kafka", "parquet"},
     "testing": FREE | {"ledger", "kafka", "parquet", "local"},
 }

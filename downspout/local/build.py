@@ -76,8 +76,9 @@ def _context(graph: Graph, component: Component, task_id: int, names: Mapping[st
     fields: dict[str, dict[str, list[str]]] = {}
     groupings: dict[str, dict[str, dict[str, Any]]] = {}
     for given in component.inputs:
-        stream = graph.components[given.source].streams[given.stream]
-        fields.setdefault(given.source, {})[given.stream] = list(stream.fields)
+        # Like Storm (TopologyContext.getThisInputFields): all streams of each source, those too that nobody reads here.
+        streams = graph.components[given.source].streams.values()
+        fields[given.source] = {stream.name: list(stream.fields) for stream in streams}
         groupings.setdefault(given.source, {})[given.stream] = _grouping(given.grouping, given.fields)
     return {
         "taskid": task_id,

@@ -26,6 +26,7 @@ from typing import Any
 
 from downspout.kafka.broker_files import HOST, free_port, is_free
 from downspout.kafka.process import birth
+from downspout.wire.kryo import KRYO
 
 __all__ = ["HOST", "Daemon", "Daemons", "Ports", "free_port", "is_free", "python_path"]
 
@@ -200,6 +201,7 @@ def storm_yaml(directory: Path, ports: Ports, overrides: Mapping[str, Any] | Non
         "worker.childopts": "-Xmx%HEAP-MEM%m -XX:+UseSerialGC -XX:-UsePerfData",
         "topology.worker.logwriter.childopts": "-Xmx64m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
         "storm.daemon.metrics.reporter.plugins": [],
+        **KRYO,  # for topologies without our spout, which brings it along to any cluster
         **(overrides or {}),
     }
     return json.dumps(values, indent=1) + "\n"

@@ -115,17 +115,21 @@ def test_a_broker_that_is_away_costs_neither_records_nor_answers(
         commit_period_ms=300, poll_records_max=20, emits_per_next_max=20, retries_max=0, retry_cache_bytes=10**6
     )
     run_until(lambda: member.figure("dead_lettered") >= 1, member, answer=True, fails=is_poison)
-    run_until(lambda: len(member.emitted) >= 150, member)
+    begun = len(member.emitted)  # letters take their time, and so all there was may have left by now
+    for partition in range(2):
+        scene.fill(RECORDS, partition, batch=20)
+    everything = {(partition, offset) for partition in range(2) for offset in range(2 * RECORDS)}
+    run_until(lambda: len(member.emitted) >= begun + 150, member)
     before = len(member.emitted)
     with away(broker):
         longest = take_turns(member, seconds)  # what was out is answered while nobody can be told
-    run_until(lambda: all(scene.committed(p) == RECORDS for p in range(2)), member, answer=True, fails=is_poison)
-    assert before < len(EVERYTHING)
-    assert set(member.places) == EVERYTHING
+    run_until(lambda: all(scene.committed(p) == 2 * RECORDS for p in range(2)), member, answer=True, fails=is_poison)
+    assert before < len(everything)
+    assert set(member.places) == everything
     letters = read_dead_letters(scene.cluster, f"{scene.group}.dead-letters")
-    assert {(letter.partition, letter.offset) for letter in letters} == set(filter(is_poison, EVERYTHING))
+    assert {(letter.partition, letter.offset) for letter in letters} == set(filter(is_poison, everything))
     scene.fill(5, 1)
-    run_until(lambda: scene.committed(1) == RECORDS + 5, member, answer=True)
+    run_until(lambda: scene.committed(1) == 2 * RECORDS + 5, member, answer=True)
     said = [record.getMessage() for record in caplog.records if record.name == "tests.spout"]
     assert longest < CALL_S_MAX
     assert any(re.search(r":\d+: commit failed, goes on trying: \w+Error", line) for line in said)

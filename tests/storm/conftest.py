@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from downspout.kafka.embedded import EmbeddedKafka
-from tests.storm.support import ROOT, Place
+from downspout.storm.node import StormNode
+from tests.storm.support import ROOT, SHORT_LIVED, Place
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +31,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture(scope="session")
 def storm(place: Place) -> Iterator[Place]:
     """The same with a Storm that runs."""
+    settings = SHORT_LIVED | {"topology.kryo.register": []}  # like a Storm that somebody else has set up
     with place.inside():
-        node = place.node.start()
+        node = StormNode(place.node.directory, project=place.project, settings=settings).start()
     try:
         yield place
     finally:

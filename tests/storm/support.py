@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.dataset as ds
+
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka
 from downspout.kafka.port import TopicPartition
@@ -22,9 +24,13 @@ from downspout.storm import groups, programs, stats
 from downspout.storm.node import StormNode
 from downspout.storm.node_files import read_daemons
 from downspout.storm.stats import TopologyStats
+from topologies import flights_data
 
 ROOT = Path(__file__).resolve().parents[2]
 STALLED_S_MAX = 150.0
+
+SHORT_LIVED = {"worker.childopts": "-Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"}
+"""For workers that live for a minute: what a good compiler costs, it does not bring in again."""
 
 ROWS = """\
 from streamparse import Topology
@@ -112,7 +118,8 @@ class Place:
                 best, moved_at = lag, time.monotonic()
             time.sleep(0.5)
         ended_by_itself = run.poll() is not None
-        os.killpg(run.pid, signal.SIGINT)
+        if not ended_by_itself:
+            os.killpg(run.pid, signal.SIGINT)
         reader.join()
         run.wait()
         output = "".join(heard)
@@ -156,6 +163,20 @@ class Place:
         producer.close()
         return topic
 
+    def publish_flights(self, count: int) -> None:
+        """Write the first so many real flights to their topic, or as many more as are missing there."""
+        flights_data.publish(self.cluster, flights_data.Flights(flights_data.load_flights(count)))
+
+    def audit_flights(self, count: int) -> None:
+        """Look at both directories of flight_delays: each flight is there once, and added up once."""
+        output = self.project / "output"
+        for name in ("flights", "route_delays"):
+            report = audit(output / name, cluster=self.cluster)
+            assert report.exit_code == 0, f"{name}: {report.verdict}"
+        assert ds.dataset(output / "flights", format="parquet", partitioning="hive").count_rows() == count
+        counted = ds.dataset(output / "route_delays", format="parquet").to_table(["count"])["count"].to_pylist()
+        assert sum(counted) == count
+
     def topology(self, topic: str) -> str:
         """Write the topology of a topic; return its name."""
         (self.project / "topologies" / f"{topic}.py").write_text(ROWS.format(topic=topic), encoding="utf-8")
@@ -185,8 +206,6 @@ class Place:
 
     def values(self, topic: str) -> list[str]:
         """Return the values that are in a topic's directory."""
-        import pyarrow.dataset as ds
-
         return list(ds.dataset(self.project / "output" / topic, format="parquet").to_table()["value"].to_pylist())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tarfile
@@ -12,6 +13,7 @@ import pytest
 from downspout.cli import main
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.storm import bundle
+from tests.storm.support import ROOT, Place
 
 
 def test_the_closure_follows_what_is_required_and_no_extra_that_is_not() -> None:
@@ -57,6 +59,82 @@ def test_a_bundle_needs_nothing_but_python(tmp_path: Path, monkeypatch: pytest.M
     bare["PYTHONPATH"] = str(tmp_path / "venvs" / "t" / "lib")
     found = subprocess.run([base, "-s", "-P", "-c", code], env=bare, capture_output=True, text=True, check=True).stdout
     assert found.startswith(str(tmp_path / "venvs"))
+
+
+WITNESS = """\
+import json
+import sys
+
+from downspout.component import Bolt
+
+
+class Witness(Bolt):
+    def process(self, tup):
+        import kafka, pyarrow, streamparse
+
+        names = ["downspout", "kafka", "pyarrow", "pystorm", "streamparse"]
+        found = {name: sys.modules[name].__file__ for name in names}
+        with open(self.storm_conf["witness.file"], "w") as file:
+            json.dump({"python": sys.executable, "path": sys.path, **found}, file)
+"""
+TOPOLOGY = """\
+from streamparse import Topology
+
+from bolts.parquet import ParquetBolt
+from spouts.kafka import KafkaSpout
+from witness import Witness
+
+
+class Bare(Topology):
+    config = {{
+        "topology.environment": {{"PATH": "/usr/bin:/bin", "PYTHONPATH": "", "DOWNSPOUT_PYTHON": "{python}"}},
+        "witness.file": "{seen}",
+        "kafka.commit_period_ms": 1000,
+        "parquet.flush_age_s": 1,
+    }}
+    spout = KafkaSpout.spec(topics=["{topic}"], fields=["origin", "value"])
+    witness = Witness.spec(inputs=[spout])
+    rows = ParquetBolt.spec(inputs=[spout], directory="output/{topic}", schema={{"value": "string"}})
+"""
+
+
+@pytest.mark.storm
+@pytest.mark.slow
+def test_a_worker_needs_only_the_bundle_and_a_bare_python(
+    storm: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `sparse submit` with `use_virtualenv`, all that components import comes from the unpacked bundle."""
+    project, seen, topic = tmp_path / "project", tmp_path / "seen.json", storm.publish(1_000)
+    for folder in ("topologies", "src"):
+        (project / folder).mkdir(parents=True)
+    for name in ("spouts", "bolts", "downspout"):
+        (project / "src" / name).symlink_to(ROOT / name)
+    (project / "project.clj").symlink_to(ROOT / "project.clj")
+    (project / "src" / "witness.py").write_text(WITNESS, encoding="utf-8")
+    text = TOPOLOGY.format(python=sys._base_executable, seen=seen, topic=topic)
+    (project / "topologies" / "bare.py").write_text(text, encoding="utf-8")
+    config = json.loads((ROOT / "config.json").read_text(encoding="utf-8"))
+    config["envs"]["local"] |= {
+        "virtualenv_root": str(tmp_path / "venvs"),
+        "options": {"use_virtualenv": True, "install_virtualenv": False},
+    }
+    (project / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    monkeypatch.chdir(project)
+    assert main(["storm", "bundle", "bare"]) == 0
+    with tarfile.open(project / "bare.tar.gz") as archive:
+        archive.extractall(tmp_path / "venvs", filter="data")
+    code, output = storm.sparse("submit", "-n", "bare", folder=project)
+    assert code == 0, output
+    storm.wait_for("bare", 0)
+    assert storm.audit(topic).exit_code == 0
+    witnessed = json.loads(seen.read_text(encoding="utf-8"))
+    venv = sys.prefix if sys.prefix != sys.base_prefix else "no virtual environment"
+    assert not any(each.startswith(venv) for each in witnessed.pop("path"))
+    assert witnessed.pop("python") == sys._base_executable
+    library = str(tmp_path / "venvs" / "bare" / "lib")
+    assert all(file.startswith(library) for file in witnessed.values()), witnessed
+    code, output = storm.sparse("kill", "-n", "bare", "--wait", "0", folder=project)
+    assert code == 0, output
 
 
 def test_a_topology_that_is_not_there_is_named(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,11 +16,13 @@ import pytest
 
 from downspout.storm import groups, nimbus
 from downspout.storm.local import SLEEP_S_MAX
-from tests.storm.support import Place, children
+from tests.storm.support import ROOT, Place, children
 
 pytestmark = pytest.mark.storm
 
 LINES = ["to be or not to be", "that is the question", "", "whether 'tis nobler in the mind"] * 50
+
+FLIGHTS = 5_000
 
 FAULTY = """\
 import os
@@ -71,13 +76,41 @@ def test_word_count_runs_locally_with_stock_sparse(storm: Place) -> None:
     assert "word_count" not in [each.name for each in nimbus.summary(*storm.node.address).topologies]
 
 
+@pytest.mark.slow
+def test_flight_delays_writes_what_the_local_engine_writes(place: Place, tmp_path: Path) -> None:
+    """`sparse run -n flight_delays` reads the embedded Kafka: the same rows as `downspout run`, audited exact."""
+    place.publish_flights(FLIGHTS)
+    shutil.rmtree(place.project / "output" / "flights", ignore_errors=True)
+    shutil.rmtree(place.project / "output" / "route_delays", ignore_errors=True)
+    place.run_to_the_end("flight_delays", "flights")
+    place.audit_flights(FLIGHTS)
+    command = [sys.executable, "-m", "downspout", "run", str(ROOT / "topologies" / "flight_delays.py")]
+    command += ["--until", "end", "--set", "kafka.group=locally"]
+    subprocess.run(command, cwd=tmp_path, env=place.environment(), check=True, capture_output=True)
+    for name, keys in {"flights": [], "route_delays": ["route", "hour"]}.items():
+        assert rows(place.project / "output" / name, keys) == rows(tmp_path / "output" / name, keys)
+
+
+def rows(directory: Path, keys: list[str]) -> Counter[tuple[object, ...]]:
+    """Return the rows of a directory, how often each; those of aggregates added up by their keys."""
+    table = ds.dataset(directory, format="parquet", partitioning="hive").to_table()
+    table = table.select(sorted(name for name in table.column_names if not name.startswith("_")))
+    if keys:
+        added = [name for name in table.column_names if name.startswith(("count", "sum"))]
+        table = table.group_by(keys).aggregate([(name, "sum") for name in added])
+    return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
 def test_a_stock_quickstart_project_runs(place: Place, quickstart: Path) -> None:
-    """The project that streamparse itself makes, which pins storm-core 1.1.0, runs unchanged, with a warning."""
+    """What `sparse quickstart` makes, which pins storm-core 1.1.0, runs in `downspout storm shell`, with a warning."""
+    environment = {**os.environ, "DOWNSPOUT_HOME": str(place.home)}
     output = ""
-    for seconds in (10, 60):  # the second where the machine is so busy that components have not started in the first
+    for seconds in (15, 60):  # the second where the machine is so busy that components have not started in the first
         if "counted [1,000] words" not in output:
-            code, output = place.sparse("run", "-t", str(seconds), folder=quickstart)
-            assert code == 0, output
+            command = [sys.executable, "-m", "downspout", "storm", "shell", "--", "sparse", "run", "-t", str(seconds)]
+            run = subprocess.run(command, cwd=quickstart, env=environment, capture_output=True, text=True)
+            output = run.stdout + run.stderr
+            assert run.returncode == 0, output
     assert "project.clj names org.apache.storm/storm-core 1.1.0" in output
     assert "counted [1,000] words" in output
 

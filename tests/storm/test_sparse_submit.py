@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.storm.support import ROOT, Place, children
 pytestmark = pytest.mark.storm
 
 RECORDS = 5_000
+FLIGHTS = 5_000
 
 
 def _submit(storm: Place, name: str, *options: str) -> str:
@@ -81,6 +84,22 @@ def test_whatever_is_killed_the_rows_are_the_same(storm: Place, victim: str) -> 
     assert report.exit_code == 0, report.verdict
     assert sorted(storm.values(topic)) == sorted(f"value {number}" for number in range(records))
     _kill(storm, topic)
+
+
+@pytest.mark.slow
+def test_tuples_get_from_worker_to_worker(storm: Place) -> None:
+    """With two workers origins and floats arrive, on a Storm that registers no classes: every flight once."""
+    storm.publish_flights(FLIGHTS)
+    for name in ("flights", "route_delays"):
+        shutil.rmtree(storm.project / "output" / name, ignore_errors=True)
+    group = f"two-workers-{uuid.uuid4().hex[:8]}"
+    _submit(storm, "flight_delays", "-o", "topology.workers=2", "-o", f"kafka.group={group}")
+    storm.wait_for("flight_delays", 0)
+    with nimbus.connect(*storm.node.address) as client:
+        info = client.getTopologyInfo(id=storm.figures("flight_delays").id)
+    assert len({each.port for each in info.executors}) == 2
+    storm.audit_flights(FLIGHTS)
+    _kill(storm, "flight_delays")
 
 
 def test_a_quickstart_project_submits_with_the_config_of_the_page(storm: Place, quickstart: Path) -> None:

@@ -1,0 +1,50 @@
+"""Reads what the stations of ``project/`` wrote down."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class Evidence:
+    """What each task of a run saw."""
+
+    def __init__(self, folder: Path) -> None:
+        self._notes: dict[str, dict[int, list[dict[str, Any]]]] = {}
+        for path in sorted(folder.glob("*.jsonl")):
+            component, _, task = path.stem.rpartition("-")
+            whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")  # the last line may be half written
+            lines = [json.loads(line) for line in whole.split("\n") if line]
+            self._notes.setdefault(component, {})[int(task)] = lines
+
+    def components(self) -> dict[str, set[int]]:
+        """Return the task ids of each component."""
+        return {name: set(tasks) for name, tasks in self._notes.items()}
+
+    def notes(self, component: str, what: str, task: int | None = None) -> list[dict[str, Any]]:
+        """Return the notes of one kind, of one task or of all in the order of their ids."""
+        tasks = self._notes[component]
+        chosen = tasks if task is None else {task: tasks[task]}
+        return [note for _, lines in sorted(chosen.items()) for note in lines if note["what"] == what]
+
+    def notes_of(self, component: str) -> list[dict[str, Any]]:
+        """Return all notes of a component that has one task."""
+        (lines,) = self._notes[component].values()
+        return lines
+
+    def all_notes(self) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
+        """Yield component, task and notes of each task."""
+        for component, tasks in self._notes.items():
+            for task, lines in tasks.items():
+                yield component, task, lines
+
+    def numbers(self, component: str, task: int | None = None) -> Counter[int]:
+        """Return how often a bolt got each number."""
+        return Counter(note["values"][0] for note in self.notes(component, "got", task))
+
+    def ids(self, component: str, what: str, task: int | None = None) -> Counter[Any]:
+        """Return how often a spout heard ``what`` of each id."""
+        return Counter(note["id"] for note in self.notes(component, what, task))
