@@ -15,6 +15,7 @@ which Storm's side calls, takes the serializer's place. Beside the faster wire (
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -29,13 +30,17 @@ from pystorm.bolt import Bolt
 from pystorm.component import Component
 from pystorm.exceptions import StormWentAwayError
 from pystorm.serializers.json_serializer import JSONSerializer
+from pystorm.spout import Spout
 
 from downspout.wire.serializer import WireSerializer
-from downspout.wire.tuples import reader
+from downspout.wire.tuples import acker, emitter, reader
 
 __all__ = ["EXIT_S_MAX", "Wired"]
 
 EXIT_S_MAX = 2.5
+GC_THRESHOLDS = (100_000, 20, 50)
+"""Tuples die by reference count; what is in flight lives on, and each collection would look at it in vain. Cycles are
+still collected, only seldom. The local engine does the same."""
 WENT_AWAY = 2
 """pystorm's exit code when Storm is gone."""
 
@@ -55,6 +60,9 @@ class Wired(Component):  # type: ignore[misc]
         """Speak to Storm until it goes away."""
         if type(self.serializer) is JSONSerializer:
             self.serializer = WireSerializer.instead_of(self.serializer)
+            if self.serializer.owns_process:
+                gc.freeze()
+                gc.set_threshold(*GC_THRESHOLDS)
         self._hear_sigterm()
         try:
             super().run()
@@ -70,8 +78,18 @@ class Wired(Component):  # type: ignore[misc]
         super()._setup_component(storm_conf, context)
         if self.on_wire:
             self.serializer.learn(context)
-            if isinstance(self, Bolt) and type(self).read_tuple is Bolt.read_tuple:
+            self._shorten(context)
+
+    def _shorten(self, context: Mapping[str, Any]) -> None:
+        """Put shorter ways in the place of pystorm's methods, as far as the class has them unchanged."""
+        cls: Any = type(self)
+        if isinstance(self, Bolt):
+            if cls.read_tuple is Bolt.read_tuple:
                 self.read_tuple = reader(self, context)
+            if cls.ack is Bolt.ack and cls.send_message is Component.send_message:
+                self.ack = acker(self.serializer.pipe, super().ack)
+        elif isinstance(self, Spout) and cls.emit is Spout.emit and cls.send_message is Component.send_message:
+            self.emit = emitter(self.serializer.send_emit, super().emit)
 
     # --- the end ---
 

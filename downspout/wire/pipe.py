@@ -131,7 +131,7 @@ class Pipe:
             StormWentAwayError: nobody reads at the other end.
         """
         with self._writer_lock:
-            self._held.append(message + END)
+            self._held.append(message)
             self._held_bytes += len(message)
             if now or self._waits or self._held_bytes >= HELD_BYTES:
                 self.flush()
@@ -146,7 +146,8 @@ class Pipe:
             self._flushed_at = time.monotonic()
             if not self._held:
                 return
-            data = b"".join(self._held)
+            self._held.append(b"")  # so that the last message has an end, too
+            data = END.join(self._held)
             self._held.clear()
             self._held_bytes = 0
             if self.gone:

@@ -44,6 +44,8 @@ class WireSerializer(Serializer):  # type: ignore[misc]
         self.pipe = Pipe(source, sink, reader_lock, writer_lock)
         self.encoder = Encoder()
         self._fields: Mapping[str, Sequence[str]] = {}
+        self.owns_process = False
+        """the streams are the process's stdin and stdout: there is nothing in it besides the component"""
 
     @classmethod
     def instead_of(cls, stock: JSONSerializer) -> WireSerializer:
@@ -56,6 +58,7 @@ class WireSerializer(Serializer):  # type: ignore[misc]
         made = cls(_private(source, 0), _private(sink, 1), stock._reader_lock, stock._writer_lock)
         if made.pipe.sink is not sink:
             made.output_stream = sys.stdout  # by this pystorm sees that prints are to be logged
+            made.owns_process = True
         return made
 
     def learn(self, context: Mapping[str, Any]) -> None:
@@ -80,7 +83,7 @@ class WireSerializer(Serializer):  # type: ignore[misc]
         """
         command = msg_dict.get("command")
         if command == "emit":
-            self._send_emit(msg_dict)
+            self.send_emit(msg_dict)
             return
         if command == "sync":
             self.pipe.write(SYNC, now=True)
@@ -90,7 +93,8 @@ class WireSerializer(Serializer):  # type: ignore[misc]
         with self._writer_lock:
             self.pipe.write(self.encoder.encode(msg_dict), now=command == "error")
 
-    def _send_emit(self, message: dict[str, Any]) -> None:
+    def send_emit(self, message: dict[str, Any]) -> None:
+        """Send an emit; it may leave a little later. Raises as :meth:`send_message`."""
         values = message["tuple"]
         fields = self._fields.get(message.get("stream") or "default")
         if fields is not None and len(fields) != len(values):

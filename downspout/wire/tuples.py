@@ -1,7 +1,7 @@
-"""Reading tuples: pystorm's way, with two differences.
+"""Tuples in and out: what pystorm's methods do, by fewer calls.
 
-An origin is an ``Origin`` again. And a tuple with a wrong number of values is failed by name: pystorm raises before it
-has noted which tuple it was, and so neither acks nor fails it.
+Reading has two differences. An origin is an ``Origin`` again. And a tuple with a wrong number of values is failed by
+name: pystorm raises before it has noted which tuple it was, and so neither acks nor fails it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from pystorm.component import Tuple
 
 from downspout.errors import TopologyError
 from downspout.ledger.origin import Origin
+from downspout.wire.pipe import Pipe
 
-__all__ = ["as_origin", "reader"]
+__all__ = ["acker", "as_origin", "emitter", "reader"]
 
 
 def reader(bolt: Any, context: Mapping[str, Any]) -> Callable[[], Any]:
@@ -46,6 +47,40 @@ def reader(bolt: Any, context: Mapping[str, Any]) -> Callable[[], Any]:
         return new(Tuple, (command["id"], source, stream, command["task"], new(kind, values)))
 
     return read_tuple
+
+
+def acker(pipe: Pipe, stock: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return the ``ack`` of a bolt; ``stock`` is for ids that are not Storm's, which are numbers as text."""
+    write = pipe.write
+
+    def ack(tup: Any) -> None:
+        tup_id = tup.id if isinstance(tup, Tuple) else tup
+        if type(tup_id) is str and tup_id.isascii() and tup_id.removeprefix("-").isdigit():
+            write(b'{"command":"ack","id":"%b"}' % tup_id.encode())
+        else:
+            stock(tup)
+
+    return ack
+
+
+def emitter(send: Callable[[dict[str, Any]], None], stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the ``emit`` of a spout; ``stock`` is for direct emits and those that ask for task ids."""
+
+    def emit(
+        tup: Any, tup_id: Any = None, stream: Any = None, direct_task: Any = None, need_task_ids: bool = False
+    ) -> Any:
+        if need_task_ids or direct_task is not None or type(tup) is not list:
+            return stock(tup, tup_id=tup_id, stream=stream, direct_task=direct_task, need_task_ids=need_task_ids)
+        message: dict[str, Any] = {"command": "emit", "tuple": tup}
+        if tup_id is not None:
+            message["id"] = tup_id
+        if stream is not None:
+            message["stream"] = stream
+        message["need_task_ids"] = need_task_ids
+        send(message)
+        return None
+
+    return emit
 
 
 def as_origin(value: Any) -> Any:
