@@ -206,7 +206,7 @@ class Tracked:
         return True
 
     def _use_up(self, part: Partition, record: Any, now: int) -> None:
-        """Its last try failed, and the process ended before its dead letter was written: there is no other try."""
+        """Its last try failed, and the process died before its dead letter was written: there is no other try."""
         failures = part.ledger.told[record.offset]
         part.ledger.recall(record.offset, now)
         if record.offset == part.killed_by:
