@@ -96,6 +96,8 @@ class Tracked:
             try:
                 values = make(record)
             except Exception as error:  # whatever a format raises is this record's failure
+                part.note_read(start, seen)  # the breaker goes by what was read, this record included
+                start = at
                 self._unreadable(part, record, error, now)
                 continue
             if part.stream is not None:

@@ -68,6 +68,19 @@ def test_restarts_of_what_is_still_broken_give_up_nothing(kafka: Kafka, room: in
     assert list(read_dead_letters(kafka, LETTERS)) == []
 
 
+def test_restarts_over_unreadable_records_give_up_nothing(kafka: Kafka) -> None:
+    """What is not in its format counts for the breaker from the first poll on, at each start."""
+    for _ in range(300):
+        kafka.produce(TOPIC, b"\xff", partition=0)
+    for _ in range(3):
+        driver = Driver(kafka, breaker_ratio=0.5)
+        with pytest.raises(RecordError, match="most often with UnicodeDecodeError"):
+            driver.run(3)
+        driver.spout.close()
+        assert driver.committed() == 0
+    assert list(read_dead_letters(kafka, LETTERS)) == []
+
+
 def test_a_process_that_storm_ends_after_the_breaker_forgives_too(kafka: Kafka) -> None:
     """On Storm only the commit before the exit is left to say so; that start is an unclean one all the same."""
     fill(kafka, 190)
@@ -169,9 +182,17 @@ def die_of(kafka: Kafka, offset: int, **settings: Any) -> None:
     raise AssertionError("the record did not come")
 
 
+def ack_all(driver: Driver) -> None:
+    """Let everything succeed that comes, for a while."""
+    for _ in range(30):
+        driver.run(1)
+        driver.ack_all()
+        driver.kafka.clock.sleep(1)
+
+
 @pytest.mark.parametrize("end", ["close", "before_exit"])
 def test_deaths_are_not_forgiven(kafka: Kafka, end: str) -> None:
-    """A record that killed too often is emitted by no later process, however often these end in order before its letter."""
+    """A record that killed too often is emitted by no later process, however many end in order before its letter."""
     settings = {"retries_max": 1, "dead_letter_topic": "refused", "run__until": "end"}
     kafka.create_topic("refused", 1, {"max.message.bytes": "0"})
     for _ in range(2 + 2):  # twice before it goes alone, and then once more than it has retries
@@ -179,18 +200,14 @@ def test_deaths_are_not_forgiven(kafka: Kafka, end: str) -> None:
     for _ in range(4):
         driver = Driver(kafka, **settings)
         with pytest.raises(RecordError, match=r"orders\[0\]@3: failed for good"):
-            for _ in range(30):
-                driver.run(1)
-                assert 3 not in driver.offsets
-                driver.ack_all()
+            ack_all(driver)
+        assert 3 not in driver.offsets
         getattr(driver.spout, end)()
         if end == "before_exit":
             driver.die()
         assert told(kafka).failures[3] >= 2
     last = Driver(kafka, retries_max=1)
-    for _ in range(30):
-        last.run(1)
-        last.ack_all()
+    ack_all(last)
     last.commit()
     assert 3 not in last.offsets
     assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == [3]
@@ -211,10 +228,7 @@ def test_failures_under_a_watch_are_forgiven(kafka: Kafka) -> None:
     die_of(kafka, 0, **settings)
     successor = Driver(kafka, **settings)
     with pytest.raises(RecordError, match=r"orders\[0\]@0: failed for good"):
-        for _ in range(30):
-            successor.run(1)
-            successor.ack_all()
-            kafka.clock.sleep(1)
+        ack_all(successor)
     assert 0 not in successor.offsets
     successor.spout.close()
     assert told(kafka).failures[0] == 2
