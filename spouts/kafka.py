@@ -242,7 +242,7 @@ class KafkaSpout(Wired, streamparse.Spout):
         """On Storm, before the process ends: commit what is done. The place in the group is kept for a restart."""
         if (member := getattr(self, "_member", None)) is not None:
             self._means.commit_patience.succeeded()
-            member.commit(self._now())
+            member.commit(self._now(), leaving=True)
 
     def _join(self) -> None:
         self._member = Member(self._cluster, self._means, self._left)

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from downspout.kafka.guarantee import RENEW_MS
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
@@ -14,11 +15,47 @@ from downspout.kafka.starts import Identity
 from downspout.ledger.metadata import ENDED, encode
 from downspout.ledger.watch import Watch
 
-__all__ = ["commit", "commit_positions"]
+__all__ = ["Leniency", "commit", "commit_positions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leniency:
+    """What a commit before an orderly end keeps back of failed attempts, so that their records are tried again.
+
+    A record that used up its attempts, and whose dead letter is not written, gets one more try: the next owner would
+    otherwise give it up untried, though it may have been repaired for, and without knowing why it failed.
+
+    Attributes:
+        retries_max: no record is told to have failed more often.
+        tripped: the circuit breaker is open, so it was not the records' fault: no failed attempt is told.
+
+    Deaths of processes are no part of it. Where there is a watch (``downspout.ledger.watch``), what an earlier owner
+    counted may be such deaths, and is told as it is: a record that kills would do it again after each orderly end.
+    """
+
+    retries_max: int
+    tripped: bool = False
+
+    def attempts(self, part: Partition, point: int, watch: Watch) -> Iterator[tuple[int, int]]:
+        """Yield (offset, failed attempts) that a commit at ``point`` tells."""
+        for offset, failures in part.ledger.failures_from(point):
+            suspected = offset < watch.until
+            if suspected and not part.failed_here(offset):
+                yield offset, failures
+                continue
+            attempts_max = 0 if self.tripped and not suspected else self.retries_max
+            if attempts_max:
+                yield offset, min(failures, attempts_max)
 
 
 def commit(
-    consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity, now: int, *, last: bool = False
+    consumer: ConsumerPort,
+    parts: Iterable[Partition],
+    identity: Identity,
+    now: int,
+    *,
+    last: bool = False,
+    leniency: Leniency | None = None,
 ) -> bool:
     """Commit what has changed, or is old, and wait for the broker's word; return whether a request was sent.
 
@@ -28,6 +65,7 @@ def commit(
         identity: who commits.
         now: the time in ms.
         last: whether we give the partitions up in order now, so that the next owner's start is no unclean one.
+        leniency: about records that failed; None: it may be long until the next commit, and what failed has failed.
 
     If it raises, the broker may have applied it or not: nothing is taken as committed, and the next commit says it
     again.
@@ -40,7 +78,8 @@ def commit(
         point = part.commit_point(consumer)
         watch = part.watch_at(point)
         told = watch.end() if last else watch
-        metadata = _metadata(part, point, identity, part.ledger.failures_from(point), told)
+        failures = leniency.attempts(part, point, watch) if leniency else part.ledger.failures_from(point)
+        metadata = _metadata(part, point, identity, failures, told)
         if _is_due(part, point, metadata, now):
             due[part.tp] = (part, point, metadata, watch)
     if not due:

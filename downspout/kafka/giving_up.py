@@ -105,6 +105,11 @@ class GivingUp:
         """Return whether letters are on their way: a hand-over now would write them again."""
         return bool(self._sent)
 
+    @property
+    def tripped(self) -> bool:
+        """Return whether the circuit breaker is open: the run ends."""
+        return self._tripped is not None
+
     def condemn(self, part: Partition, offset: int) -> None:
         """Try this record no more; it is waiting for a retry at the moment."""
         if offset not in part.condemned:

@@ -211,10 +211,11 @@ class Member:
 
     # --- what is committed ---
 
-    def commit(self, now: int, wait: bool = True, last: bool = False) -> bool:
+    def commit(self, now: int, wait: bool = True, last: bool = False, leaving: bool = False) -> bool:
         """Commit what has changed; return whether the broker has it all, or with ``wait=False`` was told it all.
 
-        With ``last``, or between a drain and the rebalance that it is for, the partitions are handed on in order.
+        With ``last``, or between a drain and the rebalance that it is for, the partitions are handed on in order. With
+        ``leaving`` only this process ends in order; others, in which bolts run, may have died.
         """
         means = self._means
         if means.commit_patience.waits(now):
@@ -225,7 +226,9 @@ class Member:
             self.membership.check_topics(now)
             parts, identity = self.membership.parts.values(), means.setup.identity
             if means.setup.guarantee.tracks:
-                committing.commit(self.consumer, parts, identity, now, last=last or self._drain_until == DRAINED)
+                last = last or self._drain_until == DRAINED
+                leniency = self._leniency(last or leaving)
+                committing.commit(self.consumer, parts, identity, now, last=last, leniency=leniency)
             else:
                 committing.commit_positions(self.consumer, parts, identity, now, wait)
         except errors.KafkaError as error:
@@ -234,6 +237,12 @@ class Member:
             return False
         means.commit_patience.succeeded(means.now())
         return True
+
+    def _leniency(self, ends: bool) -> committing.Leniency | None:
+        """Return what a commit keeps back of failed attempts; with an open breaker each may be the last."""
+        tripped = self._means.giving_up.tripped
+        retries_max = self._means.setup.settings["retries_max"]
+        return committing.Leniency(retries_max, tripped) if ends or tripped else None
 
     def commit_last(self, now: int) -> None:
         """Commit before the group is left: there is no later commit. What it could not say is counted."""

@@ -220,6 +220,11 @@ class Partition:
             self.shared[offset] = (left - 1, failed)
         return left == 1, failed
 
+    def failed_here(self, offset: int) -> bool:
+        """Return whether a record failed since the partition is ours, otherwise than by the death of a process."""
+        setback = self.setbacks.get(offset)
+        return setback is not None and setback.failure is not None and setback.failure.kind != "crash"
+
     def forget(self, offset: int) -> None:
         """Drop what was kept about the failures of a record that is resolved."""
         self.setbacks.pop(offset, None)

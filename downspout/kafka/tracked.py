@@ -96,6 +96,8 @@ class Tracked:
             try:
                 values = make(record)
             except Exception as error:  # whatever a format raises is this record's failure
+                part.note_read(start, seen)  # the breaker goes by what was read, this record included
+                start = at
                 self._unreadable(part, record, error, now)
                 continue
             if part.stream is not None:
@@ -206,7 +208,7 @@ class Tracked:
         return True
 
     def _use_up(self, part: Partition, record: Any, now: int) -> None:
-        """Its last try failed, and the process ended before its dead letter was written: there is no other try."""
+        """Its last try failed, and the process died before its dead letter was written: there is no other try."""
         failures = part.ledger.told[record.offset]
         part.ledger.recall(record.offset, now)
         if record.offset == part.killed_by:
