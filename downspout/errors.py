@@ -7,6 +7,8 @@ coordinates, and ends in a cure. The command line prints that text and no traceb
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 
 class DownspoutError(Exception):
     """Base of all errors that are meant for a user.
@@ -79,6 +81,12 @@ class StormError(DownspoutError):
     """Storm cannot be started, reached or used."""
 
     exit_code = 9
+
+
+UserError: TypeAlias = Exception | SystemExit
+"""What a user's code may raise. ``SystemExit`` is how argparse, click and other libraries say that an input is wrong:
+inside a component that is an error like any other, and not the end of the process."""
+USER_ERRORS = (Exception, SystemExit)
 
 
 def coordinates(topic: str, partition: int, offset: int | None = None) -> str:

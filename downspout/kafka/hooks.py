@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from downspout.errors import ConfigError
+from downspout.errors import USER_ERRORS, ConfigError
 from downspout.kafka.imports import load
 from downspout.kafka.port import Record, TopicPartition
 from downspout.kafka.spout_state import Partition
@@ -63,7 +63,7 @@ class Hooks:
         try:
             listener = made()
             listener.initialize(conf, context)
-        except Exception as error:
+        except USER_ERRORS as error:
             raise ConfigError(f"kafka.listener = {path!r} does not begin: {error!r}", cure="repair it") from error
         return cls(listener, log)
 
@@ -100,5 +100,5 @@ class Hooks:
     def _call(self, hook: Callable[..., None], *args: Any) -> None:
         try:
             hook(*args)
-        except Exception:
+        except USER_ERRORS:
             self._log.exception("kafka.listener: %s failed", hook.__name__)

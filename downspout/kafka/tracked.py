@@ -10,6 +10,7 @@ from typing import Any
 
 from downspout.clock import Clock
 from downspout.component import Failure
+from downspout.errors import USER_ERRORS, UserError
 from downspout.kafka.member import Means
 from downspout.kafka.patience import describe
 from downspout.kafka.spout_state import Partition, Setback
@@ -54,7 +55,7 @@ class Tracked:
                 part.ledger.emit(record.offset, now)
                 try:
                     values = part.make(record)
-                except Exception as error:  # as in _emit_some
+                except USER_ERRORS as error:  # as in _emit_some
                     self._unreadable(part, record, error, now)
                     continue
                 rows = values if part.stream is not None else [values]
@@ -95,7 +96,7 @@ class Tracked:
                 continue
             try:
                 values = make(record)
-            except Exception as error:  # whatever a format raises is this record's failure
+            except USER_ERRORS as error:  # whatever a format raises is this record's failure
                 part.note_read(start, seen)  # the breaker goes by what was read, this record included
                 start = at
                 self._unreadable(part, record, error, now)
@@ -217,7 +218,7 @@ class Tracked:
         part.hold(record)
         self._giving_up.condemn(part, record.offset)
 
-    def _unreadable(self, part: Partition, record: Any, error: Exception, now: int) -> None:
+    def _unreadable(self, part: Partition, record: Any, error: UserError, now: int) -> None:
         """The key or value is not in its format: trying again cannot help, so it is given up at once."""
         failure = Failure("exception", component=self._component, error=describe(error))
         part.ledger.fail(record.offset, now)

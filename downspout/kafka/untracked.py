@@ -10,6 +10,7 @@ from typing import Any
 
 from downspout.clock import Clock
 from downspout.component import Failure
+from downspout.errors import USER_ERRORS, UserError
 from downspout.kafka.member import Means
 from downspout.kafka.patience import describe
 from downspout.kafka.spout_state import Partition, Setback
@@ -61,7 +62,7 @@ class Untracked:
                 continue
             try:
                 values = part.make(record)
-            except Exception as error:  # whatever a format raises is this record's failure
+            except USER_ERRORS as error:  # whatever a format raises is this record's failure
                 self._unreadable(part, record, error)
                 continue
             tup_id = part.prefix + str(record.offset) if self._with_ids else None
@@ -76,7 +77,7 @@ class Untracked:
         figures.records += sent
         return sent
 
-    def _unreadable(self, part: Partition, record: Any, error: Exception) -> None:
+    def _unreadable(self, part: Partition, record: Any, error: UserError) -> None:
         """It goes to the dead-letter topic, as it does under each guarantee; a crash before that loses it."""
         now_ms = int(self._wall() * 1000)
         self._figures.failed += 1

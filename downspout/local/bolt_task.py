@@ -11,7 +11,7 @@ from pystorm.component import Tuple
 
 from downspout.component import Bolt as OurBolt
 from downspout.component import Failure
-from downspout.errors import ComponentError, DownspoutError, RecordError
+from downspout.errors import USER_ERRORS, ComponentError, DownspoutError, RecordError, UserError
 from downspout.local import acker
 from downspout.local.acker import Held, Tree
 from downspout.local.graph import Component
@@ -144,7 +144,7 @@ class BoltTask(Task):
                     else:
                         self._settle(tup[0], root)
             bolt._current_tups = []
-        except Exception as error:
+        except USER_ERRORS as error:
             self.executed += done
             self.acked += acked
             self._crashed(error, tup)
@@ -172,7 +172,7 @@ class BoltTask(Task):
             self.executed += 1
         try:
             self.instance._run()
-        except Exception as error:
+        except USER_ERRORS as error:
             self._crashed(error, tup)
 
     def tick(self) -> None:
@@ -188,7 +188,7 @@ class BoltTask(Task):
             if not self.is_batching and bolt.auto_ack:
                 bolt.ack(tup)
             bolt._current_tups = []
-        except Exception as error:
+        except USER_ERRORS as error:
             self._crashed(error, tup)
 
     def run_batches(self, now: float) -> None:
@@ -207,7 +207,7 @@ class BoltTask(Task):
         try:
             call()
             self.instance._current_tups = []
-        except Exception as error:
+        except USER_ERRORS as error:
             self._crashed(error, None)
 
     # --- errors -------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class BoltTask(Task):
     def _about(self, tup: Any) -> str:
         return f"{self.place}: {describe(tup)}" if tup is not None else self.place
 
-    def _crashed(self, error: Exception, tup: Any) -> None:
+    def _crashed(self, error: UserError, tup: Any) -> None:
         """Do what pystorm and Storm do when a bolt raises: report, fail, and restart unless it goes on.
 
         Raises:
@@ -230,7 +230,7 @@ class BoltTask(Task):
         self._muted = True  # pystorm's own report of the error would be a second one
         try:
             self.instance._handle_run_exception(error)
-        except Exception:
+        except USER_ERRORS:
             self.world.log.exception("%s: while handling the error before", self.place)
         finally:
             self._muted = False
@@ -241,7 +241,7 @@ class BoltTask(Task):
         finally:
             self._failure = None
 
-    def _restart(self, error: Exception, failure: Failure, tup: Any) -> None:
+    def _restart(self, error: UserError, failure: Failure, tup: Any) -> None:
         """Replace the component, as Storm replaces its process; what the old one held is lost with it."""
         if self.acked > self._acked_at_restart:
             self._culprits.clear()

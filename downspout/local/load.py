@@ -13,7 +13,7 @@ from typing import Any
 
 from streamparse import Topology
 
-from downspout.errors import DownspoutError, TopologyError
+from downspout.errors import USER_ERRORS, DownspoutError, TopologyError, UserError
 from downspout.local.graph import Graph, from_class, nearest
 
 
@@ -69,7 +69,7 @@ def _import_module(name: str) -> ModuleType:
     _extend_path(Path.cwd())
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except USER_ERRORS as error:
         raise _explain(error, name) from error
 
 
@@ -89,7 +89,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except USER_ERRORS as error:
         sys.modules.pop(name, None)
         raise _explain(error, str(path)) from error
     return module
@@ -112,7 +112,7 @@ def _extend_path(*roots: Path, siblings: Path | None = None) -> None:
         sys.path.append(str(siblings))
 
 
-def _explain(error: Exception, target: str) -> TopologyError:
+def _explain(error: UserError, target: str) -> TopologyError:
     """Turn what the import raised into one sentence that names the user's line."""
     frames = list(traceback.walk_tb(error.__traceback__))
     where = _user_line(frames, target)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ import pystorm.spout
 from pystorm.component import Tuple
 
 from downspout.component import Explains, Failure
-from downspout.errors import DownspoutError
+from downspout.errors import USER_ERRORS, DownspoutError, UserError
 from downspout.local.acker import Forest, Tree
 from downspout.local.graph import Component
 from downspout.local.task import Task
@@ -86,7 +85,7 @@ class SpoutTask(Task):
                 ack = self.instance.ack
                 for tree in completed:
                     ack(tree.msg_id)
-            except Exception as error:
+            except USER_ERRORS as error:
                 raise self._fatal(error, "ack") from error
         else:
             for tree in completed:
@@ -107,12 +106,12 @@ class SpoutTask(Task):
 
     def waits_for_acks(self) -> bool:
         """Return whether the spout emits nothing until what is out is acked: a planned hand-over."""
-        return self._waits is not None and bool(self._waits())
+        return self._waits is not None and self._ask("waits_for_acks")
 
     def _ask(self, question: str) -> bool:
         try:
             return bool(getattr(self.instance, question)())
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._fatal(error, question) from error
 
     def _fail(self, tree: Tree, failure: Failure) -> None:
@@ -123,7 +122,7 @@ class SpoutTask(Task):
             return
         try:
             self._fail_with(tree.msg_id, failure)
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._fatal(error, "fail_with") from error
 
     def _call(self, method: str, command: str, *msg_id: Any) -> None:
@@ -134,17 +133,15 @@ class SpoutTask(Task):
                 message = {"command": command, "id": msg_id[0]} if msg_id else {"command": command}
                 self.instance._pending_commands.append(message)
                 self.instance._run()
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._fatal(error, method) from error
 
-    def _fatal(self, error: Exception, doing: str) -> DownspoutError:
+    def _fatal(self, error: UserError, doing: str) -> DownspoutError:
         """Return the error that ends the run: a spout that raised cannot be trusted to know where it was."""
         self.errors += 1
         if isinstance(error, DownspoutError):
             return error
-        found = self.error(error, doing)
-        self.world.log.error("%s\n%s", found.message, "".join(traceback.format_exception(error)).rstrip())
-        return found
+        return self.told(error, doing)
 
 
 def make_emit(task: SpoutTask) -> Callable[..., list[int] | None]:

@@ -14,6 +14,7 @@ import inspect
 import io
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from pystorm.component import StormHandler
 from pystorm.exceptions import StormWentAwayError
 
 from downspout.component import Failure
-from downspout.errors import ComponentError, DownspoutError, TopologyError
+from downspout.errors import USER_ERRORS, ComponentError, DownspoutError, TopologyError
 from downspout.local.acker import Held
 from downspout.local.graph import Component, nearest
 from downspout.local.groupings import Route
@@ -111,8 +112,8 @@ class Task:
             self.instance.initialize(dict(self.conf), self.context)
         except DownspoutError:
             raise
-        except Exception as error:
-            raise self.error(error, "initialize") from error
+        except USER_ERRORS as error:
+            raise self.told(error, "initialize") from error
 
     def _set_up(self) -> None:
         """Do pystorm's own set-up, and undo what it does to the whole process: a handler on the root logger."""
@@ -180,6 +181,12 @@ class Task:
         message = f"{self.place}: {doing}{about} raised {said(error)}{_line(error)}"
         return ComponentError(message, cure="the traceback is in the log above; correct the component")
 
+    def told(self, error: BaseException, doing: str) -> ComponentError:
+        """Return that error, with its traceback in the log."""
+        found = self.error(error, doing)
+        self.world.log.error("%s\n%s", found.message, "".join(traceback.format_exception(error)).rstrip())
+        return found
+
     def wrong_emit(self, outlet: Outlet | None, stream: str | None, tup: Any) -> Exception:
         """Return what is wrong with an emit that cannot be."""
         if not isinstance(tup, list | tuple):
@@ -228,9 +235,18 @@ class Task:
         return method
 
     def report(self) -> Mapping[str, float]:
-        """Return the component's own figures, where it has any."""
+        """Return the component's own figures, where it has any.
+
+        Raises:
+            ComponentError: ``report`` raised; a DownspoutError goes through as it is.
+        """
         report = self.optional("report")
-        figures = report() if report is not None else None
+        try:
+            figures = report() if report is not None else None
+        except DownspoutError:
+            raise
+        except USER_ERRORS as error:
+            raise self.told(error, "report") from error
         if not isinstance(figures, Mapping):
             return {}
         return {str(name): value for name, value in figures.items() if isinstance(value, int | float)}
@@ -246,8 +262,8 @@ class Task:
                 close()
         except DownspoutError:
             raise
-        except Exception as error:
-            raise self.error(error, "close") from error
+        except USER_ERRORS as error:
+            raise self.told(error, "close") from error
         finally:
             self._drop_handlers()
 

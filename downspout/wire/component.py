@@ -9,6 +9,8 @@ which Storm's side calls, takes the serializer's place. Beside the faster wire (
 * A tuple with a wrong number of values fails at once with a sentence that says so. With stock pystorm it is neither
   acked nor failed, times out, and comes again for ever.
 * What ``initialize`` raises reaches Storm as an error with the whole traceback; so the user sees Python's, not Java's.
+* ``SystemExit`` out of the component's own code is an error like any other: it is reported with its traceback, its
+  tuple fails, and ``exit_on_exception`` decides whether the process ends. Stock pystorm ends it without a word.
 * A component that has a method ``before_exit`` hears of its end: SIGTERM, the end of input, or an exception. It has
   :data:`EXIT_S_MAX` seconds, then the process ends in any case: Storm's supervisor sends SIGKILL 3 s after SIGTERM.
 """
@@ -32,6 +34,7 @@ from pystorm.exceptions import StormWentAwayError
 from pystorm.serializers.json_serializer import JSONSerializer
 from pystorm.spout import Spout
 
+from downspout.errors import USER_ERRORS, ComponentError, UserError
 from downspout.wire.serializer import WireSerializer
 from downspout.wire.tuples import acker, emitter, reader
 
@@ -50,6 +53,7 @@ class Wired(Component):  # type: ignore[misc]
 
     before_exit: Callable[[], None] | None = None
     serializer: Any
+    _leaving = False
 
     @property
     def on_wire(self) -> bool:
@@ -68,7 +72,9 @@ class Wired(Component):  # type: ignore[misc]
             super().run()
         except StormWentAwayError:
             self._exit(WENT_AWAY)
-        except Exception as error:  # pystorm catches what comes later
+        except USER_ERRORS as error:  # pystorm, with _rounds, catches what comes later
+            if self._leaving:
+                raise
             self._tell(error)
             self._exit(1)
         finally:
@@ -79,6 +85,25 @@ class Wired(Component):  # type: ignore[misc]
         if self.on_wire:
             self.serializer.learn(context)
             self._shorten(context)
+            self._run: Callable[[], None] = self._rounds(self._run)
+
+    def _rounds(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Return what does all rounds of pystorm's loop, up to the first error, which pystorm then deals with.
+
+        pystorm sees to each Exception, but SystemExit would go past it. One handler around all rounds costs a tuple
+        nothing. A TicklessBatchingBolt's thread has its errors raised in the main thread, so in here.
+        """
+
+        def rounds() -> None:
+            try:
+                while True:
+                    run()
+            except SystemExit as error:
+                if self._leaving:
+                    raise
+                raise ComponentError(f"{type(self).__qualname__} raised {type(error).__name__}: {error}") from error
+
+        return rounds
 
     def _shorten(self, context: Mapping[str, Any]) -> None:
         """Put shorter ways in the place of pystorm's methods, as far as the class has them unchanged."""
@@ -111,6 +136,7 @@ class Wired(Component):  # type: ignore[misc]
 
     def _exit(self, status_code: int) -> NoReturn:
         """End the process, after a bounded time for what the component still has to do."""
+        self._leaving = True
         self._flush()
         if self.before_exit is not None:
             limit = threading.Timer(EXIT_S_MAX, os._exit, (status_code,))
@@ -118,7 +144,7 @@ class Wired(Component):  # type: ignore[misc]
             limit.start()
             try:
                 self.before_exit()
-            except Exception:
+            except USER_ERRORS:
                 logging.getLogger(__name__).warning("the end was not clean", exc_info=True)
             limit.cancel()
             limit.join()
@@ -131,7 +157,7 @@ class Wired(Component):  # type: ignore[misc]
             with suppress(StormWentAwayError):
                 self.serializer.flush()
 
-    def _tell(self, error: Exception) -> None:
+    def _tell(self, error: UserError) -> None:
         """Say what ended the component before its first tuple, to Storm and on stderr."""
         what = "".join(traceback.format_exception(error))
         with suppress(StormWentAwayError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -51,6 +52,24 @@ class Grumbler(Ears):
         raise RuntimeError("no")
 
     on_ack = on_retry = on_max_retries = on_partitions_reassigned = on_emit  # type: ignore[assignment]
+
+
+class Leaver(Ears):
+    """Exits whatever it hears."""
+
+    def on_emit(self, partition: TopicPartition, offset: int, values: Sequence[Any]) -> None:
+        """Leave."""
+        sys.exit("no")
+
+    on_ack = on_retry = on_max_retries = on_partitions_reassigned = on_emit  # type: ignore[assignment]
+
+
+class Gone(SpoutListener):
+    """Exits instead of beginning."""
+
+    def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Leave."""
+        sys.exit("never")
 
 
 class Unwilling(SpoutListener):
@@ -149,9 +168,10 @@ def test_untracked_emits_are_heard(kafka: Kafka) -> None:
     assert [offset for offset, _ in told("emit")] == list(range(10))
 
 
-def test_a_listener_that_raises_changes_nothing(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
-    """What it raises is logged; emits, acks, retries and dead letters go on."""
-    driver = Driver(kafka, listener=f"{HERE}.Grumbler", retries_max=0)
+@pytest.mark.parametrize("name", ["Grumbler", "Leaver"])
+def test_a_listener_that_raises_changes_nothing(kafka: Kafka, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    """What it raises, an exit too, is logged; emits, acks, retries and dead letters go on."""
+    driver = Driver(kafka, listener=f"{HERE}.{name}", retries_max=0)
     driver.run()
     driver.ack(range(9))
     driver.fail([9])
@@ -163,7 +183,9 @@ def test_a_listener_that_raises_changes_nothing(kafka: Kafka, caplog: pytest.Log
 
 
 @pytest.mark.fake_only(NO_KAFKA_YET)
-@pytest.mark.parametrize("path", ["nowhere", "no.such.module", f"{HERE}.nothing", f"{HERE}.told", f"{HERE}.Unwilling"])
+@pytest.mark.parametrize(
+    "path", ["nowhere", "no.such.module", *(f"{HERE}.{name}" for name in ("nothing", "told", "Unwilling", "Gone"))]
+)
 def test_a_listener_that_cannot_be_made_is_an_error(kafka: Kafka, path: str) -> None:
     """A path that leads to no listener fails before anything is read, and names the setting."""
     with pytest.raises(ConfigError, match=r"kafka\.listener"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -31,6 +32,24 @@ def three(record: Record) -> list[list[Any]]:
 def wrong(record: Record) -> Any:
     """Too many values for 0, none at all for 1, no list for 2, an error otherwise."""
     return {b"0": [1, 2, 3], b"1": [], b"2": "text"}[record.value or b""]
+
+
+def leaving(record: Record) -> list[Any]:
+    """Exits on 7, as argparse does on what is no number."""
+    if record.value == b"7":
+        sys.exit("boom")
+    return [record.value]
+
+
+twice: set[bytes | None] = set()
+
+
+def leaving_later(record: Record) -> list[Any]:
+    """Exits when it sees a record again."""
+    if record.value in twice:
+        sys.exit("again")
+    twice.add(record.value)
+    return [record.value]
 
 
 def test_one_or_no_tuple(kafka: Kafka) -> None:
@@ -112,6 +131,29 @@ def test_what_a_translator_does_wrong_is_the_records_failure(kafka: Kafka) -> No
     letters = kafka.records("readers.dead-letters")
     assert [letter.value for letter in letters] == [b"%d" % n for n in range(10) if n != 1]
     assert any(b"3 values for 2 fields" in value for _, value in letters[0].headers)
+
+
+@pytest.mark.parametrize("guarantee", ["AT_LEAST_ONCE", "AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT"])
+def test_a_translator_that_exits_is_the_records_failure(kafka: Kafka, guarantee: str) -> None:
+    """sys.exit in a translator: that record is dead-lettered with the exit, and the others are emitted."""
+    driver = Driver(kafka, translator=[f"{HERE}.leaving(value)"], guarantee=guarantee)
+    driver.run()
+    assert [values for _, values in driver.emitted] == [[b"%d" % n] for n in range(10) if n != 7]
+    (letter,) = kafka.records("readers.dead-letters")
+    assert letter.value == b"7"
+    assert {b"SystemExit", b"boom"} <= {value for _, value in letter.headers}
+
+
+def test_a_translator_may_exit_on_a_retry(kafka: Kafka) -> None:
+    """A record that is kept in memory for its retry is translated anew; an exit then dead-letters it too."""
+    twice.clear()
+    driver = Driver(kafka, translator=[f"{HERE}.leaving_later(value)"], retry_cache_bytes=1 << 20)
+    driver.run()
+    driver.fail([3])
+    assert driver.run() == []
+    (letter,) = kafka.records("readers.dead-letters")
+    assert letter.value == b"3"
+    assert {b"SystemExit", b"again"} <= {value for _, value in letter.headers}
 
 
 @pytest.mark.parametrize("guarantee", ["AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -173,3 +174,55 @@ def test_an_exception_on_the_way_out_is_complete(tmp_path: Path) -> None:
     assert [message["command"] for message in said] == ["error", "sync", "fail"]
     assert "x" * 100_000 in said[0]["msg"]
     assert code == 1
+
+
+def quit_at_one(bolt: Any, given: Any) -> None:
+    """Exit on the first tuple, as argparse does."""
+    if given.id == "1":
+        sys.exit("boom")
+
+
+@pytest.mark.parametrize(("ends", "code"), [(True, 1), (False, 2)])
+def test_an_exit_is_the_tuples_failure(ends: bool, code: int, tmp_path: Path) -> None:
+    """sys.exit in process: Storm gets the traceback and the tuple's fail; exit_on_exception says what is next."""
+    said, found = run(echo(quit_at_one, exit_on_exception=ends), tmp_path, tup(1, ORIGIN, 1), tup(2, ORIGIN, 2))
+    expected = [("error", None), ("sync", None), ("fail", "1")] + ([] if ends else [("ack", "2")])
+    assert [(message["command"], message.get("id")) for message in said] == expected
+    assert "SystemExit: boom" in said[0]["msg"]
+    assert "in quit_at_one" in said[0]["msg"]
+    assert found == code
+
+
+def test_an_exit_fails_the_batch(tmp_path: Path) -> None:
+    """sys.exit in process_batch: the traceback reaches Storm, and each tuple of the batch fails."""
+
+    class Leaving(Batches):
+        def process_batch(self, key: Any, tups: Any) -> None:
+            """Leave."""
+            sys.exit("boom")
+
+    tick = {"comp": "__system", "stream": "__tick", "task": -1, "tuple": [1]}
+    ticks = [{**tick, "id": "a"}, {**tick, "id": "b"}]
+    said, code = run(Leaving, tmp_path, tup(1, ORIGIN, "x"), tup(2, ORIGIN, "y"), *ticks)
+    assert [message["id"] for message in said if message["command"] == "fail"] == ["1", "2"]
+    assert "SystemExit: boom" in next(message["msg"] for message in said if message["command"] == "error")
+    assert code == 1
+
+
+def test_an_exit_in_initialize_reaches_storm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """sys.exit in initialize is told like any other error there, and the exit code is not the component's to choose."""
+
+    def leave(self: Any, conf: Any, context: Any) -> None:
+        sys.exit(0)
+
+    (message,), code = run(echo(lambda bolt, given: None, initialize=leave), tmp_path, tup(1, ORIGIN, 1))
+    assert code == 1
+    for text in (message["msg"], capsys.readouterr().err):
+        assert "SystemExit: 0" in text
+        assert "in leave" in text
+
+
+def test_an_exit_of_the_last_work_changes_no_exit_code(tmp_path: Path) -> None:
+    """sys.exit in before_exit is logged; the process ends as it would have."""
+    _, code = run(echo(lambda bolt, given: None, before_exit=lambda self: sys.exit(0)), tmp_path, tup(1, ORIGIN, 1))
+    assert code == 2

@@ -50,6 +50,16 @@ class Chatty(Wired, streamparse.Spout):
         self.emit([1])
 
 
+class Leaving(Wired, streamparse.TicklessBatchingBolt):
+    """Exits in its timer's thread."""
+
+    secs_between_batches = 0.05
+
+    def process_batch(self, key: Any, tups: Any) -> None:
+        """Leave."""
+        sys.exit("boom")
+
+
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Any]:
     """Start components of this file; they are killed at the end of the test if they still run."""
@@ -99,3 +109,15 @@ def test_what_is_printed_never_comes_between_messages(started: Any) -> None:
     _, stderr = storm.process.communicate(timeout=30)
     assert b"written to stdout by a library" in stderr
     assert b"by a program ''" in stderr
+
+
+def test_an_exit_in_the_timers_thread_fails_the_batch(started: Any) -> None:
+    """sys.exit on a TicklessBatchingBolt's thread: its traceback reaches Storm, the batch fails, exit code 1."""
+    storm = started("Leaving")
+    storm.send({"id": "7", "comp": "spout", "stream": "default", "task": 1, "tuple": [1]})
+    heard = storm.until(lambda message: message.get("command") == "fail")
+    assert heard[-1]["id"] == "7"
+    error = next(message["msg"] for message in heard if message.get("command") == "error")
+    assert "SystemExit: boom" in error
+    assert "in process_batch" in error
+    assert storm.process.wait(30) == 1
