@@ -23,7 +23,7 @@ from kafka.errors import KafkaError
 from downspout.component import Failure
 from downspout.errors import BrokerError, RecordError
 from downspout.kafka.deadletter import DeadLetters
-from downspout.kafka.patience import Seldom
+from downspout.kafka.patience import Seldom, describe
 from downspout.kafka.port import Record, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition, Setback
 from downspout.ledger.offsets import NEVER
@@ -294,8 +294,9 @@ class GivingUp:
         if len(batch) == 1:
             part, record = batch[0]
             if self._bounded and not passes:
+                what = describe(cause) if cause is not None else str(error)
                 raise RecordError(
-                    f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written: {error}",
+                    f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written: {what}",
                     cure="correct the dead-letter topic (max.message.bytes, rights); nothing is committed past it",
                 ) from error
             self._alone.add((part, record.offset))
