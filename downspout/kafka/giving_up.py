@@ -28,6 +28,7 @@ from downspout.kafka.port import Record, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition, Setback
 from downspout.ledger.offsets import NEVER
 from downspout.ledger.retries import Backoff
+from downspout.wording import counted
 
 __all__ = ["GivingUp"]
 
@@ -312,7 +313,7 @@ def refuse(part: Partition, offset: int, attempts: int, setback: Setback | None)
     """Return the error that stops a run without a dead-letter topic."""
     failure = setback.failure if setback else None
     return RecordError(
-        f"{part.place(offset)}: failed {attempts} times; {_describe(failure)}",
+        f"{part.place(offset)}: failed {counted(attempts, 'time')}; {_describe(failure)}",
         cure="repair the bolt, or set kafka.dead_letter_topic; the record is not committed and comes again",
     )
 
