@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from downspout.errors import ConfigError
+from downspout.wording import figure
 
 ENV_PREFIX = "DOWNSPOUT_"
 FILE_NAME = "downspout.toml"
@@ -109,9 +110,11 @@ class Setting:
                 cure=by_lower[nearest[0]] if nearest else f"one of {', '.join(self.choices)}",
             )
         if self.minimum is not None and value < self.minimum:
-            raise ConfigError(f"{where} is below {self.minimum:g}", cure=f"a value of at least {self.minimum:g}")
+            least = figure(self.minimum)
+            raise ConfigError(f"{where} is below {least}", cure=f"a value of at least {least}")
         if self.maximum is not None and value > self.maximum:
-            raise ConfigError(f"{where} is above {self.maximum:g}", cure=f"a value of at most {self.maximum:g}")
+            most = figure(self.maximum)
+            raise ConfigError(f"{where} is above {most}", cure=f"a value of at most {most}")
 
 
 def _parse_bool(value: Any) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downspout.errors import ConfigError
+from downspout.wording import counted
 
 if TYPE_CHECKING:
     from downspout.kafka.port import Cluster
@@ -35,7 +36,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--bootstrap", default="embedded", help="brokers as host:port (default: the embedded one)")
     parser.add_argument("--files-only", action="store_true", help="do not ask Kafka: compare files and log")
     parser.add_argument(
-        "--topology", metavar="FILE", help="run its bolts again on records without a row: filtered or missing?"
+        "--topology",
+        metavar="FILE",
+        help="run its bolts, as they are now, again on records: on those without a row (filtered or missing?), and on "
+        "the first of each partition, or on all where a record may have several rows (is a row extra?)",
     )
     parser.add_argument("--class", dest="topology_class", metavar="NAME", help="which class, where FILE holds several")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="[COMPONENT:]KEY=VALUE",
@@ -144,7 +148,9 @@ def parse_offset_list(option: str, text: str | None) -> dict[int | None, int]:
 
 def render(report: AuditReport) -> str:
     """Return the report for people: a line per partition, what is odd, and the verdict last."""
-    lines = [f"{report.directory}: {report.found.row_count:,} rows in {report.found.file_count:,} files"]
+    lines = [
+        f"{report.directory}: {counted(report.found.row_count, 'row')} in {counted(report.found.file_count, 'file')}"
+    ]
     table = [[name.replace("_", "-") for name in COLUMNS]]
     for part in report.partitions:
         window = f"{part.start:,}–" if part.end is None else f"{part.start:,}–{part.end:,}"

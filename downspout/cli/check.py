@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from downspout.wording import counted
+
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
@@ -30,5 +32,5 @@ def handle(arguments: argparse.Namespace) -> int:
     for finding in findings:
         print(finding)
     errors = sum(finding.is_error for finding in findings)
-    print(f"{graph.name}: {errors} errors, {len(findings) - errors} warnings")
+    print(f"{graph.name}: {counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}")
     return 2 if errors else 0

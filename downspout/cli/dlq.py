@@ -14,14 +14,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from downspout.errors import ConfigError, DownspoutError
+from downspout.wording import counted
 
 if TYPE_CHECKING:
     from downspout.kafka.deadletter import DeadLetter
-    from downspout.kafka.letters import Choice, Group, Replay
+    from downspout.kafka.letters import Choice, Group, Replay, Sorts
     from downspout.kafka.port import Cluster
 
 PREVIEW_BYTES = 2_000
 MESSAGE_CHARS = 80
+UNKNOWN = "unknown"
 
 
 def add_parser(commands: Any) -> None:
@@ -41,6 +43,7 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     for each in (ls, replay):
         _add_filters(each)
+    purge.add_argument("--force", action="store_true", help="delete records that are no dead letters of ours, too")
     for each in (replay, purge):
         each.add_argument("--yes", action="store_true", help="do it; without, only say what would be done")
 
@@ -131,12 +134,33 @@ def _print(arguments: argparse.Namespace, facts: Any, text: str) -> None:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    from downspout.kafka.letters import group_letters
+    from downspout.kafka.letters import Sorts, group_letters, read_letters
 
-    groups = group_letters(choice_of(arguments).read(_cluster(arguments), arguments.letters))
-    facts = {"letters": sum(group.count for group in groups), "groups": [_group_facts(group) for group in groups]}
-    _print(arguments, facts, render_groups(groups))
+    choice, sorts = choice_of(arguments), Sorts()
+    ours = sorts.count(read_letters(_cluster(arguments), arguments.letters))
+    groups = group_letters(letter for letter in ours if choice.takes(letter))
+    if not sorts.ours and sorts.foreign:
+        raise _no_letters(arguments.letters, sorts.foreign)
+    facts = {
+        "letters": sum(group.count for group in groups), "foreign": sorts.foreign,
+        "groups": [_group_facts(group) for group in groups],
+    }  # fmt: skip
+    lines = [render_groups(groups)]
+    if sorts.foreign:
+        lines.append(f"{_foreign(arguments.letters, sorts.foreign)}, as {sorts.example}")
+    _print(arguments, facts, "\n".join(lines))
     return 0
+
+
+def _foreign(topic: str, count: int) -> str:
+    return f"{counted(count, 'record')} of {topic} {'is no dead letter' if count == 1 else 'are no dead letters'}"
+
+
+def _no_letters(topic: str, count: int) -> DownspoutError:
+    return DownspoutError(
+        f"{_foreign(topic, count)} of ours, and nothing else is there",
+        cure="the topic that kafka.dead_letter_topic names, GROUP.dead-letters by default",
+    )
 
 
 def _group_facts(group: Group) -> dict[str, Any]:
@@ -160,14 +184,19 @@ def render_groups(groups: list[Group]) -> str:
         for row in rows
     ]
     total = sum(group.count for group in groups)
-    return "\n".join([line.rstrip() for line in lines if groups] + [f"{total:,} dead letters"])
+    return "\n".join([line.rstrip() for line in lines if groups] + [counted(total, "dead letter")])
 
 
 # --- show ---
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    found = _at(arguments)
+    from downspout.kafka.letters import Sorts
+
+    sorts = Sorts()
+    found = _at(arguments, sorts)
+    if not found and not sorts.ours and sorts.foreign:
+        raise _no_letters(arguments.letters, sorts.foreign)
     if not found:
         raise DownspoutError(
             f"{arguments.letters} has no letter of {arguments.place}", cure=f"`downspout dlq ls {arguments.letters}`"
@@ -177,16 +206,24 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _at(arguments: argparse.Namespace) -> list[DeadLetter]:
-    """Return the letters of a place; more than one where its topic was deleted and made again."""
-    from downspout.kafka.letters import Choice
+def _at(arguments: argparse.Namespace, sorts: Sorts) -> list[DeadLetter]:
+    """Return the letters of a place, more than one where its topic was deleted and made again.
+
+    A record that is no letter of ours has no other place than its own in the dead-letter topic.
+    """
+    from downspout.kafka.letters import Choice, read_letters
 
     parsed = re.fullmatch(r"(.+)\[([0-9]+)\]@([0-9]+)", arguments.place)
     if parsed is None:
         raise ConfigError(f"{arguments.place} is no place of a record", cure="'orders[0]@918'")
     offset = int(parsed[3])
     choice = Choice(parsed[1], int(parsed[2]), offset, offset + 1)
-    return list(choice.read(_cluster(arguments), arguments.letters))
+    found, place = [], (parsed[1], int(parsed[2]), offset)
+    for letter in read_letters(_cluster(arguments), arguments.letters):
+        ours, record = any(sorts.count([letter])), letter.letter
+        if choice.takes(letter) if ours else (record.topic, record.partition, record.offset) == place:
+            found.append(letter)
+    return found
 
 
 def letter_facts(letter: DeadLetter, limit: int) -> dict[str, Any]:
@@ -194,7 +231,7 @@ def letter_facts(letter: DeadLetter, limit: int) -> dict[str, Any]:
     from downspout.kafka.letters import identity_of
 
     names = ("topic", "topic_id", "partition", "offset", "attempts", "first_failure_ms", "last_failure_ms", "kind",
-             "component", "task", "error_class", "error", "stack")  # fmt: skip
+             "component", "task", "error_class", "error", "stack", "is_ours")  # fmt: skip
     origin, record = identity_of(letter), letter.letter
     replay_of = None if origin is None or origin[:4] == letter.origin else list(origin[:4])
     return {
@@ -210,18 +247,21 @@ def letter_facts(letter: DeadLetter, limit: int) -> dict[str, Any]:
 
 
 def render_letter(letter: DeadLetter, limit: int) -> str:
-    """Return a letter for people."""
+    """Return a letter for people; of a record that is none of ours, what there is."""
     from downspout.errors import coordinates
     from downspout.kafka.letters import error_text, place_of
 
     facts, record = letter_facts(letter, limit), letter.letter
-    times = f"first {_stamp(letter.first_failure_ms)}, last {_stamp(letter.last_failure_ms)}"
+    times = f"first {_stamp(letter.first_failure_ms, UNKNOWN)}, last {_stamp(letter.last_failure_ms, UNKNOWN)}"
     where = f" in {letter.component}" if letter.component else ""
+    why = [
+        f"  failed:    {'?' if letter.attempts is None else counted(letter.attempts, 'time')}, {times}",
+        f"  error:     {error_text(letter) or 'unknown'} ({letter.kind or 'unknown'}{where})",
+    ]
     lines = [
         place_of(letter) + (f" (topic id {letter.topic_id})" if letter.topic_id else ""),
         f"  letter:    {coordinates(record.topic, record.partition, record.offset)}",
-        f"  failed:    {'?' if letter.attempts is None else letter.attempts} times, {times}",
-        f"  error:     {error_text(letter) or 'unknown'} ({letter.kind or 'unknown'}{where})",
+        *(why if letter.is_ours else ["  no dead letter of ours"]),
         f"  timestamp: {_stamp(record.timestamp)}",
     ]
     if facts["replay_of"]:
@@ -259,12 +299,12 @@ def render_replay(plan: Replay, *, done: bool) -> str:
     verb = "written" if done else "would be written"
     lines = [f"{place} → {to}" for place, to in plan.examples]
     lines += ["…"] if plan.total > len(plan.examples) else []
-    lines += [f"{count:,} records {verb} to {topic}" for topic, count in sorted(plan.counts.items())]
+    lines += [f"{counted(count, 'record')} {verb} to {topic}" for topic, count in sorted(plan.counts.items())]
     lines += [] if plan.counts else [f"0 records {verb}"]
     if plan.without_origin:
-        lines.append(f"{plan.without_origin:,} letters do not tell where they came from: left out")
+        lines.append(f"without word of where it came from, so left out: {counted(plan.without_origin, 'letter')}")
     if plan.repeated:
-        lines.append(f"{plan.repeated:,} letters are of a record that is among these already: left out")
+        lines.append(f"of a record that is among these already, so left out: {counted(plan.repeated, 'letter')}")
     return "\n".join(lines + _hint(done))
 
 
@@ -274,10 +314,12 @@ def _hint(done: bool) -> list[str]:
 
 def _purge(arguments: argparse.Namespace) -> int:
     from downspout.cli.audit import parse_offset_list
-    from downspout.kafka.letters import plan_purge, purge
+    from downspout.kafka.purging import plan_purge, purge
 
     cluster = _cluster(arguments)
-    plan = plan_purge(cluster, arguments.letters, parse_offset_list("--before", arguments.before))
+    plan = plan_purge(
+        cluster, arguments.letters, parse_offset_list("--before", arguments.before), force=arguments.force
+    )
     if arguments.yes:
         purge(cluster, arguments.letters, plan)
     facts = {
@@ -285,7 +327,10 @@ def _purge(arguments: argparse.Namespace) -> int:
         "partitions": [{"partition": p.partition, "from": p.start, "before": p.before} for p in plan],
     }  # fmt: skip
     verb = "deleted" if arguments.yes else "would be deleted"
-    lines = [f"{arguments.letters}[{p.partition}]: {p.count:,} offsets {verb}, {p.start}–{p.before - 1}" for p in plan]
+    lines = [
+        f"{arguments.letters}[{p.partition}]: {counted(p.count, 'offset')} {verb}, {p.start}–{p.before - 1}"
+        for p in plan
+    ]
     _print(arguments, facts, "\n".join((lines or [f"0 offsets {verb}"]) + _hint(arguments.yes)))
     return 0
 
@@ -299,9 +344,9 @@ def _one_line(text: str) -> str:
     return line if len(line) <= MESSAGE_CHARS else line[: MESSAGE_CHARS - 1] + "…"
 
 
-def _stamp(time_ms: int | None) -> str:
+def _stamp(time_ms: int | None, unknown: str = "-") -> str:
     if time_ms is None or time_ms < 0:
-        return "-"
+        return unknown
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
     except OverflowError:

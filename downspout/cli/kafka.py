@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError, ConfigError, DownspoutError, RecordError, coordinates
+from downspout.wording import counted
 
 if TYPE_CHECKING:
     from downspout.kafka.broker_files import Broker
@@ -241,7 +242,7 @@ def _produce(arguments: argparse.Namespace) -> int:
             producer.flush()
             producer.close()
             progress.end()
-    print(f"{progress.count:,} records are in {arguments.topic}")
+    print(f"{counted(progress.count, 'record')} {'is' if progress.count == 1 else 'are'} in {arguments.topic}")
     return 0
 
 
@@ -318,7 +319,7 @@ def _consume(arguments: argparse.Namespace) -> int:
             shown += 1
             if shown == arguments.limit:
                 break
-        print(f"{shown:,} records", file=sys.stderr)
+        print(counted(shown, "record"), file=sys.stderr)
     finally:
         consumer.close()
     return 0

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from downspout.errors import BrokerError, ConfigError
+from downspout.wording import counted
 
 if TYPE_CHECKING:
     from downspout.local.result import RunResult
@@ -100,13 +101,13 @@ def _close(result: RunResult) -> int:
     how = f"stopped by {signal.Signals(result.signal).name}" if result.signal is not None else ""
     if result.uncommitted:
         how = f"{how}; " if how else ""
-        what = " and ".join(f"{count:,} records of {spout}" for spout, count in result.uncommitted.items())
+        what = " and ".join(f"{counted(count, 'record')} of {spout}" for spout, count in result.uncommitted.items())
         again = "are not committed and will be processed again at the next start"
         print(f"downspout: {how}the last commit failed: {what} {again}", file=sys.stderr)
         return BrokerError.exit_code
     if result.signal is None:
         return 0
-    end = "after a clean drain" if result.drained else f"with {result.in_flight:,} tuples in flight"
+    end = "after a clean drain" if result.drained else f"with {counted(result.in_flight, 'tuple')} in flight"
     print(f"downspout: {how} {end}", file=sys.stderr)
     return 128 + result.signal
 

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from downspout.config import SETTINGS, Setting
+from downspout.wording import figure
 
 
 def add_parser(commands: Any) -> None:
@@ -54,6 +55,6 @@ def _default(setting: Setting) -> str:
 def _allowed(setting: Setting) -> str:
     if setting.choices:
         return ", ".join(setting.choices)
-    low = f"≥ {setting.minimum:,g}" if setting.minimum is not None else ""
-    high = f"≤ {setting.maximum:,g}" if setting.maximum is not None else ""
+    low = f"≥ {figure(setting.minimum)}" if setting.minimum is not None else ""
+    high = f"≤ {figure(setting.maximum)}" if setting.maximum is not None else ""
     return ", ".join(part for part in (low, high) if part)

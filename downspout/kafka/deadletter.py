@@ -12,7 +12,7 @@ and room for any record that another topic took, with our headers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -241,6 +241,11 @@ class DeadLetter:
         return (self.topic, self.topic_id or "", self.partition, self.offset)
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it is a letter of ours at all: it tells which record failed, and how often."""
+        return self.origin is not None and self.attempts is not None
+
+    @property
     def headers(self) -> list[tuple[str, bytes]]:
         """The record's own headers, without ours."""
         return [(name, value) for name, value in self.letter.headers if not name.startswith(PREFIX)]
@@ -276,13 +281,27 @@ def read_dead_letters(cluster: Cluster, topic: str) -> Iterator[DeadLetter]:
         BrokerError: the topic cannot be read to its end.
     """
     seen: set[tuple[str, str, int, int]] = set()
+    for letter in read_copies(cluster, topic):
+        if letter.origin is None or letter.origin not in seen:
+            yield letter
+        if letter.origin is not None:
+            seen.add(letter.origin)
+
+
+def read_copies(cluster: Cluster, topic: str, before: Mapping[int, int] | None = None) -> Iterator[DeadLetter]:
+    """Yield all records of the topic as letters, an origin as often as it is there.
+
+    Args:
+        cluster: where the topic is.
+        topic: its name.
+        before: read only these partitions, and each only up to this offset; not given: all there is now.
+
+    Raises:
+        BrokerError: the topic cannot be read to its end.
+    """
     consumer = cluster.consumer(group=None)
     try:
-        for letter in map(parse_dead_letter, _read_all(consumer, topic)):
-            if letter.origin is None or letter.origin not in seen:
-                yield letter
-            if letter.origin is not None:
-                seen.add(letter.origin)
+        yield from map(parse_dead_letter, _read_all(consumer, topic, before))
     except KafkaError as error:
         raise BrokerError(
             f"{topic}: its dead letters cannot be read: {_one_line(error)}", cure="check the broker"
@@ -291,9 +310,12 @@ def read_dead_letters(cluster: Cluster, topic: str) -> Iterator[DeadLetter]:
         consumer.close()
 
 
-def _read_all(consumer: ConsumerPort, topic: str) -> Iterator[Record]:
-    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for(topic))]
+def _read_all(consumer: ConsumerPort, topic: str, before: Mapping[int, int] | None = None) -> Iterator[Record]:
+    numbers = consumer.partitions_for(topic) if before is None else before
+    partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
     ends = consumer.end_offsets(partitions) if partitions else {}
+    if before is not None:
+        ends = {partition: min(end, before[partition.partition]) for partition, end in ends.items()}
     for partition in partitions:
         consumer.assign([partition])
         consumer.seek(partition, consumer.beginning_offsets([partition])[partition])

@@ -23,11 +23,12 @@ from kafka.errors import KafkaError
 from downspout.component import Failure
 from downspout.errors import BrokerError, RecordError
 from downspout.kafka.deadletter import DeadLetters
-from downspout.kafka.patience import Seldom
+from downspout.kafka.patience import Seldom, describe
 from downspout.kafka.port import Record, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition, Setback
 from downspout.ledger.offsets import NEVER
 from downspout.ledger.retries import Backoff
+from downspout.wording import counted
 
 __all__ = ["GivingUp"]
 
@@ -299,8 +300,9 @@ class GivingUp:
         if len(batch) == 1:
             part, record = batch[0]
             if self._bounded and not passes:
+                what = describe(cause) if cause is not None else str(error)
                 raise RecordError(
-                    f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written: {error}",
+                    f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written: {what}",
                     cure="correct the dead-letter topic (max.message.bytes, rights); nothing is committed past it",
                 ) from error
             self._alone.add((part, record.offset))
@@ -316,7 +318,7 @@ def refuse(part: Partition, offset: int, attempts: int, setback: Setback | None)
     """Return the error that stops a run without a dead-letter topic."""
     failure = setback.failure if setback else None
     return RecordError(
-        f"{part.place(offset)}: failed {attempts} times; {_describe(failure)}",
+        f"{part.place(offset)}: failed {counted(attempts, 'time')}; {_describe(failure)}",
         cure="repair the bolt, or set kafka.dead_letter_topic; the record is not committed and comes again",
     )
 

@@ -1,4 +1,4 @@
-"""What is done with dead letters: choose, group, write back, delete. ``downspout dlq`` is the command line for it.
+"""What is done with dead letters: choose, group, write back. ``downspout dlq`` is the command line for it.
 
 Letters are at-least-once and an origin counts once (:func:`~downspout.kafka.deadletter.read_dead_letters`). Whatever
 changes something comes in two steps: a plan that can be shown, and its execution.
@@ -7,7 +7,7 @@ changes something comes in two steps: a plan that can be shown, and its executio
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from kafka.errors import KafkaError
@@ -16,10 +16,11 @@ from downspout.errors import BrokerError, ConfigError, coordinates
 from downspout.kafka import replayed
 from downspout.kafka.deadletter import PRODUCER, DeadLetter, read_dead_letters
 from downspout.kafka.patience import describe
-from downspout.kafka.port import Cluster, TopicPartition
+from downspout.kafka.port import Cluster
 from downspout.ledger.origin import Origin
+from downspout.wording import counted
 
-__all__ = ["Choice", "Group", "Purge", "Replay", "group_letters", "identity_of", "plan_purge", "plan_replay", "purge"]
+__all__ = ["Choice", "Group", "Replay", "group_letters", "identity_of", "plan_replay"]
 
 FLUSH_RECORDS = 500
 FLUSH_BYTES = 8 * 1024 * 1024
@@ -64,8 +65,43 @@ class Choice:
         Raises:
             BrokerError: there is no such topic, or it cannot be read.
         """
-        _partitions(cluster, letters)
-        yield from filter(self.takes, read_dead_letters(cluster, letters))
+        yield from filter(self.takes, read_letters(cluster, letters))
+
+
+@dataclass(slots=True)
+class Sorts:
+    """How many records of a topic are letters of ours, counted as they pass.
+
+    Attributes:
+        ours: letters.
+        foreign: other records.
+        example: the place of the first of these.
+    """
+
+    ours: int = 0
+    foreign: int = 0
+    example: str = ""
+
+    def count(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
+        """Yield the letters of ours."""
+        for letter in letters:
+            if letter.is_ours:
+                self.ours += 1
+                yield letter
+            else:
+                record = letter.letter
+                self.example = self.example or coordinates(record.topic, record.partition, record.offset)
+                self.foreign += 1
+
+
+def read_letters(cluster: Cluster, letters: str) -> Iterator[DeadLetter]:
+    """Yield all letters of a dead-letter topic, each origin once, and records that are none.
+
+    Raises:
+        BrokerError: there is no such topic, or it cannot be read.
+    """
+    partitions_of(cluster, letters)
+    yield from read_dead_letters(cluster, letters)
 
 
 def _within(value: int | None, low: int | None, high: int | None) -> bool:
@@ -210,7 +246,7 @@ def plan_replay(
                 plan.without_origin += 1  # a letter that names this very topic: nobody's record
                 continue
             if target not in known:
-                known[target] = _partitions(cluster, target)
+                known[target] = partitions_of(cluster, target)
             partition = origin.partition if to is None and origin.partition in known[target] else None
             plan.counts[target] = plan.counts.get(target, 0) + 1
             if len(plan.examples) < EXAMPLES:
@@ -264,7 +300,7 @@ class _Writer:
 
     def _failed(self, error: KafkaError) -> BrokerError:
         return BrokerError(
-            f"replay of {self._letters}: {self._written:,} records are written, of the next {self._queued + 1:,} "
+            f"replay of {self._letters}: {counted(self._written, 'record')} written, of the next {self._queued + 1:,} "
             f"perhaps some: {describe(error)}",
             cure="repair it and replay again; sinks drop what they have seen",
         )
@@ -274,7 +310,12 @@ class _Writer:
         self._producer.close()
 
 
-def _partitions(cluster: Cluster, topic: str) -> frozenset[int]:
+def partitions_of(cluster: Cluster, topic: str) -> frozenset[int]:
+    """Return the numbers of a topic's partitions.
+
+    Raises:
+        BrokerError: there is no such topic, or no answer.
+    """
     consumer = cluster.consumer(group=None)
     try:
         found = consumer.partitions_for(topic)
@@ -285,68 +326,3 @@ def _partitions(cluster: Cluster, topic: str) -> frozenset[int]:
     if not found:
         raise BrokerError(f"there is no topic {topic}", cure="`downspout kafka topics`")
     return found
-
-
-# --- purge ---
-
-
-@dataclass(frozen=True, slots=True)
-class Purge:
-    """What a purge deletes of one partition of the dead-letter topic: the letters in ``[start, before)``."""
-
-    partition: int
-    start: int
-    before: int
-
-    @property
-    def count(self) -> int:
-        """How many offsets."""
-        return self.before - self.start
-
-
-def plan_purge(cluster: Cluster, letters: str, before: Mapping[int | None, int]) -> list[Purge]:
-    """Return what a purge deletes; :func:`purge` does it.
-
-    Args:
-        cluster: Kafka.
-        letters: the dead-letter topic.
-        before: letters below this offset are deleted, by partition; the key None is for all others.
-
-    Raises:
-        BrokerError: there is no such topic or partition, or it does not answer.
-        ConfigError: the offset lies beyond the end.
-    """
-    numbers = _partitions(cluster, letters)
-    if unknown := sorted(number for number in before if number is not None and number not in numbers):
-        raise BrokerError(
-            f"{coordinates(letters, unknown[0])} does not exist", cure=f"a partition below {len(numbers)}"
-        )
-    partitions = [TopicPartition(letters, number) for number in sorted(numbers)]
-    consumer = cluster.consumer(group=None)
-    try:
-        starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-    except KafkaError as error:
-        raise BrokerError(f"{letters}: {describe(error)}", cure="check the broker") from error
-    finally:
-        consumer.close()
-    plan = []
-    for tp in partitions:
-        offset = before.get(tp.partition, before.get(None, 0))
-        if offset > ends[tp] and tp.partition in before:
-            raise ConfigError(
-                f"{coordinates(letters, tp.partition)} ends at {ends[tp]}: {offset} lies beyond it",
-                cure=f"at most {ends[tp]}",
-            )
-        if (offset := min(offset, ends[tp])) > starts[tp]:
-            plan.append(Purge(tp.partition, starts[tp], offset))
-    return plan
-
-
-def purge(cluster: Cluster, letters: str, plan: Iterable[Purge]) -> None:
-    """Delete what was planned, for good.
-
-    Raises:
-        BrokerError: the broker refuses.
-    """
-    for part in plan:
-        cluster.delete_records(letters, part.partition, part.before)

@@ -62,7 +62,10 @@ def check(settings: Mapping[str, Any], bounded: bool = False) -> None:
 def _check_topics(settings: Mapping[str, Any]) -> None:
     topics, pattern = settings["topics"], settings["pattern"]
     if bool(topics) == bool(pattern):
-        raise ConfigError("exactly one of kafka.topics and kafka.pattern must be set", cure='topics=["orders"]')
+        raise ConfigError(
+            "exactly one of kafka.topics and kafka.pattern must be set" + (", and both are" if topics else ""),
+            cure="remove one of them" if topics else 'topics=["orders"]',
+        )
     for topic in topics or ():
         if not TOPIC_LEGAL.fullmatch(topic):
             raise ConfigError(

@@ -47,9 +47,9 @@ class Figures:
 
 @dataclass(slots=True)
 class Setback:
-    """When a record failed first and last (ms since the epoch), and why, where that is known."""
+    """When a record failed first (None: before our time) and last, in ms since the epoch, and why, if known."""
 
-    first_ms: int
+    first_ms: int | None
     last_ms: int
     failure: Failure | None = None
 

@@ -214,6 +214,7 @@ class Tracked:
         part.ledger.recall(record.offset, now)
         if record.offset == part.killed_by:
             what = f"ProcessDied: the process died while this record was out alone; {failures} failed attempts in all"
+            part.setbacks[record.offset] = Setback(None, self._wall_ms())  # who saw the first death, died of it
             self._set_back(part, record.offset, Failure("crash", error=what))
         part.hold(record)
         self._giving_up.condemn(part, record.offset)
@@ -229,7 +230,10 @@ class Tracked:
 
     def _set_back(self, part: Partition, offset: int, failure: Failure) -> None:
         """Note that a record failed, when and why: its dead letter will tell."""
-        now_ms = int(self._wall() * 1000)
+        now_ms = self._wall_ms()
         setback = part.setbacks.setdefault(offset, Setback(now_ms, now_ms))
         setback.last_ms = now_ms
         setback.failure = failure
+
+    def _wall_ms(self) -> int:
+        return int(self._wall() * 1000)

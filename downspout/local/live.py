@@ -13,6 +13,7 @@ from rich.table import Table
 from downspout.local.engine import Engine
 from downspout.local.result import RunResult, counts_of
 from downspout.metrics import METRICS
+from downspout.wording import counted
 
 TABLE_EVERY_S = 0.5
 LINE_EVERY_S = 5.0
@@ -170,11 +171,10 @@ def dead_letter_lines(result: RunResult, topics: Mapping[str, str]) -> list[str]
     lines = []
     for spout, report in result.reports.items():
         if count := int(report.get("dead_lettered", 0)):
-            records = "record" if count == 1 else "records"
             topic = topics.get(spout, "")
             lines.append(
-                f"{count:,} {records} went to the dead-letter topic {topic}: "
-                f"look at them with `downspout kafka consume {topic}`"
+                f"{counted(count, 'record')} went to the dead-letter topic {topic}: "
+                f"look at {'it' if count == 1 else 'them'} with `downspout dlq ls {topic}`"
             )
     return lines
 
@@ -185,7 +185,7 @@ def summary(name: str, result: RunResult) -> str:
     if result.reason == "end" and not result.completed and not result.failed:
         lines.append("  there was nothing new to process")
     rate = result.completed / result.duration_s if result.duration_s > 0 else 0.0
-    trees = f"  {result.completed:,} tuple trees complete ({rate:,.0f}/s), {result.failed:,} failed"
+    trees = f"  {counted(result.completed, 'tuple tree')} complete ({rate:,.0f}/s), {result.failed:,} failed"
     if result.timeouts:
         trees += f" ({result.timeouts:,} by timeout)"
     if result.in_flight:
@@ -199,7 +199,7 @@ def summary(name: str, result: RunResult) -> str:
             line += f", executed {counts.executed:,}"
         line += f", acked {counts.acked:,}, failed {counts.failed:,}"
         if counts.errors:
-            line += f", {counts.errors:,} errors, {counts.restarts:,} restarts"
+            line += f", {counted(counts.errors, 'error')}, {counted(counts.restarts, 'restart')}"
         figures = ", ".join(f"{key} {value:,.0f}" for key, value in _telling(result.reports.get(component, {})))
         lines.append(f"{line}; {figures}" if figures else line)
     lines += [f"  error: {error}" for error in result.errors]

@@ -39,6 +39,7 @@ from downspout.parquet.audit_kafka import KafkaSide, Log, committed, dead_letter
 from downspout.parquet.audit_report import EXIT_CODES, EXPLAINED, AuditReport, PartitionReport, take_notes
 from downspout.parquet.coverage import OFFSET_MAX, Stream
 from downspout.parquet.spans import Spans
+from downspout.wording import counted
 
 __all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "Failed", "PartitionReport", "Replay", "Window", "audit"]
 
@@ -220,7 +221,8 @@ class _Audit:
         ours = [s for s in streams if s.topic_id == log.topic_id or not (s.topic_id and log.topic_id)]
         if earlier := sum(spans.count(self.found.rows.get(s, [])) for s in streams if s not in ours):
             self.report.notes.append(
-                f"{log.topic}[{log.partition}]: {earlier:,} rows are of an earlier topic of that name, which is gone"
+                f"{coordinates(log.topic, log.partition)}: {counted(earlier, 'row')} of an earlier topic of that name, "
+                "which is gone"
             )
         window = self.windows.get(log.partition, self.windows.get(None, Window()))
         if self.commits is not None:
@@ -330,7 +332,9 @@ class _Audit:
             ]
             shown += ["…"] * (len(replays) > len(shown))
             place, count = coordinates(part.topic, part.partition), len(replays)
-            self.report.notes.append(f"{place}: {count:,} replays, whose rows are the originals': {', '.join(shown)}")
+            self.report.notes.append(
+                f"{place}: {counted(count, 'replay')}, whose rows are the originals': {', '.join(shown)}"
+            )
         return found
 
     def _run_again(self, batch: Sequence[Record], expected: _Expected) -> None:
@@ -371,4 +375,9 @@ class _Audit:
             logged = spans.union(*(self.found.logged.get(stream, []) for stream in mine))
             wanted = spans.of_offsets(expected.get(path, ()))
             part.note("missing", spans.subtract(wanted, spans.union(rows, logged)))  # those logged are noted already
-            part.note("extra", spans.subtract(spans.intersect(rows, seen), wanted))
+            unmade = spans.subtract(spans.intersect(rows, seen), wanted)
+            part.note("extra", unmade)
+            if unmade and not self.report.hint:  # its bolts may have been changed since the row was written
+                place = f"{coordinates(part.topic, part.partition)}{spans.show(unmade, 1)}"
+                row = "such row" if path else "row"
+                self.report.hint = f"({place}: the topology as it is now makes no {row} of it)"

@@ -10,6 +10,7 @@ from typing import Any
 from downspout.parquet import spans
 from downspout.parquet.audit_files import Found
 from downspout.parquet.spans import Spans
+from downspout.wording import counted
 
 __all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "PartitionReport", "take_notes"]
 
@@ -103,7 +104,7 @@ class AuditReport:
         for what, names in sorts.get(kind, {}).items():
             if names:
                 shown = ", ".join(names[:2] + ["…"] * (len(names) > 2))
-                yield f"{_files(len(names))} {what} ({shown})"
+                yield f"{counted(len(names), 'file')} {what} ({shown})"
 
     @property
     def exit_code(self) -> int:
@@ -116,15 +117,16 @@ class AuditReport:
         present = sum(part.present for part in self.partitions)
         explained = [f"{self.count(kind):,} {kind.replace('_', '-')}" for kind in EXPLAINED if self.count(kind)]
         what = "added up" if self.found.aggregates else "in the files"
+        there = f"{counted(present, 'offset')} {'is' if present == 1 else 'are'} {what}"
         if not self.problems:
             besides = f"; {', '.join(explained)}" if explained else ""
             asked = "" if self.kafka else " (Kafka was not asked)"
-            return f"exact: {present:,} offsets are {what}, each exactly once{besides}{asked}"
+            return f"exact: {there}, each exactly once{besides}{asked}"
         places = []
         for kind in self.problems:
             places += [f"{self.count(kind):,} {kind} ({self._examples(kind)})"] if self.count(kind) else []
             places += self._odd_files(kind)
-        return f"NOT exact: {'; '.join(places)}; {present:,} offsets are {what}{self.hint and ' ' + self.hint}"
+        return f"NOT exact: {'; '.join(places)}; {there}{self.hint and ' ' + self.hint}"
 
     def _examples(self, kind: str) -> str:
         shown = [
@@ -150,10 +152,6 @@ class AuditReport:
         }  # fmt: skip
 
 
-def _files(count: int) -> str:
-    return f"{count:,} {'file' if count == 1 else 'files'}"
-
-
 def take_notes(report: AuditReport) -> None:
     """Say what is odd about the files."""
     found, notes = report.found, report.notes
@@ -168,15 +166,15 @@ def take_notes(report: AuditReport) -> None:
     ):
         if names:
             shown = ", ".join(names[:3] + ["…"] * (len(names) > 3))
-            notes.append(f"{_files(len(names))} {what}: {shown}")
+            notes.append(f"{counted(len(names), 'file')} {what}: {shown}")
     if found.repeated_in:
         most = sorted(found.repeated_in.items(), key=lambda item: (-item[1], item[0]))
         shown = ", ".join([f"{name} ({rows:,})" for name, rows in most[:4]] + ["…"] * (len(most) > 4))
-        notes.append(f"rows of duplicates stand in {_files(len(most))}: {shown}")
+        notes.append(f"rows of duplicates stand in {counted(len(most), 'file')}: {shown}")
     if found.leftovers:
-        notes.append(f"{found.leftovers:,} staged files of flushes that were stopped; harmless")
+        notes.append(f"{counted(found.leftovers, 'staged file')} of flushes that were stopped; harmless")
     if found.without_origin:
-        notes.append(f"{found.without_origin:,} rows tell no origin: they were written at least once")
+        notes.append(f"{counted(found.without_origin, 'row')} without an origin: written at least once")
     if report.count("lost"):
         notes.append(
             "lost: Kafka dropped them before they were in the files. Begun later on purpose? Then --from OFFSET"

@@ -14,8 +14,9 @@ from downspout.cli import dlq
 from downspout.component import Failure
 from downspout.errors import BrokerError, ConfigError, DownspoutError
 from downspout.kafka.deadletter import DeadLetters, read_dead_letters
-from downspout.kafka.letters import Choice, group_letters, identity_of, plan_purge, plan_replay
-from downspout.kafka.port import Record
+from downspout.kafka.letters import Choice, group_letters, identity_of, plan_replay
+from downspout.kafka.port import Record, TopicPartition
+from downspout.kafka.purging import plan_purge
 from downspout.kafka.replayed import origin_of
 from tests.topology.spout_driver import Kafka
 
@@ -151,7 +152,7 @@ def test_strangers_are_not_replayed(kafka: Kafka) -> None:
 def test_a_failed_write_says_how_far_it_came(kafka: Kafka) -> None:
     """The error of the producer is an error for users, and tells what is known to be written."""
     kafka.faults.fail_next("flush", errors.KafkaTimeoutError)
-    with pytest.raises(BrokerError, match=r"0 records are written, of the next .* perhaps some"):
+    with pytest.raises(BrokerError, match=r"0 records written, of the next .* perhaps some"):
         plan_replay(kafka, LETTERS, read_dead_letters(kafka, LETTERS), write=True)
 
 
@@ -184,6 +185,90 @@ def test_a_purge_beyond_the_letters_is_refused(kafka: Kafka) -> None:
     with pytest.raises(BrokerError, match=r"g.dead-letters\[4\] does not exist"):
         plan_purge(kafka, LETTERS, {4: 1})
     assert [(part.start, part.before) for part in plan_purge(kafka, LETTERS, {None: 9})] == [(0, 6)]
+
+
+CONNECT = [("__connect.errors.topic", b"orders"), ("__connect.errors.partition", b"0"),
+           ("__connect.errors.offset", b"1"), ("__connect.errors.exception.message", b"no")]  # fmt: skip
+
+
+@pytest.mark.parametrize("confirmed", [[], ["--yes"]])
+def test_a_purge_spares_what_is_no_letter_of_ours(kafka: Kafka, confirmed: list[str]) -> None:
+    """An ordinary topic, and letters among which there is one foreign record, are left whole; the place is named."""
+    with pytest.raises(ConfigError, match=r"^orders\[1\]@0 is no dead letter of ours.*--force"):
+        run(kafka, "purge", "orders", "--before", "1:2", *confirmed)
+    for headers in (CONNECT, [("__downspout.errors.topic", b"orders")]):
+        kafka.produce(LETTERS, b"foreign", headers=headers)
+    with pytest.raises(ConfigError, match=r"^g.dead-letters\[0\]@6 is no dead letter of ours"):
+        run(kafka, "purge", LETTERS, "--before", "8", *confirmed)
+    assert [len(kafka.records(topic, at)) for topic, at in (("orders", 1), (LETTERS, 0))] == [2, 8]
+    assert begin(kafka, "orders", 1) == begin(kafka, LETTERS, 0) == 0
+
+
+def test_a_purge_looks_at_no_more_than_it_deletes(kafka: Kafka) -> None:
+    """Foreign records at or beyond the bound, or in another partition, are not in its way."""
+    headers = kafka.records(LETTERS)[0].headers
+    kafka.produce(LETTERS, b"foreign")
+    assert run(kafka, "purge", LETTERS, "--before", "6", "--yes") == 0
+    assert begin(kafka, LETTERS, 0) == 6
+    kafka.create_topic("mixed", 2)
+    kafka.produce("mixed", b"ours", partition=0, headers=headers)
+    kafka.produce("mixed", b"foreign", partition=1)
+    assert run(kafka, "purge", "mixed", "--before", "0:1", "--yes") == 0
+    assert (begin(kafka, "mixed", 0), begin(kafka, "mixed", 1)) == (1, 0)
+    with pytest.raises(ConfigError, match=r"^mixed\[1\]@0 is no dead letter of ours"):
+        run(kafka, "purge", "mixed", "--before", "1", "--yes")
+
+
+def test_force_deletes_others_records_too(kafka: Kafka) -> None:
+    """With --force, and --yes, all below the offset goes."""
+    kafka.produce(LETTERS, b"foreign", headers=CONNECT)
+    assert run(kafka, "purge", LETTERS, "--before", "7", "--force") == 0
+    assert begin(kafka, LETTERS, 0) == 0
+    assert run(kafka, "purge", LETTERS, "--before", "7", "--force", "--yes") == 0
+    assert begin(kafka, LETTERS, 0) == 7
+
+
+def begin(kafka: Kafka, topic: str, partition: int) -> int:
+    """Return the first offset that is there."""
+    consumer = kafka.consumer(group=None)
+    try:
+        return next(iter(consumer.beginning_offsets([TopicPartition(topic, partition)]).values()))
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("action", [["ls", "clicks"], ["ls", "clicks", "--json"], ["show", "clicks", "orders[1]@0"]])
+def test_a_topic_without_letters_is_an_error(kafka: Kafka, action: list[str]) -> None:
+    """Records of an ordinary topic are not counted as letters: it is said that they are none."""
+    with pytest.raises(DownspoutError, match="2 records of clicks are no dead letters of ours") as caught:
+        run(kafka, *action)
+    assert caught.value.cure
+    assert caught.value.exit_code
+
+
+def test_foreign_records_among_letters_are_told_apart(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are counted besides, whatever is chosen, with the place of one; `show` shows them by that place."""
+    kafka.produce(LETTERS, b"foreign", headers=CONNECT)
+    for choice in ([], ["--topic", "nowhere"]):
+        assert run(kafka, "ls", LETTERS, *choice) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-2:] == [f"{0 if choice else 4} dead letters",
+                              "1 record of g.dead-letters is no dead letter, as g.dead-letters[0]@6"]  # fmt: skip
+        assert not any("unknown" in line for line in lines)
+    told = facts(kafka, capsys, "ls", LETTERS)
+    assert (told["letters"], told["foreign"]) == (4, 1)
+    assert run(kafka, "show", LETTERS, "g.dead-letters[0]@6") == 0
+    said = capsys.readouterr().out
+    for part in ("no dead letter of ours", "header:    __connect.errors.exception.message: no", "value:     foreign"):
+        assert part in said
+    assert "failed:" not in said
+
+
+def test_an_empty_topic_has_no_letters(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nothing is, nothing is wrong."""
+    kafka.create_topic("empty", 1)
+    assert run(kafka, "ls", "empty") == 0
+    assert capsys.readouterr().out == "0 dead letters\n"
 
 
 def test_ls_prints_the_groups(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,7 +80,10 @@ def test_nothing_is_found_where_nothing_is_wrong():
 
 FINDINGS = {
     "no topic": ({"spout": {"kafka.topics": None}}, "error: in: exactly one of kafka.topics and kafka.pattern"),
-    "topics and pattern": ({"spout": {"kafka.pattern": "t.*"}}, "error: in: exactly one of kafka.topics and"),
+    "topics and pattern": (
+        {"spout": {"kafka.pattern": "t.*"}},
+        "error: in: exactly one of kafka.topics and kafka.pattern must be set, and both are. Try: remove one of them",
+    ),
     "no directory": ({"sink": {"parquet.directory": None}}, "error: out: parquet.directory is not set"),
     "age": ({"sink": {"parquet.flush_age_s": 11}}, "error: out: parquet.flush_age_s = 11 is more than a third"),
     "age against the topology's timeout": (
@@ -170,5 +173,6 @@ def test_dead_letters_are_told_at_the_end(count, words):
     """The line names how many records went to the dead-letter topic, and how to look at them."""
     result = RunResult("end", True, 1.0, {}, 1, 1, 0, 0, None, None, reports={"in": {"dead_lettered": count}})
     (line,) = live.dead_letter_lines(result, {"in": "g.dead-letters"})
-    assert line.startswith(f"{words} to the dead-letter topic g.dead-letters: look at them")
+    assert line.startswith(f"{words} to the dead-letter topic g.dead-letters: look at ")
+    assert line.endswith("with `downspout dlq ls g.dead-letters`")
     assert live.dead_letter_lines(RunResult("end", True, 1.0, {}, 1, 1, 0, 0, None, None), {}) == []

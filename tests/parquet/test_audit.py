@@ -209,6 +209,7 @@ def test_each_row_of_a_record_is_audited_with_the_topology(tmp_path: Path, kafka
 
     report = audit(tmp_path, cluster=kafka, replay=replay)
     assert (report.exit_code, kinds(report)) == (10, {"missing": [(3, 4)], "extra": [(7, 8), (9, 10)]})
+    assert report.verdict.endswith("@9: the topology as it is now makes no such row of it)")
 
 
 def test_rows_beyond_the_end_are_extra(tmp_path: Path, kafka: Kafka) -> None:

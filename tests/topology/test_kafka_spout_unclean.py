@@ -195,6 +195,8 @@ def test_a_record_that_kills_the_process_is_dead_lettered(kafka: Kafka, cache: i
     [letter] = read_dead_letters(kafka, LETTERS)
     assert (letter.offset, letter.attempts, letter.kind, letter.error_class) == (1234, 3, "crash", "ProcessDied")
     assert letter.letter.value == b"1224"
+    assert letter.first_failure_ms is None, "whoever knew it died of it"
+    assert letter.last_failure_ms is not None
     assert done == set(range(3000)) - {1234}
     assert (driver.committed(), told(kafka)) == (3000, AT_WORK)
     assert count == 2 + 2 + 3, "twice free, twice in windows, and then alone"

@@ -1,0 +1,28 @@
+"""How numbers are written in what people read."""
+
+from __future__ import annotations
+
+__all__ = ["counted", "figure"]
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun, in the singular where it is one.
+
+    Args:
+        count: how many.
+        noun: of what, in the singular.
+        plural: of the noun, where that is not an ``s`` more.
+
+    >>> counted(1, "record"), counted(3000, "record"), counted(0, "reply", "replies")
+    ('1 record', '3,000 records', '0 replies')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def figure(value: float) -> str:
+    """Return a number, whole ones with all their digits.
+
+    >>> figure(1_800_000.0), figure(10), figure(0.25)
+    ('1,800,000', '10', '0.25')
+    """
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
