@@ -37,7 +37,11 @@ def test_our_own_lines_always_pass() -> None:
 
 
 CLIENT = {
-    "slow step": ("kafka.net.selector", "Task <x> ran for 0.113s (>0.100s threshold). It is blocking the event loop", ()),
+    "slow step": (
+        "kafka.net.selector",
+        "Task <x> ran for 0.113s (>0.100s threshold). It is blocking the event loop",
+        (),
+    ),
     "refresh at close": ("kafka.cluster", "Metadata refresh: failed %s", (errors.Cancelled(),)),
     "send at close": (
         "kafka.producer.sender",
