@@ -85,7 +85,7 @@ def encode_record(index: int, later_ms: int, key: bytes | None, value: bytes | N
         headers: in order; a value may be null, which other clients write.
 
     >>> encode_record(0, 0, None, b"x", [("trace", b"7")]).hex(" ")
-    '1c 00 00 00 01 02 78 02 0a 74 72 61 63 65 02 37'
+    '1e 00 00 00 01 02 78 02 0a 74 72 61 63 65 02 37'
     """
     varints, names = _varints, _names
     parts = [b"\x00", varints[later_ms], varints[index]]
