@@ -20,8 +20,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt .ci/venv
 demo: $(VENV)/.demo  ## the main job on 336,776 real flights: Kafka, spout, bolts, Parquet, PySpark, audit (FRESH=1: start over)
 	@$(BIN)/python -m topologies.demo $(if $(FRESH),--fresh)
 
-storm-demo: $(VENV)/.demo  ## the main job on a real Storm: sparse submit, lag 0, audit, nimbus's counters
-	@$(BIN)/python -m topologies.storm_demo $(if $(FLIGHTS),--flights $(FLIGHTS))
+storm-demo: $(VENV)/.demo  ## the main job on a real Storm: sparse submit, lag 0, audit, nimbus's counters (FLIGHTS=1000: fewer; FRESH=1: publish anew)
+	@$(BIN)/python -m topologies.storm_demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(FRESH),--fresh)
 
 test: $(VENV)/.dev lint types  ## everything that CI runs
 	$(BIN)/python -m pytest --doctest-modules $(CODE) tests

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache as once
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -366,6 +368,8 @@ def _ivy_jar() -> Path:
 def java() -> Path:
     """Return a ``java`` of at least version 17: the one of JAVA_HOME, else the one on the PATH.
 
+    Where JAVA_HOME is set and its Java is not the one, the log says so, once.
+
     Raises:
         MissingExtraError: there is none, or only older ones.
     """
@@ -375,11 +379,18 @@ def java() -> Path:
         candidates.append(Path(on_path))
     for candidate in candidates:
         if (version := _java_version(candidate)) is not None and version >= JAVA_MIN:
+            if seen:
+                _passed_over(f"JAVA_HOME = {home}: {seen[0]}, and {JAVA_MIN} or newer is needed; {candidate} is used")
             return candidate
         seen.append(f"{candidate} is " + ("no working Java" if version is None else f"version {version}"))
     if seen:
         raise MissingExtraError(f"Java {JAVA_MIN} or newer is needed, but {', '.join(seen)}", cure=NO_JAVA_CURE)
     raise MissingExtraError(f"Java {JAVA_MIN} or newer is needed, and there is no java on the PATH", cure=NO_JAVA_CURE)
+
+
+@once
+def _passed_over(text: str) -> None:
+    logging.getLogger(__name__).warning("%s", text)
 
 
 def _java_version(program: Path) -> int | None:

@@ -130,7 +130,13 @@ class Published:
     sent: int
 
 
-def publish(cluster: Cluster, flights: Flights, topic: str = TOPIC, progress: Progress | None = None) -> Published:
+def publish(
+    cluster: Cluster,
+    flights: Flights,
+    topic: str = TOPIC,
+    progress: Progress | None = None,
+    start_over: str = "make demo FRESH=1",
+) -> Published:
     """Bring the topic to hold exactly ``flights``, continuing from whatever part of them it holds.
 
     Two of these must not run at a time: each would send what the other is sending. (The demo holds a lock.)
@@ -140,19 +146,21 @@ def publish(cluster: Cluster, flights: Flights, topic: str = TOPIC, progress: Pr
         flights: what.
         topic: its name; created where it does not exist.
         progress: called now and then.
+        start_over: the command that deletes the topic first, for errors.
 
     Raises:
         BrokerError: the topic holds something else, or Kafka fails.
         DataLossError: the start of the topic was deleted.
     """
     cluster.ensure_topic(topic, PARTITIONS, TOPIC_CONFIG)
+    cure = f"start over with `{start_over}`"
     consumer = cluster.consumer(group=None)
     try:
-        ends = _check_topic(consumer, flights, topic)
+        ends = _check_topic(consumer, flights, topic, cure)
         before = sum(ends)
         if before < len(flights):
             _send_from(cluster, flights, topic, ends, progress or (lambda done, total: None))
-            _check_topic(consumer, flights, topic, whole=True)
+            _check_topic(consumer, flights, topic, cure, whole=True)
         return Published(before, len(flights) - before)
     finally:
         consumer.close()
@@ -183,7 +191,7 @@ def _send_from(cluster: Cluster, flights: Flights, topic: str, ends: Sequence[in
         producer.close()
 
 
-def _check_topic(consumer: ConsumerPort, flights: Flights, topic: str, *, whole: bool = False) -> list[int]:
+def _check_topic(consumer: ConsumerPort, flights: Flights, topic: str, cure: str, *, whole: bool = False) -> list[int]:
     """Return each partition's end, having made sure that what lies before it is ours.
 
     The last record tells: it is compared with the flight that belongs at its offset, and a topic into which
@@ -191,7 +199,7 @@ def _check_topic(consumer: ConsumerPort, flights: Flights, topic: str, *, whole:
     """
     found = consumer.partitions_for(topic)
     if found != frozenset(range(PARTITIONS)):
-        raise BrokerError(f"topic {topic} has {len(found)} partitions, the flights need {PARTITIONS}", cure=_START_OVER)
+        raise BrokerError(f"topic {topic} has {len(found)} partitions, the flights need {PARTITIONS}", cure=cure)
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     consumer.assign(partitions)
@@ -200,22 +208,21 @@ def _check_topic(consumer: ConsumerPort, flights: Flights, topic: str, *, whole:
         if begins[partition] > 0:
             raise DataLossError(
                 f"{coordinates(topic, partition.partition)}: records before {begins[partition]} were deleted",
-                cure=_START_OVER,
+                cure=cure,
             )
         if end > len(rows) or (whole and end < len(rows)):
             raise BrokerError(
                 f"{coordinates(topic, partition.partition)} holds {end} records, there are {len(rows)} flights for it",
-                cure=_START_OVER,
+                cure=cure,
             )
         if end > 0:
-            _check_last(consumer, partition, end - 1, flights.record(rows[end - 1]))
+            _check_last(consumer, partition, end - 1, flights.record(rows[end - 1]), cure)
     return [ends[partition] for partition in partitions]
 
 
-_START_OVER = "start over with `make demo FRESH=1`"
-
-
-def _check_last(consumer: ConsumerPort, partition: TopicPartition, offset: int, wanted: FlightRecord) -> None:
+def _check_last(
+    consumer: ConsumerPort, partition: TopicPartition, offset: int, wanted: FlightRecord, cure: str
+) -> None:
     others = [other for other in consumer.assignment() if other != partition]
     consumer.pause(others)
     consumer.resume([partition])
@@ -229,7 +236,7 @@ def _check_last(consumer: ConsumerPort, partition: TopicPartition, offset: int, 
     where = coordinates(partition.topic, partition.partition, offset)
     raise BrokerError(
         f"{where} is not the flight that belongs there: somebody else wrote to the topic",
-        cure=_START_OVER,
+        cure=cure,
     )
 
 

@@ -8,7 +8,10 @@
 4. audits both Parquet directories and prints what nimbus counted;
 5. stops what it started.
 
-Each run begins anew: with a consumer group and a directory (``output/storm``) of its own.
+Each run begins anew: with a consumer group and a directory (``output/storm``) of its own. All flights are in the
+broker that ``make demo`` uses. Fewer (``make storm-demo FLIGHTS=1000``) are in one of their own, with its data in
+``.downspout/demo/kafka-1000``: in one topic they would be too few for the one demo or too many for the other.
+``FRESH=1`` deletes the topic first and publishes it anew.
 """
 
 from __future__ import annotations
@@ -25,9 +28,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from downspout import jars
+from downspout import config, jars
 from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import DownspoutError, StormError
+from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka, default_directory
 from downspout.kafka.port import Cluster, cluster_for
 from downspout.parquet.audit import audit
@@ -50,8 +54,8 @@ POLL_S = 1.0
 class StormDemo:
     """One run of the demo."""
 
-    def __init__(self, output: Path, flights: int, screen: Screen) -> None:
-        self.output, self.flights, self.screen = output.absolute(), flights, screen
+    def __init__(self, output: Path, flights: int, screen: Screen, fresh: bool = False) -> None:
+        self.output, self.flights, self.screen, self.fresh = output.absolute(), flights, screen, fresh
         self.group = f"storm-demo-{uuid.uuid4().hex[:8]}"
 
     def run(self) -> int:
@@ -59,7 +63,7 @@ class StormDemo:
         with self.broker() as bootstrap:
             cluster = cluster_for(bootstrap)
             with self.storm() as node:
-                self.submit(node)
+                self.submit(node, bootstrap)
                 figures = self.wait(node)
                 right = self.audit(cluster)
                 self.screen.console.print(stats.render(figures), markup=False)
@@ -76,19 +80,27 @@ class StormDemo:
                 f"looking for the jars of {name}; the first time they are fetched, in about a minute"
             ):
                 jars.resolve(name, progress=lambda line: None)
-        kafka = EmbeddedKafka(default_directory())
+        kafka = EmbeddedKafka(broker_directory(self.flights))
         runs = kafka.status().broker is not None
         with self.screen.busy("starting the broker"):
             bootstrap = kafka.bootstrap if runs else kafka.start().bootstrap
         try:
-            flights = Flights(load_flights(self.flights))
-            with self.screen.counting("flights") as progress:
-                published = flights_data.publish(cluster_for(bootstrap), flights, progress=progress)
-            self.screen.say(f"{published.sent:,} flights published, {published.before:,} were there, at {bootstrap}")
+            self.publish(bootstrap)
             yield bootstrap
         finally:
             if not runs:
                 kafka.stop()
+
+    def publish(self, bootstrap: str) -> None:
+        """Bring the flights into the topic."""
+        if self.fresh and KafkaCluster(bootstrap).delete_topic(flights_data.TOPIC):
+            self.screen.say("deleted the topic")
+        flights = Flights(load_flights(self.flights))
+        with self.screen.counting("flights") as progress:
+            published = flights_data.publish(
+                cluster_for(bootstrap), flights, progress=progress, start_over=start_over(self.flights)
+            )
+        self.screen.say(f"{published.sent:,} flights published, {published.before:,} were there, at {bootstrap}")
 
     @contextmanager
     def storm(self) -> Iterator[StormNode]:
@@ -104,12 +116,12 @@ class StormDemo:
         finally:
             node.stop()
 
-    def submit(self, node: StormNode) -> None:
+    def submit(self, node: StormNode, bootstrap: str) -> None:
         """Submit the topology with stock streamparse."""
         self.screen.step(3, f"sparse submit -n {NAME}, and wait for lag 0")
         sparse = Path(sys.executable).with_name("sparse")
         done = subprocess.run(
-            [str(sparse), "submit", "-n", NAME, "-o", f"kafka.group={self.group}"],
+            [str(sparse), "submit", "-n", NAME, *self.options(bootstrap)],
             env={**os.environ, **programs.environment(node)},
             capture_output=True,
             text=True,
@@ -117,6 +129,10 @@ class StormDemo:
         )
         if done.returncode != 0:
             raise StormError(f"sparse submit failed:\n{done.stdout}{done.stderr}", cure="`downspout storm logs`")
+
+    def options(self, bootstrap: str) -> list[str]:
+        """Return what is said to the topology besides what its file says."""
+        return ["-o", f"kafka.group={self.group}", "-o", f"kafka.bootstrap={bootstrap}"]
 
     def wait(self, node: StormNode) -> TopologyStats:
         """Wait until all is committed, then until nimbus has counted it; return the figures.
@@ -157,6 +173,22 @@ class StormDemo:
         return right
 
 
+def broker_directory(flights: int) -> Path:
+    """Return where the broker that holds so many flights has its data."""
+    return default_directory() if flights == flights_data.TOTAL else config.home() / "demo" / f"kafka-{flights}"
+
+
+def start_over(flights: int) -> str:
+    """Return the command that publishes so many flights anew."""
+    return "make storm-demo" + (f" FLIGHTS={flights}" if flights != flights_data.TOTAL else "") + " FRESH=1"
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= flights_data.TOTAL:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {flights_data.TOTAL}")
+    return int(text)
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
@@ -165,13 +197,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return the exit code: 0 right, 1 the audit found differences, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="topologies.storm_demo", description="The main job on a real Storm.")
     parser.add_argument("--output", type=Path, default=Path("output/storm"), help="where the files go (output/storm)")
-    parser.add_argument("--flights", type=int, default=flights_data.TOTAL, help="how many flights, the earliest first")
+    parser.add_argument("--fresh", action="store_true", help="delete the topic first (it is also that of `make demo`)")
+    parser.add_argument(
+        "--flights", type=_count, default=flights_data.TOTAL, help="how many flights, the earliest first"
+    )
     given = parser.parse_args(arguments)
     screen = Screen()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         with demo_state.only_one():
-            return StormDemo(given.output, given.flights, screen).run()
+            return StormDemo(given.output, given.flights, screen, given.fresh).run()
     except KeyboardInterrupt:
         screen.console.print("\n   Interrupted; what was started is stopped.")
         return 130

@@ -104,6 +104,8 @@ def _start(arguments: argparse.Namespace) -> int:
             )
         print(f"Storm runs already, its nimbus at {before.nimbus}")
         return 0
+    if before.state == "broken":
+        print(f"Storm is {before.condition}. It is replaced; its topologies are gone: submit them again", flush=True)
     status = node.start().status()
     print(f"Storm {status.version} answers, its nimbus at {status.nimbus}; its logs are in {node.directory / 'logs'}")
     if before.ports is not None and before.nimbus != status.nimbus:
@@ -119,17 +121,22 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 def _status(arguments: argparse.Namespace) -> int:
     status = _node(arguments).status()
-    processes = {name: daemon.pid for name, daemon in (status.daemons.processes if status.daemons else {}).items()}
+    processes = status.alive
     if arguments.json:
         facts: dict[str, Any] = {"state": status.state, "directory": str(status.directory)}
         if status.daemons is not None:
-            facts |= {"nimbus": status.nimbus, "version": status.version, "processes": processes}
+            facts |= {"nimbus": status.nimbus, "version": status.version, "processes": processes, "gone": status.gone}
         print(json.dumps(facts))
     elif status.daemons is None:
         print(f"Storm is {status.state} ({status.directory})")
     else:
         shown = ", ".join(f"{name} {pid}" for name, pid in processes.items())
-        print(f"Storm {status.version} is {status.state}, its nimbus at {status.nimbus} ({shown}; {status.directory})")
+        if status.state == "broken":
+            print(f"Storm {status.version} is {status.condition} (still there: {shown}; {status.directory})")
+            print("Try: `downspout storm start`, which replaces it; topologies must be submitted again")
+        else:
+            where = f"its nimbus at {status.nimbus} ({shown}; {status.directory})"
+            print(f"Storm {status.version} is {status.state}, {where}")
     return 0 if status.state == "running" else 1
 
 

@@ -17,6 +17,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.net.compat import KafkaNetClient
 
 from downspout.errors import BrokerError, ConfigError, coordinates
+from downspout.kafka import noise
 from downspout.kafka.address import diagnose, parse_bootstrap
 from downspout.kafka.consumer import KafkaConsumerPort
 from downspout.kafka.patience import cure_of
@@ -48,6 +49,8 @@ PRODUCER = {
     "batch_size": 128 * 1024,
     "metrics_enabled": False,
 }
+
+noise.leave_out()
 
 
 class KafkaCluster:

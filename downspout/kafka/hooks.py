@@ -15,7 +15,7 @@ from downspout.kafka.imports import load
 from downspout.kafka.port import Record, TopicPartition
 from downspout.kafka.spout_state import Partition
 
-__all__ = ["Hooks", "SpoutListener"]
+__all__ = ["Hooks", "SpoutListener", "listener_class"]
 
 
 class SpoutListener:
@@ -40,6 +40,18 @@ class SpoutListener:
         """What this task reads has changed: the full set of its partitions, each with its start decided."""
 
 
+def listener_class(path: str) -> type[SpoutListener]:
+    """Return the class that ``kafka.listener`` names.
+
+    Raises:
+        ConfigError: there is none at that path.
+    """
+    made = load("kafka.listener", path)
+    if not (isinstance(made, type) and issubclass(made, SpoutListener)):
+        raise ConfigError(f"kafka.listener = {path!r} is no SpoutListener", cure="a class that inherits from it")
+    return made
+
+
 class Hooks:
     """Calls a listener, and survives what it raises. False where there is none, so that busy code can pass it by."""
 
@@ -57,9 +69,7 @@ class Hooks:
         """
         if not path:
             return cls(None, log)
-        made = load("kafka.listener", path)
-        if not (isinstance(made, type) and issubclass(made, SpoutListener)):
-            raise ConfigError(f"kafka.listener = {path!r} is no SpoutListener", cure="a class that inherits from it")
+        made = listener_class(path)
         try:
             listener = made()
             listener.initialize(conf, context)

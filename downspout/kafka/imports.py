@@ -24,5 +24,5 @@ def load(setting: str, path: str) -> Any:
         if not dot:
             raise ImportError("there is no dot in it")
         return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a module may raise anything while it is imported
         raise ConfigError(f"{setting} = {path!r} cannot be imported: {error}", cure="module.name") from error

@@ -24,6 +24,7 @@ __all__ = [
     "Record",
     "TopicPartition",
     "cluster_for",
+    "is_registered",
     "register",
     "unregister",
 ]
@@ -200,6 +201,11 @@ def register(bootstrap: str, cluster: Cluster) -> None:
 def unregister(bootstrap: str) -> None:
     """Undo :func:`register`."""
     _registered.pop(bootstrap, None)
+
+
+def is_registered(bootstrap: str) -> bool:
+    """Return whether a cluster of this process answers for ``bootstrap``."""
+    return bootstrap in _registered
 
 
 def cluster_for(bootstrap: str) -> Cluster:

@@ -5,12 +5,18 @@ Each value by itself (type, range, choices) is checked by the table in ``downspo
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kafka import KafkaConsumer
+
 from downspout.errors import ConfigError
+from downspout.kafka.address import parse_bootstrap
 from downspout.kafka.explicit import check_offsets
+from downspout.kafka.hooks import listener_class
+from downspout.kafka.port import is_registered
 from downspout.kafka.translate import check_translators, translator_of
 
 __all__ = ["check", "check_dead_letter_topic", "dead_letter_topic", "doubts", "pattern_without"]
@@ -34,25 +40,53 @@ POLL_INTERVAL_MS = 300_000
 """The client's ``max_poll_interval_ms``, unless it is given: who polls less often is thrown out of the group."""
 
 
-def check(settings: Mapping[str, Any], bounded: bool = False) -> None:
+def check(settings: Mapping[str, Any], bounded: bool = False, member: int | None = None) -> None:
     """Raise a ConfigError where settings of the scope ``kafka`` cannot hold together; it names them.
+
+    This is all that can be said without asking a broker; code of the user's that is named is imported.
 
     Args:
         settings: those of the scope ``kafka``.
         bounded: whether the run ends (``run.until=end``).
+        member: which of several processes this is (``run.member``).
     """
-    if not settings["bootstrap"]:
-        raise ConfigError("kafka.bootstrap is empty", cure="host:port,host:port, or `embedded`")
-    check_translators(settings)
+    _check_bootstrap(settings["bootstrap"])
+    for translator in check_translators(settings):
+        translator.function()
+    if settings["listener"]:
+        listener_class(settings["listener"])
     for topic in settings["topics"] or ():
         translator_of(settings, topic)
+    if settings["mode"] == "assign" and member is not None:
+        raise ConfigError(
+            "kafka.mode = assign counts the tasks of one process, but run.member says that there are several",
+            cure="kafka.mode=subscribe, or more tasks (par) in one process",
+        )
     _check_topics(settings)
     _check_times(settings)
     check_offsets(settings, bounded)
+    _check_client(settings["client"])
+
+
+def _check_bootstrap(bootstrap: str) -> None:
+    if not bootstrap:
+        raise ConfigError("kafka.bootstrap is empty", cure="host:port,host:port, or `embedded`")
+    if bootstrap != "embedded" and not is_registered(bootstrap):
+        parse_bootstrap(bootstrap)
+
+
+def _check_client(client: Mapping[str, Any]) -> None:
     for name, setting in DECIDED.items():
-        if name in settings["client"]:
+        if name in client:
             raise ConfigError(f"kafka.client.{name} cannot be set: {setting} decides it", cure=f"{setting}, or nothing")
-    reset = settings["client"].get("auto_offset_reset", "none")
+    for name in client:
+        if name not in KafkaConsumer.DEFAULT_CONFIG:
+            near = difflib.get_close_matches(name, KafkaConsumer.DEFAULT_CONFIG, n=1)
+            raise ConfigError(
+                f"kafka.client.{name} is no property of kafka-python's consumer",
+                cure=f"kafka.client.{near[0]}" if near else "kafka-python's names, with underscores",
+            )
+    reset = client.get("auto_offset_reset", "none")
     if reset not in RESETS:
         raise ConfigError(
             f"kafka.client.auto_offset_reset = {reset!r} is not one of {', '.join(RESETS)}", cure="kafka.start"

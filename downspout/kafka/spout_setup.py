@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from downspout import config
-from downspout.errors import ConfigError
 from downspout.kafka.guarantee import GUARANTEES, Guarantee
 from downspout.kafka.sense import check, check_dead_letter_topic, dead_letter_topic, doubts, pattern_without
 from downspout.kafka.starts import Identity
 
-__all__ = ["Setup"]
+__all__ = ["UI_KEYS", "Setup", "lag_config"]
+
+UI_KEYS = ("config.topics", "config.groupid", "config.bootstrap.servers")
+"""What Storm's UI looks for in a spout's configuration; nobody else reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +54,11 @@ class Setup:
         """
         settings = config.parse_scope(config.with_secrets(conf), "kafka")
         bounded = conf.get("run.until") == "end"
-        check(settings, bounded)
+        check(settings, bounded, conf.get("run.member"))
         topology = str(conf.get("topology.name") or "topology")
         group = settings["group"] or topology
         check_dead_letter_topic(settings, group)
         index, tasks = _number(context)
-        if settings["mode"] == "assign" and conf.get("run.member") is not None:
-            raise ConfigError(
-                "kafka.mode = assign counts the tasks of one process, but run.member says that there are several",
-                cure="kafka.mode=subscribe, or more tasks (par) in one process",
-            )
         letters = dead_letter_topic(settings, group)
         return cls(
             settings={**settings, "pattern": settings["pattern"] and pattern_without(letters, settings["pattern"])},
@@ -108,8 +105,8 @@ def lag_config(settings: Mapping[str, Any]) -> dict[str, str]:
     """
     bootstrap = settings["bootstrap"] if settings["bootstrap"] != "embedded" else None
     topics = ",".join(settings["topics"] or ())
-    found = {"config.topics": topics, "config.groupid": settings["group"], "config.bootstrap.servers": bootstrap}
-    return {key: value for key, value in found.items() if value}
+    found = zip(UI_KEYS, (topics, settings["group"], bootstrap), strict=True)
+    return {key: value for key, value in found if value}
 
 
 def _message_timeout_ms(conf: Mapping[str, Any]) -> float:

@@ -15,6 +15,7 @@ sinks are exactly-once: the n-th of several tuples has ``translator.n`` as its o
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,26 @@ class Translator:
     fields: tuple[str, ...]
     stream: str
 
+    def function(self) -> Callable[[Record], Any]:
+        """Return the user's function.
+
+        Raises:
+            ConfigError: there is none at that path, or it cannot be called with a record alone.
+        """
+        function = load("kafka.translator", self.path)
+        if not callable(function):
+            raise ConfigError(f"kafka.translator: {self.path} is no function", cure="record -> list of values, or None")
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError:
+            raise ConfigError(
+                f"kafka.translator: {self.path} cannot be called with a record alone",
+                cure="record -> list of values, or None",
+            ) from None
+        except ValueError:  # some functions that are written in C do not tell what they take
+            pass
+        return function  # type: ignore[no-any-return]
+
     def maker(self, topic_id: str, emit_null: bool, honour_replays: bool) -> Callable[[Record], list[list[Any]]]:
         """Return a function that makes the tuples of a record of a topic.
 
@@ -52,9 +73,7 @@ class Translator:
         Raises:
             ConfigError: there is no such function.
         """
-        function = load("kafka.translator", self.path)
-        if not callable(function):
-            raise ConfigError(f"kafka.translator: {self.path} is no function", cure="record -> list of values, or None")
+        function = self.function()
         at = self.fields.index("origin") if "origin" in self.fields else -1
         count = len(self.fields) - (at >= 0)
 

@@ -13,6 +13,7 @@ import pystorm.bolt
 from downspout import config
 from downspout.errors import ConfigError, DownspoutError, TopologyError
 from downspout.kafka import sense
+from downspout.kafka.spout_setup import UI_KEYS
 from downspout.local.graph import Component, Graph, nearest
 from downspout.local.settings import Settings, reads, resolve
 from downspout.parquet.inputs import check_names, name_of
@@ -98,13 +99,17 @@ def _kafka(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
     except ConfigError:
         return  # said above
     try:
-        sense.check(settings, bounded=conf.get("run.until") == "end")
+        sense.check(settings, conf.get("run.until") == "end", conf.get("run.member"))
         sense.check_dead_letter_topic(settings, settings["group"] or str(conf.get("topology.name") or ""))
     except ConfigError as error:
         yield Finding(True, component.name, error.message, error.cure or "`downspout settings kafka`")
         return
     for what, cure in sense.doubts(settings):
         yield Finding(False, component.name, what, cure)
+    try:
+        config.with_secrets(conf)
+    except ConfigError as error:  # it may be there where the topology will run
+        yield Finding(False, component.name, error.message, error.cure or "set it where the topology runs")
 
 
 def _never_flushes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
@@ -279,6 +284,8 @@ def values_table(graph: Graph, settings: Settings, *, everything: bool = False) 
 
 def _values(resolved: config.Resolved, scopes: tuple[str, ...], everything: bool) -> Iterator[str]:
     for key, value in sorted(resolved.values.items()):
+        if key in UI_KEYS:
+            continue
         known = key in config.SETTINGS
         source = resolved.sources[key]
         if source == "default" and not (everything and known and config.SETTINGS[key].scope in scopes):

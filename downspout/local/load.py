@@ -124,8 +124,23 @@ def _explain(error: UserError, target: str) -> TopologyError:
         return _explain_key(error, frames[-1][0], where)
     cure = None
     if isinstance(error, ModuleNotFoundError):
-        cure = "run from the project's root, the folder that holds spouts/ and bolts/; or install the package"
+        cure = _cure_of_missing(error.name or "")
     return TopologyError(f"{where}: {type(error).__name__}: {error}", cure=cure)
+
+
+def _cure_of_missing(module: str) -> str:
+    """Return what to do about a module that was not found; ours are called otherwise in a checkout than in a wheel."""
+    ours = module.startswith(("downspout.spouts", "downspout.bolts"))
+    package = module.partition(".")[0]
+    if not ours and package in ("spouts", "bolts") and Path.cwd() != _CHECKOUT:
+        file = getattr(sys.modules.get(package), "__file__", None)
+        ours = file is not None and Path(file).is_relative_to(_CHECKOUT)
+    if ours:
+        return (
+            f"`pip install {_CHECKOUT}` without -e: Downspout is used as a checkout (or editable), where its parts are "
+            "called spouts.… and bolts.… and take the place of your own; a wheel has them as downspout.spouts.…"
+        )
+    return "run from the project's root, the folder that holds spouts/ and bolts/; or install the package"
 
 
 def _explain_key(error: KeyError, frame: FrameType, where: str) -> TopologyError:
@@ -166,4 +181,5 @@ def _short(file: str) -> str:
     return file if relative.startswith("..") else relative
 
 
+_CHECKOUT = Path(__file__).resolve().parents[2]
 _OUR_OWN = (str(Path(__file__).parent), os.path.dirname(os.__file__) + os.sep)

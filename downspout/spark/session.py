@@ -117,7 +117,9 @@ def _prepare_environment() -> None:
     """
     from downspout.jars import java
 
-    java()
+    program, home = java(), os.environ.get("JAVA_HOME")
+    if home and not program.is_relative_to(home):
+        del os.environ["JAVA_HOME"]  # else Spark would insist on it, and fail
     # Interrupted by Ctrl-C, its bridge to the JVM logs a page of traceback for what is no error.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     # PySpark warns on every start with pandas 3. Rows travel as Arrow here, and what is tested is what is pinned.

@@ -67,6 +67,21 @@ class Status:
         return self.daemons.version if self.daemons else ""
 
     @property
+    def alive(self) -> dict[str, int]:
+        """The process ids of the daemons that run, by name."""
+        return {name: self.daemons.processes[name].pid for name in self.daemons.alive} if self.daemons else {}
+
+    @property
+    def gone(self) -> list[str]:
+        """The names of the daemons that have ended while others run."""
+        return [name for name in launch.MAINS if name not in self.daemons.alive] if self.daemons else []
+
+    @property
+    def condition(self) -> str:
+        """The state in words; of a broken node also what is gone."""
+        return f"{self.state}: {' and '.join(self.gone)} ended" if self.state == "broken" else self.state
+
+    @property
     def nimbus(self) -> str:
         """The address of nimbus as ``host:port``; empty where there is none yet."""
         return f"{HOST}:{self.ports.nimbus}" if self.ports else ""
@@ -133,7 +148,7 @@ class StormNode:
         """
         status = self.status()
         if status.state != "running" or status.ports is None:
-            raise StormError(f"Storm is {status.state} ({self.directory})", cure="`downspout storm start`")
+            raise StormError(f"Storm is {status.condition} ({self.directory})", cure="`downspout storm start`")
         return HOST, status.ports.nimbus
 
     def ports(self) -> Ports:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 
+import pytest
+from kafka import errors
+
 from downspout.cli.logs import WHILE_S, OnceInAWhile
+from downspout.kafka import noise
 from downspout.testing import VirtualClock
 
 
@@ -30,3 +34,42 @@ def test_our_own_lines_always_pass() -> None:
     once = OnceInAWhile("kafka", VirtualClock())
     assert all(once.filter(record("downspout.local", 7)) for _ in range(5))
     assert all(once.filter(record("kafkaesque", 7)) for _ in range(5))
+
+
+CLIENT = {
+    "slow step": (
+        "kafka.net.selector",
+        "Task <x> ran for 0.113s (>0.100s threshold). It is blocking the event loop",
+        (),
+    ),
+    "refresh at close": ("kafka.cluster", "Metadata refresh: failed %s", (errors.Cancelled(),)),
+    "send at close": (
+        "kafka.producer.sender",
+        "%s: Error sending produce request to node %d: %s",
+        ("<Sender>", 1, errors.Cancelled()),
+    ),
+}
+NEWS = {
+    "a task": ("kafka.net.selector", "Task %s left RUNNING after step; demoting to UNSCHEDULED", ("x",)),
+    "refresh": ("kafka.cluster", "Metadata refresh: failed %s", (errors.KafkaConnectionError("gone"),)),
+    "send": (
+        "kafka.producer.sender",
+        "%s: Error sending produce request to node %d: %s",
+        ("<Sender>", 1, errors.NotLeaderForPartitionError()),
+    ),
+    "another line": ("kafka.cluster", "Cancelled: %s", (errors.Cancelled(),)),
+}
+
+
+@pytest.mark.parametrize(("given", "shown"), [
+    *(pytest.param(line, False, id=name) for name, line in CLIENT.items()),
+    *(pytest.param(line, True, id=name) for name, line in NEWS.items()),
+])  # fmt: skip
+def test_what_nobody_can_act_on_is_left_out_at_its_logger(
+    given: tuple[str, str, tuple[object, ...]], shown: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Slow steps of the client's loop and requests that its close has cancelled are left out, other errors are not."""
+    noise.leave_out()
+    name, text, args = given
+    logging.getLogger(name).error(text, *args)
+    assert bool(caplog.records) is shown

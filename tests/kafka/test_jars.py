@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from downspout import jars
 from downspout.errors import DownspoutError, MissingExtraError
+from downspout.spark.session import _prepare_environment
 
 JARS = {"a-1.jar": b"first", "b-2.jar": b"second"}
 
@@ -193,3 +195,34 @@ def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingExtraError, match="version 11"):
         jars.java()
+
+
+def test_a_java_home_without_java_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where JAVA_HOME has no Java, the one on the PATH is used, and a warning names both, once."""
+    java = _program(tmp_path / "bin" / "java", "echo 'openjdk version \"21.0.1\"' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nonsense"))
+    monkeypatch.setenv("PATH", f"{java.parent}:/usr/bin:/bin")
+    assert [jars.java(), jars.java()] == [java, java]
+    (warned,) = caplog.messages
+    assert warned.startswith(f"JAVA_HOME = {tmp_path}/nonsense: ")
+    assert "is no working Java" in warned
+    assert warned.endswith(f"{java} is used")
+
+
+def test_a_java_home_without_java_is_kept_from_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where JAVA_HOME has no Java, Spark is not told of it: it takes the one on the PATH, as we do."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.1\"' >&2\n", encoding="utf-8")
+    java.chmod(0o755)
+    for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setenv("PATH", f"{java.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    _prepare_environment()
+    assert os.environ["JAVA_HOME"] == str(tmp_path)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nonsense"))
+    _prepare_environment()
+    assert "JAVA_HOME" not in os.environ

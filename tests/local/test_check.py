@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import streamparse
 
-from downspout.errors import TopologyError
+from downspout.errors import ConfigError, TopologyError
 from downspout.local import check, live, runner
 from downspout.local.graph import Component, Graph, Input, Stream
 from downspout.local.result import RunResult
@@ -79,6 +79,39 @@ def test_nothing_is_found_where_nothing_is_wrong():
 
 
 FINDINGS = {
+    "a translator that is not there": (
+        {"spout": {"kafka.translator": ["foo.bar"]}},
+        "error: in: kafka.translator = 'foo.bar' cannot be imported: No module named 'foo'",
+    ),
+    "a translator that takes no record": (
+        {"spout": {"kafka.translator": ["os.getcwd"]}},
+        "error: in: kafka.translator: os.getcwd cannot be called with a record alone",
+    ),
+    "a translator that is no function": (
+        {"spout": {"kafka.translator": ["os.sep"]}}, "error: in: kafka.translator: os.sep is no function",
+    ),
+    "a listener that is none": (
+        {"spout": {"kafka.listener": "json.loads"}}, "error: in: kafka.listener = 'json.loads' is no SpoutListener",
+    ),
+    "a listener that is not there": (
+        {"spout": {"kafka.listener": "foo.Bar"}}, "error: in: kafka.listener = 'foo.Bar' cannot be imported",
+    ),
+    "an address that is none": (
+        {"spout": {"kafka.bootstrap": "nope:99999"}},
+        "error: in: kafka.bootstrap = 'nope:99999': 'nope:99999' is no address",
+    ),
+    "a property that the client does not have": (
+        {"spout": {"kafka.client.fetch_max_byte": 1}},
+        "error: in: kafka.client.fetch_max_byte is no property of kafka-python's consumer. "
+        "Try: kafka.client.fetch_max_bytes",
+    ),
+    "counted out among several processes": (
+        {"spout": {"kafka.mode": "assign", "run.member": 2}}, "error: in: kafka.mode = assign counts the tasks of one",
+    ),
+    "a secret that is not here": (
+        {"spout": {"kafka.client.sasl_plain_password": "env:NOT_SET_ANYWHERE"}},
+        "warning: in: kafka.client.sasl_plain_password = 'env:NOT_SET_ANYWHERE': NOT_SET_ANYWHERE is not in the",
+    ),
     "no topic": ({"spout": {"kafka.topics": None}}, "error: in: exactly one of kafka.topics and kafka.pattern"),
     "topics and pattern": (
         {"spout": {"kafka.pattern": "t.*"}},
@@ -176,3 +209,17 @@ def test_dead_letters_are_told_at_the_end(count, words):
     assert line.startswith(f"{words} to the dead-letter topic g.dead-letters: look at ")
     assert line.endswith("with `downspout dlq ls g.dead-letters`")
     assert live.dead_letter_lines(RunResult("end", True, 1.0, {}, 1, 1, 0, 0, None, None), {}) == []
+
+
+def test_a_time_between_commits_has_an_end():
+    """A number with too many zeros is refused: nothing would be committed while anybody waits."""
+    with pytest.raises(ConfigError, match=r"kafka\.commit_period_ms = .* is above 86400000"):
+        found(graph(spout={"kafka.commit_period_ms": 999_999_999_999_999_999}))
+
+
+def test_what_storms_ui_reads_is_no_value_of_ours():
+    """The keys by which Storm's UI finds a spout's topics repeat our settings, and are not listed beside them."""
+    made = graph(spout={"config.topics": "t", "config.groupid": "g", "config.bootstrap.servers": "one:9092"})
+    table = check.values_table(made, check.resolve(made, environ={}), everything=True)
+    assert "kafka.topics = ['t']" in table
+    assert "config." not in table

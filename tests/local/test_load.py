@@ -105,6 +105,14 @@ ERRORS = {
         "field 'a-b' of stream 'default' cannot be a Python attribute",
     ),
     "import error": ("import nowhere_to_be_found\n", "made.py:9: ModuleNotFoundError: No module named 'nowhere"),
+    "our spout by its name in a wheel, here in a checkout": (
+        "import downspout.spouts.kafka\n",
+        r"No module named 'downspout.spouts'. Try: `pip install \S+` without -e",
+    ),
+    "a spout that ours hide": (
+        "import spouts.kafka\nimport spouts.mine\n",
+        r"No module named 'spouts.mine'. Try: `pip install .* your own",
+    ),
     "syntax error": ("class Made(Topology:\n", "made.py:9: "),
     "error of the user's own": ("def f():\n    return 1 / 0\nf()\n", "made.py:10: ZeroDivisionError"),
     "nothing in it": ("x = 1\n", "holds no topology"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from downspout import jars
 from downspout.cli import main
 from downspout.errors import MissingExtraError, StormError
+from downspout.kafka.process import birth
 from downspout.locks import FileLock
 from downspout.storm import groups, node_files
 from downspout.storm.node import StormNode
@@ -86,6 +90,48 @@ def test_an_old_java_is_refused_before_anything_is_written(
     with pytest.raises(MissingExtraError, match="version 8"):
         StormNode(tmp_path / "storm").start()
     assert not (tmp_path / "storm").exists()
+
+
+@pytest.fixture
+def without_nimbus(tmp_path: Path) -> Iterator[Path]:
+    """The directory of a node whose nimbus has ended; two processes that only sleep are its other daemons."""
+    others = [subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(2)]
+    alive = {name: Daemon(each.pid, birth(each.pid) or "") for name, each in zip(OTHERS, others, strict=True)}
+    node_files.write(tmp_path, Ports.choose())
+    node_files.write(tmp_path, Daemons("2.8.3", {**alive, "nimbus": Daemon(others[0].pid, "another/1")}))
+    yield tmp_path
+    for each in others:
+        each.kill()
+        each.wait()
+
+
+OTHERS = ("zookeeper", "supervisor")
+
+
+def test_a_broken_node_tells_what_is_gone(without_nimbus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The status of a node that has lost its nimbus names nimbus, and lists the processes that live and no others."""
+    daemons = node_files.read_daemons(without_nimbus)
+    assert daemons is not None
+    pids = {name: daemons.processes[name].pid for name in OTHERS}
+    assert main(["storm", "status", "--dir", str(without_nimbus)]) == 1
+    said = capsys.readouterr().out
+    assert "is broken: nimbus ended (still there: " in said
+    assert "nimbus " not in said.partition("still there")[2].partition("\n")[0]
+    assert "`downspout storm start`, which replaces it; topologies must be submitted again" in said
+    assert main(["storm", "status", "--json", "--dir", str(without_nimbus)]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["state"], facts["gone"], facts["processes"]) == ("broken", ["nimbus"], pids)
+    with pytest.raises(StormError, match="Storm is broken: nimbus ended"):
+        _ = StormNode(without_nimbus).address
+
+
+def test_a_start_says_that_it_replaces_a_broken_node(
+    without_nimbus: Path, no_jars: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a broken node is replaced, one is told that its topologies are gone."""
+    monkeypatch.setattr(StormNode, "start", lambda node: node)
+    main(["storm", "start", "--dir", str(without_nimbus)])
+    assert "broken: nimbus ended. It is replaced; its topologies are gone" in capsys.readouterr().out
 
 
 def test_two_do_not_start_one_node(tmp_path: Path, no_jars: None) -> None:
