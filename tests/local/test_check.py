@@ -213,7 +213,7 @@ def test_dead_letters_are_told_at_the_end(count, words):
 
 def test_a_time_between_commits_has_an_end():
     """A number with too many zeros is refused: nothing would be committed while anybody waits."""
-    with pytest.raises(ConfigError, match=r"kafka\.commit_period_ms = .* is above 86400000"):
+    with pytest.raises(ConfigError, match=r"kafka\.commit_period_ms = .* is above 86,400,000"):
         found(graph(spout={"kafka.commit_period_ms": 999_999_999_999_999_999}))
 
 
