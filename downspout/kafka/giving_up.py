@@ -301,8 +301,10 @@ class GivingUp:
             part, record = batch[0]
             if self._bounded and not passes:
                 what = describe(cause) if cause is not None else str(error)
+                where = f"topic {self._letters.topic}" if self._letters is not None else "no topic"
                 raise RecordError(
-                    f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written: {what}",
+                    f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written to {where}: "
+                    f"{what}",
                     cure="correct the dead-letter topic (max.message.bytes, rights); nothing is committed past it",
                 ) from error
             self._alone.add((part, record.offset))
