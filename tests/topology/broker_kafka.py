@@ -208,8 +208,9 @@ class BrokerKafka:
         self._stage.delete_records(TopicPartition(topic, partition), before)
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return where reading ends for now."""
-        wanted = list(partitions)
+        """Return where reading ends for now; nothing of topics that are gone."""
+        there = self._asker.topic_names()
+        wanted = [tp for tp in partitions if tp.topic in there]
         return dict(self._asker.end_offsets(wanted)) if wanted else {}
 
     def end(self, partition: TopicPartition) -> int:
