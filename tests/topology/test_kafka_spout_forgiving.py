@@ -127,7 +127,7 @@ def test_without_a_dead_letter_topic_a_repair_lets_it_go_on(kafka: Kafka) -> Non
     driver.run()
     driver.ack([n for n in range(10) if n != 4])
     driver.fail([4])
-    with pytest.raises(RecordError, match=r"orders\[0\]@4: failed 1 times"):
+    with pytest.raises(RecordError, match=r"orders\[0\]@4: failed 1 time"):
         driver.run()
     driver.spout.close()
     repaired = Driver(kafka, retries_max=0, dead_letter_topic="")
