@@ -16,6 +16,23 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 RETRY_S = 0.1
 
 
+def is_held(path: Path) -> bool:
+    """Return whether somebody holds the lock on a file now; a file that is missing or out of reach is nobody's.
+
+    >>> is_held(Path("/no/such/lock"))
+    False
+    """
+    if not path.exists():
+        return False
+    lock = FileLock(path)
+    try:
+        is_free = lock.acquire()
+    except OSError:
+        return False
+    lock.release()
+    return not is_free
+
+
 class FileLock:
     """An exclusive lock on a file, held from :meth:`acquire` to :meth:`release`.
 

@@ -186,10 +186,14 @@ def _read(path: Path, kind: type[Any]) -> Any:
 
 def write(directory: Path, what: Cluster | Broker) -> None:
     """Write ``cluster.json`` or ``broker.json``, so that a reader sees the old one or the new one and nothing else."""
-    path = directory / f"{type(what).__name__.lower()}.json"
+    replace_json(directory / f"{type(what).__name__.lower()}.json", asdict(what))
+
+
+def replace_json(path: Path, what: Mapping[str, Any]) -> None:
+    """Write a JSON file in the place of another: a reader sees all of the one or all of the other."""
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     with draft.open("w", encoding="utf-8") as file:
-        json.dump(asdict(what), file, indent=1)
+        json.dump(what, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)

@@ -27,7 +27,7 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError
 from downspout.kafka import broker_files, probe, process
 from downspout.kafka.broker_files import HOST, Broker, Cluster
-from downspout.locks import FileLock
+from downspout.locks import FileLock, is_held
 
 START_S_MAX = 60.0
 """A start takes 1 to 2 s, and was seen to take 14 s on a busy machine."""
@@ -113,19 +113,8 @@ class EmbeddedKafka:
         if (broker := broker_files.read_broker(self.directory)) is not None:
             state = "running" if _answers(broker) else "silent"
         else:
-            state = "starting" if self._is_locked() else "stopped"
+            state = "starting" if is_held(self.directory / "lock") else "stopped"
         return Status(state, self.directory, broker)
-
-    def _is_locked(self) -> bool:
-        lock = FileLock(self.directory / "lock")
-        if not lock.path.exists():
-            return False
-        try:
-            is_free = lock.acquire()
-        except OSError:
-            return False
-        lock.release()
-        return not is_free
 
     # --- starting ---
 

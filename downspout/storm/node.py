@@ -28,7 +28,7 @@ from downspout import config, jars
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import DownspoutError, StormError
 from downspout.kafka.process import birth, send_signal
-from downspout.locks import FileLock
+from downspout.locks import FileLock, is_held
 from downspout.storm import groups, launch, nimbus, node_files, readiness
 from downspout.storm.node_files import HOST, Daemon, Daemons, Ports
 from downspout.storm.readiness import PortTaken
@@ -127,7 +127,7 @@ class StormNode:
         """Return what is known of the node, whoever started it; asks nimbus, which takes at most 2 s."""
         ports, daemons = node_files.read_ports(self.directory), node_files.read_daemons(self.directory)
         alive = daemons.alive if daemons is not None else []
-        if self._is_locked():
+        if is_held(self.directory / "lock"):
             state = "busy"
         elif not alive:
             state, daemons = "stopped", None
@@ -158,17 +158,6 @@ class StormNode:
             known = Ports.choose(nimbus=self.port)
             node_files.write(self.directory, known)
         return known
-
-    def _is_locked(self) -> bool:
-        lock = FileLock(self.directory / "lock")
-        if not lock.path.exists():
-            return False
-        try:
-            is_free = lock.acquire()
-        except OSError:
-            return False
-        lock.release()
-        return not is_free
 
     # --- starting ---
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from downspout.kafka.broker_files import HOST, free_port, is_free
+from downspout.kafka.broker_files import HOST, free_port, is_free, replace_json
 from downspout.kafka.process import birth
 from downspout.wire.kryo import KRYO
 
@@ -165,13 +165,7 @@ def read_daemons(directory: Path) -> Daemons | None:
 
 def write(directory: Path, what: Ports | Daemons) -> None:
     """Write ``node.json`` or ``daemons.json``, so that a reader sees the old one or the new one and nothing else."""
-    path = directory / ("node.json" if isinstance(what, Ports) else "daemons.json")
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    with draft.open("w", encoding="utf-8") as file:
-        json.dump(asdict(what), file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    replace_json(directory / ("node.json" if isinstance(what, Ports) else "daemons.json"), asdict(what))
 
 
 def storm_yaml(directory: Path, ports: Ports, overrides: Mapping[str, Any] | None = None) -> str:
