@@ -7,7 +7,7 @@ from pathlib import Path
 from downspout.cli.settings import markdown
 from downspout.config import SETTINGS
 from downspout.metrics import METRICS
-from downspout.spark.source_options import OPTIONS
+from downspout.spark.source.options import OPTIONS
 
 HERE = Path(__file__).parent
 TITLES = {
@@ -70,7 +70,7 @@ connector: `kafka.auto.offset.reset`, `kafka.enable.auto.commit`, `kafka.key.des
 
 A checkpoint holds offsets in the connector's form.
 
-This page is made by `docs/generate.py`; the options are the table in `downspout/spark/source_options.py`.
+This page is made by `docs/generate.py`; the options are the table in `downspout/spark/source/options.py`.
 """
 
 

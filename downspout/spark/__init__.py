@@ -15,6 +15,6 @@ def register(spark: SparkSession) -> None:
 
     The options are those of Spark's own connector: docs/reference/spark-source.md.
     """
-    from downspout.spark.source import KafkaSource
+    from downspout.spark.source.kafka_source import KafkaSource
 
     spark.dataSource.register(KafkaSource)

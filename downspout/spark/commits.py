@@ -20,9 +20,9 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 from downspout.errors import ConfigError
 from downspout.kafka.port import ConsumerPort, TopicPartition, cluster_for
-from downspout.spark.client_properties import client_properties
 from downspout.spark.committer import Committer
-from downspout.spark.ranges import Offsets, from_json
+from downspout.spark.source.client_properties import client_properties
+from downspout.spark.source.ranges import Offsets, from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
-from downspout.spark.ranges import Offsets
+from downspout.spark.source.ranges import Offsets
 
 BACKOFF_S_MIN = 1.0
 BACKOFF_S_MAX = 30.0

@@ -16,7 +16,7 @@ from downspout.kafka.broker_files import free_port
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka
 from downspout.kafka.port import TopicPartition
-from downspout.spark.columns import SCHEMA, SCHEMA_WITH_HEADERS
+from downspout.spark.source.columns import SCHEMA, SCHEMA_WITH_HEADERS
 from tests.spark.source_support import Bench, texts
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

@@ -14,10 +14,10 @@ from kafka.record import MemoryRecords, MemoryRecordsBuilder
 from kafka.structs import TopicPartition
 
 from downspout.kafka.embedded import EmbeddedKafka
-from downspout.spark.columns import Chunk, ChunkBatch, chunked, decode, install
-from downspout.spark.fetch import to_batch
-from downspout.spark.source_options import parse_options
-from downspout.spark.topics import connect
+from downspout.spark.source.columns import Chunk, ChunkBatch, chunked, decode, install
+from downspout.spark.source.fetch import to_batch
+from downspout.spark.source.options import parse_options
+from downspout.spark.source.topics import connect
 
 ChunkRecords = chunked(Fetcher.PartitionRecords)
 WHERE = TopicPartition("t", 3)

@@ -12,11 +12,11 @@ from kafka import errors
 
 from downspout.errors import BrokerError, DataLossError
 from downspout.kafka.port import TopicPartition
-from downspout.spark import fetch
-from downspout.spark.columns import SCHEMA, SCHEMA_WITH_HEADERS
-from downspout.spark.fetch import read_range
-from downspout.spark.ranges import OffsetRange
-from downspout.spark.source_options import SourceOptions, parse_options
+from downspout.spark.source import fetch
+from downspout.spark.source.columns import SCHEMA, SCHEMA_WITH_HEADERS
+from downspout.spark.source.fetch import read_range
+from downspout.spark.source.options import SourceOptions, parse_options
+from downspout.spark.source.ranges import OffsetRange
 from downspout.testing import FakeKafka
 
 pytestmark = pytest.mark.fake_only("through Spark, test_source_batch.py and _stream.py do it on the real broker")

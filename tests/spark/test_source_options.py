@@ -10,8 +10,8 @@ import pytest
 from kafka.structs import TopicPartition
 
 from downspout.errors import ConfigError
-from downspout.spark.client_properties import client_properties
-from downspout.spark.source_options import EARLIEST, LATEST, OPTIONS, SourceOptions, parse_options
+from downspout.spark.source.client_properties import client_properties
+from downspout.spark.source.options import EARLIEST, LATEST, OPTIONS, SourceOptions, parse_options
 
 NEEDED = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 ROOT = Path(__file__).resolve().parents[2]

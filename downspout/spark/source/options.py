@@ -17,8 +17,8 @@ from kafka.structs import TopicPartition
 
 from downspout.errors import ConfigError
 from downspout.kafka.address import parse_bootstrap
-from downspout.spark.client_properties import client_properties
-from downspout.spark.ranges import Offsets, from_json
+from downspout.spark.source.client_properties import client_properties
+from downspout.spark.source.ranges import Offsets, from_json
 
 LATEST, EARLIEST = -1, -2
 """What stands for an end of the log among offsets."""

@@ -20,10 +20,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from downspout.errors import ConfigError
-from downspout.spark.fetch import read_range
-from downspout.spark.planning import BatchPlan, StreamPlan
-from downspout.spark.ranges import OffsetRange, from_json, to_json
-from downspout.spark.source_options import SourceOptions, parse_options
+from downspout.spark.source.fetch import read_range
+from downspout.spark.source.options import SourceOptions, parse_options
+from downspout.spark.source.planning import BatchPlan, StreamPlan
+from downspout.spark.source.ranges import OffsetRange, from_json, to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,9 +24,9 @@ from collections.abc import Callable, Collection, Mapping
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import DataLossError
 from downspout.kafka.port import TopicPartition
-from downspout.spark.ranges import OffsetRange, Offsets, place, prorate, split
-from downspout.spark.source_options import SourceOptions
-from downspout.spark.topics import Topics
+from downspout.spark.source.options import SourceOptions
+from downspout.spark.source.ranges import OffsetRange, Offsets, place, prorate, split
+from downspout.spark.source.topics import Topics
 
 log = logging.getLogger("downspout.spark")
 

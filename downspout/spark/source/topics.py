@@ -12,8 +12,8 @@ from kafka import errors
 
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka.port import ConsumerPort, TopicPartition, cluster_for
-from downspout.spark.ranges import Offsets, place
-from downspout.spark.source_options import EARLIEST, LATEST, Position, SourceOptions
+from downspout.spark.source.options import EARLIEST, LATEST, Position, SourceOptions
+from downspout.spark.source.ranges import Offsets, place
 
 T = TypeVar("T")
 

@@ -20,11 +20,11 @@ from kafka import errors
 
 from downspout.errors import BrokerError
 from downspout.kafka.port import ConsumerPort, Record
-from downspout.spark.columns import HEADERS, SCHEMA, SCHEMA_WITH_HEADERS, Chunk, decode, install
-from downspout.spark.planning import report_loss
-from downspout.spark.ranges import OffsetRange
-from downspout.spark.source_options import SourceOptions
-from downspout.spark.topics import connect
+from downspout.spark.source.columns import HEADERS, SCHEMA, SCHEMA_WITH_HEADERS, Chunk, decode, install
+from downspout.spark.source.options import SourceOptions
+from downspout.spark.source.planning import report_loss
+from downspout.spark.source.ranges import OffsetRange
+from downspout.spark.source.topics import connect
 
 PER_POLL_MAX = 10_000
 """Kafka batches, where they come as chunks, else records."""

@@ -28,7 +28,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.util import decode_varint
 from kafka.structs import TopicPartition
 
-from downspout.spark.ranges import place
+from downspout.spark.source.ranges import place
 
 Whole = npt.NDArray[np.int64]
 
