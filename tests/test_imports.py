@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "parquet": FREE | {"ledger", "kafka"},
     "local": FREE | {"ledger", "kafka", "parquet"},
     "storm": FREE | {"ledger", "kafka", "parquet", "wire"},
-    "spark": FREE | {"ledger", "kafka", "parquet"},
+    "spark": FREE | {"ledger", "kafka", "parquet", "local"},
     "testing": FREE | {"ledger", "kafka", "parquet", "local"},
 }
 """Rooms of the library: which others each may import, besides itself. The rule is in docs/decisions."""

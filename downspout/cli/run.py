@@ -92,7 +92,7 @@ def handle(arguments: argparse.Namespace) -> int:
     for line in letters:
         print(f"downspout: warning: {line}", file=sys.stderr)
     if arguments.json_path:
-        _write_json(arguments.json_path, {"topology": graph.name, **result.as_dict()})
+        write_json(arguments.json_path, {"topology": graph.name, **result.as_dict()})
     return _close(result)
 
 
@@ -112,7 +112,7 @@ def _close(result: RunResult) -> int:
     return 128 + result.signal
 
 
-def _write_json(path: str, summary: dict[str, Any]) -> None:
+def write_json(path: str, summary: dict[str, Any]) -> None:
     text = json.dumps(summary, indent=2, default=str)
     if path == "-":
         print(text)

@@ -64,6 +64,13 @@ class BoltTask(Task):
         if isinstance(bolt, OurBolt):
             bolt.fail_because = self._fail_because  # type: ignore[method-assign]
 
+    def deliver(self, tree: Tree, source: str, stream: str, task_id: int, values: Any) -> None:
+        """Put a tuple into the queue that no task of this engine has emitted; ``tree`` counts it."""
+        tuple_id = self.world.next_id()
+        self.held[tuple_id] = tree
+        tree.pending += 1
+        self.queue.append(_new(Tuple, (tuple_id, source, stream, task_id, values)))
+
     def start_timers(self, now: float) -> None:
         """Begin the tick period, and that of a TicklessBatchingBolt."""
         if self.tick_s:

@@ -28,9 +28,10 @@ def build_tasks(
     for name in sorted(graph.components):
         component = graph.components[name]
         kind = SpoutTask if component.is_spout else BoltTask
-        for _ in range(component.par):
+        for index in range(component.par):
             task_id += 1
             tasks.append(kind(component, task_id, world, confs[name]))
+            tasks[-1].index = index
     world.names = {task.task_id: task.name for task in tasks}
     world.readers = {
         (component.name, stream): [reader.name for reader, _ in graph.subscribers(component.name, stream)]

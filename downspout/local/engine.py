@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -169,27 +169,57 @@ class Engine:
         Raises:
             DownspoutError: a component ended the run. What was acked is committed as far as possible.
         """
-        self.started = self.clock.monotonic()
         self._check_bounds_early()
-        try:
-            for task in self.tasks:
-                task.build()
+        with self.open():
             self._check_bounds()
-            self._start()
             while self._reason is None:
                 self.round()
             self._drain()
+        return self.result()
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Build and activate all tasks; at the end deactivate and close them. For those who do the rounds themselves.
+
+        Raises:
+            DownspoutError: a component could not be built, or not be closed.
+        """
+        self.started = self.clock.monotonic()
+        try:
+            for task in self.tasks:
+                task.build()
+            now = self.clock.monotonic()
+            for bolt in self.bolts:
+                bolt.start_timers(now)
+            self.activate()
+            yield
         except BaseException:
             self._wind_up(quietly=True)
             raise
         self._wind_up(quietly=False)
-        return self.result()
 
-    def _start(self) -> None:
-        now = self.clock.monotonic()
+    def finish_batch(self, keep: Collection[BoltTask] = ()) -> None:
+        """Let go of all that bolts hold, sources first: ticks, batches, flushes. What is still open then has timed out.
+
+        For an engine whose input comes in batches that end: nothing waits for a later one.
+
+        Args:
+            keep: bolts that go on after the batch; what they hold stays open.
+        """
         for bolt in self.bolts:
-            bolt.start_timers(now)
-        self.activate()
+            self._run_bolts()
+            if bolt.tick_s and bolt not in keep:
+                bolt.tick()
+            if bolt not in keep:
+                bolt.drain()
+        self._work()
+        kept = {tree for bolt in keep for root in bolt.held.values() for tree in acker.trees_of(root)}
+        for spout in self.spouts:
+            for tree in [tree for tree in spout.forest.open if tree not in kept]:
+                spout.forest.fail(tree, acker.TIMEOUT)
+        for bolt in self.bolts:
+            acker.sweep(bolt.held)
+        self._work()
 
     def _check_bounds_early(self) -> None:
         if self.bounds.until is None:
@@ -218,6 +248,10 @@ class Engine:
                 self.clock.sleep(self._round_s)
         elif self._reason is None:
             self._sleep()
+
+    def work(self) -> None:
+        """Let bolts process what is queued, and spouts hear of it."""
+        self._work()
 
     def _work(self) -> bool:
         """Let bolts process what is queued and spouts hear of it; return whether there was anything."""

@@ -57,7 +57,7 @@ def run(
     confs = configurations(graph, settings, clock)
     bounds = Bounds(values["run.until"], values["run.for_s"], values["run.records"], values["run.drain_s"])
     engine = Engine(graph, confs, bounds=bounds, clock=clock, rng=random.Random(values["run.seed"]), view=view)
-    with _signals(engine) as received, _calm_gc():
+    with _signals(engine) as received, calm_gc():
         try:
             result = engine.run()
         except KeyboardInterrupt:
@@ -123,7 +123,7 @@ def _signals(engine: Engine) -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def _calm_gc() -> Iterator[None]:
+def calm_gc() -> Iterator[None]:
     """Collect garbage seldom (see GC_THRESHOLDS) and never look at what was there before the run."""
     before = gc.get_threshold()
     gc.collect()

@@ -74,6 +74,8 @@ class Task:
     """What spout tasks and bolt tasks share: building the component, its streams, its messages and its counters."""
 
     stock: tuple[type, ...] = ()
+    index: int = 0
+    """Which of its component's tasks this is, from 0."""
 
     def __init__(self, component: Component, task_id: int, world: World, conf: Mapping[str, Any]) -> None:
         self.component = component

@@ -48,6 +48,8 @@ class SinkBolt(Bolt):
     auto_anchor = False
     settings_scopes: ClassVar[tuple[str, ...]] = ("parquet",)
     disk: Disk = Disk()
+    writer_class: type[SinkWriter] = SinkWriter
+    """An engine that commits in another place puts another one here, before ``initialize``."""
 
     @classmethod
     def spec(
@@ -116,7 +118,7 @@ class SinkBolt(Bolt):
         self._oldest: float | None = None
         self._figures = dict.fromkeys(("rows", "files", "bytes", "covered", "rejected", "flushes"), 0)
         partition_by = self.settings["partition_by"]
-        self.writer = SinkWriter(
+        self.writer = self.writer_class(
             directory_of(self.settings["directory"], storm_conf),
             topology=str(storm_conf.get("topology.name", "")),
             component=str(self.component_name),

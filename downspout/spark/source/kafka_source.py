@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 NAME = "downspout"
 COLUMNS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
 HEADERS = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+TOPIC_ID = ", topicId STRING"
 
 
 @dataclass
@@ -38,6 +39,7 @@ class RangePartition(InputPartition):
     """One task's work. It carries no options: Spark logs partitions, and options may hold secrets."""
 
     range: OffsetRange
+    topic_id: str = ""
 
 
 class KafkaSource(DataSource):
@@ -50,8 +52,11 @@ class KafkaSource(DataSource):
 
     def schema(self) -> str:
         """Return the connector's columns."""
-        headers = self.options.get("includeHeaders", "false").lower() == "true"
-        return COLUMNS + HEADERS if headers else COLUMNS
+        wanted = [COLUMNS]
+        for option, column in (("includeHeaders", HEADERS), ("includeTopicId", TOPIC_ID)):
+            if self.options.get(option, "false").lower() == "true":
+                wanted.append(column)
+        return "".join(wanted)
 
     def reader(self, schema: StructType) -> Reader:
         """Return the reader of a batch query."""
@@ -65,6 +70,7 @@ class KafkaSource(DataSource):
         options = parse_options(self.options, streaming=streaming)
         found = [field.name for field in schema.fields]
         wanted = [column.split()[0] for column in COLUMNS.split(", ")] + ["headers"] * options.include_headers
+        wanted += ["topicId"] * options.include_topic_id
         if found != wanted:
             raise ConfigError(f"the columns are fixed: {', '.join(wanted)}", cure="leave .schema(...) out; use select")
         return options
@@ -73,7 +79,14 @@ class KafkaSource(DataSource):
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # A batch query without anything to read has one partition all the same, PySpark's own.
     if isinstance(partition, RangePartition):
-        yield from read_range(options, partition.range)
+        for batch in read_range(options, partition.range):
+            yield _with_topic_id(batch, partition.topic_id) if options.include_topic_id else batch
+
+
+def _with_topic_id(batch: pa.RecordBatch, topic_id: str) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return batch.append_column("topicId", pa.repeat(pa.scalar(topic_id or None, pa.string()), batch.num_rows))
 
 
 class Reader(DataSourceReader):
@@ -84,7 +97,8 @@ class Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each range."""
-        return [RangePartition(piece) for piece in BatchPlan(self._options).ranges()]
+        plan = BatchPlan(self._options)
+        return [RangePartition(piece, plan.topic_id(piece.topic)) for piece in plan.ranges()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range, on an executor."""
@@ -126,7 +140,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one partition for each range of a batch."""
-        return [RangePartition(piece) for piece in self._plan.ranges(_offsets(start), _offsets(end))]
+        plan = self._plan
+        return [
+            RangePartition(piece, plan.topic_id(piece.topic)) for piece in plan.ranges(_offsets(start), _offsets(end))
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range, on an executor."""

@@ -63,6 +63,9 @@ OPTIONS: Mapping[str, Option] = {
     "endingOffsetsByTimestamp": Option("", "batch", "As for the start; where no record is that late: the end."),
     "endingTimestamp": Option("", "batch", "The same moment for all partitions, in milliseconds since 1970."),
     "includeHeaders": Option("`false`", "both", "Whether to add the column `headers`."),
+    "includeTopicId": Option(
+        "`false`", "both", "Whether to add the column `topicId`: Kafka's id of the topic. Not in the connector."
+    ),
     "failOnDataLoss": Option(
         "`true`",
         "both",
@@ -124,6 +127,7 @@ class SourceOptions:
     starting: Position
     ending: Position
     include_headers: bool = False
+    include_topic_id: bool = False
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     records_per_partition_max: int | None = None
@@ -175,6 +179,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         starting=_position(options, "starting", LATEST if streaming else EARLIEST, streaming),
         ending=_position(options, "ending", LATEST, streaming),
         include_headers=_flag(options, "includeHeaders", False),
+        include_topic_id=_flag(options, "includeTopicId", False),
         fail_on_data_loss=_flag(options, "failOnDataLoss", True),
         min_partitions=_whole(options, "minPartitions"),
         records_per_partition_max=_whole(options, "maxRecordsPerPartition"),

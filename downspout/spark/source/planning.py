@@ -38,6 +38,11 @@ class BatchPlan:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._ids: dict[str, str] = {}
+
+    def topic_id(self, topic: str) -> str:
+        """Return Kafka's id of a topic that :meth:`ranges` has returned, where the options ask for it; else nothing."""
+        return self._ids.get(topic, "")
 
     def ranges(self) -> list[OffsetRange]:
         """Return what the tasks read.
@@ -52,6 +57,8 @@ class BatchPlan:
             starts, _ = topics.resolve(self._options.starting, partitions)
             ends, _ = topics.resolve(self._options.ending, partitions)
             self._check(topics, starts, ends)
+            if self._options.include_topic_id:
+                self._ids = dict(topics.ids({tp.topic for tp in partitions}))
         finally:
             topics.close()
         ranges = [OffsetRange.of(tp, starts[tp], ends[tp]) for tp in partitions]
@@ -147,6 +154,12 @@ class StreamPlan:
         if backwards and start != self._initial:
             report_loss(self._options, f"{', '.join(map(str, backwards))}: the log ends below what was read")
         return split(ranges, self._options.min_partitions, self._options.records_per_partition_max)
+
+    def topic_id(self, topic: str) -> str:
+        """Return Kafka's id of a topic; empty where it has none. Asks only what the query has not seen yet."""
+        if topic not in self._ids and self._options.include_topic_id:
+            self._ids |= self._topics.ids({topic})
+        return self._ids.get(topic, "")
 
     def close(self) -> None:
         """Release the connection."""

@@ -1,0 +1,110 @@
+"""``downspout spark``: topologies on Spark."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from downspout.spark.topology import SparkRun
+    from downspout.spark.topology.batches import Done
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command and what it can do."""
+    parser = commands.add_parser("spark", help="run a topology on Spark", description="Topologies on Spark.")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _add_run(actions)
+
+
+def _add_run(actions: Any) -> None:
+    parser = actions.add_parser(
+        "run",
+        help="run a topology as a streaming query",
+        description="Runs a streamparse topology as a streaming query of PySpark, its bolts unmodified. Ctrl-C lets the "
+        "batch that is under way finish; a second Ctrl-C stops at once, and that batch comes again.",
+        epilog="Exit codes: as `downspout run`.",
+    )
+    parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
+    parser.add_argument("--topology", metavar="NAME", help="which class, where the file holds several")
+    parser.add_argument("--until", choices=["end"], help="stop once the log as of the start is processed")
+    parser.add_argument("--for", dest="for_s", metavar="TIME", help="stop after this long: 30s, 5m, 1h")
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="of the query (.downspout/spark/NAME)")
+    parser.add_argument("--master", metavar="URL", help="of the session that is made: local[2], spark://host:7077")
+    parser.add_argument("--trigger", metavar="TIME", default="0s", help="from one batch to the next (0s: at once)")
+    parser.add_argument("--records-per-batch", type=int, metavar="N", help="the most records of a batch (500000)")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="[COMPONENT:]KEY=VALUE",
+        help="a setting; see `downspout settings`",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress and no summary; warnings and errors only")
+    parser.add_argument("--json", dest="json_path", metavar="PATH", help="write the summary as JSON; - is stdout")
+    parser.set_defaults(handler=handle_run)
+
+
+def handle_run(arguments: argparse.Namespace) -> int:
+    """Run, show, sum up."""
+    from downspout.cli.logs import log_to_stderr
+    from downspout.cli.run import seconds, write_json
+    from downspout.local.load import load
+    from downspout.spark.topology.run import RECORDS_PER_BATCH, run
+
+    log_to_stderr(arguments.quiet)
+    graph = load(arguments.target, arguments.topology)
+    done = run(
+        graph,
+        master=arguments.master,
+        overrides=arguments.overrides,
+        options={
+            "run.until": arguments.until,
+            "run.for_s": None if arguments.for_s is None else seconds(arguments.for_s),
+        },
+        checkpoint=arguments.checkpoint,
+        trigger_s=seconds(arguments.trigger),
+        records_per_batch=arguments.records_per_batch or RECORDS_PER_BATCH,
+        told=None if arguments.quiet else _say,
+    )
+    if arguments.json_path:
+        summary = {"batches": done.batches, "computed_again": done.computed_again, "checkpoint": str(done.checkpoint)}
+        write_json(arguments.json_path, {"topology": graph.name, **summary, **done.result.as_dict()})
+    return _close(graph.name, done, quiet=arguments.quiet)
+
+
+def _say(done: Done) -> None:
+    """Print what a batch did."""
+    if done.records:
+        rate = done.records / max(done.seconds, 0.001)
+        letters = f", {done.letters:,} dead-lettered" if done.letters else ""
+        print(
+            f"batch {done.number}: {done.records:,} records in {done.seconds:.1f} s ({rate:,.0f}/s){letters}",
+            file=sys.stderr,
+        )
+
+
+def _close(name: str, done: SparkRun, *, quiet: bool) -> int:
+    from downspout.local.live import summary
+    from downspout.wording import counted
+
+    result = done.result
+    if not quiet:
+        print(summary(name, result), file=sys.stderr)
+        again = f", {done.computed_again:,} of them more than once" if done.computed_again else ""
+        print(f"  {counted(done.batches, 'batch', 'batches')}{again}; checkpoint {done.checkpoint}", file=sys.stderr)
+    for spout, report in result.reports.items():
+        if count := int(report.get("dead_lettered", 0)):
+            print(
+                f"downspout: warning: {counted(count, 'record')} of {spout} went to the dead-letter topic",
+                file=sys.stderr,
+            )
+    if result.signal is None:
+        return 0
+    how = "after the batch that was under way" if result.reason == "signal" else "at once"
+    print(f"downspout: stopped by {signal.Signals(result.signal).name} {how}", file=sys.stderr)
+    return 128 + result.signal

@@ -1,0 +1,352 @@
+"""The driver's side of a batch: compute it, write dead letters, commit to the sinks, in this order.
+
+A batch is one transaction. Spark writes down its offsets, then calls :class:`Batches`; when that returns, Spark writes
+down that the batch is done. Each sink's commit log has one entry for it, named after query and batch. Stopped
+anywhere, Spark calls again with the same offsets and the state from before; a sink whose entry is there is left alone.
+
+A tuple that failed in a later stage fails the batch, which is then computed again from the state before it. A record whose
+tuples failed too often is given up: the batch is computed without it, and its dead letter is durable before any sink
+commits.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import downspout.errors
+from downspout.clock import SYSTEM_CLOCK
+from downspout.component import Failure
+from downspout.errors import ComponentError, DownspoutError, RecordError, coordinates
+from downspout.kafka.deadletter import DeadLetters
+from downspout.kafka.port import TopicPartition, cluster_for
+from downspout.kafka.replayed import PlainRecord
+from downspout.local.result import Counts
+from downspout.parquet.staged import BatchWriter, OutdatedError, Staged
+from downspout.spark.topology.operators import SKIP
+from downspout.spark.topology.records import Spout, breaker_opens
+from downspout.spark.topology.rows import ERROR, FAILED, FIGURES, LETTER, STAGED, Figures, Letter, Place, load
+from downspout.spark.topology.sources import letters_topic
+from downspout.spark.topology.stage import Shipment, whole_topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Batches", "Done", "Totals"]
+
+READ_MS_MAX = 10_000
+log = logging.getLogger("downspout.spark")
+
+
+@dataclass
+class Totals:
+    """Figures of all batches of a run.
+
+    Attributes:
+        batches: how many.
+        records: that were read and are done.
+        dead_lettered: of them.
+        again: batches that were computed again because a tuple failed.
+        counts: by component.
+        reports: by component.
+        errors: one line per kind of error, with how often.
+    """
+
+    batches: int = 0
+    records: int = 0
+    dead_lettered: Counter[str] = field(default_factory=Counter)
+    again: int = 0
+    counts: dict[str, Counts] = field(default_factory=dict)
+    reports: dict[str, dict[str, float]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, figures: Figures) -> None:
+        """Add what a pass did."""
+        for name, values in figures.counts.items():
+            counts = self.counts.setdefault(name, Counts())
+            for figure, value in zip(_COUNTED, values, strict=True):
+                setattr(counts, figure, getattr(counts, figure) + value)
+        for name, report in figures.reports.items():
+            known = self.reports.setdefault(name, {})
+            for figure, value in report.items():
+                known[figure] = known.get(figure, 0) + value
+        for name, count in figures.filtered.items():
+            report = self.reports.setdefault(name, {})
+            report["filtered"] = report.get("filtered", 0) + count
+        self.errors += [error for error in figures.errors if error not in self.errors][: _ERRORS - len(self.errors)]
+
+
+_COUNTED = ("emitted", "executed", "acked", "failed", "errors", "restarts")
+_ERRORS = 20
+"""Kinds of errors that are told at the end."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A batch that is committed.
+
+    Attributes:
+        number: Spark's.
+        records: that were read.
+        seconds: it took.
+        letters: records that were dead-lettered.
+    """
+
+    number: int
+    records: int
+    seconds: float
+    letters: int
+
+
+class _Outcome:
+    """What one computation of a batch brought."""
+
+    def __init__(self, rows: Iterable[Any]) -> None:
+        self.staged: dict[str, list[Staged]] = {}
+        self.letters: list[Letter] = []
+        self.failed: list[tuple[str, tuple[Place, ...], Failure]] = []
+        self.figures: list[Figures] = []
+        self.error: DownspoutError | None = None
+        for kind, component, _, payload in rows:
+            what = load(payload)
+            if kind == STAGED:
+                self.staged.setdefault(component, []).extend(what)
+            elif kind == LETTER:
+                self.letters.append(what)
+            elif kind == FAILED:
+                self.failed.append((component, *what))
+            elif kind == FIGURES:
+                self.figures.append(what)
+            elif kind == ERROR:
+                name, message, cure = what
+                self.error = self.error or getattr(downspout.errors, name, DownspoutError)(message, cure=cure)
+
+    @property
+    def reads(self) -> list[tuple[str, str, int, int, int]]:
+        """The records that came in."""
+        return sorted(read for figures in self.figures for read in figures.reads)
+
+
+@dataclass
+class _Trouble:
+    failures: int = 0
+    first_ms: int = 0
+
+
+class Batches:
+    """What ``foreachBatch`` calls.
+
+    Args:
+        shipment: the topology.
+        query: names the query in the sinks' logs; the same for each run on one checkpoint.
+        groups: the consumer group of each spout, after which its dead-letter topic is named.
+        told: hears of each batch that is done.
+
+    Attributes:
+        error: what ended the query, if it was here.
+        busy: whether a batch is under way.
+    """
+
+    def __init__(
+        self, shipment: Shipment, query: str, groups: Mapping[str, str], told: Callable[[Done], None] | None = None
+    ) -> None:
+        self._shipment, self._query, self._groups = shipment, query, groups
+        self._told = told or (lambda done: None)
+        self._spouts = {name: Spout(name, shipment.confs[name]) for name in shipment.plan.stages[0].heads}
+        self._topics: dict[str, str] = {}
+        self._writers: dict[str, BatchWriter] = {}
+        self.totals = Totals()
+        self.error: BaseException | None = None
+        self.busy = False
+
+    def open(self) -> None:
+        """Open the sinks' directories; what is wrong with them is said before anything runs.
+
+        Raises:
+            DownspoutError: a directory cannot be written, is another sink's, or has other columns.
+        """
+        tasks = whole_topology(self._shipment.plan.graph, self._shipment.confs)
+        for sink in self._shipment.plan.sinks:
+            task = tasks[sink.name, 0]
+            task.world.created = _commits_batches
+            task.build()
+            self._writers[sink.name] = task.instance.writer
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        """Compute a batch and commit it."""
+        self.busy = True
+        try:
+            self._run(frame, number)
+        except BaseException as error:
+            self.error = self.error or error
+            raise
+        finally:
+            self.busy = False
+
+    def _run(self, frame: DataFrame, number: int) -> None:
+        started = time.monotonic()
+        given_up: dict[Place, Letter] = {}
+        troubles: dict[Place | None, _Trouble] = {}
+        was_read = False
+        while True:
+            outcome = self._compute(frame, given_up)
+            if not was_read:
+                was_read = self._note_reads(outcome)
+            if outcome.failed:
+                self._discard(outcome)
+                self._set_back(outcome, troubles, given_up)
+                continue
+            letters = [*outcome.letters, *given_up.values()]
+            self._look_at_breakers([letter for letter in letters if letter.record is None])
+            self._write(letters)
+            if self._commit(number, outcome):
+                break
+        for figures in outcome.figures:
+            self.totals.add(figures)
+        records = sum(count for *_, count in outcome.reads)
+        self.totals.batches += 1
+        self.totals.records += records
+        self.totals.dead_lettered.update(letter.spout for letter in letters)
+        self._told(Done(number, records, time.monotonic() - started, len(letters)))
+
+    def _compute(self, frame: DataFrame, given_up: Iterable[Place]) -> _Outcome:
+        """Run the stages.
+
+        Raises:
+            DownspoutError: one of them cannot go on.
+        """
+        skip = json.dumps(list(given_up)) if given_up else None
+        frame.sparkSession.sparkContext.setLocalProperty(SKIP, skip)
+        outcome = _Outcome(frame.collect())
+        if outcome.error is not None:
+            self._discard(outcome)
+            raise outcome.error
+        return outcome
+
+    def _note_reads(self, outcome: _Outcome) -> bool:
+        for spout, topic, partition, first, count in outcome.reads:
+            self._topics[topic] = spout
+            self._spouts[spout].note_read(topic, partition, first, count)
+        return True
+
+    def _set_back(
+        self, outcome: _Outcome, troubles: dict[Place | None, _Trouble], given_up: dict[Place, Letter]
+    ) -> None:
+        """Count the failures of a batch that failed, give up what failed too often, and wait for the back-off."""
+        now_ms, wait_ms = int(SYSTEM_CLOCK.wall() * 1000), 0
+        self.totals.again += 1
+        last: dict[Place | None, tuple[str, Failure]] = {}
+        for component, places, failure in outcome.failed:
+            for place in places or (None,):
+                last[place] = component, failure
+        for place, (component, failure) in last.items():
+            trouble = troubles.setdefault(place, _Trouble(first_ms=now_ms))
+            trouble.failures += 1
+            spout = self._spouts[self._topics.get(place.topic if place else "", next(iter(self._spouts)))]
+            if trouble.failures <= spout.settings["retries_max"]:
+                wait_ms = max(wait_ms, spout.backoff.delay(trouble.failures))
+            elif place is None:
+                raise ComponentError(
+                    f"{component}: a tuple that came of no record failed {trouble.failures} times: "
+                    f"{failure.error or failure.kind}",
+                    cure="correct the bolt: there is no record to write to the dead-letter topic in its place",
+                )
+            else:
+                given_up[place] = Letter(spout.name, place, None, trouble.failures, trouble.first_ms, now_ms, failure)
+        time.sleep(wait_ms / 1000)
+
+    def _look_at_breakers(self, letters: Iterable[Letter]) -> None:
+        """Raise a RecordError if too many records were given up; stage 0 looks at its own."""
+        for letter in letters:
+            place = letter.place
+            breaker = self._spouts[letter.spout].breaker(place.topic, place.partition)
+            if trip := breaker.give_up(place.offset, letter.failure.error.partition(":")[0]):
+                raise breaker_opens(place, trip, letter.failure)
+
+    # --- dead letters -------------------------------------------------------------------------------------
+
+    def _write(self, letters: Iterable[Letter]) -> None:
+        """Write dead letters; they are durable when this returns.
+
+        Raises:
+            RecordError: there is no topic for them.
+            BrokerError: they cannot be written.
+        """
+        by_spout: dict[str, list[Letter]] = {}
+        for letter in letters:
+            by_spout.setdefault(letter.spout, []).append(letter)
+        for spout, own in by_spout.items():
+            topic = letters_topic(self._shipment.confs[spout], self._groups[spout])
+            if not topic:
+                first = own[0]
+                raise RecordError(
+                    f"{coordinates(first.place.topic, first.place.partition, first.place.offset)} failed for good, "
+                    f"last by {first.failure.kind}: {first.failure.error}",
+                    cure="correct the bolt or the record; or set kafka.dead_letter_topic, to go on without it",
+                )
+            cluster = cluster_for(self._spouts[spout].settings["bootstrap"])
+            writer = DeadLetters(cluster, topic, timeout_s=30.0)
+            try:
+                for letter in own:
+                    writer.queue(
+                        letter.record or read_record(cluster, letter.place, self._spouts[spout].settings["client"]),
+                        attempts=letter.attempts,
+                        first_failure_ms=letter.first_ms,
+                        last_failure_ms=letter.last_ms,
+                        failure=letter.failure,
+                        topic_id=letter.place.topic_id,
+                    )
+                writer.flush()
+            finally:
+                writer.close()
+
+    # --- sinks --------------------------------------------------------------------------------------------
+
+    def _commit(self, number: int, outcome: _Outcome) -> bool:
+        """Commit to each sink; return False where the batch must be computed again first."""
+        for name, writer in self._writers.items():
+            try:
+                writer.commit(f"{name}-spark-{self._query}-{number}", outcome.staged.pop(name, ()))
+            except OutdatedError:
+                log.warning("another writer was in %s meanwhile: batch %d is computed again", writer.directory, number)
+                self._discard(outcome)
+                return False
+        return True
+
+    def _discard(self, outcome: _Outcome) -> None:
+        for name, staged in outcome.staged.items():
+            self._writers[name].discard(staged)
+
+
+def _commits_batches(task: Any) -> None:
+    task.instance.writer_class = BatchWriter
+
+
+def read_record(cluster: Any, place: Place, client: Mapping[str, Any]) -> PlainRecord:
+    """Return one record.
+
+    Raises:
+        RecordError: it is not there any more.
+    """
+    tp = TopicPartition(place.topic, place.partition)
+    consumer = cluster.consumer(group=None, client=client)
+    try:
+        consumer.assign([tp])
+        consumer.seek(tp, place.offset)
+        deadline = time.monotonic() + READ_MS_MAX / 1000
+        while time.monotonic() < deadline:
+            for found in consumer.poll(500, 1).get(tp, ()):
+                if found.offset == place.offset:
+                    return PlainRecord(*(getattr(found, name) for name in PlainRecord.__slots__))
+                deadline = 0.0
+    finally:
+        consumer.close()
+    raise RecordError(
+        f"{coordinates(tp.topic, tp.partition, place.offset)} failed for good, and is not there to be read for its dead letter",
+        cure="longer retention; or correct the bolt, and the batch succeeds",
+    )

@@ -1,0 +1,168 @@
+"""Which part of a topology runs where on Spark; decided from the graph alone, before anything runs.
+
+A bolt is *stateful* if equal tuples must meet in one task: it has an input with a fields, global or all grouping, or
+says ``stateful = True``. Of the others any copy will do for any tuple. Sinks are never stateful here: what they must not
+write twice is in their commit log.
+
+The *level* of a stateful bolt is how many stateful bolts lie on the longest way to it, itself included. Stage 0 is what
+records reach before any stateful bolt; stage n is the stateful bolts of level n and what tuples reach from them before
+another stateful bolt. A stateless bolt or a sink that can be reached both ways runs in both stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from downspout.errors import TopologyError
+from downspout.local.graph import Component, Graph
+from downspout.local.settings import reads
+from downspout.parquet.sink_bolt import SinkBolt
+
+__all__ = ["Plan", "Stage", "is_sink", "is_stateful", "part_of", "plan"]
+
+MEETING = ("fields", "global", "all")
+"""Groupings that promise which tuples meet in one task."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one pass over a batch runs.
+
+    Attributes:
+        level: its number, from 0.
+        heads: where its tuples come from: the spouts, or the stateful bolts of this level.
+        inside: the stateless bolts and sinks that tuples reach from there.
+        exits: the stateful bolts of later stages that read something of this one.
+    """
+
+    level: int
+    heads: tuple[str, ...]
+    inside: tuple[str, ...]
+    exits: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A topology, cut into stages."""
+
+    graph: Graph
+    stages: tuple[Stage, ...]
+
+    @property
+    def sinks(self) -> list[Component]:
+        """The sinks, in the order of the graph."""
+        return [component for component in self.graph.components.values() if is_sink(component)]
+
+    def ticks(self, confs: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Return whether a stateful bolt wants ticks, which are Spark's timers."""
+        return any(confs[name].get("topology.tick.tuple.freq.secs") for name in self.stateful)
+
+    @property
+    def stateful(self) -> dict[str, int]:
+        """The stateful bolts, each with its number of tasks."""
+        return {name: self.graph.components[name].par for stage in self.stages[1:] for name in stage.heads}
+
+
+def is_sink(component: Component) -> bool:
+    """Return whether the component writes Parquet by way of a commit log."""
+    return issubclass(component.cls, SinkBolt)
+
+
+def is_stateful(component: Component) -> bool:
+    """Return whether tuples must meet in the component's tasks; its class may say so with ``stateful``."""
+    if component.is_spout or is_sink(component):
+        return False
+    said = getattr(component.cls, "stateful", None)
+    return bool(said) if said is not None else any(given.grouping in MEETING for given in component.inputs)
+
+
+def plan(graph: Graph, confs: Mapping[str, Mapping[str, Any]]) -> Plan:
+    """Cut a topology into stages.
+
+    Args:
+        graph: the topology.
+        confs: the configuration of each component.
+
+    Raises:
+        TopologyError: something in it has no counterpart on Spark; all such things are named.
+    """
+    if problems := [*_cycles(graph), *(p for c in graph.components.values() for p in _refusals(c, confs[c.name]))]:
+        raise TopologyError(
+            f"topology {graph.name!r} cannot run on Spark: " + "; ".join(problems),
+            cure="`downspout run` runs it in one process, `sparse submit` on Storm; docs/how-to/run-on-spark.md",
+        )
+    levels: dict[str, int] = {}
+    for bolt in graph.bolts:  # sources before their readers
+        levels[bolt.name] = max((levels.get(given.source, 0) for given in bolt.inputs), default=0) + is_stateful(bolt)
+    depth = max(levels.values(), default=0)
+    heads = [[spout.name for spout in graph.spouts]]
+    heads += [[b.name for b in graph.bolts if is_stateful(b) and levels[b.name] == n] for n in range(1, depth + 1)]
+    return Plan(graph, tuple(_stage(graph, level, names) for level, names in enumerate(heads)))
+
+
+def _stage(graph: Graph, level: int, heads: list[str]) -> Stage:
+    """Follow the streams from the heads up to the next stateful bolts."""
+    inside: dict[str, None] = {}
+    exits: dict[str, None] = {}
+    for bolt in graph.bolts:
+        if bolt.name in heads or not any(given.source in heads or given.source in inside for given in bolt.inputs):
+            continue
+        (exits if is_stateful(bolt) else inside)[bolt.name] = None
+    return Stage(level, tuple(heads), tuple(inside), tuple(exits))
+
+
+def _cycles(graph: Graph) -> Iterator[str]:
+    done: set[str] = set()
+    for name in graph.components:
+        if name not in done and (cycle := _cycle_from(graph, name, [], done)):
+            yield f"{' → '.join(cycle)} is a cycle, and a batch ends"
+            return
+
+
+def _cycle_from(graph: Graph, name: str, path: list[str], done: set[str]) -> list[str] | None:
+    if name in path:
+        return [*reversed(path[path.index(name) :]), path[-1]]
+    if name in done:
+        return None
+    for given in graph.components[name].inputs:
+        if cycle := _cycle_from(graph, given.source, [*path, name], done):
+            return cycle
+    done.add(name)
+    return None
+
+
+def _refusals(component: Component, conf: Mapping[str, Any]) -> Iterator[str]:
+    """Say what Spark has no counterpart for."""
+    name = component.name
+    if component.is_spout:
+        if not reads(component, "kafka"):
+            yield f"{name} ({component.cls.__name__}) is no KafkaSpout: Spark can plan batches of Kafka's offsets only"
+            return
+        if conf.get("kafka.guarantee") == "AT_MOST_ONCE":
+            yield f"{name} demands AT_MOST_ONCE, and Spark repeats a batch that did not end"
+        if conf.get("kafka.listener"):
+            yield f"{name} has a kafka.listener, which hears of single tuples"
+        return
+    for given in component.inputs:
+        if given.grouping == "direct":
+            yield f"{name} has a direct grouping on {given.source}: emitters do not know the tasks of another stage"
+    for stream in component.streams.values():
+        if stream.direct:
+            yield f"{name} emits directly on stream {stream.name!r}: it does not know the tasks of another stage"
+
+
+def part_of(graph: Graph, keep: Mapping[str, Component], emitters: Collection[str]) -> Graph:
+    """Return a graph of some components, in which each reads only what is emitted there.
+
+    Args:
+        graph: the whole topology.
+        keep: the components of the part; they may differ from the topology's in class and number of tasks.
+        emitters: those of them that emit.
+    """
+    made = {}
+    for name, component in keep.items():
+        inputs = tuple(given for given in component.inputs if given.source in emitters)
+        made[name] = replace(component, inputs=inputs)
+    return Graph(graph.name, made, graph.config)

@@ -1,0 +1,342 @@
+"""Running a topology as a streaming query: settings, session, the query, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import downspout.errors
+from downspout import config
+from downspout.clock import SYSTEM_CLOCK
+from downspout.errors import ConfigError, DownspoutError
+from downspout.kafka.port import TopicPartition
+from downspout.local.check import require_fields
+from downspout.local.graph import Graph
+from downspout.local.load import load
+from downspout.local.result import Counts, RunResult
+from downspout.local.runner import configurations
+from downspout.local.settings import resolve
+from downspout.locks import FileLock
+from downspout.spark import register
+from downspout.spark.commits import ProgressCommits, commit_progress, ends_of
+from downspout.spark.session import spark_session
+from downspout.spark.source.ranges import from_json, to_json
+from downspout.spark.topology.batches import Batches, Done
+from downspout.spark.topology.checkpoint import claim
+from downspout.spark.topology.operators import Front, Packed, Stateful
+from downspout.spark.topology.plan import Plan, plan
+from downspout.spark.topology.rows import SCHEMA
+from downspout.spark.topology.sources import ends_now, source_options
+from downspout.spark.topology.stage import Shipment
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ["RECORDS_PER_BATCH", "SparkRun", "default_checkpoint", "run"]
+
+RECORDS_PER_BATCH = 500_000
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+LOOK_S = 0.2
+TICK_S = 1.0
+"""The shortest time from batch to batch where there are ticks, whose shortest period that is."""
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers", "topicId")
+
+
+@dataclass(frozen=True)
+class SparkRun:
+    """What came of a run.
+
+    Attributes:
+        result: figures, as of the other engines.
+        checkpoint: where the query's progress is.
+        batches: how many were committed.
+        computed_again: batches that were computed again because a tuple failed.
+    """
+
+    result: RunResult
+    checkpoint: Path
+    batches: int
+    computed_again: int
+
+
+def default_checkpoint(name: str) -> Path:
+    """Return where a topology's checkpoint is, if nothing else is said."""
+    return config.home() / "spark" / re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+
+
+def run(
+    target: str | Graph,
+    *,
+    topology: str | None = None,
+    spark: SparkSession | None = None,
+    master: str | None = None,
+    overrides: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    checkpoint: Path | None = None,
+    trigger_s: float = 0.0,
+    records_per_batch: int = RECORDS_PER_BATCH,
+    told: Callable[[Done], None] | None = None,
+) -> SparkRun:
+    """Run a topology on Spark until it ends, is stopped, or fails.
+
+    Args:
+        target: a file, ``module:Class``, or a graph.
+        topology: which class, where the file holds several.
+        spark: the session to use; not given: the one that runs, else one of this machine.
+        master: of a session that is made here, ``local[2]``.
+        overrides: ``--set`` options, ``[COMPONENT:]KEY=VALUE``.
+        options: settings as strong as ``overrides``, such as ``{"run.until": "end"}``.
+        checkpoint: the query's directory; all executors must reach it. Not given: :func:`default_checkpoint`.
+        trigger_s: seconds from one batch's start to the next; 0: at once.
+        records_per_batch: the most offsets of a batch.
+        told: hears of each batch that is committed.
+
+    Raises:
+        DownspoutError: the topology or a setting is wrong, something cannot run on Spark, or the query failed. Nothing of
+            the batch that failed is in sight.
+    """
+    graph = target if isinstance(target, Graph) else load(target, topology)
+    settings = resolve(graph, overrides, options=options)
+    require_fields(graph)
+    confs = configurations(graph, settings)
+    made = plan(graph, confs)
+    where = (checkpoint or default_checkpoint(graph.name)).absolute()
+    with _claimed(where, made, ticks=made.ticks(confs)) as query, _session(graph.name, spark, master) as session:
+        job = _Job(Shipment(made, confs), settings.run.values, where, query, records_per_batch, told)
+        return job.run(session, trigger_s)
+
+
+@contextlib.contextmanager
+def _claimed(directory: Path, made: Plan, *, ticks: bool) -> Iterator[str]:
+    """Hold the checkpoint; two queries on one would destroy it."""
+    query = claim(directory, made, ticks=ticks)
+    lock = FileLock(directory / "_downspout.lock")
+    if not lock.acquire():
+        raise ConfigError(f"{directory} is the checkpoint of a run that goes on", cure="wait for it, or stop it")
+    try:
+        yield query
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _session(name: str, given: SparkSession | None, master: str | None) -> Iterator[SparkSession]:
+    """Give a session of our own on the context that is there, or on a new one: what we set in it is nobody else's."""
+    if given is not None:
+        yield given.newSession()
+        return
+    wanted = {"spark.master": master} if master else {}
+    with spark_session(name, config=wanted) as session:
+        yield session.newSession()
+
+
+class _Job:
+    """One run of a query."""
+
+    def __init__(
+        self,
+        shipment: Shipment,
+        values: Mapping[str, Any],
+        checkpoint: Path,
+        query: str,
+        records_per_batch: int,
+        told: Callable[[Done], None] | None,
+    ) -> None:
+        self._shipment, self._values, self._checkpoint = shipment, values, checkpoint
+        self._records_max = records_per_batch
+        self._plan, self._graph = shipment.plan, shipment.plan.graph
+        self._confs = shipment.confs
+        self._groups = {
+            name: str(self._confs[name].get("kafka.group") or self._graph.name) for name in self._plan.stages[0].heads
+        }
+        self._batches = Batches(shipment, query, self._groups, told)
+        self._received: list[int] = []
+        self._ticks = self._plan.ticks(self._confs)
+        self._stops: dict[TopicPartition, int] = {}
+        """Where a bounded run with timers ends."""
+
+    @property
+    def _bounded(self) -> bool:
+        return bool(self._values["run.until"] == "end")
+
+    def run(self, session: SparkSession, trigger_s: float) -> SparkRun:
+        """Start the query, wait for its end, and sum up."""
+        started = SYSTEM_CLOCK.monotonic()
+        self._batches.open()
+        register(session)
+        tasks = sum(self._plan.stateful.values())
+        session.conf.set("spark.sql.shuffle.partitions", str(max(1, min(tasks, 64))))
+        session.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        options = {
+            name: source_options(self._confs[name], group, bounded=self._bounded, records_max=self._records_max)
+            for name, group in self._groups.items()
+        }
+        if self._bounded and self._ticks:
+            self._stop_at_offsets(options)
+        frame = self._stages(session, options)
+        with self._commits(session, options), self._signals():
+            query = self._start(frame, trigger_s)
+            reason = self._wait(query, started)
+        return self._sum_up(reason, SYSTEM_CLOCK.monotonic() - started)
+
+    def _stop_at_offsets(self, options: dict[str, dict[str, str]]) -> None:
+        """End at what is there now. ``availableNow`` would not: while there are timers, Spark has another batch to run."""
+        for name, given in options.items():
+            ends = ends_now(self._confs[name])
+            named = from_json(json.loads(given.get("stoppingOffsets", "{}")))
+            stops = {tp: min(end, named.get(tp, end)) for tp, end in ends.items()}
+            given["stoppingOffsets"] = json.dumps(to_json(stops))
+            self._stops |= stops
+
+    def _is_at_the_end(self, query: StreamingQuery) -> bool:
+        if not self._stops or (progress := query.lastProgress) is None:
+            return False
+        ends = ends_of(json.loads(progress.json))
+        return all(ends.get(tp, 0) >= stop for tp, stop in self._stops.items())
+
+    def _stages(self, session: SparkSession, options: Mapping[str, Mapping[str, str]]) -> DataFrame:
+        """Return the whole plan: sources, stage 0, and the stages behind it."""
+        from pyspark.sql import functions as F
+
+        modules = sorted({component.cls.__module__ for component in self._graph.components.values()})
+        packed = Packed(self._shipment, [place for place in sys.path if place], modules)
+        frames = [
+            session.readStream.format("downspout").options(**given).load().select(F.lit(name).alias("spout"), *COLUMNS)
+            for name, given in options.items()
+        ]
+        frame = frames[0]
+        for other in frames[1:]:
+            frame = frame.unionByName(other)
+        rows = frame.mapInArrow(Front(packed), SCHEMA)
+        for stage in self._plan.stages[1:]:
+            rows = rows.groupBy("component", "task").transformWithStateInPandas(
+                Stateful(packed, stage.level), SCHEMA, "Append", "ProcessingTime" if self._ticks else "None"
+            )
+        return rows
+
+    def _start(self, frame: DataFrame, trigger_s: float) -> StreamingQuery:
+        writer = frame.writeStream.foreachBatch(self._batches).outputMode("append").queryName(self._graph.name)
+        writer = writer.option("checkpointLocation", str(self._checkpoint))
+        if self._bounded and not self._ticks:
+            writer = writer.trigger(availableNow=True)
+        else:
+            # With timers there is always another batch, without input too: not one after the other without a pause.
+            least = TICK_S if self._ticks and not self._bounded else 0.0
+            writer = writer.trigger(processingTime=f"{max(trigger_s, least)} seconds")
+        return writer.start()
+
+    @contextlib.contextmanager
+    def _commits(self, session: SparkSession, options: Mapping[str, Mapping[str, str]]) -> Iterator[None]:
+        """Commit finished batches for lag tools, to a group of their own: the spout's group is the other engines'."""
+        listeners: dict[tuple[str, str], ProgressCommits] = {}
+        for name, group in self._groups.items():
+            given = {key: value for key, value in options[name].items() if key.startswith("kafka.")}
+            key = given["kafka.bootstrap.servers"], group
+            if key not in listeners:
+                listeners[key] = commit_progress(session, f"{group}-spark", given, query=self._graph.name)
+        try:
+            yield
+        finally:
+            for listener in listeners.values():
+                listener.flush(5.0)
+                listener.close()
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    def _wait(self, query: StreamingQuery, started: float) -> str:
+        """Wait for the end of the query, and say why it came."""
+        for_s = self._values["run.for_s"]
+        reason = "end"
+        try:
+            while not query.awaitTermination(LOOK_S):
+                passed = SYSTEM_CLOCK.monotonic() - started
+                if self._is_at_the_end(query):
+                    query.stop()
+                    break
+                if self._received or (for_s is not None and passed >= for_s):
+                    reason = "signal" if self._received else "for"
+                    if not self._batches.busy or len(self._received) > 1:
+                        query.stop()
+                        break
+        except KeyboardInterrupt:
+            query.stop()
+            return "aborted"
+        except Exception as error:  # StreamingQueryException, which PySpark makes of whatever went wrong
+            query.stop()
+            if self._received:
+                return "aborted"
+            raise self._explain(error) from error
+        return "aborted" if len(self._received) > 1 else reason
+
+    def _explain(self, error: Exception) -> Exception:
+        """Return the error behind Spark's: ours as it was, on the driver or on an executor."""
+        if isinstance(self._batches.error, DownspoutError):
+            return self._batches.error
+        return explain(str(error)) or error
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first SIGINT or SIGTERM lets the batch finish, the second one stops it wherever it is."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self._received.append(number)
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _sum_up(self, reason: str, seconds: float) -> SparkRun:
+        totals = self._batches.totals
+        reports = {name: dict(report) for name, report in totals.reports.items()}
+        for spout, count in totals.dead_lettered.items():
+            reports.setdefault(spout, {})["dead_lettered"] = count
+        counts = {name: totals.counts.get(name, Counts()) for name in self._graph.components}
+        heads = self._plan.stages[0].heads
+        result = RunResult(
+            reason=reason,
+            drained=True,
+            duration_s=seconds,
+            components=counts,
+            completed=totals.records - sum(totals.dead_lettered.values()),
+            failed=sum(counts[name].failed for name in heads),
+            timeouts=0,
+            in_flight=0,
+            latency_p50_ms=None,
+            latency_p99_ms=None,
+            errors=totals.errors,
+            reports=reports,
+            spouts=list(heads),
+            signal=self._received[0] if self._received else None,
+        )
+        return SparkRun(result, self._checkpoint, totals.batches, totals.again)
+
+
+def explain(text: str) -> DownspoutError | None:
+    """Return the error of ours that a page of Spark's ends in, if there is one.
+
+    >>> explain("pyspark … downspout.errors.BrokerError: no topic x. Try: create it\\n  at org.apache…")
+    BrokerError('no topic x')
+    """
+    found = re.findall(r"downspout\.errors\.(\w+Error): (.*)", text)
+    for name, said in reversed(found):
+        kind = getattr(downspout.errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, DownspoutError):
+            message, _, cure = said.partition(". Try: ")
+            return kind(message.strip(), cure=cure.strip() or None)
+    return None

@@ -1,0 +1,97 @@
+"""A stateful bolt between two batches: what its instance holds, as bytes.
+
+The bolt is unmodified, so its state is whatever attributes it has set: a Counter, a dict of windows. What pystorm and the
+engine have set is not part of it. What cannot be pickled and is still the object that ``initialize`` made (a connection,
+a logger) is made again by the next ``initialize``; of anything else that cannot be pickled, the name is said.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import namedtuple
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from downspout.errors import ComponentError
+from downspout.local.task import construct
+
+__all__ = ["attributes", "restore", "save"]
+
+_LIBRARIES = ("pystorm.", "streamparse.", "downspout.component", "downspout.wire")
+_MADE_BY_ENGINE = frozenset(("ack", "clock", "emit", "fail", "fail_because", "logger", "raise_exception", "serializer"))
+_VALUES_MODULE = "downspout.local.build"
+
+
+def attributes(instance: Any) -> dict[str, Any]:
+    """Return what the user's class has set on an instance."""
+    stock = _stock_names(next(cls for cls in type(instance).__mro__ if cls.__module__.startswith(_LIBRARIES)))
+    return {name: value for name, value in vars(instance).items() if name not in stock}
+
+
+@lru_cache
+def _stock_names(cls: Any) -> frozenset[str]:
+    """Return what an instance has that nobody has derived from."""
+    return frozenset(vars(construct(cls))) | _MADE_BY_ENGINE
+
+
+def save(name: str, instance: Any, fresh: Mapping[str, Any]) -> bytes:
+    """Return the state of a bolt.
+
+    Args:
+        name: the bolt's, for errors.
+        instance: the bolt.
+        fresh: its attributes as ``initialize`` left them.
+
+    Raises:
+        ComponentError: an attribute cannot be pickled, and ``initialize`` does not make it.
+    """
+    held = attributes(instance)
+    try:
+        return _dump(held)
+    except Exception:  # whatever __reduce__ raises; it is found below, attribute by attribute
+        pass
+    for attribute, value in list(held.items()):
+        try:
+            _dump(value)
+        except Exception as error:
+            if attribute not in fresh or fresh[attribute] is not value:
+                raise ComponentError(
+                    f"{name}: its attribute {attribute} ({type(value).__name__}) cannot be kept between batches: {error}",
+                    cure="make it in initialize, or give its class __getstate__ and __setstate__",
+                ) from error
+            del held[attribute]
+    return _dump(held)
+
+
+def restore(instance: Any, state: bytes) -> None:
+    """Give an initialized bolt the state that :func:`save` returned."""
+    vars(instance).update(pickle.loads(state))
+
+
+def _dump(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Knows the values of tuples, whose types are made where they are needed and have no home to be found in."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how to make such values again."""
+        if isinstance(value, tuple) and type(value).__module__ == _VALUES_MODULE and hasattr(value, "_fields"):
+            return _values, (type(value).__name__, value._fields, tuple(value))
+        return NotImplemented
+
+
+def _values(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return _type(name, fields)._make(values)
+
+
+@lru_cache
+def _type(name: str, fields: tuple[str, ...]) -> Any:
+    made = namedtuple(name, fields)  # type: ignore[misc]
+    made.__module__ = _VALUES_MODULE
+    return made
