@@ -21,7 +21,7 @@ from downspout.kafka import noise
 from downspout.kafka.address import diagnose, parse_bootstrap
 from downspout.kafka.consumer import KafkaConsumerPort
 from downspout.kafka.patience import cure_of
-from downspout.kafka.port import Cluster, TopicPartition
+from downspout.kafka.port import Cluster, OffsetAndMetadata, TopicPartition
 from downspout.kafka.producer import KafkaProducerPort
 
 TOPIC_READY_S = 10
@@ -202,6 +202,40 @@ class KafkaCluster:
             except errors.KafkaError as error:
                 place = coordinates(topic, partition, before)
                 raise BrokerError(f"the records below {place} cannot be deleted: {_brief(error)}") from error
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return all that a consumer group has committed; empty where there is no such group.
+
+        Raises:
+            BrokerError: the broker refuses (no permission).
+        """
+        with self._admin() as admin:
+            try:
+                found = admin.list_group_offsets({group: None})[group]
+            except errors.GroupIdNotFoundError:
+                return {}
+            except errors.KafkaError as error:
+                cure = cure_of(error, "look at the broker's log")
+                raise BrokerError(f"group {group}: no commits were told: {_brief(error)}", cure=cure) from error
+        return {tp: entry for tp, entry in found.items() if entry.offset >= 0}
+
+    def group_members(self, group: str) -> list[str]:
+        """Return the names of a group's live members: static ones by their instance, others by their id.
+
+        Raises:
+            BrokerError: the broker refuses (no permission).
+        """
+        with self._admin() as admin:
+            try:
+                found = admin.describe_groups([group])[group]
+            except errors.GroupIdNotFoundError:
+                return []
+            except errors.KafkaError as error:
+                cure = cure_of(error, "look at the broker's log")
+                raise BrokerError(f"group {group}: no members were told: {_brief(error)}", cure=cure) from error
+        if found["error"] and not found["error"].startswith("GroupIdNotFound"):
+            raise BrokerError(f"group {group}: no members were told: {found['error']}", cure="look at the broker's log")
+        return sorted(member["group_instance_id"] or member["member_id"] for member in found["members"])
 
     def delete_topic(self, topic: str) -> bool:
         """Delete a topic with all its records; return whether there was one."""

@@ -24,6 +24,7 @@ from downspout.spark.source.fetch import read_range
 from downspout.spark.source.options import SourceOptions, parse_options
 from downspout.spark.source.planning import BatchPlan, StreamPlan
 from downspout.spark.source.ranges import OffsetRange, from_json, to_json
+from downspout.spark.source.skips import Skipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,9 +36,15 @@ HEADERS = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 @dataclass
 class RangePartition(InputPartition):
-    """One task's work. It carries no options: Spark logs partitions, and options may hold secrets."""
+    """One task's work. It carries no options: Spark logs partitions, and options may hold secrets.
+
+    Attributes:
+        range: what is read.
+        skipped: what of it is left out; the driver says so, who knows whether the topic is still the same.
+    """
 
     range: OffsetRange
+    skipped: Skipped = ()
 
 
 class KafkaSource(DataSource):
@@ -73,7 +80,11 @@ class KafkaSource(DataSource):
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # A batch query without anything to read has one partition all the same, PySpark's own.
     if isinstance(partition, RangePartition):
-        yield from read_range(options, partition.range)
+        yield from read_range(options, partition.range, partition.skipped)
+
+
+def _partitions(plan: BatchPlan | StreamPlan, pieces: list[OffsetRange]) -> list[InputPartition]:
+    return [RangePartition(piece, skipped) for piece, skipped in zip(pieces, plan.skips(pieces), strict=True)]
 
 
 class Reader(DataSourceReader):
@@ -84,7 +95,8 @@ class Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each range."""
-        return [RangePartition(piece) for piece in BatchPlan(self._options).ranges()]
+        plan = BatchPlan(self._options)
+        return _partitions(plan, plan.ranges())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range, on an executor."""
@@ -126,7 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one partition for each range of a batch."""
-        return [RangePartition(piece) for piece in self._plan.ranges(_offsets(start), _offsets(end))]
+        return _partitions(self._plan, self._plan.ranges(_offsets(start), _offsets(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range, on an executor."""
