@@ -221,8 +221,9 @@ def _author(found: Iterable[Standing]) -> str:
 
 def _check_target(standing: Standing, target: int | None, force: bool) -> None:
     if target is not None and target > standing.end:
+        where = coordinates(standing.tp.topic, standing.tp.partition, target)
         raise DataLossError(
-            f"{coordinates(standing.tp.topic, standing.tp.partition, target)} lies beyond the end of the log, {standing.end}",
+            f"{where} lies beyond the end of the log, {standing.end}",
             cure="was the topic created again, or is it another cluster's checkpoint?",
         )
     if standing.earlier and not force:
