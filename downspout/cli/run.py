@@ -113,6 +113,7 @@ def _close(result: RunResult) -> int:
 
 
 def write_json(path: str, summary: dict[str, Any]) -> None:
+    """Write a summary where ``--json`` says; - is standard output."""
     text = json.dumps(summary, indent=2, default=str)
     if path == "-":
         print(text)

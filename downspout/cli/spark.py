@@ -24,8 +24,8 @@ def _add_run(actions: Any) -> None:
     parser = actions.add_parser(
         "run",
         help="run a topology as a streaming query",
-        description="Runs a streamparse topology as a streaming query of PySpark, its bolts unmodified. Ctrl-C lets the "
-        "batch that is under way finish; a second Ctrl-C stops at once, and that batch comes again.",
+        description="Runs a streamparse topology as a streaming query of PySpark, its bolts unmodified. Ctrl-C lets "
+        "the batch that is under way finish; a second Ctrl-C stops at once, and that batch comes again.",
         epilog="Exit codes: as `downspout run`.",
     )
     parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")

@@ -21,11 +21,14 @@ from downspout.kafka import noise
 from downspout.kafka.address import diagnose, parse_bootstrap
 from downspout.kafka.consumer import KafkaConsumerPort
 from downspout.kafka.patience import cure_of
-from downspout.kafka.port import Cluster, TopicPartition
+from downspout.kafka.port import Cluster, OffsetAndMetadata, TopicPartition
 from downspout.kafka.producer import KafkaProducerPort
 
 TOPIC_READY_S = 10
 TOPIC_LOOK_S = 0.01
+COORDINATOR_READY_S = 10
+COORDINATOR_LOOK_S = 0.1
+DESCRIBE_CURE = "grant the right to describe the group to this client (an ACL of the broker)"
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 CONNECTION = {
     "bootstrap_timeout_ms": 5000,
@@ -202,6 +205,43 @@ class KafkaCluster:
             except errors.KafkaError as error:
                 place = coordinates(topic, partition, before)
                 raise BrokerError(f"the records below {place} cannot be deleted: {_brief(error)}") from error
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return all that a consumer group has committed; empty where there is no such group.
+
+        Raises:
+            BrokerError: the broker refuses (no permission), or has no coordinator for the group after 10 s.
+        """
+        found = self._ask_of_group(group, lambda admin: admin.list_group_offsets({group: None})[group])
+        return {tp: entry for tp, entry in (found or {}).items() if entry.offset >= 0}
+
+    def group_members(self, group: str) -> list[str]:
+        """Return the names of a group's live members: static ones by their instance, others by their id.
+
+        Raises:
+            BrokerError: the broker refuses (no permission), or has no coordinator for the group after 10 s.
+        """
+        found = self._ask_of_group(group, lambda admin: admin.describe_groups([group])[group])
+        if found is None or "GroupIdNotFound" in (found["error"] or ""):
+            return []
+        if found["error"]:  # told in the answer, and no exception: no right to see them is not "none"
+            raise BrokerError(f"group {group}: its members cannot be told: {found['error']}", cure=DESCRIBE_CURE)
+        return sorted(member["group_instance_id"] or member["member_id"] for member in found["members"])
+
+    def _ask_of_group(self, group: str, question: Callable[[KafkaAdminClient], Any]) -> Any:
+        """Ask until the group has a coordinator: the first group of a cluster has none for a moment."""
+        deadline = time.monotonic() + COORDINATOR_READY_S
+        with self._admin() as admin:
+            while True:
+                try:
+                    return question(admin)
+                except errors.GroupIdNotFoundError:
+                    return None
+                except errors.KafkaError as error:
+                    if not error.retriable or time.monotonic() >= deadline:
+                        cure = cure_of(error, "look at the broker's log")
+                        raise BrokerError(f"group {group} cannot be looked at: {_brief(error)}", cure=cure) from error
+                time.sleep(COORDINATOR_LOOK_S)
 
     def delete_topic(self, topic: str) -> bool:
         """Delete a topic with all its records; return whether there was one."""

@@ -189,6 +189,12 @@ class Cluster(Protocol):
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move the start of a partition's log to ``before``: the records below are gone for good."""
 
+    def group_offsets(self, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return all that a consumer group has committed; empty where there is no such group."""
+
+    def group_members(self, group: str) -> Sequence[str]:
+        """Return the names of a group's live members: static ones by their instance, others by their id."""
+
 
 _registered: dict[str, Cluster] = {}
 

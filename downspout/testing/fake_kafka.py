@@ -108,6 +108,16 @@ class FakeKafka:
 
         return self.run_remote("ensure_topic", create)
 
+    def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return all that a group has committed, as an admin client is told it."""
+        return self.run_remote("group_offsets", lambda: self.committed(group))
+
+    def group_members(self, group: str) -> list[str]:
+        """Return the names of a group's live members."""
+        self.tick()
+        found = self._groups[group].members.values() if group in self._groups else ()
+        return self.run_remote("group_members", lambda: sorted(member.instance or member.id for member in found))
+
     # --- topics ---
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:

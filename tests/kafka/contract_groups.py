@@ -38,6 +38,22 @@ class CommitContract(Staged):
             found = consumer.committed([tp])[tp]
             assert (None if found is None else (found.offset, found.metadata)) == expected
 
+    def test_a_group_is_told_from_outside(self) -> None:
+        """A cluster tells all commits of a group and its live members; of a group that never was, nothing."""
+        tp, group = self.topic(5, partitions=2), unique("g")
+        assert (dict(self.stage.cluster.group_offsets(group)), list(self.stage.cluster.group_members(group))) == (
+            {},
+            [],
+        )
+        consumer, _ = self.member(tp.topic, group, instance="one")
+        read(consumer, 5)
+        consumer.commit({tp: OffsetAndMetadata(3, "told", -1)})
+        found = self.stage.cluster.group_offsets(group)
+        assert {where: (entry.offset, entry.metadata) for where, entry in found.items()} == {tp: (3, "told")}
+        assert list(self.stage.cluster.group_members(group)) == ["one"]
+        consumer.close(leave_group=True)
+        assert list(self.stage.cluster.group_members(group)) == []
+
     def test_metadata_over_the_limit_is_refused(self) -> None:
         """4,096 characters of metadata are stored and 4,097 raise."""
         tp, group = self.topic(5), unique("g")

@@ -12,11 +12,13 @@ from kafka import errors
 
 from downspout.errors import BrokerError, DataLossError
 from downspout.kafka.port import TopicPartition
+from downspout.ledger.ranges import Ranges
 from downspout.spark.source import fetch
 from downspout.spark.source.columns import SCHEMA, SCHEMA_WITH_HEADERS
 from downspout.spark.source.fetch import read_range
 from downspout.spark.source.options import SourceOptions, parse_options
 from downspout.spark.source.ranges import OffsetRange
+from downspout.spark.source.skips import Skipped
 from downspout.testing import FakeKafka
 
 pytestmark = pytest.mark.fake_only("through Spark, test_source_batch.py and _stream.py do it on the real broker")
@@ -37,9 +39,9 @@ def options_of(fake: FakeKafka, **given: str) -> SourceOptions:
     return parse_options({"kafka.bootstrap.servers": fake.bootstrap, "subscribe": "t", **given}, streaming=True)
 
 
-def offsets(fake: FakeKafka, start: int, end: int, **given: str) -> list[int]:
+def offsets(fake: FakeKafka, start: int, end: int, skipped: Skipped = (), **given: str) -> list[int]:
     """Return the offsets that reading a range yields."""
-    batches = read_range(options_of(fake, **given), OffsetRange("t", 0, start, end))
+    batches = read_range(options_of(fake, **given), OffsetRange("t", 0, start, end), skipped)
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
@@ -47,9 +49,16 @@ STEPS = st.lists(st.sampled_from(["record", "committed", "aborted", "gap"]), max
 
 
 @settings(deadline=None)
-@given(STEPS, st.sets(st.integers(0, 60)), st.lists(st.integers(0, 60), max_size=5))
-def test_ranges_yield_every_record_once(steps: list[str], removed: set[int], cuts: list[int]) -> None:
-    """Ranges that join up yield what one poll loop sees, through markers, aborted transactions and compaction."""
+@given(
+    STEPS,
+    st.sets(st.integers(0, 60)),
+    st.lists(st.integers(0, 60), max_size=5),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=4),
+)
+def test_ranges_yield_every_record_once(
+    steps: list[str], removed: set[int], cuts: list[int], skips: list[tuple[int, int]]
+) -> None:
+    """Ranges that join up yield what one poll loop sees, but what is skipped, through markers, aborts, compaction."""
     with FakeKafka(f"fetch-{next(_number)}") as fake:
         fake.create_topic("t")
         for step in steps:
@@ -68,8 +77,10 @@ def test_ranges_yield_every_record_once(steps: list[str], removed: set[int], cut
         end = consumer.end_offsets([partition])[partition]
         seen = [record.offset for record in consumer.poll(0, 1000).get(partition, ())]
         places = sorted({0, end, *(cut for cut in cuts if cut < end)})
-        found = [offset for start, stop in pairwise(places) for offset in offsets(fake, start, stop)]
-        assert found == seen
+        skipped = tuple(Ranges((start, start + length) for start, length in skips))
+        left_out = {offset for start, stop in skipped for offset in range(start, stop)}
+        found = [offset for start, stop in pairwise(places) for offset in offsets(fake, start, stop, skipped)]
+        assert found == [offset for offset in seen if offset not in left_out]
         fetch._idle.clear()
 
 
@@ -132,6 +143,19 @@ def test_what_is_gone_from_the_front(kafka: FakeKafka) -> None:
         offsets(kafka, 3, 8)
     assert offsets(kafka, 3, 8, failOnDataLoss="false") == [6, 7]
     assert offsets(kafka, 1, 5, failOnDataLoss="false") == []
+
+
+def test_what_is_skipped_may_be_gone(kafka: FakeKafka) -> None:
+    """Offsets that are left out are no loss where retention took them; others beside them still are."""
+    for _ in range(10):
+        kafka.produce("t", b"v", partition=0)
+    kafka.delete_records("t", 0, 6)
+    assert offsets(kafka, 3, 8, ((3, 6),)) == [6, 7]
+    assert offsets(kafka, 3, 8, ((2, 7),)) == [7]
+    assert offsets(kafka, 0, 6, ((0, 9),)) == []
+    with pytest.raises(DataLossError, match=r"t\[0\]@3\.\.8: offsets 3 to 3 are gone"):
+        offsets(kafka, 3, 8, ((4, 6),))
+    assert offsets(kafka, 8, 12, ((10, 12),)) == [8, 9]
 
 
 def test_what_is_gone_from_the_end(kafka: FakeKafka) -> None:

@@ -55,6 +55,14 @@ def test_names_are_known_in_any_case() -> None:
         ({"startingOffsets": '{"t": {"0": -3}}'}, "startingOffsets is not of the form"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp = yesterday is no whole number of at least 0"),
         ({"startingOffsetsByTimestampStrategy": "nearest"}, "Try: error or latest"),
+        ({"skipOffset": "{}"}, "skipoffset is no option of the source. Try: skipOffsets"),
+        ({"stopingOffsets": "{}"}, "stopingoffsets is no option of the source. Try: stoppingOffsets"),
+        ({"stoppingOffsets": "latest"}, "stoppingOffsets is neither a word that it knows nor JSON"),
+        ({"stoppingOffsets": '{"t": {"0": -1}}'}, "stoppingOffsets is not of the form"),
+        ({"stoppingOffsets": '{"u": {"0": 5}}'}, "stoppingOffsets names u[0], which is not read"),
+        ({"startingOffsets": '{"t": {"0": 9}}', "stoppingOffsets": '{"t": {"0": 5}}'},
+         "stoppingOffsets ends t[0] at 5, below its start at 9"),
+        ({"skipOffsets": '{"u": {"0": [[5, 9]]}}'}, "skipOffsets names u[0], which is not read"),
         ({"minPartitions": "0"}, "minPartitions = 0 is no whole number of at least 1"),
         ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger = many"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay = soon is no time"),
@@ -98,6 +106,30 @@ def test_assign_has_one_form(value: str) -> None:
     """assign takes topics with lists of partition numbers, and nothing else."""
     with pytest.raises(ConfigError, match="assign"):
         parse_options({"kafka.bootstrap.servers": "h", "assign": value}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "5", "[]", '{"t": [[5, 9]]}', '{"t": {"0": [5, 9]}}', '{"t": {"0": [[9, 5]]}}', '{"t": {"0": [[5, 5]]}}',
+     '{"t": {"0": [[-1, 5]]}}', '{"t": {"0": [[5, 9, 11]]}}', '{"t": {"0": [[true, 5]]}}', '{"t": {"x": [[5, 9]]}}',
+     '{"t": {"id": 7}}', '{"t": {"0": "5-9"}}'],
+)  # fmt: skip
+def test_ranges_to_skip_have_one_form(value: str) -> None:
+    """skipOffsets takes lists of pairs, the first number of each below the second, and nothing else."""
+    with pytest.raises(
+        ConfigError, match=re.escape("skipOffsets is not of the form {topic: {partition: [[from, to]]}}")
+    ):
+        parse(skipOffsets=value)
+
+
+def test_our_own_options_serve_both_kinds_of_query() -> None:
+    """stoppingOffsets and skipOffsets hold for streams and batches; ranges that overlap or touch are one."""
+    given = {"stoppingOffsets": '{"t": {"1": 7}}', "skipOffsets": '{"t": {"0": [[7, 9], [1, 2], [2, 4], [3, 5]]}}'}
+    for streaming in (True, False):
+        found = parse(streaming, **given)
+        assert found.stopping == {TopicPartition("t", 1): 7}
+        assert found.skips.ranges == {TopicPartition("t", 0): ((1, 5), (7, 9))}
+    assert parse(**given, startingOffsets='{"t": {"0": 3, "1": 7}}').stopping == {TopicPartition("t", 1): 7}
 
 
 def test_positions_have_an_order() -> None:
@@ -166,7 +198,9 @@ def test_secrets_are_in_no_text() -> None:
 
 def test_options_travel() -> None:
     """Options pickle, which is how they reach the executors."""
-    options = parse(startingOffsets='{"t": {"0": 5}}', **{"kafka.fetch.min.bytes": "64"})
+    options = parse(
+        startingOffsets='{"t": {"0": 5}}', skipOffsets='{"t": {"0": [[5, 9]]}}', **{"kafka.fetch.min.bytes": "64"}
+    )
     assert pickle.loads(pickle.dumps(options)) == options
 
 

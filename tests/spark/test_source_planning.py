@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition
 from downspout.errors import BrokerError, ConfigError, DataLossError
 from downspout.spark.source.options import SourceOptions, parse_options
 from downspout.spark.source.planning import BatchPlan, StreamPlan
-from downspout.spark.source.ranges import Offsets
+from downspout.spark.source.ranges import OffsetRange, Offsets
 from downspout.testing import FakeKafka, VirtualClock
 
 pytestmark = pytest.mark.fake_only("through Spark, test_source_batch.py and _stream.py do it on the real broker")
@@ -218,6 +218,80 @@ def test_progress_shows_the_ends(kafka: FakeKafka) -> None:
     assert plan.seen() is None
     plan.latest(at(0, 0), limited=True)
     assert plan.seen() == at(10, 0)
+
+
+# --- stops and skips ---
+
+
+def test_a_stop_is_never_passed(kafka: FakeKafka) -> None:
+    """Batches end at what is there or at the stop, whichever is lower; at the stop the query idles."""
+    plan = stream(kafka, stoppingOffsets='{"t": {"0": 14}}', maxOffsetsPerTrigger="8")
+    assert plan.latest(at(0, 0), limited=True) == at(8, 0)
+    assert plan.latest(at(8, 0), limited=True) == at(10, 0)
+    fill(kafka, 20)
+    fill(kafka, 5, partition=1)
+    assert plan.latest(at(10, 0), limited=False) == at(14, 5)
+    fill(kafka, 5)
+    assert plan.latest(at(14, 5), limited=False) == at(14, 5)
+    assert plan.seen() == at(35, 5)
+
+
+def test_available_now_ends_at_the_lower_of_now_and_stop(kafka: FakeKafka) -> None:
+    """A bounded run ends where the log ended when it began, or at the stop where that is lower."""
+    for stop, end in ((4, 4), (14, 10)):
+        plan = stream(kafka, stoppingOffsets=f'{{"t": {{"0": {stop}}}}}')
+        plan.freeze()
+        fill(kafka, 1, partition=1)
+        assert plan.latest(at(0, 0), limited=False)[TopicPartition("t", 0)] == end
+    assert plan.latest(at(0, 0), limited=False) == at(10, 1)
+
+
+def test_a_query_that_is_beyond_its_stop_reads_nothing(kafka: FakeKafka) -> None:
+    """A checkpoint, or a new partition's beginning, above the stop is no loss: nothing more is read there."""
+    kafka.add_partitions("t", 3)
+    fill(kafka, 9, partition=2)
+    kafka.delete_records("t", 2, 5)
+    plan = stream(kafka, stoppingOffsets='{"t": {"0": 3, "2": 2}}', failOnDataLoss="false")
+    end = plan.latest(at(7, 0), limited=False)
+    assert end == at(7, 0, 5)
+    assert read(plan, at(7, 0), end) == []
+    assert plan.latest(end, limited=False) == end
+
+
+def test_a_batch_query_stops_too(kafka: FakeKafka) -> None:
+    """In a batch query the lower of end and stop counts; a stop beyond the log or below the start is no loss."""
+    for stop, found in ((4, ["t[0]@2..4"]), (40, ["t[0]@2..10"])):
+        given = {"startingOffsets": '{"t": {"0": 2, "1": 0}}', "stoppingOffsets": f'{{"t": {{"0": {stop}}}}}'}
+        assert batch(kafka, **given) == found
+    by_time = {"startingTimestamp": "1006", "startingOffsetsByTimestampStrategy": "latest"}
+    assert batch(kafka, **by_time, stoppingOffsets='{"t": {"0": 3}}') == []
+
+
+def skipped(plan: StreamPlan | BatchPlan, *pieces: tuple[int, int]) -> list[tuple[tuple[int, int], ...]]:
+    """Return what ranges of the first partition leave out."""
+    return plan.skips([OffsetRange("t", 0, start, end) for start, end in pieces])
+
+
+def test_each_task_knows_what_it_leaves_out(kafka: FakeKafka) -> None:
+    """Ranges are cut to the task's own; Kafka is not asked where nothing is left out."""
+    told = '{"t": {"0": [[2, 5], [7, 8]]}}'
+    for plan in (stream(kafka, skipOffsets=told), BatchPlan(options_of(kafka, False, skipOffsets=told))):
+        assert skipped(plan, (0, 3), (3, 8), (8, 10)) == [((2, 3),), ((3, 5), (7, 8)), ()]
+    quiet = stream(kafka, skipOffsets=f'{{"t": {{"id": "{kafka.topic_id("t")}", "0": [[2, 5]]}}}}')
+    kafka.is_up = False
+    assert skipped(quiet, (5, 10)) == [()]
+
+
+def test_nothing_is_left_out_of_another_topic(kafka: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """After the topic was created again the same offsets are other records: by its id, or as seen, none is left out."""
+    by_id = stream(kafka, skipOffsets=f'{{"t": {{"id": "{kafka.topic_id("t")}", "0": [[2, 5]]}}}}')
+    as_seen = stream(kafka, skipOffsets='{"t": {"0": [[2, 5]]}}', failOnDataLoss="false")
+    as_seen.latest(at(0, 0), limited=False)
+    assert skipped(by_id, (0, 10)) == skipped(as_seen, (0, 10)) == [((2, 5),)]
+    recreate(kafka)
+    as_seen.latest(at(10, 0), limited=False)
+    assert skipped(by_id, (0, 10)) == skipped(as_seen, (0, 10)) == [()]
+    assert "t was created again since skipOffsets was written" in caplog.text
 
 
 # --- streaming: lost data ---

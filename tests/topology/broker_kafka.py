@@ -133,6 +133,14 @@ class BrokerKafka:
         """Create the topic where it does not exist."""
         return bool(self._cluster.ensure_topic(topic, partitions, config))
 
+    def group_offsets(self, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return all that a group has committed."""
+        return self._stage.cluster.group_offsets(group)
+
+    def group_members(self, group: str) -> Sequence[str]:
+        """Return the names of a group's live members."""
+        return self._stage.cluster.group_members(group)
+
     # --- topics ---
 
     def create_topic(self, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:

@@ -24,6 +24,7 @@ from downspout.spark.source.columns import HEADERS, SCHEMA, SCHEMA_WITH_HEADERS,
 from downspout.spark.source.options import SourceOptions
 from downspout.spark.source.planning import report_loss
 from downspout.spark.source.ranges import OffsetRange
+from downspout.spark.source.skips import Sieve, Skipped
 from downspout.spark.source.topics import connect
 
 PER_POLL_MAX = 10_000
@@ -40,18 +41,27 @@ _idle: dict[str, ConsumerPort] = {}
 """Consumers between two ranges, by what they were made with. One process runs one task at a time."""
 
 
-def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+def read_range(options: SourceOptions, wanted: OffsetRange, skipped: Skipped = ()) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range in order.
+
+    Args:
+        options: of the source.
+        wanted: the range.
+        skipped: parts of it that are left out; they may be gone from Kafka. At its ends they are not even fetched.
 
     Raises:
         DataLossError: part of it is gone, and ``failOnDataLoss`` is set.
         BrokerError: Kafka does not answer, or sends nothing for ``kafkaConsumer.pollTimeoutMs``.
     """
+    sieve = Sieve(skipped)
+    if not (parts := list(sieve.wanted(wanted.start, wanted.end))):
+        return
+    wanted = OffsetRange.of(wanted.where, parts[0][0], parts[-1][1])
     key = f"{options.bootstrap} {sorted(options.client.items())}"
     consumer = _idle.pop(key, None) or _connect(options)
     is_sound = False
     try:
-        yield from _Reading(options, consumer, wanted).batches()
+        yield from _Reading(options, consumer, wanted, sieve).batches()
         is_sound = True
     except GeneratorExit:  # a LIMIT has enough: the next range seeks
         is_sound = True
@@ -75,10 +85,11 @@ def _connect(options: SourceOptions) -> ConsumerPort:
 class _Reading:
     """One range on its way."""
 
-    def __init__(self, options: SourceOptions, consumer: ConsumerPort, wanted: OffsetRange) -> None:
+    def __init__(self, options: SourceOptions, consumer: ConsumerPort, wanted: OffsetRange, sieve: Sieve) -> None:
         self._options = options
         self._consumer = consumer
         self._wanted = wanted
+        self._sieve = sieve
         self._at = wanted.start
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -94,7 +105,9 @@ class _Reading:
             except (errors.OffsetOutOfRangeError, errors.LogTruncationError):
                 self._skip_what_is_gone()
                 continue
-            yield from self._to_batches(records)
+            for batch in self._to_batches(records):
+                if (kept := self._sieve.keep(batch)).num_rows:
+                    yield kept
             if at > self._at:
                 self._at, waiting_since = at, time.monotonic()
             elif self._is_cut_off():
@@ -136,7 +149,8 @@ class _Reading:
         where = self._wanted.where
         begin = self._consumer.beginning_offsets([where])[where]
         left = min(max(begin, self._at), self._wanted.end) if begin > self._at else self._wanted.end
-        report_loss(self._options, f"{self._wanted}: offsets {self._at} to {left - 1} are gone from Kafka")
+        if lost := list(self._sieve.wanted(self._at, left)):
+            report_loss(self._options, f"{self._wanted}: offsets {lost[0][0]} to {lost[-1][1] - 1} are gone from Kafka")
         self._at = left
         if left < self._wanted.end:
             self._consumer.seek(where, left)

@@ -24,6 +24,7 @@ from downspout.spark.source.fetch import read_range
 from downspout.spark.source.options import SourceOptions, parse_options
 from downspout.spark.source.planning import BatchPlan, StreamPlan
 from downspout.spark.source.ranges import OffsetRange, from_json, to_json
+from downspout.spark.source.skips import Skipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,9 +37,16 @@ TOPIC_ID = ", topicId STRING"
 
 @dataclass
 class RangePartition(InputPartition):
-    """One task's work. It carries no options: Spark logs partitions, and options may hold secrets."""
+    """One task's work. It carries no options: Spark logs partitions, and options may hold secrets.
+
+    Attributes:
+        range: what is read.
+        skipped: what of it is left out; the driver says so, who knows whether the topic is still the same.
+        topic_id: Kafka's, where it is asked for.
+    """
 
     range: OffsetRange
+    skipped: Skipped = ()
     topic_id: str = ""
 
 
@@ -79,7 +87,7 @@ class KafkaSource(DataSource):
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # A batch query without anything to read has one partition all the same, PySpark's own.
     if isinstance(partition, RangePartition):
-        for batch in read_range(options, partition.range):
+        for batch in read_range(options, partition.range, partition.skipped):
             yield _with_topic_id(batch, partition.topic_id) if options.include_topic_id else batch
 
 
@@ -87,6 +95,13 @@ def _with_topic_id(batch: pa.RecordBatch, topic_id: str) -> pa.RecordBatch:
     import pyarrow as pa
 
     return batch.append_column("topicId", pa.repeat(pa.scalar(topic_id or None, pa.string()), batch.num_rows))
+
+
+def _partitions(plan: BatchPlan | StreamPlan, pieces: list[OffsetRange]) -> list[InputPartition]:
+    return [
+        RangePartition(piece, skipped, plan.topic_id(piece.topic))
+        for piece, skipped in zip(pieces, plan.skips(pieces), strict=True)
+    ]
 
 
 class Reader(DataSourceReader):
@@ -98,7 +113,7 @@ class Reader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each range."""
         plan = BatchPlan(self._options)
-        return [RangePartition(piece, plan.topic_id(piece.topic)) for piece in plan.ranges()]
+        return _partitions(plan, plan.ranges())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range, on an executor."""
@@ -140,10 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one partition for each range of a batch."""
-        plan = self._plan
-        return [
-            RangePartition(piece, plan.topic_id(piece.topic)) for piece in plan.ranges(_offsets(start), _offsets(end))
-        ]
+        return _partitions(self._plan, self._plan.ranges(_offsets(start), _offsets(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range, on an executor."""

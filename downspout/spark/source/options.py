@@ -1,7 +1,8 @@
 """The options of ``format("downspout")``: the connector's names, checked all at once when the source is made.
 
 A job moves between the two by changing ``format``. So whatever the connector accepts is accepted, with its defaults;
-what differs stands in ``docs/decisions/0017-the-spark-source.md``.
+what differs stands in ``docs/decisions/0017-the-spark-source.md``. Two options are ours: ``stoppingOffsets`` and
+``skipOffsets``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from kafka.structs import TopicPartition
 from downspout.errors import ConfigError
 from downspout.kafka.address import parse_bootstrap
 from downspout.spark.source.client_properties import client_properties
-from downspout.spark.source.ranges import Offsets, from_json
+from downspout.spark.source.ranges import Offsets, from_json, place
+from downspout.spark.source.skips import Skips, parse_skips
 
 LATEST, EARLIEST = -1, -2
 """What stands for an end of the log among offsets."""
@@ -62,6 +64,20 @@ OPTIONS: Mapping[str, Option] = {
     "endingOffsets": Option("`latest`", "batch", "`latest`, or an offset (-1: latest) for each partition."),
     "endingOffsetsByTimestamp": Option("", "batch", "As for the start; where no record is that late: the end."),
     "endingTimestamp": Option("", "batch", "The same moment for all partitions, in milliseconds since 1970."),
+    "stoppingOffsets": Option(
+        "",
+        "both",
+        'Where reading stops for ever, by partition: `{"orders": {"0": 100}}`; 100 itself is not read. A stream that '
+        "has come there idles, and with `availableNow` ends. Partitions that are not named have no stop. Not in the "
+        "connector.",
+    ),
+    "skipOffsets": Option(
+        "",
+        "both",
+        'Offsets that are left out, by partition, each range without its end: `{"orders": {"0": [[5, 9]]}}`, which '
+        "`downspout offsets export` writes. With Kafka's `id` of the topic beside its partitions, nothing of another "
+        "topic of that name is left out. It may stay when the query is started again. Not in the connector.",
+    ),
     "includeHeaders": Option("`false`", "both", "Whether to add the column `headers`."),
     "includeTopicId": Option(
         "`false`", "both", "Whether to add the column `topicId`: Kafka's id of the topic. Not in the connector."
@@ -137,6 +153,16 @@ class SourceOptions:
     poll_ms_max: int = 120_000
     offset_retries_max: int = 3
     offset_retry_ms: int = 1000
+    stopping: Offsets = field(default_factory=dict)
+    skips: Skips = field(default_factory=Skips)
+
+    def selects(self, partition: TopicPartition) -> bool:
+        """Return whether the options name this partition, whether it exists or not."""
+        if self.topics is not None:
+            return partition.topic in self.topics
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, partition.topic) is not None
+        return partition in (self.assigned or ())
 
     @property
     def selection(self) -> str:
@@ -170,7 +196,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     properties = {name[6:]: value for name, value in options.items() if name.startswith("kafka.")}
     properties.pop("bootstrap.servers")
     topics, pattern, assigned = _selection(options)
-    return SourceOptions(
+    found = SourceOptions(
         bootstrap=text.replace(" ", ""),
         client=client_properties(properties),
         topics=topics,
@@ -189,7 +215,11 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         poll_ms_max=_whole(options, "kafkaConsumer.pollTimeoutMs") or 120_000,
         offset_retries_max=_whole(options, "fetchOffset.numRetries", lowest=0, default=3) or 0,
         offset_retry_ms=_whole(options, "fetchOffset.retryIntervalMs", lowest=0, default=1000) or 0,
+        stopping=_stopping(options),
+        skips=parse_skips(options["skipoffsets"]) if "skipoffsets" in options else Skips(),
     )
+    _check_ours(found)
+    return found
 
 
 def _check_names(options: Mapping[str, str], streaming: bool) -> None:
@@ -263,6 +293,25 @@ def _position(options: Mapping[str, str], side: str, default: int, streaming: bo
         empty = "latest" if side == "starting" else "earliest"
         raise ConfigError(f"{name} cannot be {empty} in a batch query: there is nothing in between", cure="an offset")
     return Position(name, everywhere=word, offsets=offsets)
+
+
+def _stopping(options: Mapping[str, str]) -> Offsets:
+    value = options.get("stoppingoffsets")
+    return {} if value is None else from_json(_json(value, "stoppingOffsets"), "stoppingOffsets")
+
+
+def _check_ours(options: SourceOptions) -> None:
+    """Raise where the two options of ours name what is not read, or a stop lies below the start."""
+    for name, named in (("stoppingOffsets", options.stopping), ("skipOffsets", options.skips.ranges)):
+        for tp in named:
+            if not options.selects(tp):
+                raise ConfigError(f"{name} names {place(tp)}, which is not read", cure="leave it out")
+    for tp, start in (options.starting.offsets or {}).items():
+        if start > options.stopping.get(tp, start):
+            raise ConfigError(
+                f"stoppingOffsets ends {place(tp)} at {options.stopping[tp]}, below its start at {start}",
+                cure="a stop at or above startingOffsets; the stop itself is not read",
+            )
 
 
 def _json(value: str, name: str) -> Any:

@@ -19,13 +19,14 @@ Two rules follow:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import DataLossError
 from downspout.kafka.port import TopicPartition
 from downspout.spark.source.options import SourceOptions
 from downspout.spark.source.ranges import OffsetRange, Offsets, place, prorate, split
+from downspout.spark.source.skips import Skipped
 from downspout.spark.source.topics import Topics
 
 log = logging.getLogger("downspout.spark")
@@ -59,10 +60,20 @@ class BatchPlan:
             self._check(topics, starts, ends)
             if self._options.include_topic_id:
                 self._ids = dict(topics.ids({tp.topic for tp in partitions}))
+            stops = self._options.stopping
+            ends = {tp: max(min(end, stops.get(tp, end)), min(starts[tp], end)) for tp, end in ends.items()}
         finally:
             topics.close()
         ranges = [OffsetRange.of(tp, starts[tp], ends[tp]) for tp in partitions]
         return split(ranges, self._options.min_partitions, self._options.records_per_partition_max)
+
+    def skips(self, pieces: Sequence[OffsetRange]) -> list[Skipped]:
+        """Return what each range leaves out (``skipOffsets``)."""
+        topics = Topics(self._options)
+        try:
+            return skips_of(self._options, topics, pieces)
+        finally:
+            topics.close()
 
     def _check(self, topics: Topics, starts: Offsets, ends: Offsets) -> None:
         """Cut the ranges down to what the logs hold, or fail: a task would wait for what never comes."""
@@ -92,6 +103,7 @@ class StreamPlan:
         self._initial: Offsets | None = None
         self._initial_is_passing = False
         self._ids: dict[str, str] = {}
+        self._recreated: set[str] = set()
         self._frozen: Offsets | None = None
         self._last_batch: float | None = None
         self._seen: Offsets | None = None
@@ -130,8 +142,10 @@ class StreamPlan:
         ends = self._ends(start)
         self._seen = dict(ends)
         if (frozen := self._frozen) is not None:
-            ends = {tp: max(min(end, frozen[tp]), start.get(tp, 0)) for tp, end in ends.items() if tp in frozen}
+            ends = {tp: min(end, frozen[tp]) for tp, end in ends.items() if tp in frozen}
         begins = {**self._topics.earliest([tp for tp in ends if tp not in start]), **start}
+        stops = self._options.stopping
+        ends = {tp: max(min(end, stops.get(tp, end)), begins[tp]) for tp, end in ends.items()}
         lost_nothing = all(tp in ends for tp in start)
         if limited and lost_nothing and self._wait_for_more(begins, ends):
             return start
@@ -160,6 +174,10 @@ class StreamPlan:
         if topic not in self._ids and self._options.include_topic_id:
             self._ids |= self._topics.ids({topic})
         return self._ids.get(topic, "")
+
+    def skips(self, pieces: Sequence[OffsetRange]) -> list[Skipped]:
+        """Return what each range leaves out (``skipOffsets``)."""
+        return skips_of(self._options, self._topics, pieces, self._recreated)
 
     def close(self) -> None:
         """Release the connection."""
@@ -198,6 +216,7 @@ class StreamPlan:
         ids: Mapping[str, str] = self._topics.ids({tp.topic for tp in partitions})
         changed = {topic for topic, identity in ids.items() if self._ids.get(topic, identity) != identity}
         self._ids |= {topic: identity for topic, identity in ids.items() if identity}
+        self._recreated |= changed
         return changed
 
     def _wait_for_more(self, begins: Offsets, ends: Offsets) -> bool:
@@ -211,6 +230,29 @@ class StreamPlan:
             return True
         self._last_batch = now
         return False
+
+
+def skips_of(
+    options: SourceOptions, topics: Topics, pieces: Sequence[OffsetRange], recreated: Collection[str] = ()
+) -> list[Skipped]:
+    """Return what each range leaves out: nothing of a topic that was created again since the option was written.
+
+    Kafka is asked for ids only while something is left out, so at a query's beginning.
+
+    Args:
+        options: of the source.
+        topics: for the question.
+        pieces: what the tasks read.
+        recreated: topics that are known to be others than when the query began.
+    """
+    found = [options.skips.within(piece) for piece in pieces]
+    meant = {piece.topic: options.skips.ids[piece.topic] for piece, skipped in zip(pieces, found, strict=True)
+             if skipped and piece.topic in options.skips.ids}  # fmt: skip
+    others = {topic for topic, now in topics.ids(list(meant)).items() if now and now != meant[topic]}
+    for topic in sorted(others):
+        log.warning("%s was created again since skipOffsets was written: nothing of it is left out", topic)
+    stale = others | set(recreated)
+    return [() if piece.topic in stale else skipped for piece, skipped in zip(pieces, found, strict=True)]
 
 
 def report_loss(options: SourceOptions, what: str) -> None:

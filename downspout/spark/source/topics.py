@@ -49,12 +49,7 @@ class Topics:
 
     def selects(self, partition: TopicPartition) -> bool:
         """Return whether the options name this partition, whether it exists or not."""
-        options = self._options
-        if options.topics is not None:
-            return partition.topic in options.topics
-        if options.pattern is not None:
-            return re.fullmatch(options.pattern, partition.topic) is not None
-        return partition in (options.assigned or ())
+        return self._options.selects(partition)
 
     def partitions(self, *, gone: bool = False) -> list[TopicPartition]:
         """Return what is selected and exists now, sorted.

@@ -4,9 +4,9 @@ A batch is one transaction. Spark writes down its offsets, then calls :class:`Ba
 down that the batch is done. Each sink's commit log has one entry for it, named after query and batch. Stopped
 anywhere, Spark calls again with the same offsets and the state from before; a sink whose entry is there is left alone.
 
-A tuple that failed in a later stage fails the batch, which is then computed again from the state before it. A record whose
-tuples failed too often is given up: the batch is computed without it, and its dead letter is durable before any sink
-commits.
+A tuple that failed in a later stage fails the batch, which is then computed again from the state before it. A record
+whose tuples failed too often is given up: the batch is computed without it, and its dead letter is durable before any
+sink commits.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Totals:
                 setattr(counts, figure, getattr(counts, figure) + value)
         for name, report in figures.reports.items():
             known = self.reports.setdefault(name, {})
-            for figure, value in report.items():
-                known[figure] = known.get(figure, 0) + value
-        for name, count in figures.filtered.items():
-            report = self.reports.setdefault(name, {})
-            report["filtered"] = report.get("filtered", 0) + count
+            for figure, amount in report.items():
+                known[figure] = known.get(figure, 0) + amount
+        for name, filtered in figures.filtered.items():
+            known = self.reports.setdefault(name, {})
+            known["filtered"] = known.get("filtered", 0) + filtered
         self.errors += [error for error in figures.errors if error not in self.errors][: _ERRORS - len(self.errors)]
 
 
@@ -346,7 +346,8 @@ def read_record(cluster: Any, place: Place, client: Mapping[str, Any]) -> PlainR
                 deadline = 0.0
     finally:
         consumer.close()
+    where = coordinates(tp.topic, tp.partition, place.offset)
     raise RecordError(
-        f"{coordinates(tp.topic, tp.partition, place.offset)} failed for good, and is not there to be read for its dead letter",
+        f"{where} failed for good, and is not there to be read for its dead letter",
         cure="longer retention; or correct the bolt, and the batch succeeds",
     )

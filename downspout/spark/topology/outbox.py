@@ -1,8 +1,8 @@
 """What leaves a stage for the next one: nothing of a record before all that came of it here is done.
 
-A tuple for a stateful bolt waits with its record. Once the record's tree is complete, it goes; if the tree failed, it is
-dropped, because the next try makes it again. So a stateful bolt never sees what a failed try has made. A tuple that came
-of several records goes when all of them are settled and one of them is complete.
+A tuple for a stateful bolt waits with its record. Once the record's tree is complete, it goes; if the tree failed, it
+is dropped, because the next try makes it again. So a stateful bolt never sees what a failed try has made. A tuple that
+came of several records goes when all of them are settled and one of them is complete.
 """
 
 from __future__ import annotations

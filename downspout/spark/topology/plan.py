@@ -1,8 +1,8 @@
 """Which part of a topology runs where on Spark; decided from the graph alone, before anything runs.
 
 A bolt is *stateful* if equal tuples must meet in one task: it has an input with a fields, global or all grouping, or
-says ``stateful = True``. Of the others any copy will do for any tuple. Sinks are never stateful here: what they must not
-write twice is in their commit log.
+says ``stateful = True``. Of the others any copy will do for any tuple. Sinks are never stateful here: what they must
+not write twice is in their commit log.
 
 The *level* of a stateful bolt is how many stateful bolts lie on the longest way to it, itself included. Stage 0 is what
 records reach before any stateful bolt; stage n is the stateful bolts of level n and what tuples reach from them before

@@ -1,8 +1,8 @@
 """Stage 0's way in: the records of a batch as tuples of the spouts that they belong to, tried again until they succeed.
 
 It does in a task what KafkaSpout does on the other engines, but for what Spark does itself: nothing is polled,
-assigned or committed here. A record that fails is tried again in the same task, after the spout's own back-off; one that
-fails for good is handed to the driver, which writes its dead letter before the batch is committed.
+assigned or committed here. A record that fails is tried again in the same task, after the spout's own back-off; one
+that fails for good is handed to the driver, which writes its dead letter before the batch is committed.
 """
 
 from __future__ import annotations
@@ -153,8 +153,9 @@ class Spout:
 
 def breaker_opens(place: Place, trip: Trip, failure: Failure) -> RecordError:
     """Return the error of a batch in which too many records failed for good."""
+    where = coordinates(place.topic, place.partition, place.offset)
     return RecordError(
-        f"{coordinates(place.topic, place.partition, place.offset)}: {trip.given_up:,} of the last {trip.read:,} records "
+        f"{where}: {trip.given_up:,} of the last {trip.read:,} records "
         f"failed for good, most often with {trip.error} ({trip.times:,} times); last by {failure.kind}"
         f"{f' in {failure.component}' if failure.component else ''}{f': {failure.error}' if failure.error else ''}",
         cure="repair what was deployed last; nothing of this batch is written, and its records come again "

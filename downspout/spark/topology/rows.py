@@ -29,9 +29,8 @@ from downspout.kafka.replayed import PlainRecord
 __all__ = ["ERROR", "FAILED", "FIGURES", "LETTER", "SCHEMA", "STAGED", "TUPLE", "Figures", "Item", "Letter", "Place"]
 
 SCHEMA = "kind string, component string, task int, payload binary"
-ARROW: Any = pa.schema(
-    [("kind", pa.string()), ("component", pa.string()), ("task", pa.int32()), ("payload", pa.binary())]
-)
+_TYPES: Any = {"kind": pa.string(), "component": pa.string(), "task": pa.int32(), "payload": pa.binary()}
+ARROW = pa.schema(_TYPES)
 
 TUPLE, STAGED, LETTER, FAILED, FIGURES, ERROR = "tuple", "staged", "letter", "failed", "figures", "error"
 

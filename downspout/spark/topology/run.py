@@ -102,8 +102,8 @@ def run(
         told: hears of each batch that is committed.
 
     Raises:
-        DownspoutError: the topology or a setting is wrong, something cannot run on Spark, or the query failed. Nothing of
-            the batch that failed is in sight.
+        DownspoutError: the topology or a setting is wrong, something cannot run on Spark, or the query failed. Nothing
+            of the batch that failed is in sight.
     """
     graph = target if isinstance(target, Graph) else load(target, topology)
     settings = resolve(graph, overrides, options=options)
@@ -190,7 +190,7 @@ class _Job:
         return self._sum_up(reason, SYSTEM_CLOCK.monotonic() - started)
 
     def _stop_at_offsets(self, options: dict[str, dict[str, str]]) -> None:
-        """End at what is there now. ``availableNow`` would not: while there are timers, Spark has another batch to run."""
+        """End at what is there now. ``availableNow`` does not: with timers, Spark always has another batch to run."""
         for name, given in options.items():
             ends = ends_now(self._confs[name])
             named = from_json(json.loads(given.get("stoppingOffsets", "{}")))

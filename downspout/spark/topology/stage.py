@@ -182,8 +182,8 @@ def _graph_of(graph: Graph, stage: Stage, head: Head | None) -> Graph:
 def _conf_of(conf: Mapping[str, Any], *, is_head: bool) -> dict[str, Any]:
     """Return a component's configuration for one pass.
 
-    No limit on what is in flight: a sink holds its tuples until a flush, and waiting for time to pass helps nobody here.
-    A stateful bolt's ticks come from Spark's timers.
+    No limit on what is in flight: a sink holds its tuples until a flush, and waiting for time to pass helps nobody. A
+    stateful bolt's ticks come from Spark's timers.
     """
     changed: dict[str, Any] = {"topology.max.spout.pending": None, "topology.enable.message.timeouts": False}
     if is_head:

@@ -1,8 +1,9 @@
 """A stateful bolt between two batches: what its instance holds, as bytes.
 
-The bolt is unmodified, so its state is whatever attributes it has set: a Counter, a dict of windows. What pystorm and the
-engine have set is not part of it. What cannot be pickled and is still the object that ``initialize`` made (a connection,
-a logger) is made again by the next ``initialize``; of anything else that cannot be pickled, the name is said.
+The bolt is unmodified, so its state is whatever attributes it has set: a Counter, a dict of windows. What pystorm and
+the engine have set is not part of it. What cannot be pickled and is still the object that ``initialize`` made (a
+connection, a logger) is made again by the next ``initialize``; of anything else that cannot be pickled, the name is
+said.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ def save(name: str, instance: Any, fresh: Mapping[str, Any]) -> bytes:
             _dump(value)
         except Exception as error:
             if attribute not in fresh or fresh[attribute] is not value:
+                what = f"{name}: its attribute {attribute} ({type(value).__name__})"
                 raise ComponentError(
-                    f"{name}: its attribute {attribute} ({type(value).__name__}) cannot be kept between batches: {error}",
+                    f"{what} cannot be kept between batches: {error}",
                     cure="make it in initialize, or give its class __getstate__ and __setstate__",
                 ) from error
             del held[attribute]

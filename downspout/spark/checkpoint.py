@@ -1,0 +1,195 @@
+"""Where a streaming query stands, from its checkpoint: files alone, no Spark.
+
+Before a batch runs, Spark writes down where it *ends* (``offsets/N``, a line for each source of the query), and when
+all of it is done, that it is (``commits/N``). So a query stands at the end of the last batch that has both. A batch
+with offsets alone is *unfinished*: nobody knows how much of it was done. Restarted, Spark does it again, from the end
+of the batch before, and whoever goes on instead must do the same: its own end would lose what was not done. So nothing
+is lost; and nothing counts twice where the sink tells what it has already by its origin, or has nothing of the batch.
+
+The form of both files: a version, a line of JSON for the query itself, then the sources. In version 2 each has a name
+and a colon before it; ``-`` is a source without anything yet.
+
+Spark's own Kafka source also keeps where it started (``sources/N/0``), which holds before any batch is done. The
+source of this package needs no such place: see ``downspout.spark.source.planning``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from downspout.errors import ConfigError
+from downspout.spark.source.ranges import Offsets, from_json
+
+__all__ = ["Checkpoint", "read_checkpoint"]
+
+NOT_A_FOLDER = "the folder that checkpointLocation names; one in HDFS or a bucket has to be copied here first"
+BY_HAND = "give the spout its start by hand: kafka.start=OFFSETS and kafka.start_offsets"
+DAMAGED = f"restore the checkpoint from a copy, or {BY_HAND}"
+VERSIONS = ("v1", "v2")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a query stands.
+
+    Attributes:
+        directory: of the checkpoint.
+        query: Spark's id of the query; empty where the file is missing.
+        batch: the last one that is finished; None: none is, and this is where the query started.
+        offsets: the next offset to read, by partition; where two sources of the query read one, the lower.
+        others: how many sources are not Kafka's.
+        unfinished: the batch that was begun after it, if one was.
+        planned: where that one was to end.
+    """
+
+    directory: Path
+    query: str
+    batch: int | None
+    offsets: Offsets
+    others: int = 0
+    unfinished: int | None = None
+    planned: Offsets = field(default_factory=dict)
+
+
+def read_checkpoint(directory: str | Path) -> Checkpoint:
+    """Return where the query of a checkpoint stands; that of this package's source or of Spark's own.
+
+    Args:
+        directory: what ``checkpointLocation`` names, on this machine.
+
+    Raises:
+        ConfigError: it is no checkpoint, it is damaged, no batch is finished in it, or no source is Kafka's.
+    """
+    path = Path(directory)
+    if not (path / "offsets").is_dir():
+        raise ConfigError(f"{directory} is no checkpoint of a streaming query: it has no offsets", cure=NOT_A_FOLDER)
+    query = _query(path / "metadata")
+    begun, finished = _batches(path / "offsets"), _batches(path / "commits")
+    last = max(finished, default=None)
+    if last is None:
+        offsets, others = _initial(path), 0
+    else:
+        _lines(path / "commits" / str(last))
+        offsets, others = _ends(path / "offsets" / str(last))
+    unfinished = max((batch for batch in begun if last is None or batch > last), default=None)
+    return Checkpoint(path, query, last, offsets, others, unfinished, _planned(path, unfinished))
+
+
+def _planned(path: Path, unfinished: int | None) -> Offsets:
+    """Return where an unfinished batch was to end; nothing where that cannot be read: no start depends on it."""
+    try:
+        return {} if unfinished is None else _ends(path / "offsets" / str(unfinished))[0]
+    except ConfigError:
+        return {}
+
+
+def _batches(folder: Path) -> set[int]:
+    """Return the numbers of the batches in a log; check sums and files that are being written have other names."""
+    return {int(file.name) for file in folder.iterdir() if file.name.isdecimal()} if folder.is_dir() else set()
+
+
+def _query(file: Path) -> str:
+    if not file.exists():
+        return ""
+    found = _json(_read(file), f"{file}: the id of the query")
+    return str(found["id"]) if isinstance(found, dict) and "id" in found else ""
+
+
+def _initial(path: Path) -> Offsets:
+    """Return where Spark's own source started, where no batch is finished yet."""
+    files = sorted((path / "sources").glob("*/0"))
+    if not files:
+        raise ConfigError(
+            f"{path}: no batch of this query is finished, so it stands nowhere yet",
+            cure="let the query finish one (trigger availableNow); the spout is still where it was",
+        )
+    return _lowest(offsets for file in files if (offsets := _kafka(_initial_lines(file)[-1], str(file))) is not None)
+
+
+def _initial_lines(file: Path) -> list[str]:
+    # The file begins with a zero byte, by which a very old Spark refuses it.
+    return _versioned(_read(file).lstrip("\0"), file)
+
+
+def _ends(file: Path) -> tuple[Offsets, int]:
+    """Return where a batch ends, and how many sources are not Kafka's."""
+    version, _, *sources = _lines(file)
+    if version == "v2":
+        sources = [source.partition(":")[2] for source in sources]
+    if not sources:
+        raise ConfigError(f"{file} names no source: it is cut off", cure=DAMAGED)
+    begun = [(number, source) for number, source in enumerate(sources) if source != "-"]
+    found = [_kafka(source, f"{file}, source {number}") for number, source in begun]
+    known = [offsets for offsets in found if offsets is not None]
+    if not known:
+        raise ConfigError(f"{file}: no source of this query is Kafka's", cure="the checkpoint of another query")
+    return _lowest(known), len(found) - len(known)
+
+
+def _lowest(sources: Iterable[Offsets]) -> Offsets:
+    """Put the sources of a query together: a partition that two of them read is done as far as the slower one."""
+    ends: Offsets = {}
+    for offsets in sources:
+        for tp, end in offsets.items():
+            ends[tp] = min(end, ends.get(tp, end))
+    return ends
+
+
+def _kafka(text: str, what: str) -> Offsets | None:
+    """Return a Kafka source's offsets; None for those of another source.
+
+    >>> _kafka('{"t":{"0":5}}', "x"), _kafka('{"logOffset":3}', "x"), _kafka("17", "x"), _kafka("{}", "x")
+    ({TopicPartition(topic='t', partition=0): 5}, None, None, {})
+    """
+    value = _json(text, what)
+    if not isinstance(value, dict) or not all(_has_partitions(parts) for parts in value.values()):
+        return None
+    try:
+        return from_json(value, what)
+    except ConfigError as error:
+        raise ConfigError(error.message, cure=DAMAGED) from None
+
+
+def _has_partitions(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(key.isdecimal() for key in value)
+
+
+def _lines(file: Path) -> list[str]:
+    if not file.exists():
+        raise ConfigError(f"{file} is missing, and batch {file.name} is finished", cure=DAMAGED)
+    return _versioned(_read(file), file)
+
+
+def _versioned(text: str, file: Path) -> list[str]:
+    lines = text.splitlines()
+    version = lines[0] if lines else ""
+    if re.fullmatch(r"v\d+", version) and version not in VERSIONS:
+        raise ConfigError(
+            f"{file} has the form {version}, of a newer Spark; known are {' and '.join(VERSIONS)}", cure=BY_HAND
+        )
+    if version not in VERSIONS:
+        raise ConfigError(f"{file} begins with {version[:20]!r}, and not with {' or '.join(VERSIONS)}", cure=DAMAGED)
+    if len(lines) < 2:
+        raise ConfigError(f"{file} is cut off", cure=DAMAGED)
+    return lines
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}", cure="the rights to read it") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is no text", cure=DAMAGED) from None
+
+
+def _json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ConfigError(f"{what} is not JSON: {text[:40]!r}", cure=DAMAGED) from None
