@@ -15,7 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,6 +59,7 @@ def spark_session(name: str, *, cores: int = 2, config: Mapping[str, str] | None
         MissingExtraError: PySpark or Java is missing, or Java did not start.
     """
     try:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.sql import SparkSession
     except ImportError:
         raise MissingExtraError("PySpark is not installed", cure="pip install 'downspout[spark]'") from None
@@ -71,7 +72,9 @@ def spark_session(name: str, *, cores: int = 2, config: Mapping[str, str] | None
         try:
             yield session
         finally:
-            session.stop()
+            # A signal to the whole process group ends the JVM before us; then there is nothing left to stop.
+            with suppress(Py4JError, OSError):
+                session.stop()
 
 
 @contextmanager

@@ -132,6 +132,10 @@ class _Outcome:
         return sorted(read for figures in self.figures for read in figures.reads)
 
 
+class StoppingError(Exception):
+    """A batch was not begun, because the run is to end."""
+
+
 @dataclass
 class _Trouble:
     failures: int = 0
@@ -150,6 +154,7 @@ class Batches:
     Attributes:
         error: what ended the query, if it was here.
         busy: whether a batch is under way.
+        stopping: set from outside: no other batch is begun.
     """
 
     def __init__(
@@ -162,7 +167,7 @@ class Batches:
         self._writers: dict[str, BatchWriter] = {}
         self.totals = Totals()
         self.error: BaseException | None = None
-        self.busy = False
+        self.busy = self.stopping = False
 
     def open(self) -> None:
         """Open the sinks' directories; what is wrong with them is said before anything runs.
@@ -179,6 +184,8 @@ class Batches:
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Compute a batch and commit it."""
+        if self.stopping:
+            raise StoppingError
         self.busy = True
         try:
             self._run(frame, number)

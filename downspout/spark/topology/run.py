@@ -255,27 +255,23 @@ class _Job:
 
     def _wait(self, query: StreamingQuery, started: float) -> str:
         """Wait for the end of the query, and say why it came."""
-        for_s = self._values["run.for_s"]
+        for_s, batches = self._values["run.for_s"], self._batches
         reason = "end"
         try:
-            while not query.awaitTermination(LOOK_S):
-                passed = SYSTEM_CLOCK.monotonic() - started
-                if self._is_at_the_end(query):
-                    query.stop()
+            while not query.awaitTermination(LOOK_S) and not self._is_at_the_end(query):
+                if self._received:
+                    reason = "signal"
+                elif for_s is not None and SYSTEM_CLOCK.monotonic() - started >= for_s:
+                    reason = "for"
+                batches.stopping = reason != "end"
+                if batches.stopping and (not batches.busy or len(self._received) > 1):
                     break
-                if self._received or (for_s is not None and passed >= for_s):
-                    reason = "signal" if self._received else "for"
-                    if not self._batches.busy or len(self._received) > 1:
-                        query.stop()
-                        break
-        except KeyboardInterrupt:
-            query.stop()
-            return "aborted"
         except Exception as error:  # StreamingQueryException, which PySpark makes of whatever went wrong
-            query.stop()
-            if self._received:
-                return "aborted"
-            raise self._explain(error) from error
+            if not batches.stopping or isinstance(batches.error, DownspoutError):
+                raise self._explain(error) from error
+        finally:
+            with contextlib.suppress(Exception):  # the JVM may be gone, by the same signal
+                query.stop()
         return "aborted" if len(self._received) > 1 else reason
 
     def _explain(self, error: Exception) -> Exception:
