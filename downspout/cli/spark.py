@@ -95,7 +95,7 @@ def _close(name: str, done: SparkRun, *, quiet: bool) -> int:
     result = done.result
     if not quiet:
         print(summary(name, result), file=sys.stderr)
-        again = f", {done.computed_again:,} of them more than once" if done.computed_again else ""
+        again = f", computed again {counted(done.computed_again, 'time')}" if done.computed_again else ""
         print(f"  {counted(done.batches, 'batch', 'batches')}{again}; checkpoint {done.checkpoint}", file=sys.stderr)
     for spout, report in result.reports.items():
         if count := int(report.get("dead_lettered", 0)):

@@ -4,14 +4,13 @@ A batch is one transaction. Spark writes down its offsets, then calls :class:`Ba
 down that the batch is done. Each sink's commit log has one entry for it, named after query and batch. Stopped
 anywhere, Spark calls again with the same offsets and the state from before; a sink whose entry is there is left alone.
 
-A tuple that failed in a later stage fails the batch, which is then computed again from the state before it. A record
-whose tuples failed too often is given up: the batch is computed without it, and its dead letter is durable before any
-sink commits.
+A tuple that failed in a later stage fails the batch and with it the query, which is started again and computes the
+batch from the state before it. A record whose tuples failed too often is given up: the batch is computed without it,
+and its dead letter is durable before any sink commits.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import Counter
@@ -28,16 +27,16 @@ from downspout.kafka.port import TopicPartition, cluster_for
 from downspout.kafka.replayed import PlainRecord
 from downspout.local.result import Counts
 from downspout.parquet.staged import BatchWriter, OutdatedError, Staged
-from downspout.spark.topology.operators import SKIP
 from downspout.spark.topology.records import Spout, breaker_opens
 from downspout.spark.topology.rows import ERROR, FAILED, FIGURES, LETTER, STAGED, Figures, Letter, Place, load
 from downspout.spark.topology.sources import letters_topic
 from downspout.spark.topology.stage import Shipment, whole_topology
+from downspout.wording import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Batches", "Done", "Totals"]
+__all__ = ["AgainError", "Batches", "Done", "Totals"]
 
 READ_MS_MAX = 10_000
 log = logging.getLogger("downspout.spark")
@@ -132,6 +131,13 @@ class _Outcome:
         return sorted(read for figures in self.figures for read in figures.reads)
 
 
+class AgainError(Exception):
+    """The batch must be computed again, from the state before it: start the query again.
+
+    Within one query it cannot be: what has been shuffled would be used again, with the files that it names.
+    """
+
+
 class StoppingError(Exception):
     """A batch was not begun, because the run is to end."""
 
@@ -155,6 +161,7 @@ class Batches:
         error: what ended the query, if it was here.
         busy: whether a batch is under way.
         stopping: set from outside: no other batch is begun.
+        given_up: records of the batch under way that failed too often; whoever starts the query leaves them out.
     """
 
     def __init__(
@@ -168,6 +175,9 @@ class Batches:
         self.totals = Totals()
         self.error: BaseException | None = None
         self.busy = self.stopping = False
+        self.given_up: dict[Place, Letter] = {}
+        self._troubles: dict[Place | None, _Trouble] = {}
+        self._number = -1
 
     def open(self) -> None:
         """Open the sinks' directories; what is wrong with them is said before anything runs.
@@ -197,62 +207,58 @@ class Batches:
 
     def _run(self, frame: DataFrame, number: int) -> None:
         started = time.monotonic()
-        given_up: dict[Place, Letter] = {}
-        troubles: dict[Place | None, _Trouble] = {}
-        was_read = False
-        while True:
-            outcome = self._compute(frame, given_up)
-            if not was_read:
-                was_read = self._note_reads(outcome)
-            if outcome.failed:
-                self._discard(outcome)
-                self._set_back(outcome, troubles, given_up)
-                continue
-            letters = [*outcome.letters, *given_up.values()]
-            self._look_at_breakers([letter for letter in letters if letter.record is None])
-            self._write(letters)
-            if self._commit(number, outcome):
-                break
+        outcome = _Outcome(frame.collect())
+        if outcome.error is not None:
+            self._discard(outcome)
+            raise outcome.error
+        if number != self._number:  # else it is computed again
+            self._number = number
+            self._note_reads(outcome)
+        if outcome.failed:
+            self._discard(outcome)
+            self._set_back(outcome)
+            raise AgainError
+        letters = [*outcome.letters, *self.given_up.values()]
+        self._look_at_breakers(self.given_up.values())
+        self._write(letters)
+        self._commit(number, outcome)
+        self._troubles.clear()
+        self.given_up.clear()
+        self._add_up(number, outcome, letters, time.monotonic() - started)
+
+    def _add_up(self, number: int, outcome: _Outcome, letters: list[Letter], seconds: float) -> None:
         for figures in outcome.figures:
             self.totals.add(figures)
         records = sum(count for *_, count in outcome.reads)
         self.totals.batches += 1
         self.totals.records += records
         self.totals.dead_lettered.update(letter.spout for letter in letters)
-        self._told(Done(number, records, time.monotonic() - started, len(letters)))
+        self._told(Done(number, records, seconds, len(letters)))
 
-    def _compute(self, frame: DataFrame, given_up: Iterable[Place]) -> _Outcome:
-        """Run the stages.
-
-        Raises:
-            DownspoutError: one of them cannot go on.
-        """
-        skip = json.dumps(list(given_up)) if given_up else None
-        frame.sparkSession.sparkContext.setLocalProperty(SKIP, skip)
-        outcome = _Outcome(frame.collect())
-        if outcome.error is not None:
-            self._discard(outcome)
-            raise outcome.error
-        return outcome
-
-    def _note_reads(self, outcome: _Outcome) -> bool:
+    def _note_reads(self, outcome: _Outcome) -> None:
         for spout, topic, partition, first, count in outcome.reads:
             self._topics[topic] = spout
             self._spouts[spout].note_read(topic, partition, first, count)
-        return True
 
-    def _set_back(
-        self, outcome: _Outcome, troubles: dict[Place | None, _Trouble], given_up: dict[Place, Letter]
-    ) -> None:
+    def _set_back(self, outcome: _Outcome) -> None:
         """Count the failures of a batch that failed, give up what failed too often, and wait for the back-off."""
         now_ms, wait_ms = int(SYSTEM_CLOCK.wall() * 1000), 0
         self.totals.again += 1
+        component, places, failure = outcome.failed[0]
+        where = f"{coordinates(places[0].topic, places[0].partition, places[0].offset)}: " if places else ""
+        log.warning(
+            "%s%s failed in %s, the first by %s: the batch is computed again",
+            where,
+            counted(len(outcome.failed), "tuple"),
+            component,
+            failure.error or failure.kind,
+        )
         last: dict[Place | None, tuple[str, Failure]] = {}
         for component, places, failure in outcome.failed:
             for place in places or (None,):
                 last[place] = component, failure
         for place, (component, failure) in last.items():
-            trouble = troubles.setdefault(place, _Trouble(first_ms=now_ms))
+            trouble = self._troubles.setdefault(place, _Trouble(first_ms=now_ms))
             trouble.failures += 1
             spout = self._spouts[self._topics.get(place.topic if place else "", next(iter(self._spouts)))]
             if trouble.failures <= spout.settings["retries_max"]:
@@ -264,7 +270,9 @@ class Batches:
                     cure="correct the bolt: there is no record to write to the dead-letter topic in its place",
                 )
             else:
-                given_up[place] = Letter(spout.name, place, None, trouble.failures, trouble.first_ms, now_ms, failure)
+                self.given_up[place] = Letter(
+                    spout.name, place, None, trouble.failures, trouble.first_ms, now_ms, failure
+                )
         time.sleep(wait_ms / 1000)
 
     def _look_at_breakers(self, letters: Iterable[Letter]) -> None:
@@ -314,16 +322,19 @@ class Batches:
 
     # --- sinks --------------------------------------------------------------------------------------------
 
-    def _commit(self, number: int, outcome: _Outcome) -> bool:
-        """Commit to each sink; return False where the batch must be computed again first."""
+    def _commit(self, number: int, outcome: _Outcome) -> None:
+        """Commit to each sink.
+
+        Raises:
+            AgainError: a sink's directory is not as it was when the rows were staged.
+        """
         for name, writer in self._writers.items():
             try:
                 writer.commit(f"{name}-spark-{self._query}-{number}", outcome.staged.pop(name, ()))
             except OutdatedError:
                 log.warning("another writer was in %s meanwhile: batch %d is computed again", writer.directory, number)
                 self._discard(outcome)
-                return False
-        return True
+                raise AgainError from None
 
     def _discard(self, outcome: _Outcome) -> None:
         for name, staged in outcome.staged.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -22,10 +22,8 @@ from downspout.spark.topology.state import attributes, restore, save
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SKIP", "Front", "Packed", "Stateful"]
+__all__ = ["Front", "Packed", "Stateful"]
 
-SKIP = "downspout.skip"
-"""The job's property that names records which are given up, as JSON."""
 BATCH = "streaming.sql.batchId"
 """Spark's own."""
 EMITS = 256
@@ -53,16 +51,16 @@ class Packed:
         return shipment
 
 
-def _property(name: str) -> str | None:
-    context = TaskContext.get()
-    return context.getLocalProperty(name) if context is not None else None
-
-
 class Front:
-    """Stage 0: from the source's columns to rows."""
+    """Stage 0: from the source's columns to rows.
 
-    def __init__(self, packed: Packed) -> None:
-        self._packed = packed
+    Args:
+        packed: the topology.
+        skip: records that are given up: they are left out.
+    """
+
+    def __init__(self, packed: Packed, skip: Collection[Place] = ()) -> None:
+        self._packed, self._skip = packed, tuple(skip)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the stage over the records of one task."""
@@ -73,7 +71,7 @@ class Front:
         stage = shipment.plan.stages[0]
         outbox, figures = Outbox(), Figures()
         confs = {name: shipment.confs[name] for name in stage.heads}
-        records = Records(_chain(first, batches), confs, skipped(), outbox, figures)
+        records = Records(_chain(first, batches), confs, self._skip, outbox, figures)
         for row in Pass(shipment, stage, records, outbox, figures).rows():
             yield to_batch([row])
 
@@ -81,14 +79,6 @@ class Front:
 def _chain(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield first
     yield from others
-
-
-def skipped() -> list[Place]:
-    """Return the records that the driver has given up in this batch."""
-    import json
-
-    told = _property(SKIP)
-    return [Place(*place) for place in json.loads(told)] if told else []
 
 
 class Delivery(Root):
@@ -160,9 +150,9 @@ class _StatefulPass(Pass):
         outbox = Outbox()
         self._tuples = Tuples(items, outbox, shipment)
         self._name = head.name
-        super().__init__(
-            shipment, shipment.plan.stages[level], self._tuples, outbox, Figures(), head, _property(BATCH) or "0"
-        )
+        context = TaskContext.get()
+        batch = (context.getLocalProperty(BATCH) if context is not None else None) or "0"
+        super().__init__(shipment, shipment.plan.stages[level], self._tuples, outbox, Figures(), head, batch)
         self._bolt = next(bolt for bolt in self.engine.bolts if bolt.name == head.name)
         self._tuples.head = self._bolt
         self.new_state = state

@@ -30,7 +30,7 @@ from downspout.spark import register
 from downspout.spark.commits import ProgressCommits, commit_progress, ends_of
 from downspout.spark.session import spark_session
 from downspout.spark.source.ranges import from_json, to_json
-from downspout.spark.topology.batches import Batches, Done
+from downspout.spark.topology.batches import AgainError, Batches, Done
 from downspout.spark.topology.checkpoint import claim
 from downspout.spark.topology.operators import Front, Packed, Stateful
 from downspout.spark.topology.plan import Plan, plan
@@ -163,7 +163,7 @@ class _Job:
         self._received: list[int] = []
         self._ticks = self._plan.ticks(self._confs)
         self._stops: dict[TopicPartition, int] = {}
-        """Where a bounded run with timers ends."""
+        """Where a bounded run ends."""
 
     @property
     def _bounded(self) -> bool:
@@ -181,16 +181,16 @@ class _Job:
             name: source_options(self._confs[name], group, bounded=self._bounded, records_max=self._records_max)
             for name, group in self._groups.items()
         }
-        if self._bounded and self._ticks:
+        if self._bounded:
             self._stop_at_offsets(options)
-        frame = self._stages(session, options)
         with self._commits(session, options), self._signals():
-            query = self._start(frame, trigger_s)
-            reason = self._wait(query, started)
+            reason = None
+            while reason is None:
+                reason = self._wait(self._start(self._stages(session, options), trigger_s), started)
         return self._sum_up(reason, SYSTEM_CLOCK.monotonic() - started)
 
     def _stop_at_offsets(self, options: dict[str, dict[str, str]]) -> None:
-        """End at what is there now. ``availableNow`` does not: with timers, Spark always has another batch to run."""
+        """End at what is there now, also if the query is started again; and with timers, for which Spark has no end."""
         for name, given in options.items():
             ends = ends_now(self._confs[name])
             named = from_json(json.loads(given.get("stoppingOffsets", "{}")))
@@ -199,7 +199,7 @@ class _Job:
             self._stops |= stops
 
     def _is_at_the_end(self, query: StreamingQuery) -> bool:
-        if not self._stops or (progress := query.lastProgress) is None:
+        if not (self._bounded and self._ticks) or (progress := query.lastProgress) is None:
             return False
         ends = ends_of(json.loads(progress.json))
         return all(ends.get(tp, 0) >= stop for tp, stop in self._stops.items())
@@ -217,7 +217,7 @@ class _Job:
         frame = frames[0]
         for other in frames[1:]:
             frame = frame.unionByName(other)
-        rows = frame.mapInArrow(Front(packed), SCHEMA)
+        rows = frame.mapInArrow(Front(packed, self._batches.given_up), SCHEMA)
         for stage in self._plan.stages[1:]:
             rows = rows.groupBy("component", "task").transformWithStateInPandas(
                 Stateful(packed, stage.level), SCHEMA, "Append", "ProcessingTime" if self._ticks else "None"
@@ -253,8 +253,8 @@ class _Job:
 
     # --- the end ------------------------------------------------------------------------------------------
 
-    def _wait(self, query: StreamingQuery, started: float) -> str:
-        """Wait for the end of the query, and say why it came."""
+    def _wait(self, query: StreamingQuery, started: float) -> str | None:
+        """Wait for the end of the query, and say why it came; None if it must be started again."""
         for_s, batches = self._values["run.for_s"], self._batches
         reason = "end"
         try:
@@ -267,6 +267,9 @@ class _Job:
                 if batches.stopping and (not batches.busy or len(self._received) > 1):
                     break
         except Exception as error:  # StreamingQueryException, which PySpark makes of whatever went wrong
+            if isinstance(batches.error, AgainError) and not batches.stopping:
+                batches.error = None
+                return None
             if not batches.stopping or isinstance(batches.error, DownspoutError):
                 raise self._explain(error) from error
         finally:
