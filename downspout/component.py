@@ -7,6 +7,7 @@ user's component can have them without importing this module, and ours run on St
 attribute                               who uses it, and for what
 ======================================  ==================================================================
 ``clock``                               the engine sets it before ``initialize`` (see ``downspout.clock``)
+``stateful``                            bolt on Spark: whether what it holds outlives a batch; not said, groupings tell
 ``settings_scopes``                     ``downspout check``: prefixes of the settings that the class reads
 ``requires``                            bolt: fields that each of its input streams must have
 ``fail_with(tup_id, failure)``          spout: called instead of ``fail`` where the reason is known

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+_new: Any = tuple.__new__
+
 
 class Origin(NamedTuple):
     """The identity of a row. Travels as the tuple field ``origin``; over Storm's pipe it is a JSON list.
@@ -34,7 +36,10 @@ class Origin(NamedTuple):
     def child(self, component: str, index: int, stream: str = "default") -> Origin:
         """Return the identity of the ``index``-th tuple that ``component`` makes of this one on ``stream``."""
         step = f"{component}.{index}" if stream == "default" else f"{component}:{stream}.{index}"
-        return self._replace(path=f"{self.path}/{step}" if self.path else step)
+        topic, topic_id, partition, offset, path = self
+        # What _replace makes, for a third of the time: this runs for each row of a bolt that makes several of one.
+        made: Origin = _new(Origin, (topic, topic_id, partition, offset, f"{path}/{step}" if path else step))
+        return made
 
     @classmethod
     def of(cls, value: Sequence[Any]) -> Origin:
