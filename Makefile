@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := downspout spouts bolts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo storm-demo test check soak mutants lint types doctest format docs bench clean
+.PHONY: help demo storm-demo spark-demo test check soak mutants lint types doctest format docs bench clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -22,6 +22,9 @@ demo: $(VENV)/.demo  ## the main job on 336,776 real flights: Kafka, spout, bolt
 
 storm-demo: $(VENV)/.demo  ## the main job on a real Storm: sparse submit, lag 0, audit, nimbus's counters (FLIGHTS=1000: fewer; FRESH=1: publish anew)
 	@$(BIN)/python -m topologies.storm_demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(FRESH),--fresh)
+
+spark-demo: $(VENV)/.demo  ## the main job on Spark, killed in the middle; and all engines compared (FLIGHTS=20000: fewer; FRESH=1: publish anew)
+	@$(BIN)/python -m topologies.spark_demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(FRESH),--fresh)
 
 test: $(VENV)/.dev lint types  ## everything that CI runs
 	$(BIN)/python -m pytest --doctest-modules $(CODE) tests

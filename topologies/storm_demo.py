@@ -8,40 +8,33 @@
 4. audits both Parquet directories and prints what nimbus counted;
 5. stops what it started.
 
-Each run begins anew: with a consumer group and a directory (``output/storm``) of its own. All flights are in the
-broker that ``make demo`` uses. Fewer (``make storm-demo FLIGHTS=1000``) are in one of their own, with its data in
-``.downspout/demo/kafka-1000``: in one topic they would be too few for the one demo or too many for the other.
+Each run begins anew: with a consumer group and a directory (``output/storm``) of its own. ``FLIGHTS=1000`` takes fewer,
 ``FRESH=1`` deletes the topic first and publishes it anew.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
-from downspout import config, jars
+from downspout import jars
 from downspout.clock import SYSTEM_CLOCK
-from downspout.errors import DownspoutError, StormError
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.embedded import EmbeddedKafka, default_directory
+from downspout.errors import StormError
 from downspout.kafka.port import Cluster, cluster_for
 from downspout.parquet.audit import audit
 from downspout.storm import programs, stats
 from downspout.storm.node import StormNode
 from downspout.storm.node import default_directory as storm_directory
 from downspout.storm.stats import TopologyStats
-from topologies import demo_state, flights_data
+from topologies import demo_state
+from topologies.demo_flights import Options, flights_in_kafka, parse, run_alone
 from topologies.demo_screen import Screen
-from topologies.flights_data import Flights, load_flights
 
 NAME = "flight_delays"
 STALLED_S_MAX = 180.0
@@ -54,53 +47,23 @@ POLL_S = 1.0
 class StormDemo:
     """One run of the demo."""
 
-    def __init__(self, output: Path, flights: int, screen: Screen, fresh: bool = False) -> None:
-        self.output, self.flights, self.screen, self.fresh = output.absolute(), flights, screen, fresh
+    def __init__(self, options: Options, screen: Screen) -> None:
+        self.given, self.screen = options, screen
+        self.output, self.flights = options.output.absolute(), options.flights
         self.group = f"storm-demo-{uuid.uuid4().hex[:8]}"
 
     def run(self) -> int:
         """Do all steps; return the exit code."""
-        with self.broker() as bootstrap:
-            cluster = cluster_for(bootstrap)
+        self.screen.step(1, "Start Kafka and publish the flights")
+        with flights_in_kafka(self.screen, self.given, ("kafka", "storm")) as published:
             with self.storm() as node:
-                self.submit(node, bootstrap)
+                self.submit(node, published.bootstrap)
                 figures = self.wait(node)
-                right = self.audit(cluster)
+                right = self.audit(cluster_for(published.bootstrap))
                 self.screen.console.print(stats.render(figures), markup=False)
             self.screen.say("Storm is stopped")
         self.screen.end_step()
         return 0 if right else 1
-
-    @contextmanager
-    def broker(self) -> Iterator[str]:
-        """Give the address of a broker that holds the flights; stop it at the end, unless it ran before."""
-        self.screen.step(1, "Start Kafka and publish the flights")
-        for name in ("kafka", "storm"):
-            with self.screen.busy(
-                f"looking for the jars of {name}; the first time they are fetched, in about a minute"
-            ):
-                jars.resolve(name, progress=lambda line: None)
-        kafka = EmbeddedKafka(broker_directory(self.flights))
-        runs = kafka.status().broker is not None
-        with self.screen.busy("starting the broker"):
-            bootstrap = kafka.bootstrap if runs else kafka.start().bootstrap
-        try:
-            self.publish(bootstrap)
-            yield bootstrap
-        finally:
-            if not runs:
-                kafka.stop()
-
-    def publish(self, bootstrap: str) -> None:
-        """Bring the flights into the topic."""
-        if self.fresh and KafkaCluster(bootstrap).delete_topic(flights_data.TOPIC):
-            self.screen.say("deleted the topic")
-        flights = Flights(load_flights(self.flights))
-        with self.screen.counting("flights") as progress:
-            published = flights_data.publish(
-                cluster_for(bootstrap), flights, progress=progress, start_over=start_over(self.flights)
-            )
-        self.screen.say(f"{published.sent:,} flights published, {published.before:,} were there, at {bootstrap}")
 
     @contextmanager
     def storm(self) -> Iterator[StormNode]:
@@ -173,46 +136,11 @@ class StormDemo:
         return right
 
 
-def broker_directory(flights: int) -> Path:
-    """Return where the broker that holds so many flights has its data."""
-    return default_directory() if flights == flights_data.TOTAL else config.home() / "demo" / f"kafka-{flights}"
-
-
-def start_over(flights: int) -> str:
-    """Return the command that publishes so many flights anew."""
-    return "make storm-demo" + (f" FLIGHTS={flights}" if flights != flights_data.TOTAL else "") + " FRESH=1"
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= flights_data.TOTAL:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {flights_data.TOTAL}")
-    return int(text)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return the exit code: 0 right, 1 the audit found differences, 130 interrupted."""
-    parser = argparse.ArgumentParser(prog="topologies.storm_demo", description="The main job on a real Storm.")
-    parser.add_argument("--output", type=Path, default=Path("output/storm"), help="where the files go (output/storm)")
-    parser.add_argument("--fresh", action="store_true", help="delete the topic first (it is also that of `make demo`)")
-    parser.add_argument(
-        "--flights", type=_count, default=flights_data.TOTAL, help="how many flights, the earliest first"
-    )
-    given = parser.parse_args(arguments)
+    options = parse(arguments, command="make storm-demo", about="The main job on a real Storm.", output="output/storm")
     screen = Screen()
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        with demo_state.only_one():
-            return StormDemo(given.output, given.flights, screen, given.fresh).run()
-    except KeyboardInterrupt:
-        screen.console.print("\n   Interrupted; what was started is stopped.")
-        return 130
-    except DownspoutError as error:
-        screen.console.print(f"\n   [red]{type(error).__name__}[/red]: {error}", markup=True)
-        return error.exit_code
+    return run_alone(screen, StormDemo(options, screen).run)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,149 @@
+"""What the demos on Storm and on Spark share: a broker that holds the flights, a command line, and an end.
+
+All flights are in the broker that ``make demo`` uses. Fewer (``FLIGHTS=1000``) are in one of their own, with its data
+in ``.downspout/demo/kafka-1000``: in one topic they would be too few for the one demo or too many for the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import pandas as pd
+
+from downspout import config, jars
+from downspout.errors import DownspoutError
+from downspout.kafka.client import KafkaCluster
+from downspout.kafka.embedded import EmbeddedKafka, default_directory
+from downspout.kafka.port import cluster_for
+from topologies import demo_state, flights_data
+from topologies.demo_screen import Screen
+from topologies.flights_data import Flights, load_flights
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says.
+
+    Attributes:
+        output: where the files go.
+        flights: how many, the earliest first.
+        fresh: whether to delete the topic first.
+        command: what starts this demo.
+    """
+
+    output: Path
+    flights: int
+    fresh: bool
+    command: str
+
+    @property
+    def start_over(self) -> str:
+        """The command that publishes so many flights anew."""
+        count = f" FLIGHTS={self.flights}" if self.flights != flights_data.TOTAL else ""
+        return f"{self.command}{count} FRESH=1"
+
+
+@dataclass(frozen=True)
+class Published:
+    """The flights in Kafka.
+
+    Attributes:
+        bootstrap: where.
+        frame: as the package has them, in the order of publishing.
+        flights: as records.
+    """
+
+    bootstrap: str
+    frame: pd.DataFrame
+    flights: Flights
+
+
+@contextmanager
+def flights_in_kafka(screen: Screen, options: Options, programs: Sequence[str]) -> Iterator[Published]:
+    """Give a broker that holds the flights; stop it at the end, unless it ran before.
+
+    Args:
+        screen: says what is done; the step has begun.
+        options: of the command line.
+        programs: whose jars the demo needs.
+    """
+    for name in programs:
+        with screen.busy(f"looking for the jars of {name}; the first time they are fetched, in about a minute"):
+            jars.resolve(name, progress=lambda line: None)
+    kafka = EmbeddedKafka(broker_directory(options.flights))
+    runs = kafka.status().broker is not None
+    with screen.busy("starting the broker"):
+        bootstrap = kafka.bootstrap if runs else kafka.start().bootstrap
+    try:
+        yield publish(screen, options, bootstrap)
+    finally:
+        if not runs:
+            kafka.stop()
+
+
+def publish(screen: Screen, options: Options, bootstrap: str) -> Published:
+    """Bring the flights into the topic; those that are there stay."""
+    if options.fresh and KafkaCluster(bootstrap).delete_topic(flights_data.TOPIC):
+        screen.say("deleted the topic")
+    frame = load_flights(options.flights)
+    flights = Flights(frame)
+    with screen.counting("flights") as progress:
+        published = flights_data.publish(
+            cluster_for(bootstrap), flights, progress=progress, start_over=options.start_over
+        )
+    screen.say(f"{published.sent:,} flights published, {published.before:,} were there, at {bootstrap}")
+    return Published(bootstrap, frame, flights)
+
+
+def broker_directory(flights: int) -> Path:
+    """Return where the broker that holds so many flights has its data."""
+    return default_directory() if flights == flights_data.TOTAL else config.home() / "demo" / f"kafka-{flights}"
+
+
+def parse(arguments: Sequence[str] | None, *, command: str, about: str, output: str) -> Options:
+    """Return what the command line says.
+
+    Args:
+        arguments: without the program; None: the process's.
+        command: what starts this demo, as in ``make storm-demo``.
+        about: what it is.
+        output: where the files go, if nothing else is said.
+    """
+    parser = argparse.ArgumentParser(prog=f"topologies.{command.split()[-1].replace('-', '_')}", description=about)
+    parser.add_argument("--output", type=Path, default=Path(output), help=f"where the files go ({output})")
+    parser.add_argument("--fresh", action="store_true", help="delete the topic first (it is also that of `make demo`)")
+    parser.add_argument(
+        "--flights", type=_count, default=flights_data.TOTAL, help="how many flights, the earliest first"
+    )
+    given = parser.parse_args(arguments)
+    return Options(given.output, given.flights, given.fresh, command)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= flights_data.TOTAL:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {flights_data.TOTAL}")
+    return int(text)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def run_alone(screen: Screen, demo: Callable[[], int]) -> int:
+    """Run a demo while no other runs; return the exit code: its own, 130 where it was interrupted, or its error's."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with demo_state.only_one():
+            return demo()
+    except KeyboardInterrupt:
+        screen.console.print("\n   Interrupted; what was started is stopped.")
+        return 130
+    except DownspoutError as error:
+        screen.console.print(f"\n   [red]{type(error).__name__}[/red]: {error}", markup=True)
+        return error.exit_code
