@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
         "running), on Spark, and as its native twin (topologies/x_spark.py), each into directories and with consumer "
         "groups of its own, which are deleted afterwards. Then the finished tables are compared, row by row.",
         epilog="Exit codes: 0 equal; 1 different; 2 fewer than two engines ran, or one that was asked for did not get "
-        "to its end; 4 no broker. Reading starts where kafka.start says (LATEST: at the beginning), and ends at the end "
+        "to its end; 4 no broker. Reading starts where kafka.start says (LATEST: at the beginning) and ends at the end "
         "as of now. What bolts of your own do elsewhere, they do once on each engine.",
     )
     parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
