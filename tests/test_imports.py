@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "local": FREE | {"ledger", "kafka", "parquet"},
     "storm": FREE | {"ledger", "kafka", "parquet", "wire"},
     "spark": FREE | {"ledger", "kafka", "parquet", "local"},
+    "compare": FREE | {"ledger", "kafka", "parquet", "local", "storm", "spark"},
     "testing": FREE | {"ledger", "kafka", "parquet", "local"},
 }
 """Rooms of the library: which others each may import, besides itself. The rule is in docs/decisions."""

@@ -9,7 +9,7 @@ anywhere, even by kill -9, and run again: the result is the same, and a second r
 1. starts a Kafka broker (``downspout.kafka.embedded``);
 2. publishes the flights (``flights_data.py``);
 3. runs the topology (``flight_delays.py``) until the end of the topic;
-4. runs the PySpark pipeline (``flight_delays_spark.py``) and draws charts (``flights_charts.py``);
+4. runs the PySpark pipeline (``flight_delays_report.py``) and draws charts (``flights_charts.py``);
 5. audits the result (``demo_audit.py``).
 """
 
@@ -195,13 +195,13 @@ class Demo:
         self.nothing_new = False
         # Imported here: a second run needs neither.
         from downspout.spark.session import spark_session
-        from topologies import flight_delays_spark, flights_charts
+        from topologies import flight_delays_report, flights_charts
 
         with self.screen.busy("starting Spark and running the pipeline"), spark_session("flight_delays") as spark:
-            tables = flight_delays_spark.run(spark, self.options.output)
+            tables = flight_delays_report.run(spark, self.options.output)
         # One flight a day; in a slice of the flights as much less as the slice is smaller.
         least = max(1, round(365 * flights / flights_data.TOTAL))
-        worst = flight_delays_spark.worst_routes(tables["routes"], TABLE_ROWS, least)
+        worst = flight_delays_report.worst_routes(tables["routes"], TABLE_ROWS, least)
         with self.screen.busy("drawing charts"):
             flights_charts.draw(tables["hours"], worst, tables["weather"], charts)
         self.output.note_report(fingerprint)
@@ -257,13 +257,15 @@ class Demo:
             (f"downspout kafka start; downspout audit {output}/flights", "the audit that fits any topology"),
             ("downspout kafka produce lines README.md", "text for the other example"),
             ("downspout run topologies/word_count.py --until end", "counts its words"),
-            ("python -m topologies.word_count_spark", "finishes the counts"),
+            ("python -m topologies.word_count_report", "finishes the counts"),
         ):
             say(f"  {command:<58} {what}")
         say("To read: topologies/flight_delays.py, and its twin topologies/flight_delays_spark.py")
 
 
-_PROGRAMS = tuple(Path(__file__).with_name(name) for name in ("flight_delays_spark.py", "flights_charts.py", "demo.py"))
+_PROGRAMS = tuple(
+    Path(__file__).with_name(name) for name in ("flight_delays_report.py", "flights_charts.py", "demo.py")
+)
 """A change in one of these makes the report anew."""
 
 

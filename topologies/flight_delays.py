@@ -13,12 +13,14 @@ A tuple that ``enrich`` emits goes to both sinks, and the record is done (acked,
 have it in a file. A sink acks after a flush, so records wait in flight for the slower of the two. If the process dies,
 those that were in flight are read again, and the sinks leave out what they have: each flight is in the files once.
 
-What the sinks leave, ``flight_delays_spark.py`` finishes. Run both with ``make demo``, or this one alone, on a
+What the sinks leave, ``flight_delays_report.py`` finishes. Run both with ``make demo``, or this one alone, on a
 topic ``flights`` that holds records such as ``flights_data.py`` makes::
 
     downspout run topologies/flight_delays.py --until end
     downspout run topologies/flight_delays.py --set flights:parquet.directory=/data/flights
     downspout check topologies/flight_delays.py     # every setting, and where its value comes from
+
+Its Spark twin, ``flight_delays_spark.py``, makes the same tables of the same topic without spout and bolts.
 """
 
 from __future__ import annotations

@@ -1,197 +1,301 @@
-"""The Spark twin of ``flight_delays.py``: it goes on where the bolts end.
+"""The Spark twin of ``flight_delays.py``: the same work from the same topic, by DataFrames alone.
 
-The bolts leave two directories of Parquet files: every flight (``flights/``), and partial sums of delays by route
-and hour (``route_delays/``). This pipeline finishes the sums, joins the weather, and writes four small tables to
-``report/``. Run it by itself as often as you like:
+    records ──▶ parse ──▶ enrich ──▶ flights         every flight, one row each
+       └──────▶ parse ──▶ enrich ──▶ route_delays    delays added up by route and hour
 
-    python -m topologies.flight_delays_spark --output output
-
-A guide for those who come from bolts:
+No spout, no bolt, no Downspout but for the source that reads Kafka: what you would write if you began on Spark. The
+tables equal those that the topology leaves, to the last bit; ``downspout compare topologies/flight_delays.py`` proves
+it. A guide for those who come from bolts (the long one is docs/concepts/from-storm-to-spark.md):
 
 =======================================  ===============================================================================
-in a topology                            in Spark
+in the topology                          here
 =======================================  ===============================================================================
+KafkaSpout                               ``spark.read.format("downspout")``, or ``readStream``: the rest is the same
 a stream of tuples                       a DataFrame: rows with names and types, all of them at once
-a bolt that maps tuples (parse, enrich)  ``select`` and ``withColumn``: expressions, not a function called per row
+a bolt that maps tuples (parse, enrich)  ``select`` and ``where``: expressions, not a function called per row
 a bolt with a table in ``initialize``    a join; Spark sends a small table to every worker (``broadcast``)
 fields grouping and a dict of counts     ``groupBy(...).agg(...)``: Spark moves rows by key (a *shuffle*), then adds up
-ack, fail, replay                        nothing: a task that fails is computed again from its input files
+two bolts that read one stream           two DataFrames made of one; each is computed from the source by itself
+a tuple that fails, the dead letters     ``where``: nobody retries a row, and one that is left out is gone
+ack, replay, the commit                  nothing in a batch; in a stream, the query's checkpoint
 parallelism of a component               partitions of the data, decided by Spark
 =======================================  ===============================================================================
 
-DataFrames are plans. None of the functions below reads a byte; ``write`` does, and then Spark runs the whole plan
-in one optimised pass.
+DataFrames are plans. No function below reads a record; ``write`` does, and then Spark runs the whole plan in one
+optimised pass.
+
+**Bad records.** The topology dead-letters what is no JSON object, and what has a value that a sink's column does not
+take; the twin leaves the same rows out, table by table, and keeps no copy. Records that differ all the same, all of
+them odd: one that is wrong in a field that only the other table holds, if a bolt before the sinks stumbles over it
+(half a surrogate pair, a list as the carrier), or if this table's bolt does not mind (minute 200); a ``time_hour`` in
+another ISO form than the data has; an airport that is no text; a record that ``downspout dlq replay`` wrote, which the
+sinks know and Spark counts anew.
+
+Run it as a batch over what is in the topic, or as a stream that goes on::
+
+    python -m topologies.flight_delays_spark
+    python -m topologies.flight_delays_spark --stream
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from downspout.spark.read import finish_aggregates, read_sink
+from bolts.enrich import FLIGHT_FIELDS, package_directory
+from downspout.spark import register
 from downspout.spark.session import spark_session
-from topologies.flight_delays import DELAYS
-from topologies.flights_data import weather_file
+from topologies.flight_delays import FLIGHT, KEYS
 
-MEASURES = ("flights", "departed", "arrived", "dep_delay_sum", "dep_delay_max", "arr_delay_sum", "arr_delay_max")
-"""What every table counts: flights; those that departed and arrived; minutes of delay."""
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
 
-WEATHER_SCHEMA = (
-    "origin string, year int, month int, day int, hour int, temp double, dewp double, humid double, "
-    "wind_dir int, wind_speed double, wind_gust double, precip double, pressure double, visib double, "
-    "time_hour timestamp"
+DELAY_FIELDS = ("time_hour", "hour", "minute", "from_airport", "to_airport", "dep_delay", "arr_delay")
+"""What of a record the table ``route_delays`` depends on: of the two times, whether the bolt can read them."""
+
+WHOLE: Mapping[str, tuple[str, int]] = {"int8": ("tinyint", 7), "int16": ("smallint", 15)}
+"""The columns' types of whole numbers: what Spark calls them, and their bits besides the sign."""
+
+STRICT = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+"""``from_json`` takes 'a' for "a", and NaN; JSON knows neither, and so do the bolts."""
+
+AIRLINES = "carrier string, airline string"
+AIRPORTS = "airport string, name string, lat double, lon double, alt int, tz int, dst string, zone string"
+PLANES = (
+    "tailnum string, plane_year smallint, type string, manufacturer string, model string, engines int, seats int, "
+    "speed int, engine string"
 )
 
 
-def route_hours(partials: DataFrame) -> DataFrame:
-    """Return flights and delays by route and scheduled hour, finished.
+def twin(spark: SparkSession, records: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
+    """Return the finished tables by the names of the topology's sinks, as plans.
 
-    This is the second half of the AggregateBolt's work. The first half made a few partial sums of 336,776 rows,
-    so what Spark still has to move between its tasks is small.
+    Args:
+        spark: the session.
+        records: the Kafka records of ``spout``, as the source gives them, of a batch or of a stream.
     """
-    finished = finish_aggregates(partials, ["route", "hour"], DELAYS)
-    return finished.select(
-        "route",
-        "hour",
-        F.col("count").alias("flights"),
-        F.col("count_dep_delay").alias("departed"),
-        F.col("count_arr_delay").alias("arrived"),
-        *(_delay(function, column) for column in ("dep_delay", "arr_delay") for function in ("sum", "max")),
-    )
-
-
-def _delay(function: str, column: str) -> Column:
-    found = F.col(f"{function}_{column}")
-    # The sum of no delays is null in SQL and 0 here, as in pandas; their maximum stays null in both.
-    return (F.coalesce(found, F.lit(0)) if function == "sum" else found).alias(f"{column}_{function}")
-
-
-def routes(hours: DataFrame) -> DataFrame:
-    """Return flights, cancellations and mean delays by route.
-
-    It groups what :func:`route_hours` grouped: sums of sums are sums. Means are divided last, because the mean of
-    means would weigh an hour with one flight like an hour with fifty.
-    """
-    return with_means(add_up(hours, "route"))
-
-
-def hours_of_day(hours: DataFrame) -> DataFrame:
-    """Return flights, cancellations and mean delays by scheduled hour of the day (local time of New York)."""
-    return with_means(add_up(hours, "hour"))
-
-
-def add_up(totals: DataFrame, key: str) -> DataFrame:
-    """Return coarser totals, by ``key`` alone."""
-    return totals.groupBy(key).agg(
-        *((F.max if name.endswith("_max") else F.sum)(name).alias(name) for name in MEASURES)
-    )
-
-
-def by_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """Return flights, cancellations and mean delays by the weather where and when the flight was to leave.
-
-    The join is a *left* join: a flight whose hour has no weather report stays, as "not recorded". It goes by the hour
-    in UTC. By local year, month, day and hour it could double flights: on 3 November 2013 the local hour 1 came twice.
-    """
-    joined = flights.withColumn("time_hour", F.date_trunc("hour", "scheduled_at")).join(
-        F.broadcast(weather), on=["from_airport", "time_hour"], how="left"
-    )
-    totals = joined.groupBy(condition().alias("weather")).agg(
-        F.count("*").alias("flights"),
-        # count(column) leaves nulls out, so it counts the flights that did depart and arrive.
-        F.count("dep_delay").alias("departed"),
-        F.count("arr_delay").alias("arrived"),
-        F.coalesce(F.sum("dep_delay"), F.lit(0)).alias("dep_delay_sum"),
-        F.max("dep_delay").alias("dep_delay_max"),
-        F.coalesce(F.sum("arr_delay"), F.lit(0)).alias("arr_delay_sum"),
-        F.max("arr_delay").alias("arr_delay_max"),
-    )
-    return with_means(totals)
-
-
-def condition() -> Column:
-    """Return the weather as one word; the first case that holds decides. Units: inches, °F, miles, miles per hour."""
-    return (
-        F.when(F.col("precip").isNull(), "not recorded")
-        .when((F.col("precip") > 0) & (F.col("temp") <= 34), "snow")
-        .when(F.col("precip") > 0, "rain")
-        .when(F.col("visib") < 3, "fog")
-        .when(F.col("wind_speed") >= 20, "wind")
-        .otherwise("fair")
-    )
-
-
-def with_means(totals: DataFrame) -> DataFrame:
-    """Add cancellations and mean delays in minutes; a mean of no flights is null."""
-    return totals.withColumns(
-        {
-            "cancelled": F.col("flights") - F.col("departed"),
-            "dep_delay_mean": _quotient("dep_delay_sum", "departed"),
-            "arr_delay_mean": _quotient("arr_delay_sum", "arrived"),
-        }
-    )
-
-
-def _quotient(total: str, count: str) -> Column:
-    # when() without otherwise() is null; in ANSI mode, Spark's default, dividing by zero would be an error.
-    return F.when(F.col(count) > 0, F.col(total) / F.col(count))
-
-
-def read_weather(spark: SparkSession, path: Path) -> DataFrame:
-    """Return the hourly weather of New York's three airports.
-
-    The schema is written down: guessing it would read the file twice and take "NA" for text.
-    """
-    frame = spark.read.csv(path.absolute().as_uri(), schema=WEATHER_SCHEMA, header=True, nullValue="NA")
-    return frame.select(F.col("origin").alias("from_airport"), "time_hour", "temp", "wind_speed", "precip", "visib")
-
-
-def build(spark: SparkSession, output: Path, weather: Path) -> dict[str, DataFrame]:
-    """Return the report's tables by name, as plans over the directories below ``output``."""
-    flights = read_sink(spark, output / "flights")
-    # cache(): three tables are made from these, and without it the sums would be finished three times.
-    hours = route_hours(read_sink(spark, output / "route_delays")).cache()
+    given = records["spout"]
     return {
-        "route_hours": hours.orderBy("route", "hour"),
-        "routes": routes(hours).orderBy("route"),
-        "hours": hours_of_day(hours).orderBy("hour"),
-        "weather": by_weather(flights, read_weather(spark, weather)).orderBy("weather"),
+        "flights": flights(parse(given, FLIGHT_FIELDS), *lookups(spark)),
+        "route_delays": route_delays(parse(given, DELAY_FIELDS)),
     }
 
 
-def run(spark: SparkSession, output: Path, weather: Path | None = None) -> dict[str, pd.DataFrame]:
-    """Write the report's tables to ``output/report`` and return them.
+# --- the bolt parse ---
 
-    Each table becomes one Parquet file (``coalesce(1)``: they are small, and one file is the easiest to take along).
-    Run again, it replaces them.
+
+def parse(records: DataFrame, fields: Sequence[str]) -> DataFrame:
+    """Return the named fields of the records' JSON; what is no JSON, or does not fit the columns, is left out.
+
+    For a producer that you trust one line would do::
+
+        records.select(F.from_json(F.col("value").cast("string"), "carrier STRING, dep_delay SMALLINT").alias("flight"))
+
+    By itself ``from_json`` is more lenient than the bolts, and sometimes stricter. What has no JSON becomes a row of
+    nulls; what follows the object is not looked at; invalid UTF-8 is repaired; 200 in a TINYINT is -56; the number 5
+    in a STRING is "5"; but 2.0 in a SMALLINT is an error. So:
+
+    * the value is put into an envelope, ``{"flight": …, "end": 0}``: what follows the object now stands before the
+      end, and is an error;
+    * the column ``_corrupt_record`` is null only where nothing was wrong;
+    * a text is read as a *variant*, which still knows whether it was one, a number as a double, which knows the
+      fraction and the range; then :func:`text` and :func:`whole` look.
     """
-    tables = {}
-    for name, frame in build(spark, output, weather or weather_file()).items():
-        target = str((output / "report" / name).absolute())
-        frame.coalesce(1).write.mode("overwrite").parquet(target)
-        tables[name] = pd.read_parquet(target)
-    return tables
+    value = F.try_validate_utf8(F.col("value").cast("string"))  # null, as from a tombstone, where it is no UTF-8
+    envelope = F.concat(F.lit('{"flight":'), value, F.lit(',"end":0}'))
+    columns = ", ".join(f"`{KEYS.get(field, field)}`: {_json_type(field)}" for field in fields)
+    schema = f"flight struct<{columns}>, end int, _corrupt_record string"
+    found = records.select(F.from_json(envelope, schema, STRICT).alias("json")).where(
+        "json.end = 0 AND json._corrupt_record IS NULL AND json.flight IS NOT NULL"
+    )
+    # In the JSON, `origin` is an airport; in the table it is called from_airport, as in the topology.
+    named = found.select(*(F.col(f"json.flight.{KEYS.get(field, field)}").alias(field) for field in fields))
+    values = {field: whole(field) if _is_number(field) else text(field) for field in fields}
+    fits = (values[field].isNotNull() | is_null(field) for field in fields)
+    return named.where(reduce(and_, fits)).select(*(values[field].alias(field) for field in fields))
 
 
-def worst_routes(routes: pd.DataFrame, count: int = 10, flights_min: int = 365) -> pd.DataFrame:
-    """Return the routes with the longest mean arrival delay, of those with at least one flight a day."""
-    frequent = routes[routes["flights"] >= flights_min]
-    return frequent.nlargest(count, "arr_delay_mean").reset_index(drop=True)
+def _is_number(field: str) -> bool:
+    return FLIGHT.get(field) in WHOLE  # time_hour is no column of the table; it is a text
 
 
-def main() -> None:
-    """Run the pipeline by itself and print what is worst."""
-    parser = argparse.ArgumentParser(description="Finish the flight delays with PySpark.")
-    parser.add_argument("--output", type=Path, default=Path("output"), help="where the topology wrote")
-    options = parser.parse_args()
-    with spark_session("flight_delays") as spark:
-        tables = run(spark, options.output)
-    print(worst_routes(tables["routes"]).to_string())
-    print(tables["weather"].to_string())
+def _json_type(field: str) -> str:
+    if field == "minute":  # the bolt writes it with two digits, and 15.0 has no such form: it raises
+        return "bigint"
+    return "double" if _is_number(field) else "variant"
+
+
+def whole(field: str) -> Column:
+    """Return a number as its column's type; null where it has a fraction or is out of range, as 2.5 and 40000."""
+    kind, bits = WHOLE[FLIGHT[field]]
+    number = F.col(field)
+    fits = (number == F.floor(number)) & number.between(-(2**bits), 2**bits - 1)
+    return F.when(fits, number.cast(kind))
+
+
+def text(field: str) -> Column:
+    """Return a text; null where the JSON has something else."""
+    return F.when(F.schema_of_variant(field) == "STRING", F.col(field).cast("string"))
+
+
+def is_null(field: str) -> Column:
+    """Return whether the JSON has null, or no such field; the bolts make no difference either."""
+    absent = F.col(field).isNull()
+    return absent if _is_number(field) else absent | F.is_variant_null(field)
+
+
+# --- the bolt enrich ---
+
+
+def lookups(spark: SparkSession, folder: Path | None = None) -> tuple[DataFrame, DataFrame, DataFrame]:
+    """Return airlines, airports and planes, of the CSV files that the bolt reads.
+
+    The schemas are written down: to guess them Spark would read each file twice, and take "NA" for text.
+    """
+    place = folder or package_directory()
+
+    def table(name: str, schema: str) -> DataFrame:
+        path = (place / f"{name}.csv").absolute().as_uri()
+        # Spark takes \\ before a quote for an escape unless told otherwise; CSV doubles the quote.
+        return spark.read.csv(path, schema=schema, header=True, nullValue="NA", escape='"')
+
+    return table("airlines", AIRLINES), table("airports", AIRPORTS), table("planes", PLANES)
+
+
+def flights(parsed: DataFrame, airlines: DataFrame, airports: DataFrame, planes: DataFrame) -> DataFrame:
+    """Return every flight with the names behind its codes, in the topology's columns.
+
+    The joins are *left* joins: a flight whose plane no table knows stays, with nulls. ``broadcast`` says that a table
+    is small: each worker gets all of it, as each task of the bolt has, and no flight has to move to meet its plane.
+    The codes are unique in the files; were one there twice, a join would double its flights, and a dict would not.
+    """
+    origins = airports.select(F.col("airport").alias("from_airport"), F.col("name").alias("from_name"))
+    targets = airports.select(
+        F.col("airport").alias("to_airport"), F.col("name").alias("to_name"), F.col("lat").alias("to_lat"),
+        F.col("lon").alias("to_lon"), F.col("zone").alias("to_zone"),
+    )  # fmt: skip
+    known = planes.select("tailnum", "manufacturer", "model", "plane_year")
+    scheduled = parsed.withColumns({"scheduled_at": scheduled_at(), "route": route()}).where(
+        "scheduled_at IS NOT NULL OR time_hour IS NULL OR minute IS NULL"
+    )
+    joined = (
+        scheduled.join(F.broadcast(airlines), "carrier", "left")
+        .join(F.broadcast(origins), "from_airport", "left")
+        .join(F.broadcast(targets), "to_airport", "left")
+        .join(F.broadcast(known), "tailnum", "left")
+    )
+    return joined.select(*FLIGHT)
+
+
+def scheduled_at() -> Column:
+    """Return the moment of the scheduled departure; null where the text is no moment.
+
+    The pattern is the form that the data has. Without it Spark would also take "2013-1-1T5:00".
+    """
+    moment = F.concat(F.substring("time_hour", 1, 14), F.format_string("%02d:00Z", "minute"))
+    return F.when(moment.rlike(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:00Z$"), F.try_to_timestamp(moment))
+
+
+def route() -> Column:
+    """Return the two airports as one text, null without both."""
+    both = (F.col("from_airport") != "") & (F.col("to_airport") != "")
+    return F.when(both, F.concat_ws("-", "from_airport", "to_airport"))
+
+
+# --- the bolt route_delays ---
+
+
+def route_delays(parsed: DataFrame) -> DataFrame:
+    """Return flights and delays by route and scheduled hour.
+
+    ``groupBy`` is the fields grouping and the bolt's dict in one. Spark adds up in two steps as well, partial sums
+    where the rows are and the rest after the shuffle, but keeps the partial ones to itself: what comes out is finished.
+    """
+    return (
+        parsed.withColumn("route", route())
+        .groupBy("route", "hour")
+        .agg(
+            F.count("*").alias("count"),
+            # count(column) leaves nulls out, so it counts the flights that did depart and arrive.
+            F.count("dep_delay").alias("count_dep_delay"),
+            F.count("arr_delay").alias("count_arr_delay"),
+            F.sum("dep_delay").alias("sum_dep_delay"),
+            F.max("dep_delay").alias("max_dep_delay"),
+            F.sum("arr_delay").alias("sum_arr_delay"),
+            F.max("arr_delay").alias("max_arr_delay"),
+        )
+    )
+
+
+# --- running it ---
+
+
+def batch(spark: SparkSession, source: Mapping[str, str], output: Path) -> None:
+    """Write both tables of what is in the topic now. Run again, it reads all again and replaces them."""
+    tables = twin(spark, {"spout": spark.read.format("downspout").options(**source).load()})
+    tables["flights"].write.mode("overwrite").partitionBy("month").parquet(str(output / "flights"))
+    tables["route_delays"].coalesce(1).write.mode("overwrite").parquet(str(output / "route_delays"))
+
+
+def stream(spark: SparkSession, source: Mapping[str, str], output: Path, **trigger: Any) -> list[StreamingQuery]:
+    """Start a query for each table; each has a checkpoint, goes on where it ended, and writes each flight once.
+
+    * ``flights`` is *append*: a row, once made, never changes. Spark's file sink keeps a log of its own in the
+      directory, so a batch that is written again after a crash replaces itself.
+    * ``route_delays`` changes with each batch. *Complete* gives the whole table each time, and ``foreachBatch`` puts it
+      in place of the one before; Spark keeps the sums, as the bolt would if it kept them for ever. Here that is a few
+      thousand keys. Where keys never end (users, days), use event time: ``withWatermark`` and a window, which Spark
+      closes, emits once and forgets.
+    """
+    records = spark.readStream.format("downspout").options(**source, startingOffsets="earliest").load()
+    tables = twin(spark, {"spout": records})
+
+    def replace(table: DataFrame, _: int) -> None:
+        table.coalesce(1).write.mode("overwrite").parquet(str(output / "route_delays"))
+
+    writers = [
+        tables["flights"].writeStream.format("parquet").partitionBy("month").option("path", str(output / "flights")),
+        tables["route_delays"].writeStream.outputMode("complete").foreachBatch(replace),
+    ]
+    return [
+        writer.queryName(name)
+        .option("checkpointLocation", str(output / "checkpoints" / name))
+        .trigger(**trigger)
+        .start()
+        for name, writer in zip(tables, writers, strict=True)
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the twin by itself."""
+    parser = argparse.ArgumentParser(description="The flight delays with PySpark alone, from Kafka to Parquet.")
+    parser.add_argument("--bootstrap", help="brokers as host:port (default: the one of `downspout kafka start`)")
+    parser.add_argument("--topic", default="flights", help="where the flights are (flights)")
+    parser.add_argument("--output", type=Path, default=Path("output/spark"), help="where the files go (output/spark)")
+    parser.add_argument("--stream", action="store_true", help="go on until Ctrl-C, in batches of 5 s")
+    options = parser.parse_args(arguments)
+    if options.bootstrap is None:
+        from downspout.kafka.embedded import find_bootstrap
+
+        options.bootstrap = find_bootstrap()
+    source = {"kafka.bootstrap.servers": options.bootstrap, "subscribe": options.topic}
+    # A batch writes with `write`, a stream with `writeStream`, and their directories do not mix.
+    output = options.output.absolute() / ("stream" if options.stream else "batch")
+    with spark_session("flight_delays_spark") as spark:
+        register(spark)
+        if options.stream:
+            stream(spark, source, output, processingTime="5 seconds")
+            spark.streams.awaitAnyTermination()
+        else:
+            batch(spark, source, output)
+    print(f"{output}: flights, route_delays")
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@
 
 ``split`` makes many tuples of one. Each word carries an identity of its own (the line's, and which word of it), so the
 sink can tell a replayed word from a repeated one. ``word_counts`` has two tasks and reads with a fields grouping on the
-word. It writes partial counts: each flush adds up what came since the one before. Finish them with the Spark twin::
+word. It writes partial counts: each flush adds up what came since the one before. ``word_count_report.py`` finishes
+them::
 
     downspout kafka start
     downspout kafka produce lines < some.txt
     downspout run topologies/word_count.py --until end
-    python -m topologies.word_count_spark
+    python -m topologies.word_count_report
+
+Its Spark twin, ``word_count_spark.py``, counts the same lines without spout and bolts.
 
 Compare streamparse's classic word count, which keeps the counts in a bolt's memory: after a crash it begins at 0
 again, and a replayed line is counted twice.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -253,6 +253,19 @@ class KafkaCluster:
             except errors.KafkaError as error:
                 raise BrokerError(f"{topic} cannot be deleted: {_brief(error)}") from error
         return True
+
+    def delete_groups(self, groups: Collection[str]) -> list[str]:
+        """Delete consumer groups with their commits; return those that have members still, and so stay."""
+        with self._admin() as admin:
+            try:
+                found = admin.delete_groups(list(groups)) if groups else {}
+            except errors.KafkaError as error:
+                raise BrokerError(f"{', '.join(groups)} cannot be deleted: {_brief(error)}") from error
+        left = [group for group, answer in found.items() if answer == "NonEmptyGroupError"]
+        for group, answer in found.items():
+            if answer not in ("OK", "NonEmptyGroupError", "GroupIdNotFoundError"):
+                raise BrokerError(f"group {group} cannot be deleted: {answer}")
+        return left
 
     def topics(self) -> dict[str, int]:
         """Return all topics that are not Kafka's own, sorted, with their numbers of partitions."""

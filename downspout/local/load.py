@@ -28,6 +28,12 @@ def load(target: str, topology: str | None = None) -> Graph:
         TopologyError: there is no such file, class or exactly one topology; the file cannot be imported; or it
             is wired wrongly. The message names the line.
     """
+    cls, name = load_class(target, topology)
+    return from_class(cls, name)
+
+
+def load_class(target: str, topology: str | None = None) -> tuple[Any, str]:
+    """Return the topology's class as streamparse made it, and the topology's name; see :func:`load`."""
     module_name, colon, class_name = target.partition(":")
     if colon and not os.path.exists(target):
         module, name = _import_module(module_name), module_name.rpartition(".")[2]
@@ -35,7 +41,16 @@ def load(target: str, topology: str | None = None) -> Graph:
         module, class_name, name = _import_file(Path(target)), "", Path(target).stem
     classes = _classes(module)
     cls = _choose(classes, target, topology or class_name or None)
-    return from_class(cls, name if len(classes) == 1 else f"{name}-{cls.__name__}")
+    return cls, name if len(classes) == 1 else f"{name}-{cls.__name__}"
+
+
+def load_module(target: str) -> ModuleType:
+    """Return the module in a file (``topologies/x.py``), or of a name (``topologies.x``).
+
+    Raises:
+        TopologyError: there is none, or it cannot be imported; the message names the line.
+    """
+    return _import_file(Path(target)) if target.endswith(".py") else _import_module(target)
 
 
 def _classes(module: ModuleType) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pytest
 from downspout.errors import ConfigError, SinkError
 from downspout.spark.read import ORIGIN_COLUMNS, finish_aggregates, read_sink
 from downspout.spark.session import spark_session
-from topologies import word_count_spark
+from topologies import word_count_report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +138,7 @@ def test_word_counts_are_finished(spark: SparkSession, tmp_path: Path) -> None:
             tmp_path / "word_counts" / f"part-{number}.parquet",
             word=list(counts), count=list(counts.values()),
         )  # fmt: skip
-    assert word_count_spark.run(spark, tmp_path) == Counter(words)
+    assert word_count_report.run(spark, tmp_path) == Counter(words)
 
 
 def _fours(words: list[str]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""The Spark twin of the flight delays, on a slice of the real flights that the topology has written."""
+"""The report on the flight delays, on a slice of the real flights that the topology has written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from downspout.testing.fake_kafka import FakeKafka
 from tests.topologies.slices import run_flight_delays
-from topologies import flight_delays_spark
+from topologies import flight_delays_report
 from topologies.demo_audit import check_tables
 from topologies.flights_data import Flights, load_flights, publish
 
@@ -45,15 +45,15 @@ def output(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def test_report_equals_pandas(spark: SparkSession, output: Path, frame: pd.DataFrame) -> None:
     """Every table of the report equals the one that pandas computes from the package, to the last bit."""
-    tables = flight_delays_spark.run(spark, output)
+    tables = flight_delays_report.run(spark, output)
     assert [finding.text for finding in check_tables(tables, frame) if not finding.right] == []
     assert len(tables["weather"]) >= 5
 
 
 def test_report_is_there_as_parquet(spark: SparkSession, output: Path) -> None:
     """The tables are written as Parquet, one file each, and running again replaces them."""
-    first = flight_delays_spark.run(spark, output)
-    again = flight_delays_spark.run(spark, output)
+    first = flight_delays_report.run(spark, output)
+    again = flight_delays_report.run(spark, output)
     for name, table in again.items():
         assert len(list((output / "report" / name).glob("*.parquet"))) == 1
         pd.testing.assert_frame_equal(pd.read_parquet(output / "report" / name), first[name])
@@ -62,12 +62,12 @@ def test_report_is_there_as_parquet(spark: SparkSession, output: Path) -> None:
 
 def test_join_keeps_every_flight(spark: SparkSession, output: Path, frame: pd.DataFrame) -> None:
     """The join with the weather neither drops nor doubles a flight, also on the day with two hours 1."""
-    flights = flight_delays_spark.build(spark, output, flight_delays_spark.weather_file())["weather"]
+    flights = flight_delays_report.build(spark, output, flight_delays_report.weather_file())["weather"]
     assert sum(row["flights"] for row in flights.collect()) == len(frame)
 
 
 def test_worst_routes_have_enough_flights() -> None:
     """A route with few flights is not ranked, however late they were."""
     routes = pd.DataFrame({"route": ["a", "b", "c"], "flights": [400, 3, 500], "arr_delay_mean": [5.0, 300.0, 9.0]})
-    assert list(flight_delays_spark.worst_routes(routes)["route"]) == ["c", "a"]
-    assert list(flight_delays_spark.worst_routes(routes, count=1, flights_min=1)["route"]) == ["b"]
+    assert list(flight_delays_report.worst_routes(routes)["route"]) == ["c", "a"]
+    assert list(flight_delays_report.worst_routes(routes, count=1, flights_min=1)["route"]) == ["b"]

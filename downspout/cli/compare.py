@@ -1,0 +1,107 @@
+"""``downspout compare``: does a topology make the same tables on every engine?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from downspout.errors import ConfigError
+
+NAMES = ("local", "storm", "spark", "native")
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "compare",
+        help="does a topology make the same tables on every engine?",
+        description="Runs a topology over the same offsets on the local engine, on Storm (if `downspout storm` has one "
+        "running), on Spark, and as its native twin (topologies/x_spark.py), each into directories and with consumer "
+        "groups of its own, which are deleted afterwards. Then the finished tables are compared, row by row.",
+        epilog="Exit codes: 0 equal; 1 different; 2 fewer than two engines ran, or one that was asked for did not get "
+        "to its end; 4 no broker. Reading starts where kafka.start says (LATEST: at the beginning) and ends at the end "
+        "as of now. What bolts of your own do elsewhere, they do once on each engine.",
+    )
+    parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
+    parser.add_argument("--topology", metavar="NAME", help="which class, where the file holds several")
+    parser.add_argument("--engines", metavar="NAMES", help=f"some of {','.join(NAMES)} (default: those that are there)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="write the tables and logs there and leave them")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="[COMPONENT:]KEY=VALUE",
+        help="a setting; see `downspout settings`",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(handler=handle)
+
+
+def handle(arguments: argparse.Namespace) -> int:
+    """Compare, print, and return the exit code."""
+    from downspout.cli.logs import log_to_stderr
+    from downspout.compare.job import freeze
+    from downspout.compare.run import run
+
+    log_to_stderr(quiet=True)
+    engines = parse_engines(arguments.engines)
+    with directory(arguments.keep) as folder:
+        job = freeze(arguments.target, arguments.topology, arguments.overrides, folder)
+        print(f"{job.graph.name}: {job.records:,} offsets, in {folder}", file=sys.stderr)
+        report = run(job, engines or NAMES, explicit=bool(engines), told=_say)
+    print(json.dumps(report.as_dict(), indent=2, default=str) if arguments.json else report.render())
+    return report.exit_code
+
+
+def parse_engines(text: str | None) -> list[str]:
+    """Return the engines that are named, each once.
+
+    >>> parse_engines("native, local"), parse_engines(None)
+    (['native', 'local'], [])
+
+    Raises:
+        ConfigError: one is unknown.
+    """
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    for name in names:
+        if name not in NAMES:
+            raise ConfigError(f"--engines {text}: there is no engine {name!r}", cure=f"some of {','.join(NAMES)}")
+    if len(set(names)) == 1:
+        raise ConfigError(f"--engines {text}: one engine has nothing to be compared with", cure="--engines local,spark")
+    return list(dict.fromkeys(names))
+
+
+@contextmanager
+def directory(keep: Path | None) -> Iterator[Path]:
+    """Give an empty folder: the user's, or a temporary one that is deleted at the end.
+
+    Raises:
+        ConfigError: the user's holds something, or cannot be made.
+    """
+    if keep is None:
+        folder = Path(tempfile.mkdtemp(prefix="downspout-compare-"))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(keep.iterdir())
+    except OSError as error:
+        raise ConfigError(f"--keep {keep}: {error.strerror}", cure="a folder that can be written to") from None
+    if not is_empty:
+        raise ConfigError(f"--keep {keep}: the folder holds something already", cure="a new folder")
+    yield keep.absolute()
+
+
+def _say(engine: str, what: str) -> None:
+    print(f"{engine} {what}", file=sys.stderr, flush=True)

@@ -1,0 +1,223 @@
+"""The engines: why one cannot run here, and how it is made to run a job.
+
+Each runs in a process of its own, so that what one leaves (a JVM, signal handlers, settings) meets no other, and
+so that it can be ended. Its state is in a folder of the job's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from downspout.compare.job import Frozen, Job
+from downspout.compare.tables import Sink, read_finished
+from downspout.errors import DownspoutError
+from downspout.spark.source.ranges import to_json
+
+__all__ = ["Engine", "EngineError", "Local", "Native", "Spark", "run_program", "twin_of"]
+
+END_S_MAX = 20.0
+"""How long a process that is asked to end may take."""
+LINES_MAX = 15
+
+
+class EngineError(DownspoutError):
+    """An engine began and did not get to its end."""
+
+    exit_code = 2
+
+
+class Engine(ABC):
+    """One way to run a job."""
+
+    name: ClassVar[str]
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def missing(self) -> str:
+        """Return why it cannot run here; empty where it can."""
+        return ""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Run the job to its end.
+
+        Raises:
+            EngineError: it did not get there.
+        """
+
+    def table(self, sink: Sink) -> pa.Table:
+        """Return what the engine made of a sink, finished."""
+        return sink.read(self.job.output(self.name, sink.name))
+
+    def groups(self, spout: Frozen) -> list[str]:
+        """Return the consumer groups that a run leaves behind."""
+        return [self.job.group(self.name, spout)]
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self.job.directory / self.name
+
+    def _run_downspout(self, *command: str) -> None:
+        """Run a command of ours on the topology, from the user's folder but with a state of its own."""
+        job = self.job
+        chosen = ["--topology", job.topology] if job.topology else []
+        run_program(
+            [sys.executable, "-m", "downspout", *command, job.target, *chosen, "--until", "end", "--quiet",
+             *job.options(self.name)],
+            self.folder,
+        )  # fmt: skip
+
+
+class Local(Engine):
+    """The local engine: ``downspout run``."""
+
+    name = "local"
+
+    def run(self) -> None:
+        """Run it to the end of the ranges."""
+        self._run_downspout("run")
+
+
+class Spark(Engine):
+    """The topology on Spark: ``downspout spark run``."""
+
+    name = "spark"
+
+    def missing(self) -> str:
+        """Say if there is no PySpark."""
+        return _without_pyspark()
+
+    def run(self) -> None:
+        """Run the query until it has read the ranges."""
+        self._run_downspout("spark", "run", "--checkpoint", str(self.folder / "checkpoint"))
+
+    def groups(self, spout: Frozen) -> list[str]:
+        """Return the group, and that for lag tools."""
+        return [*super().groups(spout), *(f"{group}-spark" for group in super().groups(spout))]
+
+
+class Native(Engine):
+    """The native twin: a module beside the topology, ``<topology>_spark``, with a function ``twin(spark, records)``."""
+
+    name = "native"
+
+    def missing(self) -> str:
+        """Say if there is no PySpark or no twin."""
+        target, is_there = twin_of(self.job.target)
+        return _without_pyspark() or ("" if is_there else f"there is no {target}")
+
+    def run(self) -> None:
+        """Run the twin on a batch of the ranges, and write its tables."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        plan = {
+            "target": twin_of(self.job.target)[0],
+            "spouts": {spout.name: _source(spout) for spout in self.job.spouts},
+            "tables": {sink.name: str(self.job.output(self.name, sink.name)) for sink in self.job.sinks},
+        }
+        file = self.folder / "plan.json"
+        file.write_text(json.dumps(plan), encoding="utf-8")
+        run_program([sys.executable, "-m", "downspout.compare.native", str(file)], self.folder)
+
+    def table(self, sink: Sink) -> pa.Table:
+        """Return the table as it is: its columns must be those of the sink without our help."""
+        return read_finished(self.job.output(self.name, sink.name))
+
+    def groups(self, spout: Frozen) -> list[str]:
+        """Return none: nobody commits."""
+        return []
+
+
+def twin_of(target: str) -> tuple[str, bool]:
+    """Return the file or module that is a topology's twin, and whether it is there.
+
+    >>> twin_of("shop/orders.py"), twin_of("shop.orders:Orders")
+    (('shop/orders_spark.py', False), ('shop.orders_spark', False))
+    """
+
+    module, colon, _ = target.partition(":")
+    if colon and not Path(target).exists():
+        name = f"{module}_spark"
+        try:
+            found = importlib.util.find_spec(name)
+        except ImportError:
+            found = None
+        return name, found is not None
+    path = Path(target)
+    twin = path.with_name(f"{path.stem}_spark.py")
+    return str(twin), twin.is_file()
+
+
+def _without_pyspark() -> str:
+    return "" if importlib.util.find_spec("pyspark") else "PySpark is not installed (pip install 'downspout[spark]')"
+
+
+def _source(spout: Frozen) -> dict[str, str]:
+    """Return the options by which the source reads the ranges of a spout."""
+    starts = to_json({tp: start for tp, (start, _) in spout.ranges.items()})
+    ends = to_json({tp: end for tp, (_, end) in spout.ranges.items()})
+    return {
+        "kafka.bootstrap.servers": spout.bootstrap,
+        "assign": json.dumps({topic: sorted(map(int, parts)) for topic, parts in starts.items()}),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+        **{f"kafka.{name.replace('_', '.')}": str(value) for name, value in spout.client.items()},
+    }
+
+
+def run_program(
+    command: Sequence[str], folder: Path, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None
+) -> None:
+    """Run a program to its end, what it says into ``folder/log``, its state into ``folder/home``.
+
+    It is in a session of its own: Ctrl-C reaches us alone, and we end it with all that it has started.
+
+    Raises:
+        EngineError: it ended with another code than 0; the message holds its last lines.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "log"
+    # An editable install, or a checkout on the path: the child sees what we see.
+    path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables: dict[str, Any] = {**os.environ, "DOWNSPOUT_HOME": str(folder / "home"), "PYTHONPATH": path}
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, cwd=cwd, env={**variables, **(environ or {})}, stdin=subprocess.DEVNULL,
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait()
+        finally:
+            _end(process)
+    if code:
+        raise EngineError(f"exit code {code}; its last words:\n{last_lines(log)}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all of its session; does nothing where it has ended."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            break
+        os.killpg(process.pid, number)
+        try:
+            process.wait(END_S_MAX)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def last_lines(log: Path) -> str:
+    """Return the end of a log, indented."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES_MAX:]
+    return "\n".join(f"    {line}" for line in lines)

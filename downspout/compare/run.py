@@ -1,0 +1,102 @@
+"""Making a comparison: one engine after the other, then the tables, then what was left is deleted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.compare.engines import Engine, Local, Native, Spark
+from downspout.compare.job import Job
+from downspout.compare.multiset import compare
+from downspout.compare.report import EngineRun, Report, Table
+from downspout.compare.storm import Storm
+from downspout.compare.tables import Sink, columns_wrong, rounded_alike
+from downspout.errors import DownspoutError
+from downspout.kafka.client import KafkaCluster
+
+__all__ = ["ENGINES", "run"]
+
+ENGINES: dict[str, type[Engine]] = {each.name: each for each in (Local, Storm, Spark, Native)}
+"""In the order in which they run, the cheapest first."""
+
+LEAVE_S_MAX = 20.0
+"""A member of a group that was killed is forgotten by Kafka after its session, which is 10 s."""
+
+log = logging.getLogger("downspout.compare")
+
+Told = Callable[[str, str], None]
+"""Hears of an engine's name and what it does."""
+
+
+def run(job: Job, engines: Sequence[str], *, explicit: bool, told: Told, clock: Clock = SYSTEM_CLOCK) -> Report:
+    """Run a job on engines and compare their tables.
+
+    Args:
+        job: see :func:`downspout.compare.job.freeze`.
+        engines: keys of :data:`ENGINES`; the first that runs is what the others are held against.
+        explicit: whether the user named them, so that one that is not there is an error.
+        told: hears how it goes.
+        clock: the time.
+    """
+    made = [ENGINES[name](job) for name in engines]
+    begun: list[Engine] = []
+    runs = []
+    try:
+        for engine in made:
+            if missing := engine.missing():
+                told(engine.name, f"is not there: {missing}")
+                runs.append(EngineRun(engine.name, missing=missing))
+                continue
+            begun.append(engine)
+            runs.append(_run(engine, told, clock))
+        there = [engine for engine, each in zip(made, runs, strict=True) if each.ran]
+        tables = [_compare(sink, there) for sink in job.sinks] if there else []
+    finally:
+        left = clean_up(job, begun, clock)
+    ranges = {tp: given for spout in job.spouts for tp, given in spout.ranges.items()}
+    return Report(job.graph.name, ranges, runs, tables, explicit, left)
+
+
+def _run(engine: Engine, told: Told, clock: Clock) -> EngineRun:
+    told(engine.name, "runs")
+    started = clock.monotonic()
+    try:
+        engine.run()
+    except DownspoutError as error:
+        told(engine.name, "failed")
+        return EngineRun(engine.name, clock.monotonic() - started, error=str(error))
+    seconds = clock.monotonic() - started
+    told(engine.name, f"is done after {seconds:.1f} s")
+    return EngineRun(engine.name, seconds)
+
+
+def _compare(sink: Sink, engines: Sequence[Engine]) -> Table:
+    wrong, tables = {}, {}
+    for engine in engines:
+        found = engine.table(sink)
+        if differences := columns_wrong(found.schema, sink.schema):
+            wrong[engine.name] = differences
+        else:
+            tables[engine.name] = found.select(sink.schema.names).cast(sink.schema)
+    if not tables:  # nothing has the right columns: there is no measure
+        tables = {engines[0].name: sink.schema.empty_table()}
+    return Table(sink.name, sink.keys, wrong, compare(rounded_alike(tables, sink.keys, sink.float_sums)))
+
+
+def clean_up(job: Job, engines: Sequence[Engine], clock: Clock) -> list[str]:
+    """Delete the temporary groups and topics of engines that began; return those that could not be."""
+    left = []
+    for spout in job.spouts:
+        groups = sorted({group for engine in engines for group in engine.groups(spout)})
+        try:
+            cluster = KafkaCluster(spout.bootstrap, spout.client)
+            for engine in engines:
+                cluster.delete_topic(job.letters(engine.name, spout))
+            deadline = clock.monotonic() + LEAVE_S_MAX
+            while (groups := cluster.delete_groups(groups)) and clock.monotonic() < deadline:
+                clock.sleep(1.0)
+        except DownspoutError as error:  # what was found out is not lost by this, and neither is an error before it
+            log.warning("cleaning up: %s", error)
+        left += groups
+    return left
