@@ -108,7 +108,9 @@ def standings(cluster: Cluster, group: str, topics: Collection[str] = ()) -> lis
 def _partitions(consumer: ConsumerPort, topic: str) -> list[TopicPartition]:
     numbers = sorted(consumer.partitions_for(topic))
     if not numbers:
-        raise BrokerError(f"{topic} does not exist", cure="look at the spelling, and at --bootstrap")
+        raise BrokerError(
+            f"{topic} does not exist", cure="look at the spelling and at --bootstrap; --topic names the others alone"
+        )
     return [TopicPartition(topic, number) for number in numbers]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,21 @@ def test_a_place_that_is_the_same_changes_nothing(kafka: Kafka, command: Command
     options = imported(tmp_path, '{"orders":{"0":5}}')
     assert (command.facts("import", *options, "--yes")["moves"], kafka.committed(GROUP)) == ([], before)
     assert "orders[0]: is at 5 already" in command.run("import", *options)[1]
+
+
+def test_the_group_of_a_java_spout(kafka: Kafka, command: Command, tmp_path: Path) -> None:
+    """Progress of Storm's Java spout is exported as it is; an import keeps its topology, in the form that it reads."""
+    java = '{"topologyId":"shop-1-99","taskId":7,"threadName":"Thread-14-reader-executor[7, 7]"}'
+    outsider = kafka.consumer(group=GROUP)
+    outsider.commit({ZERO: OffsetAndMetadata(5, java, -1)})
+    outsider.close()
+    assert command.facts("export", *EXPORT, "--for", "jvm")["startingOffsets"] == {TOPIC: {"0": 5}}
+    command.facts("import", *imported(tmp_path, '{"orders":{"0":12}}'), "--yes")
+    told = json.loads(kafka.committed(GROUP)[ZERO].metadata)
+    assert (set(told), told["topologyId"], told["taskId"]) == ({"topologyId", "taskId", "threadName"}, "shop-1-99", 7)
+    spout = Driver(kafka, topology_id="shop-1-99", start="EARLIEST")
+    spout.run()
+    assert spout.offsets == list(range(12, 20))
 
 
 def test_a_living_group_is_refused(kafka: Kafka, command: Command, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """The options of ``format("downspout")``: the connector's names, checked all at once when the source is made.
 
 A job moves between the two by changing ``format``. So whatever the connector accepts is accepted, with its defaults;
-what differs stands in ``docs/decisions/0017-the-spark-source.md``. Two options are ours: ``stoppingOffsets`` and
-``skipOffsets``.
+what differs stands in ``docs/decisions/0017-the-spark-source.md``. Three options are ours:
+``stoppingOffsets``, ``skipOffsets`` and ``includeTopicId``.
 """
 
 from __future__ import annotations
