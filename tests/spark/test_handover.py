@@ -10,8 +10,9 @@ import pytest
 from downspout.errors import BrokerError
 from downspout.kafka.handover import commit_moves, plan_moves
 from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from tests.kafka.broker_stage import wait_until
 from tests.spark.handover_support import Command, write_checkpoint
-from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
+from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, end, fill
 
 ZERO = TopicPartition(TOPIC, 0)
 EXPORT = (GROUP, "--to", "spark")
@@ -149,6 +150,23 @@ def test_a_commit_beyond_the_log_is_refused(kafka: Kafka, command: Command) -> N
 
 
 # --- import ---
+
+
+def test_an_open_transaction_is_no_end(kafka: Kafka, command: Command, tmp_path: Path) -> None:
+    """What was processed of an open transaction is exported; a spout is not brought there before that has ended."""
+    transaction = kafka.transaction()
+    transaction.send(TOPIC, b"open", partition=0)
+    outsider = kafka.consumer(group=GROUP)
+    outsider.commit({ZERO: OffsetAndMetadata(21, "", -1)})
+    assert command.facts("export", *EXPORT)["startingOffsets"] == {TOPIC: {"0": 21}}
+    outsider.commit({ZERO: OffsetAndMetadata(5, "", -1)})
+    outsider.close()
+    options = imported(tmp_path, '{"orders":{"0":21}}')
+    said = command.refused("import", *options)
+    assert "orders[0]@21: a transaction that is still open begins at 20" in said
+    transaction.commit()
+    wait_until(lambda: end(kafka) == 22)  # the answer comes before the marker is in the log
+    assert command.facts("import", *options)["moves"][0]["to"] == 21
 
 
 def test_a_spout_starts_where_the_query_stands(kafka: Kafka, command: Command, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class BatchPlan:
             if self._options.include_topic_id:
                 self._ids = dict(topics.ids({tp.topic for tp in partitions}))
             stops = self._options.stopping
-            ends = {tp: max(min(end, stops.get(tp, end)), min(starts[tp], end)) for tp, end in ends.items()}
+            ends = {tp: min(end, stops.get(tp, end)) for tp, end in ends.items()}
         finally:
             topics.close()
         ranges = [OffsetRange.of(tp, starts[tp], ends[tp]) for tp in partitions]
