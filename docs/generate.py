@@ -30,8 +30,10 @@ This page is made from the table in `downspout/config.py`.
 SPARK_SOURCE = """# The Kafka source for PySpark
 
 `format("downspout")`, for `spark.read` and `spark.readStream`, after `downspout.spark.register(spark)`. Columns,
-options and their defaults are those of Spark's own connector.
-How to use it: [read Kafka with PySpark](../how-to/read-kafka-with-pyspark.md).
+options and their defaults are those of Spark's own connector; `stoppingOffsets`, `skipOffsets` and `includeTopicId`
+are ours.
+How to use it: [read Kafka with PySpark](../how-to/read-kafka-with-pyspark.md),
+[hand over between Storm and Spark](../how-to/hand-over-between-storm-and-spark.md).
 
 | column | type | |
 | --- | --- | --- |

@@ -28,7 +28,6 @@ TOPIC_READY_S = 10
 TOPIC_LOOK_S = 0.01
 COORDINATOR_READY_S = 10
 COORDINATOR_LOOK_S = 0.1
-DESCRIBE_CURE = "grant the right to describe the group to this client (an ACL of the broker)"
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 CONNECTION = {
     "bootstrap_timeout_ms": 5000,
@@ -221,12 +220,9 @@ class KafkaCluster:
         Raises:
             BrokerError: the broker refuses (no permission), or has no coordinator for the group after 10 s.
         """
-        found = self._ask_of_group(group, lambda admin: admin.describe_groups([group])[group])
-        if found is None or "GroupIdNotFound" in (found["error"] or ""):
-            return []
-        if found["error"]:  # told in the answer, and no exception: no right to see them is not "none"
-            raise BrokerError(f"group {group}: its members cannot be told: {found['error']}", cure=DESCRIBE_CURE)
-        return sorted(member["group_instance_id"] or member["member_id"] for member in found["members"])
+        found = self._ask_of_group(group, lambda admin: _described(admin, group))
+        members = found["members"] if found else ()
+        return sorted(member["group_instance_id"] or member["member_id"] for member in members)
 
     def _ask_of_group(self, group: str, question: Callable[[KafkaAdminClient], Any]) -> Any:
         """Ask until the group has a coordinator: the first group of a cluster has none for a moment."""
@@ -290,6 +286,19 @@ def _wait_for_leaders(admin: KafkaAdminClient, topic: str) -> None:
         if time.monotonic() >= deadline:
             raise errors.KafkaTimeoutError(f"topic {topic} is created, but has no leader after {TOPIC_READY_S} s")
         time.sleep(TOPIC_LOOK_S)
+
+
+def _described(admin: KafkaAdminClient, group: str) -> Any:
+    """Return what a group is. An error is in the client's answer as text: no right to see members is not "none".
+
+    Raises:
+        KafkaError: the broker's word.
+    """
+    found = admin.describe_groups([group])[group]
+    if text := found["error"]:
+        code = re.match(r"\[Error (\d+)\]", text)
+        raise (errors.for_code(int(code[1])) if code else errors.KafkaError)(text)
+    return found
 
 
 def _brief(error: Exception) -> str:

@@ -38,7 +38,8 @@ class Standing:
         told: what the commit tells besides.
         earlier: the commit is of an earlier topic of this name.
         begin: where the log begins now.
-        end: where it ends now, open transactions included.
+        end: where it ends now.
+        stable: where the first open transaction begins, or ``end``: a read_committed reader gets so far.
         topic_id: Kafka's id of the topic now.
     """
 
@@ -48,6 +49,7 @@ class Standing:
     earlier: bool
     begin: int
     end: int
+    stable: int
     topic_id: str
 
     @property
@@ -95,39 +97,44 @@ def standings(cluster: Cluster, group: str, topics: Collection[str] = ()) -> lis
     """
     commits = cluster.group_offsets(group)
     names = sorted(topics or {tp.topic for tp in commits})
-    with _asking(cluster, f"group {group}") as consumer:
+    with _asking(cluster, group, "read_uncommitted") as consumer:
         ids = consumer.topic_ids(names) if names else {}
         partitions = [tp for name in names for tp in _partitions(consumer, name)]
         begins = consumer.beginning_offsets(partitions) if partitions else {}
         ends = consumer.end_offsets(partitions) if partitions else {}
+    with _asking(cluster, group, "read_committed") as consumer:
+        stable = consumer.end_offsets(partitions) if partitions else {}
     return [
-        _standing(tp, commits.get(tp), begins[tp], ends[tp], ids.get(tp.topic, "")) for tp in partitions
-    ]  # fmt: skip
+        _standing(tp, commits.get(tp), (begins[tp], ends[tp], stable[tp]), ids.get(tp.topic, "")) for tp in partitions
+    ]
 
 
 def _partitions(consumer: ConsumerPort, topic: str) -> list[TopicPartition]:
     numbers = sorted(consumer.partitions_for(topic))
     if not numbers:
-        raise BrokerError(f"{topic} does not exist", cure="look at the spelling, and at --bootstrap")
+        raise BrokerError(
+            f"{topic} does not exist", cure="look at the spelling and at --bootstrap; --topic names the others alone"
+        )
     return [TopicPartition(topic, number) for number in numbers]
 
 
-def _standing(tp: TopicPartition, commit: OffsetAndMetadata | None, begin: int, end: int, topic_id: str) -> Standing:
+def _standing(
+    tp: TopicPartition, commit: OffsetAndMetadata | None, log: tuple[int, int, int], topic_id: str
+) -> Standing:
     if commit is None:
-        return Standing(tp, None, Progress(), False, begin, end, topic_id)
+        return Standing(tp, None, Progress(), False, *log, topic_id)
     told = decode(commit.offset, commit.metadata, topic_id=topic_id)
     earlier = author_for_another_topic(commit.offset, commit.metadata, topic_id=topic_id) is not None
-    return Standing(tp, commit.offset, told, earlier, begin, end, topic_id)
+    return Standing(tp, commit.offset, told, earlier, *log, topic_id)
 
 
 @contextmanager
-def _asking(cluster: Cluster, what: str) -> Iterator[ConsumerPort]:
-    # The end that counts is the log's own: with an open transaction a read_committed reader would be told a lower one.
-    consumer = cluster.consumer(group=None, client={"isolation_level": "read_uncommitted"})
+def _asking(cluster: Cluster, group: str, isolation: str) -> Iterator[ConsumerPort]:
+    consumer = cluster.consumer(group=None, client={"isolation_level": isolation})
     try:
         yield consumer
     except errors.KafkaError as error:
-        raise BrokerError(f"{what}: {describe(error)}", cure="check the broker") from error
+        raise BrokerError(f"group {group}: {describe(error)}", cure="check the broker") from error
     finally:
         consumer.close()
 
@@ -185,7 +192,8 @@ def plan_moves(
         force: allow what processes records again, or may leave some out: see Raises.
 
     Raises:
-        BrokerError: the group has live members; a topic or partition does not exist; nobody answers.
+        BrokerError: the group has live members; a topic or partition does not exist; a place lies in an open
+            transaction; nobody answers.
         DataLossError: a place lies beyond the end of its log.
         ConfigError: without ``force``: the group would move back, or a commit of it is of an earlier topic.
     """
@@ -225,6 +233,13 @@ def _check_target(standing: Standing, target: int | None, force: bool) -> None:
         raise DataLossError(
             f"{where} lies beyond the end of the log, {standing.end}",
             cure="was the topic created again, or is it another cluster's checkpoint?",
+        )
+    if target is not None and target > standing.stable:
+        # A query that reads uncommitted records may be there. A spout that does not would take it for lost data.
+        where = coordinates(standing.tp.topic, standing.tp.partition, target)
+        raise BrokerError(
+            f"{where}: a transaction that is still open begins at {standing.stable}, and a spout gets no further",
+            cure="wait until it has ended; the broker aborts it after transaction.timeout.ms",
         )
     if standing.earlier and not force:
         raise ConfigError(

@@ -119,6 +119,15 @@ def test_a_group_that_may_not_be_used_is_an_error(scene: Scene, rights: Rights, 
     assert member.spout._member is None
 
 
+def test_a_group_that_may_not_be_looked_at_is_an_error(scene: Scene, rights: Rights) -> None:
+    """Who may not see a group's commits and members is told so, and never that there are none."""
+    run_until(lambda: scene.cluster.group_members(scene.group) != [], scene.member())
+    rights.forbid(ResourceType.GROUP, scene.group, ACLOperation.DESCRIBE)
+    for question in (scene.cluster.group_offsets, scene.cluster.group_members):
+        with pytest.raises(BrokerError, match=rf"group {scene.group}.*Try: grant the "):
+            question(scene.group)
+
+
 def test_an_unknown_topic_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     """A warning names it, the others are read meanwhile, and it is read when it appears."""
     caplog.set_level(logging.WARNING, "tests.spout")

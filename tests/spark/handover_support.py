@@ -36,6 +36,7 @@ class Command:
 
     def run(self, action: str, *options: str) -> tuple[int, str, str]:
         """Return the exit code, and what was printed."""
+        self._capsys.readouterr()  # what others have said before
         code = main(["offsets", action, *options, "--bootstrap", self._bootstrap])
         printed = self._capsys.readouterr()
         return code, printed.out, printed.err

@@ -46,7 +46,7 @@ class Bench:
         producer.init_transactions()
         producer.begin_transaction()
         for value in values:
-            producer.send(self.topic, value=str(value).encode(), partition=0)
+            producer.send(self.topic, key=str(value).encode(), value=str(value).encode(), partition=0)
         producer.flush()
         (producer.commit_transaction if commit else producer.abort_transaction)()
         producer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from downspout.errors import BrokerError
 from downspout.kafka.handover import commit_moves, plan_moves
 from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from tests.kafka.broker_stage import wait_until
 from tests.spark.handover_support import Command, write_checkpoint
-from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
+from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, end, fill
 
 ZERO = TopicPartition(TOPIC, 0)
 EXPORT = (GROUP, "--to", "spark")
@@ -150,6 +152,23 @@ def test_a_commit_beyond_the_log_is_refused(kafka: Kafka, command: Command) -> N
 # --- import ---
 
 
+def test_an_open_transaction_is_no_end(kafka: Kafka, command: Command, tmp_path: Path) -> None:
+    """What was processed of an open transaction is exported; a spout is not brought there before that has ended."""
+    transaction = kafka.transaction()
+    transaction.send(TOPIC, b"open", partition=0)
+    outsider = kafka.consumer(group=GROUP)
+    outsider.commit({ZERO: OffsetAndMetadata(21, "", -1)})
+    assert command.facts("export", *EXPORT)["startingOffsets"] == {TOPIC: {"0": 21}}
+    outsider.commit({ZERO: OffsetAndMetadata(5, "", -1)})
+    outsider.close()
+    options = imported(tmp_path, '{"orders":{"0":21}}')
+    said = command.refused("import", *options)
+    assert "orders[0]@21: a transaction that is still open begins at 20" in said
+    transaction.commit()
+    wait_until(lambda: end(kafka) == 22)  # the answer comes before the marker is in the log
+    assert command.facts("import", *options)["moves"][0]["to"] == 21
+
+
 def test_a_spout_starts_where_the_query_stands(kafka: Kafka, command: Command, tmp_path: Path) -> None:
     """An import moves the group to the end of the last batch, and the spout goes on there without an unclean start."""
     killed(kafka, range(5))
@@ -235,6 +254,21 @@ def test_a_place_that_is_the_same_changes_nothing(kafka: Kafka, command: Command
     options = imported(tmp_path, '{"orders":{"0":5}}')
     assert (command.facts("import", *options, "--yes")["moves"], kafka.committed(GROUP)) == ([], before)
     assert "orders[0]: is at 5 already" in command.run("import", *options)[1]
+
+
+def test_the_group_of_a_java_spout(kafka: Kafka, command: Command, tmp_path: Path) -> None:
+    """Progress of Storm's Java spout is exported as it is; an import keeps its topology, in the form that it reads."""
+    java = '{"topologyId":"shop-1-99","taskId":7,"threadName":"Thread-14-reader-executor[7, 7]"}'
+    outsider = kafka.consumer(group=GROUP)
+    outsider.commit({ZERO: OffsetAndMetadata(5, java, -1)})
+    outsider.close()
+    assert command.facts("export", *EXPORT, "--for", "jvm")["startingOffsets"] == {TOPIC: {"0": 5}}
+    command.facts("import", *imported(tmp_path, '{"orders":{"0":12}}'), "--yes")
+    told = json.loads(kafka.committed(GROUP)[ZERO].metadata)
+    assert (set(told), told["topologyId"], told["taskId"]) == ({"topologyId", "taskId", "threadName"}, "shop-1-99", 7)
+    spout = Driver(kafka, topology_id="shop-1-99", start="EARLIEST")
+    spout.run()
+    assert spout.offsets == list(range(12, 20))
 
 
 def test_a_living_group_is_refused(kafka: Kafka, command: Command, tmp_path: Path) -> None:

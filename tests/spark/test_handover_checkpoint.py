@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,6 +78,23 @@ def test_the_start_of_the_connector_counts_before_any_batch(tmp_path: Path) -> N
     (folder / "sources" / "0" / "0").write_bytes(b'\0v1\n{"t":{"0":2,"1":0}}')
     found = read_checkpoint(folder)
     assert (found.batch, found.offsets, found.unfinished, found.planned) == (None, {A: 2, B: 0}, 0, {A: 5, B: 7})
+
+
+def test_the_connectors_own_checkpoint() -> None:
+    """The checkpoint that Spark 4.0.0 with its connector left behind, whose batch 2 failed, is understood."""
+    found = read_checkpoint(Path(__file__).parent / "checkpoints" / "connector-4.0.0")
+    assert (found.batch, found.unfinished, found.others) == (1, 2, 0)
+    assert (found.offsets, found.planned) == ({A: 33, B: 12}, {A: 37, B: 14})
+    assert found.query == "dce6a61b-97a3-423e-888b-0b2e3b4747c2"
+
+
+def test_the_connectors_own_start(tmp_path: Path) -> None:
+    """Of that checkpoint without finished batches, the start that the connector wrote down counts."""
+    folder = tmp_path / "c"
+    shutil.copytree(Path(__file__).parent / "checkpoints" / "connector-4.0.0", folder)
+    shutil.rmtree(folder / "commits")
+    found = read_checkpoint(folder)
+    assert (found.batch, found.offsets, found.unfinished) == (None, {A: 23, B: 10}, 2)
 
 
 def text(path: str, content: str | bytes | None) -> Callable[[Path], None]:

@@ -60,8 +60,6 @@ def test_names_are_known_in_any_case() -> None:
         ({"stoppingOffsets": "latest"}, "stoppingOffsets is neither a word that it knows nor JSON"),
         ({"stoppingOffsets": '{"t": {"0": -1}}'}, "stoppingOffsets is not of the form"),
         ({"stoppingOffsets": '{"u": {"0": 5}}'}, "stoppingOffsets names u[0], which is not read"),
-        ({"startingOffsets": '{"t": {"0": 9}}', "stoppingOffsets": '{"t": {"0": 5}}'},
-         "stoppingOffsets ends t[0] at 5, below its start at 9"),
         ({"skipOffsets": '{"u": {"0": [[5, 9]]}}'}, "skipOffsets names u[0], which is not read"),
         ({"minPartitions": "0"}, "minPartitions = 0 is no whole number of at least 1"),
         ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger = many"),

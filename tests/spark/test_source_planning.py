@@ -258,6 +258,15 @@ def test_a_query_that_is_beyond_its_stop_reads_nothing(kafka: FakeKafka) -> None
     assert plan.latest(end, limited=False) == end
 
 
+def test_a_start_above_the_stop_is_a_mistake(kafka: FakeKafka) -> None:
+    """Batch and new stream are refused where the offsets named for start and stop contradict each other."""
+    given = {"startingOffsets": '{"t": {"0": 9, "1": 0}}', "stoppingOffsets": '{"t": {"0": 5}}'}
+    for start in (lambda: batch(kafka, **given), stream(kafka, **given).initial):
+        with pytest.raises(ConfigError, match=r"stoppingOffsets ends t\[0\] at 5, below its start at 9"):
+            start()
+    assert stream(kafka, **given).latest(at(9, 0), limited=False) == at(9, 0)
+
+
 def test_a_batch_query_stops_too(kafka: FakeKafka) -> None:
     """In a batch query the lower of end and stop counts; a stop beyond the log or below the start is no loss."""
     for stop, found in ((4, ["t[0]@2..4"]), (40, ["t[0]@2..10"])):

@@ -1,8 +1,8 @@
 """The options of ``format("downspout")``: the connector's names, checked all at once when the source is made.
 
 A job moves between the two by changing ``format``. So whatever the connector accepts is accepted, with its defaults;
-what differs stands in ``docs/decisions/0017-the-spark-source.md``. Two options are ours: ``stoppingOffsets`` and
-``skipOffsets``.
+what differs stands in ``docs/decisions/0017-the-spark-source.md``. Three options are ours:
+``stoppingOffsets``, ``skipOffsets`` and ``includeTopicId``.
 """
 
 from __future__ import annotations
@@ -301,17 +301,11 @@ def _stopping(options: Mapping[str, str]) -> Offsets:
 
 
 def _check_ours(options: SourceOptions) -> None:
-    """Raise where the two options of ours name what is not read, or a stop lies below the start."""
+    """Raise where an option of ours names what is not read."""
     for name, named in (("stoppingOffsets", options.stopping), ("skipOffsets", options.skips.ranges)):
         for tp in named:
             if not options.selects(tp):
                 raise ConfigError(f"{name} names {place(tp)}, which is not read", cure="leave it out")
-    for tp, start in (options.starting.offsets or {}).items():
-        if start > options.stopping.get(tp, start):
-            raise ConfigError(
-                f"stoppingOffsets ends {place(tp)} at {options.stopping[tp]}, below its start at {start}",
-                cure="a stop at or above startingOffsets; the stop itself is not read",
-            )
 
 
 def _json(value: str, name: str) -> Any:

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.errors import DataLossError
+from downspout.errors import ConfigError, DataLossError
 from downspout.kafka.port import TopicPartition
 from downspout.spark.source.options import SourceOptions
 from downspout.spark.source.ranges import OffsetRange, Offsets, place, prorate, split
@@ -54,6 +54,7 @@ class BatchPlan:
         """
         topics = Topics(self._options)
         try:
+            _check_stops(self._options)
             partitions = topics.partitions()
             starts, _ = topics.resolve(self._options.starting, partitions)
             ends, _ = topics.resolve(self._options.ending, partitions)
@@ -61,7 +62,7 @@ class BatchPlan:
             if self._options.include_topic_id:
                 self._ids = dict(topics.ids({tp.topic for tp in partitions}))
             stops = self._options.stopping
-            ends = {tp: max(min(end, stops.get(tp, end)), min(starts[tp], end)) for tp, end in ends.items()}
+            ends = {tp: min(end, stops.get(tp, end)) for tp, end in ends.items()}
         finally:
             topics.close()
         ranges = [OffsetRange.of(tp, starts[tp], ends[tp]) for tp in partitions]
@@ -111,6 +112,7 @@ class StreamPlan:
     def initial(self) -> Offsets:
         """Return where a query without checkpoint starts; asked again, the same."""
         if self._initial is None:
+            _check_stops(self._options)
             partitions = self._topics.partitions()
             self._note_ids(partitions)
             self._initial, self._initial_is_passing = self._topics.resolve(self._options.starting, partitions)
@@ -230,6 +232,20 @@ class StreamPlan:
             return True
         self._last_batch = now
         return False
+
+
+def _check_stops(options: SourceOptions) -> None:
+    """Raise where a query would begin above its stop: that is a mistake. A checkpoint may well be there.
+
+    Raises:
+        ConfigError: so it is.
+    """
+    for tp, start in (options.starting.offsets or {}).items():
+        if start > options.stopping.get(tp, start):
+            raise ConfigError(
+                f"stoppingOffsets ends {place(tp)} at {options.stopping[tp]}, below its start at {start}",
+                cure="a stop at or above startingOffsets; the stop itself is not read",
+            )
 
 
 def skips_of(
