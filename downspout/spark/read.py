@@ -2,9 +2,9 @@
 
 Why a streaming query sees each row exactly once. Spark's file source remembers the names of the files that it has
 read, and its checkpoint holds them. So a file must appear whole, once, and never change, and that is what the sinks do
-(``downspout/parquet/writer.py``). A file is staged below ``_downspout/``, where Spark does not look. It comes into sight
-by one rename, after the commit log names its rows. Its name holds the writer's unique id, so it is never used again, and
-nothing in sight is ever rewritten. What stops a writer between the entry and the rename only delays the file.
+(``downspout/parquet/writer.py``). A file is staged below ``_downspout/``, where Spark does not look. It comes into
+sight by one rename, after the commit log names its rows. Its name holds the writer's unique id, so it is never used
+again, and nothing in sight is ever rewritten. A writer that stops between entry and rename only delays the file.
 
 That delay is why :func:`stream_sink` sets ``maxFileAge``. By default Spark forgets files that are a week older than the
 newest one it has read, and passes over whatever comes into sight with such an age. A file keeps the time at which it
@@ -15,6 +15,7 @@ beside another task that went on writing, would be lost without a word.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
@@ -197,8 +198,8 @@ def _logged(path: Path) -> tuple[str, ...] | None:
 
 def _declared(sink: Any) -> tuple[str, ...]:
     """Return the columns of a sink of a topology, in the words of the commit log."""
-    kind, config = sink.component_cls, sink.config
-    columns = [column.declared for column in kind.columns_of(config).columns]
+    config = sink.config if isinstance(sink.config, dict) else json.loads(sink.config)  # streamparse keeps it as text
+    columns = [column.declared for column in sink.component_cls.columns_of(config).columns]
     keys = [f"key {name}" for name in config.get("parquet.keys", ())]
     aggregates = [text.replace(":", "_") for text in config.get("parquet.aggregates", ())]
     return (*columns, *keys, *aggregates, *(f"/{name}" for name in config.get("parquet.partition_by", ())))
