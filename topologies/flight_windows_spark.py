@@ -11,8 +11,8 @@ Two streaming queries read the directory ``flights/`` and append to directories 
 Both go by ``scheduled_at``, when the flight should leave: *event time*. When it was read does not matter, so a backlog
 of a year gives the same windows as a year of waiting, and :func:`batch`, which has all rows at once, the same as the
 queries. A stream has one question more: when is a window finished? The *watermark* says so (see
-:func:`downspout.spark.read.event_time`), and in append mode each window is written once, then. The last windows stay
-open until later flights come.
+:func:`downspout.spark.event_time.event_time`), and in append mode each window is written once, then. The last windows
+stay open until later flights come.
 
 Kill it at any moment and run it again: it goes on, and each window is written once.
 """
@@ -28,9 +28,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from downspout.spark.event_time import event_time
 from downspout.spark.listening import LateRows, watermark_of
 from downspout.spark.output import check_output, parquet_stream
-from downspout.spark.read import event_time, read_sink, stream_sink
+from downspout.spark.read import read_sink, stream_sink
 from downspout.spark.session import spark_session
 from downspout.wording import counted
 from topologies.flight_delays import FlightDelays
@@ -101,8 +102,9 @@ def start(
     flights = stream_sink(
         spark, output / "flights", sink=FlightDelays.flights, origins=True, maxFilesPerTrigger=max_files
     )
-    windows = TABLES[name].of(event_time(flights, "scheduled_at", delay, partitions=partitions))
-    writer = parquet_stream(windows, directory(output, name)).queryName(name)
+    checkpoint = directory(output, f"{name}.checkpoint")
+    timed = event_time(flights, "scheduled_at", delay, partitions=partitions, checkpoint=checkpoint)
+    writer = parquet_stream(TABLES[name].of(timed), directory(output, name), checkpoint).queryName(name)
     return writer.trigger(**({"processingTime": "2 seconds"} if follow else {"availableNow": True})).start()
 
 
@@ -137,14 +139,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("output"), help="where the topology writes")
     parser.add_argument("--delay", default=DELAY, help=f"how late a flight may be (default: {DELAY})")
     parser.add_argument("--max-files", type=int, default=100, help="files of a micro-batch, at most")
+    parser.add_argument("--table", action="append", choices=list(TABLES), help="this one alone (default: each)")
     parser.add_argument("--follow", action="store_true", help="go on until Ctrl-C")
     options = parser.parse_args()
-    for name in TABLES:
+    names = options.table or list(TABLES)
+    for name in names:
         check_output(directory(options.output, name))
     with spark_session("flight_windows") as spark:
         late = LateRows(spark)
         settings = {"delay": options.delay, "max_files": options.max_files, "follow": options.follow}
-        queries = {name: start(spark, options.output, name, **settings) for name in TABLES}
+        queries = {name: start(spark, options.output, name, **settings) for name in names}
         try:
             for query in queries.values():
                 query.awaitTermination()

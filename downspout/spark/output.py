@@ -93,12 +93,20 @@ def committed_files(directory: str | Path) -> list[Path]:
         raise SinkError(
             f"{directory} is not the output of a streaming query: it has no {SPARK_LOG}", cure="read it as it is"
         )
-    names = [path for path in log.iterdir() if path.name.split(".")[0].isdigit()]
-    # Every tenth entry is a compact one, which repeats all before it.
-    compact = max((int(path.stem) for path in names if path.suffix == ".compact"), default=-1)
+    return files_in(log)
+
+
+def files_in(log: Path) -> list[Path]:
+    """Return the files that one of Spark's lists names: a file sink's, or a file source's in a checkpoint.
+
+    Each entry is a file of the list: a line with the version, then one JSON object per line. Every tenth is a compact
+    one, which repeats all before it.
+    """
+    entries = [path for path in log.glob("[0-9]*") if path.stem.isdigit()]
+    compact = max((int(path.stem) for path in entries if path.suffix == ".compact"), default=-1)
     found: list[Path] = []
-    for path in sorted(names, key=lambda path: int(path.stem)):
-        if int(path.stem) > compact or (int(path.stem) == compact and path.suffix == ".compact"):
-            entries = map(json.loads, path.read_text(encoding="utf-8").splitlines()[1:])
-            found += [Path(unquote(urlparse(entry["path"]).path)) for entry in entries]
+    for path in sorted(entries, key=lambda path: int(path.stem)):
+        if int(path.stem) > compact or (path.suffix == ".compact" and int(path.stem) == compact):
+            lines = map(json.loads, path.read_text(encoding="utf-8").splitlines()[1:])
+            found += [Path(unquote(urlparse(line["path"]).path)) for line in lines]
     return found

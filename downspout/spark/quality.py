@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from downspout.errors import ConfigError
 from downspout.spark.quality_report import Metrics, Report, evaluate
 from downspout.spark.read import ORIGIN_COLUMNS
+from downspout.wording import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -155,18 +156,24 @@ def condition(
     return Check(name or sql, "row", tuple(columns), severity, share, passes)
 
 
-def unique(*columns: str, severity: Severity = "error") -> Check:
+def unique(*columns: str, name: str = "", severity: Severity = "error") -> Check:
     """No two rows have the same values there; rows with a null in one of them are left out, as in SQL.
 
     In a stream: no two rows of one micro-batch.
     """
-    return Check(f"{', '.join(columns)} {'are' if len(columns) > 1 else 'is'} unique", "unique", columns, severity)
+    text = name or f"{', '.join(columns)} {'are' if len(columns) > 1 else 'is'} unique"
+    return Check(text, "unique", columns, severity)
 
 
 def row_count(low: int | None = 1, high: int | None = None, *, severity: Severity = "error") -> Check:
     """The table has so many rows."""
-    text = f"at least {low:,}" if high is None else f"at most {high:,}" if low is None else f"{low:,} to {high:,}"
-    return Check(f"{text} rows", "count", severity=severity, bounds=(low, high))
+    if low is None and high is None:
+        raise ConfigError("row_count has no bound", cure="row_count(1)")
+    if high is None:
+        text = f"at least {counted(low or 0, 'row')}"
+    else:
+        text = f"{'at most' if low is None else f'{low:,} to'} {counted(high, 'row')}"
+    return Check(text, "count", severity=severity, bounds=(low, high))
 
 
 def freshness(column: str, age: timedelta, *, now: datetime | None = None, severity: Severity = "error") -> Check:
@@ -326,7 +333,7 @@ def _analyse(frame: DataFrame, one: Check) -> None:
     try:
         kind = frame.select(one.passes()).schema[0].dataType
     except AnalysisException as error:  # ParseException is one
-        why = str(error).splitlines()[0]
+        why = str(error).strip().splitlines()[0]
         raise ConfigError(f"{one.name}: {why}", cure="a condition over the table's columns") from None
     if not isinstance(kind, BooleanType):
         raise ConfigError(f"{one.name} is {kind.simpleString()}, no condition", cure="a comparison")

@@ -17,7 +17,6 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Sequence
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["ORIGIN_COLUMNS", "event_time", "finish_aggregates", "read_sink", "sink_schema", "stream_sink"]
+__all__ = ["ORIGIN_COLUMNS", "finish_aggregates", "read_sink", "sink_schema", "stream_sink"]
 
 ORIGIN_COLUMNS = tuple(ORIGIN_SCHEMA.names)
 """What the sinks write beside the row: which record it came from, and which of that record's rows it is."""
@@ -113,7 +112,8 @@ def stream_sink(
         directory: what the sink's ``parquet.directory`` says.
         sink: the sink in the topology (``FlightDelays.flights``): needed as long as it has never flushed, since a
             stream needs its columns beforehand. Afterwards the commit log has them.
-        origins: whether to keep the origin columns; :func:`event_time` with ``partitions`` needs them.
+        origins: whether to keep the origin columns; watermarks by partition need them
+            (:func:`~downspout.spark.event_time.event_time`).
         options: of Spark's file source: those in STREAM_OPTIONS. ``maxFilesPerTrigger=100`` bounds a micro-batch.
 
     Raises:
@@ -226,56 +226,6 @@ def _arrow_schema(fingerprint: Sequence[str]) -> Any:
         rows = pa.schema([*columns, *ORIGIN_SCHEMA])
     # Spark puts folders' columns behind the others, and a stream that starts before there are folders must do the same.
     return pa.schema([field for field in rows if field.name not in folders] + [columns.field(name) for name in folders])
-
-
-def event_time(frame: DataFrame, column: str, delay: str, *, partitions: int | None = None) -> DataFrame:
-    """Say which column is the time of the event, and how late a row may come; for windows and other stateful operators.
-
-    The *watermark* is the latest such time that was seen, minus the delay. A window is finished, and in append mode
-    written, when the watermark has passed its end; a row for a window that is finished comes too late and is dropped.
-
-    A topic's partitions do not run side by side: one that holds a fifth of the records of another is a year ahead when
-    both have been read for a minute. Its times would close the windows of the other. With ``partitions`` each has a
-    watermark of its own, and the slowest one counts (Spark's policy ``min``); the price is that each column is read
-    ``partitions`` times, and that a partition without any row holds all windows open.
-
-    Args:
-        frame: a stream, or the rows of a batch, where it means nothing.
-        column: of type timestamp.
-        delay: how late within a partition, as Spark says it: ``"10 minutes"``, ``"2 days"``.
-        partitions: how many the topic has; None: one watermark for all. Needs the origin columns. Later ones share the
-            watermarks of these, so no row is left out.
-
-    Raises:
-        ConfigError: the column is not there or is no timestamp, there are no origin columns, or Spark's policy is
-            another.
-    """
-    from pyspark.sql import functions as F
-
-    kind = dict(frame.dtypes).get(column)
-    if kind not in ("timestamp", "timestamp_ntz"):
-        what = f"is {kind}" if kind else "is not there"
-        raise ConfigError(f"{column} {what}, the time of an event is a timestamp", cure=_timestamps(frame))
-    if not frame.isStreaming:
-        return frame
-    if partitions is None or partitions == 1:
-        return frame.withWatermark(column, delay)
-    if "_partition" not in frame.columns:
-        raise ConfigError("the rows do not say which partition they are of", cure="stream_sink(…, origins=True)")
-    policy = frame.sparkSession.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")
-    if policy.lower() != "min":
-        raise ConfigError(
-            f"spark.sql.streaming.multipleWatermarkPolicy is {policy}: the fastest partition would close the windows",
-            cure="min",
-        )
-    number = F.coalesce(F.pmod("_partition", F.lit(partitions)), F.lit(0))
-    parts = [frame.where(number == part).withWatermark(column, delay) for part in range(partitions)]
-    return reduce(lambda one, other: one.unionByName(other), parts)
-
-
-def _timestamps(frame: DataFrame) -> str:
-    names = [name for name, kind in frame.dtypes if kind.startswith("timestamp")]
-    return f"one of {', '.join(names)}" if names else "a column of type timestamp"
 
 
 def finish_aggregates(frame: DataFrame, keys: Sequence[str], aggregates: Sequence[str]) -> DataFrame:
