@@ -90,7 +90,7 @@ def test_a_row_check_names_the_records(orders: DataFrame, checked: Check, failin
 
 
 def test_references_find_what_is_not_there(spark: SparkSession, orders: DataFrame) -> None:
-    """A value, or a pair, that the other table lacks offends; one that it has twice counts once; null breaks no rule."""
+    """A value or pair that the other table lacks offends; one that it has twice counts once; null breaks no rule."""
     customers = spark.createDataFrame(
         [("ann", "x1"), ("ann", "x1"), ("bob", "x1"), (None, "x1")], "name string, item string"
     )
