@@ -1,0 +1,121 @@
+"""What Spark tells of streaming queries: how far the event time is, and what came too late for it.
+
+Spark tells of a batch, and of a query's end, some time after. So who asks a listener about a query that has ended waits
+until the end was heard of: the events of a query come in order.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming import StreamingQueryListener
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["LateRows", "Listener", "watermark_of"]
+
+log = logging.getLogger("downspout.spark")
+
+
+class Listener(StreamingQueryListener):
+    """Hears of the queries of a session until it is closed; base of those that count something.
+
+    Args:
+        spark: the session.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._ended: set[str] = set()
+        self.lock = threading.Condition()
+        spark.streams.addListener(self)
+
+    def progressed(self, progress: Any) -> None:
+        """Take what Spark tells of a batch; on Spark's listener thread."""
+
+    def wait(self, query: Any, timeout_s: float = 30.0) -> None:
+        """Wait until all was heard of a query that has ended.
+
+        Raises:
+            TimeoutError: its end was not heard of in that time.
+        """
+        with self.lock:
+            if not self.lock.wait_for(lambda: str(query.runId) in self._ended, timeout_s):
+                raise TimeoutError(f"nothing was heard of the end of {query.name or query.runId} in {timeout_s:g} s")
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._spark.streams.removeListener(self)
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Nothing is done yet."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Never raises: Spark would go on, but print a page of traceback."""
+        try:
+            self.progressed(event.progress)
+        except Exception:
+            log.exception("the progress of a query could not be used")
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Nothing is done that was not before."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Let go who waits."""
+        with self.lock:
+            self._ended.add(str(event.runId))
+            self.lock.notify_all()
+
+
+class LateRows(Listener):
+    """Counts what queries drop because the watermark has passed it.
+
+    Spark adds up within each task before it looks at the watermark, and counts what is left then: late rows of one
+    window and key that came in one batch may count once. So this number is at most that of the late rows, and 0 if and
+    only if there were none.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._dropped: Counter[str] = Counter()
+        super().__init__(spark)
+
+    def progressed(self, progress: Any) -> None:
+        """Add up over a query's stateful operators."""
+        with self.lock:
+            self._dropped[str(progress.runId)] += sum(one.numRowsDroppedByWatermark for one in progress.stateOperators)
+
+    def of(self, query: Any, timeout_s: float = 30.0) -> int:
+        """Return how many one run of a query dropped, as far as was heard; of an ended one all.
+
+        Raises:
+            TimeoutError: it has ended, and its end was not heard of in that time.
+        """
+        if not query.isActive:
+            self.wait(query, timeout_s)
+        with self.lock:
+            return self._dropped[str(query.runId)]
+
+
+def watermark_of(checkpoint: str | Path) -> datetime | None:
+    """Return the watermark of a query's last finished batch: each window that ends by then is written, in append mode.
+
+    Args:
+        checkpoint: the query's ``checkpointLocation``.
+
+    Returns:
+        None where no batch is finished, or no row with an event time was seen.
+    """
+    folder = Path(checkpoint)
+    finished = [int(path.name) for path in (folder / "commits").glob("*") if path.name.isdigit()]
+    if not finished:
+        return None
+    _, metadata, *_ = (folder / "offsets" / str(max(finished))).read_text(encoding="utf-8").splitlines()
+    milliseconds = json.loads(metadata)["batchWatermarkMs"]
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds) if milliseconds else None

@@ -1,0 +1,112 @@
+"""What a streaming query writes: Parquet, each row exactly once, in a directory of the query's own.
+
+Spark's file sink names the files of each finished batch in ``_spark_metadata``; a batch that is repeated after a crash
+finds itself there and is left out. So whoever reads *by that list*, as Spark does, sees each row once. A process that
+was killed leaves files that no batch names: Spark does not see them, and other readers take :func:`committed_files`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
+
+from downspout.errors import SinkError
+from downspout.parquet.log import LOG_FOLDER
+from downspout.spark.read import SPARK_LOG
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["check_output", "committed_files", "parquet_stream"]
+
+
+def check_output(directory: str | Path) -> None:
+    """Raise if a Spark job must not write to a directory: it is a sink's, lies in one, or holds one.
+
+    A query would leave its ``_spark_metadata`` there, and Spark would read none of the sink's files any more; the audit
+    would find rows that nobody accounts for; and ``mode("overwrite")`` would delete the sink's.
+
+    Raises:
+        SinkError: so it is; the message names the sink's directory.
+    """
+    path = Path(directory).absolute()
+    below = (folder.parents[1] for folder in path.rglob(LOG_FOLDER.as_posix())) if path.is_dir() else iter(())
+    above = (place for place in (path, *path.parents) if (place / LOG_FOLDER).is_dir())
+    if (owner := next(above, None) or next(below, None)) is not None:
+        place = "is" if owner == path else "lies in" if owner in path.parents else "holds"
+        raise SinkError(
+            f"{path} {place} the directory of a topology's sink ({owner}): no Spark job may write there",
+            cure="a directory of the job's own, beside that of the sink",
+        )
+
+
+def parquet_stream(frame: DataFrame, directory: str | Path, checkpoint: str | Path | None = None) -> Any:
+    """Return a ``DataStreamWriter`` that appends a stream to a directory of its own, each row exactly once.
+
+    Args:
+        frame: the stream; with an aggregation, one that has a watermark.
+        directory: where; made where it does not exist.
+        checkpoint: the query's state; the output cannot be continued without. Default: ``<directory>.checkpoint``.
+
+    Raises:
+        SinkError: the directory is a sink's, or one of output and checkpoint is there and the other is gone.
+    """
+    path = Path(directory).absolute()
+    state = Path(checkpoint).absolute() if checkpoint else path.with_name(f"{path.name}.checkpoint")
+    check_output(path)
+    _check_pair(path, state)
+    writer = frame.writeStream.format("parquet").outputMode("append")
+    return writer.option("path", str(path)).option("checkpointLocation", str(state))
+
+
+def _check_pair(output: Path, state: Path) -> None:
+    """Raise where output and checkpoint are not of one query.
+
+    Batches are numbered in the checkpoint. Without it they begin at 0, and the output, which has a batch 0, would leave
+    the new one out as a repetition: its rows would be lost. Without the output, what it held would never come again.
+    """
+    written = any((output / SPARK_LOG).glob("[0-9]*"))
+    if written and not any((state / "offsets").glob("[0-9]*")):
+        raise SinkError(
+            f"{output} was written by a query whose checkpoint is not {state}: new batches would count as repetitions",
+            cure="the old checkpoint; or start over in another directory",
+        )
+    if not written and any((state / "commits").glob("[0-9]*")):
+        raise SinkError(
+            f"{state} says that rows were written which are not in {output}",
+            cure="the output's old place; or start over with another checkpoint",
+        )
+
+
+def committed_files(directory: str | Path) -> list[Path]:
+    """Return the files of a query's output that finished batches wrote: what readers other than Spark should read.
+
+    ``pandas.concat(map(pandas.read_parquet, committed_files("output/windows")))``
+
+    Raises:
+        SinkError: no streaming query has written to the directory.
+    """
+    log = Path(directory).absolute() / SPARK_LOG
+    if not log.is_dir():
+        raise SinkError(
+            f"{directory} is not the output of a streaming query: it has no {SPARK_LOG}", cure="read it as it is"
+        )
+    return files_in(log)
+
+
+def files_in(log: Path) -> list[Path]:
+    """Return the files that one of Spark's lists names: a file sink's, or a file source's in a checkpoint.
+
+    Each entry is a file of the list: a line with the version, then one JSON object per line. Every tenth is a compact
+    one, which repeats all before it.
+    """
+    entries = [path for path in log.glob("[0-9]*") if path.stem.isdigit()]
+    compact = max((int(path.stem) for path in entries if path.suffix == ".compact"), default=-1)
+    found: list[Path] = []
+    for path in sorted(entries, key=lambda path: int(path.stem)):
+        if int(path.stem) > compact or (path.suffix == ".compact" and int(path.stem) == compact):
+            lines = map(json.loads, path.read_text(encoding="utf-8").splitlines()[1:])
+            found += [Path(unquote(urlparse(line["path"]).path)) for line in lines]
+    return found
