@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+LIBRARY = ("downspout", "downspout.spark.source.kafka_source")
+"""What every query of ours needs there; the second brings the libraries along."""
+
 ROUNDS_MAX = 3
 """Executors that register while a look is under way are looked at in another one; who comes later still is not."""
 
@@ -58,19 +61,20 @@ class Seen:
         return f"{self.host} ({self.folder}, {self.python})"
 
 
-def check_executors(spark: SparkSession, modules: Sequence[str]) -> int:
+def check_executors(spark: SparkSession, modules: Sequence[str], path: Sequence[str] = ()) -> int:
     """Check that every executor can import modules, and that they are the ones which are here; return their number.
 
     Args:
         spark: the session.
-        modules: dotted names: ``downspout`` and those of a topology's components.
+        modules: dotted names, besides Downspout itself: those of a topology's components.
+        path: folders in which these, but not Downspout, are looked for too where there are such.
 
     Raises:
         MissingExtraError: an executor cannot import one of them, has another version of it, or has no Python of the
             driver's version. The message names the executor, the module and the reason.
     """
     context = spark.sparkContext
-    look = _look(tuple(modules))
+    look = _look((*LIBRARY, *modules), tuple(path))
     here = Seen(*next(look(iter(()))))
     if context.master.partition("[")[0] == "local":  # one executor, in the driver's JVM
         seen = {Seen(*each) for each in _translated(context, lambda: _ask_locally(spark, look))}
@@ -80,8 +84,10 @@ def check_executors(spark: SparkSession, modules: Sequence[str]) -> int:
     return len(seen)
 
 
-def _look(modules: tuple[str, ...]) -> Look:
+def _look(modules: tuple[str, ...], places: tuple[str, ...] = ()) -> Look:
     """Return the function that executors run. It may use nothing of this module: they need not have it."""
+    ours = tuple(module for module in modules if module.partition(".")[0] == "downspout")
+    theirs = tuple(module for module in modules if module not in ours)
 
     def look(_: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
         import hashlib
@@ -101,7 +107,10 @@ def _look(modules: tuple[str, ...]) -> Look:
                 yield "", module.__file__
 
         missing, digests = {}, {}
-        for name in modules:
+        for name in (*ours, None, *theirs):
+            if name is None:  # what unpickles a topology comes before the folders in which its modules are
+                sys.path += [place for place in places if place not in sys.path]
+                continue
             try:
                 digest, count = hashlib.sha256(), 0
                 for inside, path in sources(importlib.import_module(name)):

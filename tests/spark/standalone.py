@@ -24,6 +24,7 @@ from downspout.spark import submit
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTED_S_MAX = 120.0
+LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 
 
 def spark_home(folder: Path) -> Path:

@@ -14,12 +14,11 @@ from downspout.errors import MissingExtraError
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka
 from downspout.spark import submit
-from tests.spark.standalone import Cluster, driver_environment
+from tests.spark.standalone import LOCAL_CLUSTER, Cluster, driver_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 
 DRIVER = Path(__file__).with_name("cluster_driver.py")
-LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 RECORDS = 300
 
 

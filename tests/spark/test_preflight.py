@@ -26,7 +26,7 @@ def executor(host: str, missing: dict[str, str] | None = None, **digests: str) -
 @pytest.mark.spark
 def test_a_local_session_is_one_executor(spark: SparkSession) -> None:
     """A local session can import what the driver can, and is looked at once."""
-    assert check_executors(spark, ["downspout", "spouts.kafka", "bolts.parquet"]) == 1
+    assert check_executors(spark, ["spouts.kafka", "bolts.parquet"]) == 1
 
 
 @pytest.mark.spark
@@ -37,11 +37,21 @@ def test_what_only_the_driver_can_import_is_named(
     (tmp_path / "only_here.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(MissingExtraError) as caught:
-        check_executors(spark, ["downspout", "only_here"])
+        check_executors(spark, ["only_here"])
     said = str(caught.value)
     assert "cannot import only_here: ModuleNotFoundError: No module named 'only_here'" in said
     assert sys.executable in said
     assert "downspout spark bundle" in said
+
+
+@pytest.mark.spark
+def test_modules_are_found_where_the_driver_says(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of the driver's import path that is sent along is searched on executors, as a query will."""
+    (tmp_path / "sent_along.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert check_executors(spark, ["sent_along"], [str(tmp_path)]) == 1
 
 
 @pytest.mark.spark
