@@ -66,7 +66,7 @@ def command(
         ConfigError: the archive is not there, a secret stands on the command line, or the driver is to run elsewhere.
     """
     _check_secrets(run)
-    if "cluster" in spark_options or "--deploy-mode=cluster" in spark_options:
+    if "--deploy-mode cluster" in " ".join(spark_options).replace("=", " "):
         raise ConfigError(
             "--deploy-mode cluster: the driver would run where the topology's file is not",
             cure="client mode; a driver inside of the cluster is started there, by this same command",

@@ -40,7 +40,7 @@ def main(bootstrap: str, topic: str, folder: Path) -> int:
 def report(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> int:
     """Look, read, print."""
     try:
-        executors = check_executors(spark, ["spouts.kafka", "bolts.parquet"])
+        executors = check_executors(spark, ["kafka", "pyarrow"])
     except DownspoutError as error:
         print(json.dumps({"error": str(error)}))
         return error.exit_code

@@ -19,19 +19,21 @@ from downspout.packaging import python_name
 from downspout.spark import bundle
 from tests.spark.standalone import LOCAL_CLUSTER, ROOT, Cluster, driver_environment
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SHOUT = """\
 import downspout
 from downspout.component import Bolt
+from downspout.ledger.origin import Origin
 
 
 class ShoutBolt(Bolt):
     outputs = ["origin", "word", "library"]
 
     def process(self, tup):
-        for word in tup.values[1].split():
-            self.emit([tup.values[0], word.upper(), downspout.__file__], anchors=[tup])
+        origin = Origin.of(tup.values[0])
+        for index, word in enumerate(tup.values[1].split()):
+            self.emit([origin.child(self.component_name, index), word.upper(), downspout.__file__])
 """
 COUNT = """\
 from downspout.component import Bolt
@@ -130,7 +132,7 @@ class Place:
         """Submit the topology and wait; return the exit code and what was said on standard error."""
         process = self.start(master, archive, *more, home=home)
         try:
-            _, said = process.communicate(timeout=280)
+            _, said = process.communicate(timeout=400)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -205,7 +207,7 @@ def test_sigterm_ends_a_submitted_topology_and_the_next_submit_goes_on(
                 break
         assert process.poll() is None, "".join(said)
         process.terminate()
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
