@@ -60,7 +60,7 @@ def spark_session(name: str, *, cores: int = 2, config: Mapping[str, str] | None
         MissingExtraError: PySpark or Java is missing, or Java did not start.
     """
     try:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JError
         from pyspark.sql import SparkSession
     except ImportError:
         raise MissingExtraError("PySpark is not installed", cure="pip install 'downspout[spark]'") from None

@@ -168,6 +168,8 @@ class _Job:
         self._records_max = records_per_batch
         self._plan, self._graph = shipment.plan, shipment.plan.graph
         self._confs = shipment.confs
+        self._modules = sorted({component.cls.__module__ for component in self._graph.components.values()})
+        self._path = [place for place in sys.path if place]
         self._groups = {
             name: str(self._confs[name].get("kafka.group") or self._graph.name) for name in self._plan.stages[0].heads
         }
@@ -186,6 +188,7 @@ class _Job:
         started = SYSTEM_CLOCK.monotonic()
         self._batches.open()
         register(session)
+        check_executors(session, [OPERATORS, *self._modules], self._path)
         tasks = sum(self._plan.stateful.values())
         session.conf.set("spark.sql.shuffle.partitions", str(max(1, min(tasks, 64))))
         session.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
@@ -220,10 +223,7 @@ class _Job:
         """Return the whole plan: sources, stage 0, and the stages behind it."""
         from pyspark.sql import functions as F
 
-        modules = sorted({component.cls.__module__ for component in self._graph.components.values()})
-        path = [place for place in sys.path if place]
-        check_executors(session, [OPERATORS, *modules], path)
-        packed = Packed(self._shipment, path, modules)
+        packed = Packed(self._shipment, self._path, self._modules)
         frames = [
             session.readStream.format("downspout").options(**given).load().select(F.lit(name).alias("spout"), *COLUMNS)
             for name, given in options.items()
