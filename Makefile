@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := downspout spouts bolts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo storm-demo spark-demo test check soak mutants lint types doctest format docs bench clean
+.PHONY: help demo storm-demo spark-demo test check soak mutants lint types doctest format docs bench spark-versions clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -68,6 +68,9 @@ bench: $(VENV)/.dev  ## record mode beside a bare kafka-python loop; what the le
 	$(BIN)/python -m bench.wire
 	$(BIN)/python -m bench.storm
 	$(BIN)/python -m bench.spark_source
+
+spark-versions: $(VENV)/.dev  ## the source and a topology on every PySpark that is supported, each in a fresh environment (minutes, 500 MB each)
+	$(BIN)/python -m tests.spark.versions
 
 clean:  ## forget the virtual environment, state and output; the jar cache stays
 	rm -rf $(VENV) .downspout output build dist

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from downspout.cli import spark_cluster
+
 if TYPE_CHECKING:
     from downspout.spark.topology import SparkRun
     from downspout.spark.topology.batches import Done
@@ -18,6 +20,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("spark", help="run a topology on Spark", description="Topologies on Spark.")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_run(actions)
+    spark_cluster.add_parsers(actions)
 
 
 def _add_run(actions: Any) -> None:

@@ -182,13 +182,14 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 def _bundle(arguments: argparse.Namespace) -> int:
+    from downspout.packaging import requirements
     from downspout.storm import bundle
 
     name = arguments.topology
     if not Path("topologies", f"{name}.py").is_file():
         raise ConfigError(f"There is no topologies/{name}.py here", cure="the root of a project, and a topology's name")
     target = arguments.output or Path(f"{name}.tar.gz")
-    packed = bundle.write(target, name, [*bundle.requirements(Path(), name), *arguments.extra])
+    packed = bundle.write(target, name, [*requirements(Path(), name), *arguments.extra])
     print(f"{target}: {len(packed)} distributions, {target.stat().st_size / 1e6:,.0f} MB")
     print(f"Unpack it in virtualenv_root on each worker; `sparse submit` finds {name}/bin/streamparse_run there")
     return 0

@@ -14,7 +14,13 @@ def register(spark: SparkSession) -> None:
     """Let a session read Kafka by ``format("downspout")``, with ``read`` and ``readStream``.
 
     The options are those of Spark's own connector: docs/reference/spark-source.md.
+
+    Raises:
+        MissingExtraError: PySpark is older than 4.2.
     """
+    from downspout.spark.versions import check_pyspark
+
+    check_pyspark()
     from downspout.spark.source.kafka_source import KafkaSource
 
     spark.dataSource.register(KafkaSource)

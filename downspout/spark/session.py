@@ -48,7 +48,8 @@ DEFAULTS: Mapping[str, str] = {
 def spark_session(name: str, *, cores: int = 2, config: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Give a local Spark session and stop it at the end. Its JVM ends with this process and serves the next session.
 
-    Where a session runs already (a notebook's, a test suite's), that one is given, and left running.
+    Where a session runs already (a notebook's, a test suite's), that one is given, and left running. Under
+    ``spark-submit`` it is the one that was configured there: nothing of DEFAULTS, nor of the arguments.
 
     Args:
         name: shown in Spark's log.
@@ -59,7 +60,7 @@ def spark_session(name: str, *, cores: int = 2, config: Mapping[str, str] | None
         MissingExtraError: PySpark or Java is missing, or Java did not start.
     """
     try:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JError
         from pyspark.sql import SparkSession
     except ImportError:
         raise MissingExtraError("PySpark is not installed", cure="pip install 'downspout[spark]'") from None
@@ -68,7 +69,7 @@ def spark_session(name: str, *, cores: int = 2, config: Mapping[str, str] | None
         yield running
         return
     with _ctrl_c_as_before():
-        session = _start(name, cores, config or {})
+        session = _submitted() if "PYSPARK_GATEWAY_PORT" in os.environ else _start(name, cores, config or {})
         try:
             yield session
         finally:
@@ -88,6 +89,14 @@ def _ctrl_c_as_before() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _submitted() -> SparkSession:
+    """Return the session of a driver that spark-submit has started: its JVM is there, and knows the configuration."""
+    from pyspark.sql import SparkSession
+
+    _quiet()
+    return SparkSession.builder.getOrCreate()
 
 
 def _start(name: str, cores: int, config: Mapping[str, str]) -> SparkSession:
@@ -123,14 +132,18 @@ def _prepare_environment() -> None:
     program, home = java(), os.environ.get("JAVA_HOME")
     if home and not program.is_relative_to(home):
         del os.environ["JAVA_HOME"]  # else Spark would insist on it, and fail
-    # Interrupted by Ctrl-C, its bridge to the JVM logs a page of traceback for what is no error.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    # PySpark warns on every start with pandas 3. Rows travel as Arrow here, and what is tested is what is pinned.
-    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+    _quiet()
     # Else Spark's workers take the `python3` on PATH, which has other packages than this one.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Else Spark looks its own host name up, and warns or fails on a laptop that is offline.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _quiet() -> None:
+    # Interrupted by Ctrl-C, its bridge to the JVM logs a page of traceback for what is no error.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    # PySpark warns on every start with pandas 3. Rows travel as Arrow here, and what is tested is what is pinned.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
 
 
 def _log_file() -> Path:

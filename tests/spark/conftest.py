@@ -10,9 +10,10 @@ import pytest
 
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka
-from downspout.spark import register
+from downspout.spark import bundle, register
 from downspout.spark.session import spark_session
 from tests.spark.source_support import Bench
+from tests.spark.standalone import ROOT, Cluster, standalone_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,3 +33,18 @@ def bench(spark: SparkSession, kafka_broker: EmbeddedKafka, topic_name: str, tmp
     """A session that knows the source, and a topic of the test's own that it creates itself."""
     register(spark)
     return Bench(spark, KafkaCluster(kafka_broker.bootstrap), topic_name, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A standalone cluster whose machine has nothing of ours."""
+    with standalone_cluster(tmp_path_factory.mktemp("standalone")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packaged environment: this checkout, and what it needs."""
+    target = tmp_path_factory.mktemp("archive") / "environment.tar.gz"
+    bundle.write(target, ROOT)
+    return target

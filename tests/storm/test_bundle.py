@@ -11,34 +11,8 @@ from pathlib import Path
 import pytest
 
 from downspout.cli import main
-from downspout.errors import ConfigError, MissingExtraError
-from downspout.storm import bundle
+from downspout.errors import ConfigError
 from tests.storm.support import ROOT, Place
-
-
-def test_the_closure_follows_what_is_required_and_no_extra_that_is_not() -> None:
-    """What a requirement needs is in, with what that needs; extras are followed only where they are asked for."""
-    found = bundle.closure(["streamparse"])
-    assert {"streamparse", "pystorm", "thriftpy2", "jinja2", "markupsafe"} <= set(found)
-    assert "pytest" not in bundle.closure(["downspout"])
-    assert "pytest" in bundle.closure(["downspout[dev]"])
-
-
-@pytest.mark.parametrize(
-    ("wanted", "error"), [("surely-not-installed-here", MissingExtraError), ("no requirement", ConfigError)]
-)
-def test_what_cannot_be_packed_is_named(wanted: str, error: type[Exception]) -> None:
-    """A requirement that is not installed here, or is none, is an error that names it."""
-    with pytest.raises(error, match=wanted):
-        bundle.closure([wanted])
-
-
-def test_a_projects_requirements_are_read_without_comments_and_options(tmp_path: Path) -> None:
-    """The lines of virtualenvs/NAME.txt count; comments, blank lines and pip's options do not."""
-    (tmp_path / "virtualenvs").mkdir()
-    (tmp_path / "virtualenvs" / "t.txt").write_text("# all\n-i https://x\norjson>=3  # fast\n\n", encoding="utf-8")
-    assert bundle.requirements(tmp_path, "t") == ["orjson>=3"]
-    assert bundle.requirements(tmp_path, "other") == []
 
 
 @pytest.mark.slow

@@ -26,14 +26,16 @@ from downspout.local.result import Counts, RunResult
 from downspout.local.runner import configurations
 from downspout.local.settings import resolve
 from downspout.locks import FileLock
+from downspout.parquet.sink_bolt import directory_of
 from downspout.spark import register
 from downspout.spark.commits import ProgressCommits, commit_progress, ends_of
+from downspout.spark.preflight import check_executors
 from downspout.spark.session import spark_session
 from downspout.spark.source.ranges import from_json, to_json
 from downspout.spark.topology.batches import AgainError, Batches, Done
 from downspout.spark.topology.checkpoint import claim
 from downspout.spark.topology.operators import Front, Packed, Stateful
-from downspout.spark.topology.plan import Plan, plan
+from downspout.spark.topology.plan import Plan, is_sink, plan
 from downspout.spark.topology.rows import SCHEMA
 from downspout.spark.topology.sources import ends_now, source_options
 from downspout.spark.topology.stage import Shipment
@@ -49,6 +51,7 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 LOOK_S = 0.2
 TICK_S = 1.0
 """The shortest time from batch to batch where there are ticks, whose shortest period that is."""
+OPERATORS = "downspout.spark.topology.operators"
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers", "topicId")
 
 
@@ -109,11 +112,20 @@ def run(
     settings = resolve(graph, overrides, options=options)
     require_fields(graph)
     confs = configurations(graph, settings)
+    _fix_directories(graph, confs)
     made = plan(graph, confs)
     where = (checkpoint or default_checkpoint(graph.name)).absolute()
     with _claimed(where, made, ticks=made.ticks(confs)) as query, _session(graph.name, spark, master) as session:
         job = _Job(Shipment(made, confs), settings.run.values, where, query, records_per_batch, told)
         return job.run(session, trigger_s)
+
+
+def _fix_directories(graph: Graph, confs: Mapping[str, dict[str, Any]]) -> None:
+    """Make the sinks' directories absolute: executors of a cluster run in folders of their own."""
+    for component in graph.components.values():
+        conf = confs[component.name]
+        if is_sink(component) and isinstance(given := conf.get("parquet.directory"), str):
+            conf["parquet.directory"] = str(directory_of(given, conf).absolute())
 
 
 @contextlib.contextmanager
@@ -156,6 +168,8 @@ class _Job:
         self._records_max = records_per_batch
         self._plan, self._graph = shipment.plan, shipment.plan.graph
         self._confs = shipment.confs
+        self._modules = sorted({component.cls.__module__ for component in self._graph.components.values()})
+        self._path = [place for place in sys.path if place]
         self._groups = {
             name: str(self._confs[name].get("kafka.group") or self._graph.name) for name in self._plan.stages[0].heads
         }
@@ -174,6 +188,7 @@ class _Job:
         started = SYSTEM_CLOCK.monotonic()
         self._batches.open()
         register(session)
+        check_executors(session, [OPERATORS, *self._modules], self._path)
         tasks = sum(self._plan.stateful.values())
         session.conf.set("spark.sql.shuffle.partitions", str(max(1, min(tasks, 64))))
         session.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
@@ -208,8 +223,7 @@ class _Job:
         """Return the whole plan: sources, stage 0, and the stages behind it."""
         from pyspark.sql import functions as F
 
-        modules = sorted({component.cls.__module__ for component in self._graph.components.values()})
-        packed = Packed(self._shipment, [place for place in sys.path if place], modules)
+        packed = Packed(self._shipment, self._path, self._modules)
         frames = [
             session.readStream.format("downspout").options(**given).load().select(F.lit(name).alias("spout"), *COLUMNS)
             for name, given in options.items()

@@ -1,0 +1,122 @@
+"""A topology on a Spark cluster, by PySpark's own ``spark-submit``.
+
+What is submitted is ``downspout spark run`` itself: a tiny script runs it on the session that spark-submit has
+configured. The driver is here (client mode), so the topology's file, the broker of ``kafka.bootstrap`` and references
+to secrets are found as they are on ``downspout run``; executors get the archive of ``downspout spark bundle``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from downspout.errors import ConfigError, MissingExtraError
+from downspout.jars import java
+from downspout.packaging import python_name
+from downspout.spark.bundle import EXECUTOR_PATH, FOLDER
+
+SETTINGS = {
+    "spark.log.level": "WARN",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+"""Spark settings that are as on one machine; options of the user's come later, and so overrule them."""
+
+_SECRET = re.compile(r"(password|passphrase|secret|token|jaas.config|credentials?)$", re.IGNORECASE)
+
+
+def spark_submit() -> Path:
+    """Return the program: that of SPARK_HOME, where it is set, else the installed PySpark's.
+
+    Raises:
+        MissingExtraError: there is none.
+    """
+    if home := os.environ.get("SPARK_HOME"):
+        program, cure = Path(home, "bin", "spark-submit"), "unset SPARK_HOME, and the installed PySpark is used"
+    else:
+        try:
+            import pyspark
+        except ImportError:
+            raise MissingExtraError("PySpark is not installed", cure="pip install 'downspout[spark]'") from None
+        program, cure = Path(pyspark.__file__).parent / "bin" / "spark-submit", "pip install --force-reinstall pyspark"
+    if not os.access(program, os.X_OK):
+        raise MissingExtraError(f"{program} is no program", cure=cure)
+    return program
+
+
+def command(
+    script: Path, run: Sequence[str], *, name: str, master: str, bundle: Path | None, spark_options: Sequence[str]
+) -> list[str]:
+    """Return the command line.
+
+    Args:
+        script: what the driver runs.
+        run: its arguments, those of ``downspout spark run``.
+        name: the application's, in Spark's UI.
+        master: ``spark://host:7077``, ``yarn``, ``local[2]``, …
+        bundle: the archive for executors; None: they have all that they need.
+        spark_options: further options of spark-submit's.
+
+    Raises:
+        ConfigError: the archive is not there, a secret stands on the command line, or the driver is to run elsewhere.
+    """
+    _check_secrets(run)
+    if "--deploy-mode cluster" in " ".join(spark_options).replace("=", " "):
+        raise ConfigError(
+            "--deploy-mode cluster: the driver would run where the topology's file is not",
+            cure="client mode; a driver inside of the cluster is started there, by this same command",
+        )
+    words = [str(spark_submit()), "--master", master, "--name", name]
+    settings = dict(SETTINGS)
+    if bundle is not None:
+        if not bundle.is_file():
+            raise ConfigError(f"there is no archive {bundle}", cure=f"`downspout spark bundle --output {bundle}`")
+        words += ["--archives", f"{bundle.absolute()}#{FOLDER}"]
+        settings["spark.executorEnv.PYTHONPATH"] = EXECUTOR_PATH
+    for key, value in settings.items():
+        words += ["--conf", f"{key}={value}"]
+    return [*words, *spark_options, str(script), *run]
+
+
+def _check_secrets(arguments: Sequence[str]) -> None:
+    """Refuse secrets that would stand in the list of processes, and in Spark's UI.
+
+    >>> _check_secrets(["--set", "kafka.client.sasl_plain_password=env:KAFKA_PASSWORD"])
+    """
+    for word in arguments:
+        key, equals, value = word.removeprefix("--set=").partition("=")
+        if equals and _SECRET.search(key) and not value.startswith(("env:", "file:")):
+            raise ConfigError(
+                f"{key} would be seen by everybody in the list of processes and in Spark's UI",
+                cure=f"--set {key}=env:NAME, or file:PATH",
+            )
+
+
+def environment(python: str | None = None) -> dict[str, str]:
+    """Return the environment of spark-submit.
+
+    Args:
+        python: what the interpreter is called on the workers, and here, where Spark plans with the same name; None:
+            ``python3.11``, for a driver of that version. The driver itself runs on the one that runs this.
+
+    Raises:
+        MissingExtraError: there is no such Python here, or no Java.
+    """
+    found = dict(os.environ)
+    program = java()
+    if (home := found.get("JAVA_HOME")) and not program.is_relative_to(home):
+        del found["JAVA_HOME"]  # else Spark would insist on it, and fail
+    found["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), found.get("PATH", os.defpath)])
+    found["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    found["PYSPARK_PYTHON"] = python or found.get("PYSPARK_PYTHON") or python_name()
+    if shutil.which(found["PYSPARK_PYTHON"], path=found["PATH"]) is None:
+        raise MissingExtraError(
+            f"There is no {found['PYSPARK_PYTHON']} on this machine, and Spark plans with the workers' name for it",
+            cure="--python NAME, one that is on the PATH of the driver and of all workers",
+        )
+    return found

@@ -1,0 +1,218 @@
+"""A topology on clusters whose executors have nothing but a Python and the packaged environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from downspout.errors import MissingExtraError
+from downspout.kafka.client import KafkaCluster
+from downspout.kafka.embedded import EmbeddedKafka
+from downspout.packaging import python_name
+from downspout.spark import bundle
+from tests.spark.standalone import LOCAL_CLUSTER, ROOT, Cluster, driver_environment
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+
+SHOUT = """\
+import downspout
+from downspout.component import Bolt
+from downspout.ledger.origin import Origin
+
+
+class ShoutBolt(Bolt):
+    outputs = ["origin", "word", "library"]
+
+    def process(self, tup):
+        origin = Origin.of(tup.values[0])
+        for index, word in enumerate(tup.values[1].split()):
+            self.emit([origin.child(self.component_name, index), word.upper(), downspout.__file__])
+"""
+COUNT = """\
+from downspout.component import Bolt
+
+
+class CountBolt(Bolt):
+    outputs = ["origin", "word", "seen"]
+
+    def initialize(self, conf, ctx):
+        self.seen = {}
+
+    def process(self, tup):
+        origin, word, _ = tup.values
+        self.seen[word] = self.seen.get(word, 0) + 1
+        self.emit([origin, word, self.seen[word]])
+"""
+TOPOLOGY = """\
+from streamparse import Grouping, Topology
+
+from bolts.parquet import ParquetBolt
+from counting import CountBolt
+from shouting import ShoutBolt
+from spouts.kafka import KafkaSpout
+
+
+class Clustered(Topology):
+    lines = KafkaSpout.spec(topics=["set"], fields=["origin", "value"])
+    shout = ShoutBolt.spec(inputs=[lines])
+    count = CountBolt.spec(inputs={shout: Grouping.fields("word")}, par=3)
+    words = ParquetBolt.spec(
+        inputs=[shout], directory="output/words", schema={"word": "string!", "library": "string!"}
+    )
+    counts = ParquetBolt.spec(inputs=[count], directory="output/counts", schema={"word": "string!", "seen": "int64!"})
+"""
+LINES = [f"one two{number % 7} three{number % 11} two{number % 3}" for number in range(400)]
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with modules in topologies/ and in src/, packed; the folder has nothing else."""
+    project = tmp_path_factory.mktemp("packed")
+    make_project(project)
+    bundle.write(project / "clustered.tar.gz", project)
+    return project / "clustered.tar.gz"
+
+
+def make_project(project: Path) -> None:
+    """Write the project: components of this checkout, a bolt in src/, one beside the topology."""
+    files = {"topologies/clustered.py": TOPOLOGY, "src/shouting.py": SHOUT, "topologies/counting.py": COUNT}
+    for name, text in files.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text, encoding="utf-8")
+    for name in ("spouts", "bolts"):
+        (project / name).symlink_to(ROOT / name)
+
+
+class Place:
+    """A project with its topic, and a way to submit its topology."""
+
+    def __init__(self, project: Path, bootstrap: str, topic: str) -> None:
+        self.project, self.bootstrap, self.topic = project, bootstrap, topic
+        make_project(project)
+
+    def publish(self, lines: list[str]) -> None:
+        """Write records into both partitions."""
+        cluster = KafkaCluster(self.bootstrap)
+        cluster.ensure_topic(self.topic, 2)
+        producer = cluster.producer()
+        for number, line in enumerate(lines):
+            producer.send(self.topic, key=None, value=line.encode(), partition=number % 2)
+        producer.flush()
+        producer.close()
+
+    def start(self, master: str, archive: Path | None, *more: str, home: Path) -> subprocess.Popen[str]:
+        """Submit the topology."""
+        own = ["--master", master, *(["--bundle", str(archive)] if archive else []), "--python", python_name()]
+        settings = {"kafka.bootstrap": self.bootstrap, "lines:kafka.topics": self.topic}
+        run = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        spark = ["--", "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=1g"]
+        command = [sys.executable, "-m", "downspout", "spark", "submit", "topologies/clustered.py"]
+        environ = driver_environment(home, master)
+        if not master.startswith("local-cluster"):
+            environ["PYTHONPATH"] = os.pathsep.join(place for place in sys.path if place)
+        return subprocess.Popen(
+            [*command, *own, *run, *more, *spark],
+            cwd=self.project,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, master: str, archive: Path | None, *more: str, home: Path) -> tuple[int, str]:
+        """Submit the topology and wait; return the exit code and what was said on standard error."""
+        process = self.start(master, archive, *more, home=home)
+        try:
+            _, said = process.communicate(timeout=400)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        return process.returncode, said
+
+    def rows(self, sink: str, *columns: str) -> Counter[tuple[object, ...]]:
+        """Return the rows of a sink as a multiset."""
+        table = ds.dataset(self.project / "output" / sink, format="parquet", partitioning=None).to_table(list(columns))
+        return Counter(zip(*(table[name].to_pylist() for name in columns), strict=True))
+
+
+@pytest.fixture
+def place(kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path) -> Place:
+    """A project of the test's own, whose topic has records."""
+    made = Place(tmp_path / "project", kafka_broker.bootstrap, topic_name)
+    made.publish(LINES)
+    return made
+
+
+WORDS = Counter(word.upper() for line in LINES for word in line.split())
+
+
+@pytest.mark.parametrize("kind", ["standalone", "local-cluster"])
+def test_a_topology_writes_the_same_rows_with_the_packaged_environment(
+    kind: str, place: Place, packed: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Two sinks, a stateful bolt and modules of the project's: each row once, by what the archive brought alone."""
+    master = request.getfixturevalue("standalone").master if kind == "standalone" else LOCAL_CLUSTER
+    options = ("--until", "end", "--records-per-batch", "150")
+    code, said = place.run(master, packed, *options, home=tmp_path / "machine")
+    assert code == 0, said
+    assert place.rows("words", "word") == Counter({(word,): count for word, count in WORDS.items()})
+    assert place.rows("counts", "word", "seen") == Counter(
+        (word, number) for word, count in WORDS.items() for number in range(1, count + 1)
+    )
+    assert max(place.rows("words", "_partition", "_offset", "_path").values()) == 1
+    assert all("/environment/" in str(file) for (file,) in place.rows("words", "library"))
+
+
+def test_a_topology_whose_executors_cannot_import_writes_nothing(
+    place: Place, standalone: Cluster, tmp_path: Path
+) -> None:
+    """Without the archive the error names executor, module, reason and cure before a record is read."""
+    code, said = place.run(standalone.master, None, "--until", "end", home=tmp_path / "machine")
+    assert code == MissingExtraError.exit_code, said
+    assert f"downspout: The executor on {os.uname().nodename} ({standalone.folder}/work/" in said
+    assert "cannot import downspout: ModuleNotFoundError: No module named 'downspout'. Try: make the archive" in said
+    assert "Traceback" not in said
+    assert not list(place.project.glob("output/*/*.parquet"))
+
+
+def test_an_archive_of_yesterday_is_noticed(place: Place, standalone: Cluster, packed: Path, tmp_path: Path) -> None:
+    """A bolt that was changed since the archive was made is an error that names its module."""
+    (place.project / "src" / "shouting.py").write_text(SHOUT.replace("upper", "lower"), encoding="utf-8")
+    code, said = place.run(standalone.master, packed, "--until", "end", home=tmp_path / "machine")
+    assert code == MissingExtraError.exit_code, said
+    assert "has another shouting than the driver: its source differs" in said
+    assert not list(place.project.glob("output/*/*.parquet"))
+
+
+def test_sigterm_ends_a_submitted_topology_and_the_next_submit_goes_on(
+    place: Place, standalone: Cluster, packed: Path, tmp_path: Path
+) -> None:
+    """Stopped in the middle, and submitted again, it ends in the same rows."""
+    process = place.start(standalone.master, packed, "--records-per-batch", "20", home=tmp_path / "machine")
+    try:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith("batch 2:"):
+                break
+        assert process.poll() is None, "".join(said)
+        process.terminate()
+        process.communicate(timeout=300)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert 0 < sum(place.rows("words", "word").values()) < sum(WORDS.values())
+    code, text = place.run(standalone.master, packed, "--until", "end", home=tmp_path / "machine")
+    assert code == 0, text
+    assert place.rows("words", "word") == Counter({(word,): count for word, count in WORDS.items()})
+    assert max(place.rows("counts", "word", "seen").values()) == 1

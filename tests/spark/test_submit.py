@@ -1,0 +1,173 @@
+"""`downspout spark submit`: the command line and the environment of spark-submit."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from downspout.cli import build_parser, main
+from downspout.cli.spark_cluster import split
+from downspout.errors import ConfigError, MissingExtraError
+from downspout.packaging import python_name
+from downspout.spark import submit
+from downspout.spark.versions import check_pyspark
+
+TOPOLOGY = "topologies/word_count.py"
+
+
+class Became(Exception):
+    """What this process would have become."""
+
+
+@pytest.fixture
+def became(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise instead of becoming another program."""
+
+    def execve(program: str, words: list[str], environ: dict[str, str]) -> None:
+        raise Became(program, words, environ)
+
+    monkeypatch.setattr(os, "execve", execve)
+
+
+def submitted(*arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Return what spark-submit would get: its words and its environment."""
+    with pytest.raises(Became) as caught:
+        main(["spark", "submit", *arguments])
+    program, words, environ = caught.value.args
+    assert program == words[0]
+    return words, environ
+
+
+@pytest.mark.usefixtures("became")
+def test_ours_go_to_spark_and_the_rest_to_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Master, archive and what is behind -- are spark-submit's; the topology and its options come after the script."""
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    bundle = tmp_path / "b.tar.gz"
+    bundle.touch()
+    words, environ = submitted(
+        *(TOPOLOGY, "--set", "kafka.group=g", "--master", "spark://h:7077", "--bundle", str(bundle)),
+        *("--set", "count:parquet.flush_rows=5", "--", "--executor-memory", "2g"),
+    )
+    script = next(index for index, word in enumerate(words) if word.endswith("submitted.py"))
+    assert words[0].endswith("pyspark/bin/spark-submit")
+    assert words[1:5] == ["--master", "spark://h:7077", "--name", "word_count"]
+    assert words[words.index("--archives") + 1] == f"{bundle}#environment"
+    assert "spark.executorEnv.PYTHONPATH=environment:environment/topologies" in words
+    assert words[script - 2 : script] == ["--executor-memory", "2g"]
+    expected = [TOPOLOGY, "--set", "kafka.group=g", "--set", "count:parquet.flush_rows=5"]
+    assert words[script + 1 :] == expected
+    assert Path(words[script]).is_file()
+    assert environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert environ["PATH"].startswith(str(Path(sys.executable).parent))
+
+
+@pytest.mark.usefixtures("became")
+def test_without_an_archive_executors_keep_their_import_path() -> None:
+    """Executors that have all that is needed get neither an archive nor another PYTHONPATH."""
+    words, _ = submitted(TOPOLOGY, "--master", "spark://h:7077")
+    assert "--archives" not in words
+    assert not any("PYTHONPATH" in word for word in words)
+
+
+def test_our_options_may_stand_before_the_topology() -> None:
+    """An option before the topology holds, and one behind it holds more."""
+    words = [
+        "spark",
+        "submit",
+        "--master",
+        "a",
+        "--python",
+        "p",
+        TOPOLOGY,
+        "--master",
+        "b",
+        "--set",
+        "x=1",
+        "--",
+        "--c",
+    ]
+    own, run, options = split(build_parser().parse_args(words))
+    assert (own.master, own.python, own.bundle) == ("b", "p", None)
+    assert (run, options) == ([TOPOLOGY, "--set", "x=1"], ["--c"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ((TOPOLOGY,), "--master is missing"),
+        ((TOPOLOGY, "--master", "m", "--bundle", "no.tar.gz"), r"no archive no.tar.gz. Try: `downspout spark bundle"),
+        ((TOPOLOGY, "--master", "m", "--", "--deploy-mode", "cluster"), "the driver would run where"),
+        (
+            (TOPOLOGY, "--master", "m", "--set", "kafka.client.sasl_plain_password=hush"),
+            "kafka.client.sasl_plain_password would be seen by everybody",
+        ),
+        (
+            (TOPOLOGY, "--master", "m", "--set=lines:kafka.client.ssl_password=hush"),
+            "lines:kafka.client.ssl_password would be seen",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("became")
+def test_what_cannot_be_submitted_is_refused(
+    arguments: tuple[str, ...], wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No master, no archive, a driver elsewhere or a secret are errors before Spark starts; no secret is repeated."""
+    assert main(["spark", "submit", *arguments]) == ConfigError.exit_code
+    said = capsys.readouterr().err
+    assert wanted in said
+    assert "hush" not in said
+
+
+@pytest.mark.parametrize("value", ["env:KAFKA_PASSWORD", "file:/run/secrets/kafka"])
+@pytest.mark.usefixtures("became")
+def test_references_to_secrets_are_passed_on(value: str) -> None:
+    """A reference is no secret."""
+    words, _ = submitted(TOPOLOGY, "--master", "m", "--set", f"kafka.client.sasl_plain_password={value}")
+    assert words[-1] == f"kafka.client.sasl_plain_password={value}"
+
+
+@pytest.mark.usefixtures("became")
+def test_an_option_that_run_does_not_know_is_refused_here(capsys: pytest.CaptureFixture[str]) -> None:
+    """What `downspout spark run` would refuse in the driver is refused before spark-submit starts."""
+    with pytest.raises(SystemExit) as caught:
+        main(["spark", "submit", TOPOLOGY, "--master", "m", "--untill", "end"])
+    assert caught.value.code == 2
+    assert "--untill" in capsys.readouterr().err
+
+
+def test_a_spark_home_without_programs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPARK_HOME comes first, as for Spark itself; where nothing is there, the error names it."""
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(MissingExtraError, match=f"{tmp_path}/bin/spark-submit is no program"):
+        submit.spark_submit()
+
+
+def test_the_workers_name_for_python_must_be_one_here_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default is this Python's version by name; a name that the driver's machine does not have is an error."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert submit.environment()["PYSPARK_PYTHON"] == python_name()
+    with pytest.raises(MissingExtraError, match=r"There is no python9\.9 on this machine"):
+        submit.environment("python9.9")
+
+
+def test_no_java_is_named_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a Java, and with one that is too old, the error says so, and what to install."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingExtraError, match="there is no java on the PATH"):
+        submit.environment()
+    old = tmp_path / "java"
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n", encoding="utf-8")
+    old.chmod(0o755)
+    with pytest.raises(MissingExtraError, match=r"Java 17 or newer is needed, but .*/java is version 8"):
+        submit.environment()
+
+
+@pytest.mark.parametrize("version", ["4.1.4", "4.0.0", "3.5.9"])
+def test_an_old_pyspark_is_refused_by_name(version: str) -> None:
+    """`format("downspout")` on a PySpark whose sources cannot be limited says which version is there and is needed."""
+    with pytest.raises(MissingExtraError, match=f"^PySpark {version} is too old: .* 4.2"):
+        check_pyspark(version)
