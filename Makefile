@@ -68,6 +68,7 @@ bench: $(VENV)/.dev  ## record mode beside a bare kafka-python loop; what the le
 	$(BIN)/python -m bench.wire
 	$(BIN)/python -m bench.storm
 	$(BIN)/python -m bench.spark_source
+	$(BIN)/python -m bench.spark_topology
 
 spark-versions: $(VENV)/.dev  ## the source and a topology on every PySpark that is supported, each in a fresh environment (minutes, 500 MB each)
 	$(BIN)/python -m tests.spark.versions

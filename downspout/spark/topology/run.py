@@ -48,6 +48,8 @@ __all__ = ["RECORDS_PER_BATCH", "SparkRun", "default_checkpoint", "run"]
 
 RECORDS_PER_BATCH = 500_000
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+PARTITIONS_MAX = 64
+"""Spark's tasks for a stage of stateful bolts: one for each of Storm's, but not more than this."""
 LOOK_S = 0.2
 TICK_S = 1.0
 """The shortest time from batch to batch where there are ticks, whose shortest period that is."""
@@ -143,13 +145,33 @@ def _claimed(directory: Path, made: Plan, *, ticks: bool) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _session(name: str, given: SparkSession | None, master: str | None) -> Iterator[SparkSession]:
-    """Give a session of our own on the context that is there, or on a new one: what we set in it is nobody else's."""
+    """Give the session: the user's, the one that runs, or one of this machine."""
     if given is not None:
-        yield given.newSession()
+        yield given
         return
     wanted = {"spark.master": master} if master else {}
     with spark_session(name, config=wanted) as session:
-        yield session.newSession()
+        yield session
+
+
+@contextlib.contextmanager
+def _settings(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Set what a query takes from its session when it starts, and put it back: the session may be the user's.
+
+    A session of our own would be cleaner. But where one session of a process knows a source in Python, another that was
+    made by ``newSession`` neither knows it nor may be told (PySpark 4.2).
+    """
+    before = {name: session.conf.get(name, None) for name in values}
+    for name, value in values.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, old)
 
 
 class _Job:
@@ -189,9 +211,6 @@ class _Job:
         self._batches.open()
         register(session)
         check_executors(session, [OPERATORS, *self._modules], self._path)
-        tasks = sum(self._plan.stateful.values())
-        session.conf.set("spark.sql.shuffle.partitions", str(max(1, min(tasks, 64))))
-        session.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         options = {
             name: source_options(self._confs[name], group, bounded=self._bounded, records_max=self._records_max)
             for name, group in self._groups.items()
@@ -201,7 +220,7 @@ class _Job:
         with self._commits(session, options), self._signals():
             reason = None
             while reason is None:
-                reason = self._wait(self._start(self._stages(session, options), trigger_s), started)
+                reason = self._wait(self._start(session, options, trigger_s), started)
         return self._sum_up(reason, SYSTEM_CLOCK.monotonic() - started)
 
     def _stop_at_offsets(self, options: dict[str, dict[str, str]]) -> None:
@@ -238,7 +257,10 @@ class _Job:
             )
         return rows
 
-    def _start(self, frame: DataFrame, trigger_s: float) -> StreamingQuery:
+    def _start(
+        self, session: SparkSession, options: Mapping[str, Mapping[str, str]], trigger_s: float
+    ) -> StreamingQuery:
+        frame = self._stages(session, options)
         writer = frame.writeStream.foreachBatch(self._batches).outputMode("append").queryName(self._graph.name)
         writer = writer.option("checkpointLocation", str(self._checkpoint))
         if self._bounded and not self._ticks:
@@ -247,7 +269,10 @@ class _Job:
             # With timers there is always another batch, without input too: not one after the other without a pause.
             least = TICK_S if self._ticks and not self._bounded else 0.0
             writer = writer.trigger(processingTime=f"{max(trigger_s, least)} seconds")
-        return writer.start()
+        tasks = max(1, min(sum(self._plan.stateful.values()), PARTITIONS_MAX))
+        wanted = {"spark.sql.shuffle.partitions": str(tasks), "spark.sql.streaming.stateStore.providerClass": ROCKSDB}
+        with _settings(session, wanted):
+            return writer.start()
 
     @contextlib.contextmanager
     def _commits(self, session: SparkSession, options: Mapping[str, Mapping[str, str]]) -> Iterator[None]:
