@@ -368,8 +368,8 @@ class _Job:
 def explain(text: str) -> DownspoutError | None:
     """Return the error of ours that a page of Spark's ends in, if there is one.
 
-    >>> explain("pyspark … downspout.errors.BrokerError: no topic x. Try: create it\\n  at org.apache…")
-    BrokerError('no topic x')
+    >>> print(explain("pyspark … downspout.errors.BrokerError: no topic x. Try: create it\\n  at org.apache…"))
+    no topic x. Try: create it
     """
     found = re.findall(r"downspout\.errors\.(\w+Error): (.*)", text)
     for name, said in reversed(found):
