@@ -37,8 +37,8 @@ SETTINGS = {
 }
 """Spark settings that are as on one machine; options of the user's come later, and so overrule them."""
 
-DRIVER = "DOWNSPOUT_DRIVER"
-"""Names the file into which the driver writes who it is: its process id and its start."""
+DRIVER = "_DOWNSPOUT_DRIVER"
+"""Names the file into which the driver writes who it is: its process id and its start. It is no setting."""
 
 _SECRET = re.compile(r"(password|passphrase|secret|token|jaas.config|credentials?)$", re.IGNORECASE)
 
