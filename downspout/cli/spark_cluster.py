@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -91,10 +89,7 @@ def _submit(arguments: argparse.Namespace) -> int:
     name = _checked(run)
     script = Path(__file__).with_name("submitted.py")
     words = submit.command(script, run, name=name, master=own.master, bundle=own.bundle, spark_options=spark_options)
-    environ = submit.environment(own.python)
-    sys.stdout.flush()
-    # It takes our place: signals and the exit code are those of spark-submit, and so of the driver.
-    os.execve(words[0], words, environ)
+    return submit.run(words, submit.environment(own.python))
 
 
 def split(arguments: argparse.Namespace) -> tuple[argparse.Namespace, list[str], list[str]]:

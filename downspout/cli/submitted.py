@@ -2,11 +2,27 @@
 
 import os
 import sys
+import threading
+import time
+
+GRACE_S = 5.0
+
+
+def _end_with_the_jvm() -> None:
+    """Wait until spark-submit has ended, whose end of our standard input closes then: without it there is no Spark."""
+    while os.read(0, 4096):
+        pass
+    time.sleep(GRACE_S)  # for what is said at the end
+    os._exit(1)
+
 
 if __name__ == "__main__":
     # Python puts a script's folder first, and the modules that lie here (kafka, storm) would hide libraries.
     if sys.path and os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpath(__file__)):
         del sys.path[0]
     from downspout.cli import main
+    from downspout.spark.submit import tell_who_drives
 
+    threading.Thread(target=_end_with_the_jvm, daemon=True).start()
+    tell_who_drives()
     sys.exit(main(["spark", "run", *sys.argv[1:]]))

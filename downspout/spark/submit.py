@@ -3,6 +3,11 @@
 What is submitted is ``downspout spark run`` itself: a tiny script runs it on the session that spark-submit has
 configured. The driver is here (client mode), so the topology's file, the broker of ``kafka.bootstrap`` and references
 to secrets are found as they are on ``downspout run``; executors get the archive of ``downspout spark bundle``.
+
+Three processes stand in a row: this one, spark-submit (a JVM) and the driver (Python, the JVM's child). A signal to the
+JVM would leave the driver with a broken connection in the middle of a batch. So the JVM has a session of its own, which
+Ctrl-C does not reach; this process hands signals on to the driver, which finishes its batch and ends, and then so do
+the others. Ended by kill -9, this process takes the others along.
 """
 
 from __future__ import annotations
@@ -10,12 +15,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.jars import java
+from downspout.kafka.process import birth, send_signal, start_watchdog, stop_watchdog
 from downspout.packaging import python_name
 from downspout.spark.bundle import EXECUTOR_PATH, FOLDER
 
@@ -26,6 +36,9 @@ SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 """Spark settings that are as on one machine; options of the user's come later, and so overrule them."""
+
+DRIVER = "_DOWNSPOUT_DRIVER"
+"""Names the file into which the driver writes who it is: its process id and its start. It is no setting."""
 
 _SECRET = re.compile(r"(password|passphrase|secret|token|jaas.config|credentials?)$", re.IGNORECASE)
 
@@ -120,3 +133,40 @@ def environment(python: str | None = None) -> dict[str, str]:
             cure="--python NAME, one that is on the PATH of the driver and of all workers",
         )
     return found
+
+
+def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run spark-submit to its end, and hand SIGINT and SIGTERM on to the driver; return the exit code.
+
+    Args:
+        words: the command line.
+        environ: the environment.
+    """
+    with tempfile.TemporaryDirectory(prefix="downspout-submit-") as folder:
+        told = Path(folder, "driver")
+        process = subprocess.Popen(
+            words, env={**environ, DRIVER: str(told)}, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        watchdog = start_watchdog(process.pid, birth(process.pid) or "")
+
+        def hand_on(number: int, frame: FrameType | None) -> None:
+            pid, _, born = told.read_text(encoding="utf-8").partition(" ") if told.is_file() else ("", "", "")
+            if not (born and send_signal(int(pid), born, number)):
+                process.send_signal(signal.SIGTERM)  # there is no driver yet, or no more
+
+        before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            code = process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            stop_watchdog(watchdog)
+    return code if code >= 0 else 128 - code
+
+
+def tell_who_drives() -> None:
+    """Write down who the driver is; called by the driver."""
+    if place := os.environ.get(DRIVER):
+        part = Path(f"{place}.part")
+        part.write_text(f"{os.getpid()} {birth(os.getpid())}", encoding="utf-8")
+        part.replace(place)

@@ -123,16 +123,16 @@ class Place:
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
 
     def run(self, master: str, archive: Path | None, *more: str, home: Path) -> tuple[int, str]:
-        """Submit the topology and wait; return the exit code and what was said on standard error."""
+        """Submit the topology and wait; return the exit code and what was said."""
         process = self.start(master, archive, *more, home=home)
         try:
-            _, said = process.communicate(timeout=400)
+            said, _ = process.communicate(timeout=400)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -199,15 +199,17 @@ def test_sigterm_ends_a_submitted_topology_and_the_next_submit_goes_on(
     """Stopped in the middle, and submitted again, it ends in the same rows."""
     process = place.start(standalone.master, packed, "--records-per-batch", "20", home=tmp_path / "machine")
     try:
-        assert process.stderr is not None
+        assert process.stdout is not None
         said = []
-        for line in process.stderr:
+        for line in process.stdout:
             said.append(line)
             if line.startswith("batch 2:"):
                 break
         assert process.poll() is None, "".join(said)
         process.terminate()
-        process.communicate(timeout=300)
+        rest, _ = process.communicate(timeout=300)
+        assert process.returncode == 128 + signal.SIGTERM, rest
+        assert "stopped by SIGTERM after the batch that was under way" in rest
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

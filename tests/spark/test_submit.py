@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,39 +19,35 @@ from downspout.spark.versions import check_pyspark
 TOPOLOGY = "topologies/word_count.py"
 
 
-class Became(Exception):
-    """What this process would have become."""
-
-
 @pytest.fixture
-def became(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise instead of becoming another program."""
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
+    """Collect what would be run, instead of running it."""
+    found: list[tuple[list[str], dict[str, str]]] = []
 
-    def execve(program: str, words: list[str], environ: dict[str, str]) -> None:
-        raise Became(program, words, environ)
+    def run(words: list[str], environ: dict[str, str]) -> int:
+        found.append((words, environ))
+        return 0
 
-    monkeypatch.setattr(os, "execve", execve)
-
-
-def submitted(*arguments: str) -> tuple[list[str], dict[str, str]]:
-    """Return what spark-submit would get: its words and its environment."""
-    with pytest.raises(Became) as caught:
-        main(["spark", "submit", *arguments])
-    program, words, environ = caught.value.args
-    assert program == words[0]
-    return words, environ
+    monkeypatch.setattr(submit, "run", run)
+    return found
 
 
-@pytest.mark.usefixtures("became")
-def test_ours_go_to_spark_and_the_rest_to_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+Started = list[tuple[list[str], dict[str, str]]]
+
+
+def test_ours_go_to_spark_and_the_rest_to_the_driver(
+    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Master, archive and what is behind -- are spark-submit's; the topology and its options come after the script."""
     monkeypatch.delenv("SPARK_HOME", raising=False)
     bundle = tmp_path / "b.tar.gz"
     bundle.touch()
-    words, environ = submitted(
+    arguments = (
         *(TOPOLOGY, "--set", "kafka.group=g", "--master", "spark://h:7077", "--bundle", str(bundle)),
         *("--set", "count:parquet.flush_rows=5", "--", "--executor-memory", "2g"),
     )
+    assert main(["spark", "submit", *arguments]) == 0
+    ((words, environ),) = started
     script = next(index for index, word in enumerate(words) if word.endswith("submitted.py"))
     assert words[0].endswith("pyspark/bin/spark-submit")
     assert words[1:5] == ["--master", "spark://h:7077", "--name", "word_count"]
@@ -64,10 +61,10 @@ def test_ours_go_to_spark_and_the_rest_to_the_driver(tmp_path: Path, monkeypatch
     assert environ["PATH"].startswith(str(Path(sys.executable).parent))
 
 
-@pytest.mark.usefixtures("became")
-def test_without_an_archive_executors_keep_their_import_path() -> None:
+def test_without_an_archive_executors_keep_their_import_path(started: Started) -> None:
     """Executors that have all that is needed get neither an archive nor another PYTHONPATH."""
-    words, _ = submitted(TOPOLOGY, "--master", "spark://h:7077")
+    main(["spark", "submit", TOPOLOGY, "--master", "spark://h:7077"])
+    ((words, _),) = started
     assert "--archives" not in words
     assert not any("PYTHONPATH" in word for word in words)
 
@@ -110,32 +107,32 @@ def test_our_options_may_stand_before_the_topology() -> None:
         ),
     ],
 )
-@pytest.mark.usefixtures("became")
 def test_what_cannot_be_submitted_is_refused(
-    arguments: tuple[str, ...], wanted: str, capsys: pytest.CaptureFixture[str]
+    started: Started, arguments: tuple[str, ...], wanted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No master, no archive, a driver elsewhere or a secret are errors before Spark starts; no secret is repeated."""
     assert main(["spark", "submit", *arguments]) == ConfigError.exit_code
     said = capsys.readouterr().err
     assert wanted in said
     assert "hush" not in said
+    assert not started
 
 
 @pytest.mark.parametrize("value", ["env:KAFKA_PASSWORD", "file:/run/secrets/kafka"])
-@pytest.mark.usefixtures("became")
-def test_references_to_secrets_are_passed_on(value: str) -> None:
+def test_references_to_secrets_are_passed_on(started: Started, value: str) -> None:
     """A reference is no secret."""
-    words, _ = submitted(TOPOLOGY, "--master", "m", "--set", f"kafka.client.sasl_plain_password={value}")
+    main(["spark", "submit", TOPOLOGY, "--master", "m", "--set", f"kafka.client.sasl_plain_password={value}"])
+    ((words, _),) = started
     assert words[-1] == f"kafka.client.sasl_plain_password={value}"
 
 
-@pytest.mark.usefixtures("became")
-def test_an_option_that_run_does_not_know_is_refused_here(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_that_run_does_not_know_is_refused_here(started: Started, capsys: pytest.CaptureFixture[str]) -> None:
     """What `downspout spark run` would refuse in the driver is refused before spark-submit starts."""
     with pytest.raises(SystemExit) as caught:
         main(["spark", "submit", TOPOLOGY, "--master", "m", "--untill", "end"])
     assert caught.value.code == 2
     assert "--untill" in capsys.readouterr().err
+    assert not started
 
 
 def test_a_spark_home_without_programs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,3 +168,57 @@ def test_an_old_pyspark_is_refused_by_name(version: str) -> None:
     """`format("downspout")` on a PySpark whose sources cannot be limited says which version is there and is needed."""
     with pytest.raises(MissingExtraError, match=f"^PySpark {version} is too old: .* 4.2"):
         check_pyspark(version)
+
+
+STAND_IN = """\
+import os, signal, subprocess, sys
+driver = subprocess.Popen([sys.executable, "-c", sys.argv[1], *sys.argv[2:]], stdin=subprocess.PIPE)
+sys.exit(driver.wait())
+"""
+"""Stands in spark-submit's place: a process whose child is the driver, and whose exit code is the driver's."""
+
+TOLD = """\
+import signal, sys
+from pathlib import Path
+from downspout.spark.submit import tell_who_drives
+def end(number, frame):
+    Path(sys.argv[1]).write_text("signalled")
+    sys.exit(128 + number)
+signal.signal(signal.SIGTERM, end)
+tell_who_drives()
+print("ready", flush=True)
+signal.pause()
+"""
+
+SUBMITTING = """\
+import os, sys
+from downspout.spark import submit
+sys.exit(submit.run([sys.executable, "-c", *sys.argv[1:]], dict(os.environ)))
+"""
+
+
+def test_a_signal_reaches_the_driver_and_its_exit_code_comes_back(tmp_path: Path) -> None:
+    """SIGTERM to the program that submits is the driver's to handle; spark-submit in between does not hear it."""
+    words = [sys.executable, "-c", SUBMITTING, STAND_IN, TOLD, str(tmp_path / "seen")]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.communicate()
+    assert (tmp_path / "seen").read_text(encoding="utf-8") == "signalled"
+
+
+def test_kill_minus_nine_takes_spark_submit_along(tmp_path: Path) -> None:
+    """When the program that submits is killed, spark-submit is ended; what it has open closes."""
+    words = [sys.executable, "-c", SUBMITTING, "print('ready', flush=True); import signal; signal.pause()"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    finally:
+        process.kill()
+    assert process.communicate(timeout=60)[0] == ""  # the pipe ends when the last process that has it ends
