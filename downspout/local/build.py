@@ -17,11 +17,17 @@ from downspout.local.world import World
 
 
 def build_tasks(
-    graph: Graph, confs: Mapping[str, Mapping[str, Any]], world: World, rng: random.Random, ackers: int
+    graph: Graph,
+    confs: Mapping[str, Mapping[str, Any]],
+    world: World,
+    rng: random.Random,
+    ackers: int,
+    task_ids: Mapping[tuple[str, int], int] | None = None,
 ) -> list[Task]:
     """Return all tasks, wired and not yet built.
 
-    Task ids are Storm's: ackers first, then the components by name, from 1.
+    Task ids are Storm's: ackers first, then the components by name, from 1; unless ``task_ids`` has them by component
+    and index.
     """
     tasks: list[Task] = []
     task_id = ackers
@@ -30,7 +36,8 @@ def build_tasks(
         kind = SpoutTask if component.is_spout else BoltTask
         for index in range(component.par):
             task_id += 1
-            tasks.append(kind(component, task_id, world, confs[name]))
+            given = task_id if task_ids is None else task_ids[name, index]
+            tasks.append(kind(component, given, world, confs[name]))
             tasks[-1].index = index
     world.names = {task.task_id: task.name for task in tasks}
     world.readers = {

@@ -82,6 +82,7 @@ class Engine:
         created: called with each task before its component's ``initialize`` (tests).
         view: shows the run.
         round_s: seconds to sleep after every round, so that time passes in a simulation.
+        task_ids: by component and index, where the graph is a part of one that has ids already.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Engine:
         created: Callable[[Task], None] | None = None,
         view: View | None = None,
         round_s: float = 0.0,
+        task_ids: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
         graph.check()
         self.graph = graph
@@ -105,7 +107,7 @@ class Engine:
         self._round_s = round_s
         ackers = _ackers(next(iter(confs.values()), {}))
         self.world = World(clock=clock, ackers=ackers > 0, observer=observer, created=created)
-        self.tasks = build_tasks(graph, confs, self.world, rng or random.Random(), ackers)
+        self.tasks = build_tasks(graph, confs, self.world, rng or random.Random(), ackers, task_ids)
         self.spouts = [task for task in self.tasks if isinstance(task, SpoutTask)]
         by_name: dict[str, list[BoltTask]] = {}
         for task in self.tasks:

@@ -15,7 +15,7 @@ from typing import Any
 from downspout.errors import SinkError
 from downspout.parquet.coverage import Coverage
 from downspout.parquet.identity import Identities
-from downspout.parquet.log import DataFile, Entry
+from downspout.parquet.log import STAGING_FOLDER, DataFile, Entry
 from downspout.parquet.writer import Build, Flushed, SinkWriter
 
 __all__ = ["BatchWriter", "OutdatedError", "Staged", "StagingWriter"]
@@ -96,7 +96,8 @@ class BatchWriter(SinkWriter):
 
         Raises:
             OutdatedError: the directory has changed in a way that the files do not fit; they are discarded.
-            SinkError: the directory cannot be written, or two tasks have made different rows with one identity.
+            SinkError: the directory cannot be written, a file is not there, or two tasks have made rows with one
+                identity.
         """
         files = [file for part in parts for file in part.files]
         covered = sum(part.covered for part in parts)
@@ -109,6 +110,7 @@ class BatchWriter(SinkWriter):
                     return Flushed(covered=covered)
                 if not files:
                     return Flushed(covered=covered)
+                self._check_that_all_are_here(files)
                 coverage = self._joined(parts, files)
                 if self._append(files, coverage):
                     break
@@ -121,6 +123,16 @@ class BatchWriter(SinkWriter):
     def discard(self, parts: Sequence[Staged]) -> None:
         """Delete staged files that will not be committed."""
         self._discard([file for part in parts for file in part.files])
+
+    def _check_that_all_are_here(self, files: Sequence[DataFile]) -> None:
+        """Look at each file: an entry that names one that is nowhere would cover rows that nobody will ever see."""
+        for file in files:
+            if not (path := self.directory / STAGING_FOLDER / file.path).exists():
+                self._discard(files)
+                raise SinkError(
+                    f"{path} was written by a task, and is not here: tasks have another {self.directory} than we have",
+                    cure="a directory that all machines share, under the same path; nothing of this batch is in sight",
+                )
 
     def _joined(self, parts: Sequence[Staged], files: Sequence[DataFile]) -> Coverage:
         """Return what all parts cover together."""

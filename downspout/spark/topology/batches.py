@@ -145,6 +145,7 @@ class StoppingError(Exception):
 @dataclass
 class _Trouble:
     failures: int = 0
+    timeouts: int = 0
     first_ms: int = 0
 
 
@@ -177,6 +178,8 @@ class Batches:
         self.busy = self.stopping = False
         self.given_up: dict[Place, Letter] = {}
         self._troubles: dict[Place | None, _Trouble] = {}
+        self._written: set[Place] = set()
+        """records of the batch under way whose dead letters are durable"""
         self._number = -1
 
     def open(self) -> None:
@@ -194,11 +197,15 @@ class Batches:
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Compute a batch and commit it."""
-        if self.stopping:
-            raise StoppingError
+        # Whoever stops the run sets ``stopping`` and then looks at ``busy``; here it is the other way round. So one of
+        # the two sees the other, and no batch is interrupted that could have finished.
         self.busy = True
         try:
+            if self.stopping:
+                raise StoppingError
             self._run(frame, number)
+        except StoppingError:
+            raise
         except BaseException as error:
             self.error = self.error or error
             raise
@@ -213,14 +220,17 @@ class Batches:
             raise outcome.error
         if number != self._number:  # else it is computed again
             self._number = number
+            self._written.clear()
             self._note_reads(outcome)
         if outcome.failed:
             self._discard(outcome)
             self._set_back(outcome)
             raise AgainError
         letters = [*outcome.letters, *self.given_up.values()]
-        self._look_at_breakers(self.given_up.values())
-        self._write(letters)
+        unwritten = [letter for letter in letters if letter.place not in self._written]
+        self._look_at_breakers([letter for letter in unwritten if letter.record is None])
+        self._write(unwritten)
+        self._written.update(letter.place for letter in unwritten)
         self._commit(number, outcome)
         self._troubles.clear()
         self.given_up.clear()
@@ -253,27 +263,39 @@ class Batches:
             component,
             failure.error or failure.kind,
         )
+        # Where a bolt was restarted, what it held has timed out; but that comes of the tuple that it raised on.
+        culprits = [failed for failed in outcome.failed if failed[2].kind != "timeout"]
         last: dict[Place | None, tuple[str, Failure]] = {}
-        for component, places, failure in outcome.failed:
+        for component, places, failure in culprits or outcome.failed:
             for place in places or (None,):
                 last[place] = component, failure
         for place, (component, failure) in last.items():
             trouble = self._troubles.setdefault(place, _Trouble(first_ms=now_ms))
-            trouble.failures += 1
-            spout = self._spouts[self._topics.get(place.topic if place else "", next(iter(self._spouts)))]
-            if trouble.failures <= spout.settings["retries_max"]:
-                wait_ms = max(wait_ms, spout.backoff.delay(trouble.failures))
-            elif place is None:
-                raise ComponentError(
-                    f"{component}: a tuple that came of no record failed {trouble.failures} times: "
-                    f"{failure.error or failure.kind}",
-                    cure="correct the bolt: there is no record to write to the dead-letter topic in its place",
-                )
-            else:
-                self.given_up[place] = Letter(
-                    spout.name, place, None, trouble.failures, trouble.first_ms, now_ms, failure
-                )
+            trouble.failures += failure.kind != "timeout"
+            trouble.timeouts += failure.kind == "timeout"
+            wait_ms = max(wait_ms, self._wait_or_give_up(place, trouble, component, failure, now_ms))
         time.sleep(wait_ms / 1000)
+
+    def _wait_or_give_up(
+        self, place: Place | None, trouble: _Trouble, component: str, failure: Failure, now_ms: int
+    ) -> int:
+        """Return how long to wait before the next try, in ms; or give the record up.
+
+        Raises:
+            ComponentError: there is no record.
+        """
+        spout = self._spouts[self._topics.get(place.topic if place else "", next(iter(self._spouts)))]
+        attempts = trouble.failures + trouble.timeouts
+        if trouble.failures <= spout.settings["retries_max"] and trouble.timeouts < spout.settings["timeouts_max"]:
+            return spout.backoff.delay(trouble.failures)
+        if place is None:
+            raise ComponentError(
+                f"{component} failed {attempts} times, and not on a tuple that came of a record: "
+                f"{failure.error or failure.kind}",
+                cure="correct the bolt: there is no record to write to the dead-letter topic in its place",
+            )
+        self.given_up[place] = Letter(spout.name, place, None, attempts, trouble.first_ms, now_ms, failure)
+        return 0
 
     def _look_at_breakers(self, letters: Iterable[Letter]) -> None:
         """Raise a RecordError if too many records were given up; stage 0 looks at its own."""

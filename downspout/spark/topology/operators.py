@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
-from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from downspout.component import Failure
-from downspout.local.acker import Tree
+from downspout.errors import TopologyError
+from downspout.local.acker import Forest, Tree, attach, trees_of
 from downspout.local.bolt_task import BoltTask
+from downspout.local.spout_task import SpoutTask
 from downspout.spark.topology.outbox import Outbox, Root
 from downspout.spark.topology.records import Feed, Inlet, Records
 from downspout.spark.topology.rows import FAILED, Figures, Item, Place, load, to_batch
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Front", "Packed", "Stateful"]
 
-BATCH = "streaming.sql.batchId"
-"""Spark's own."""
 EMITS = 256
+HELD_MAX = 100_000
+"""Tuples held over the end of a batch that can still fail. A bolt that never acks shall not fill the state."""
 
 
 class Packed:
@@ -38,9 +40,18 @@ class Packed:
         shipment: what is sent.
         path: where Python looks for modules here.
         modules: those that hold components.
+
+    Raises:
+        TopologyError: a component's class cannot be found by its name.
     """
 
     def __init__(self, shipment: Shipment, path: Sequence[str], modules: Sequence[str]) -> None:
+        for component in shipment.plan.graph.components.values():
+            if (name := component.cls.__qualname__) != component.cls.__name__ or "__main__" in component.cls.__module__:
+                raise TopologyError(
+                    f"{component.name}: executors cannot find its class {component.cls.__module__}.{name}",
+                    cure="a class of a module that can be imported: not of a function's or of the program itself",
+                )
         self._bytes = pickle.dumps(shipment, pickle.HIGHEST_PROTOCOL)
         self._path, self._modules = tuple(path), tuple(modules)
 
@@ -82,13 +93,13 @@ def _chain(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[
 
 
 class Delivery(Root):
-    """A tuple of an earlier stage."""
+    """A tuple of an earlier stage; ``held``: of an earlier batch, and the bolt has neither acked nor failed it."""
 
-    __slots__ = ("_places",)
+    __slots__ = ("_places", "held")
 
-    def __init__(self, places: tuple[Place, ...]) -> None:
+    def __init__(self, places: tuple[Place, ...], *, held: bool = False) -> None:
         super().__init__()
-        self._places = places
+        self._places, self.held = places, held
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -102,14 +113,16 @@ class Tuples(Inlet):
     Spark does not promise an order after a shuffle. With this one, a batch that is computed again gives the same.
     """
 
-    def __init__(self, items: list[Item], outbox: Outbox, shipment: Shipment) -> None:
-        self._items = sorted(items, key=lambda item: item.places[:1])
+    def __init__(self, items: list[Item], outbox: Outbox, shipment: Shipment, skip: Collection[Place]) -> None:
+        self._items = sorted(items, key=lambda item: (item.places[:1], item.source, item.task))
         self._at = 0
         self._outbox = outbox
+        self._skip = frozenset(skip)
         tasks = whole_topology(shipment.plan.graph, shipment.confs).values()
         self._kinds = {(task.name, outlet.stream): outlet.kind for task in tasks for outlet in task.outlets.values()}
         self.head: BoltTask | None = None
-        self.failures = 0
+        self.spout: SpoutTask | None = None
+        self.failures: list[Failure] = []
 
     @property
     def idle(self) -> bool:  # type: ignore[override]
@@ -129,39 +142,98 @@ class Tuples(Inlet):
             head.deliver(tree, item.source, item.stream, item.task, self._kinds[item.source, item.stream](*item.values))
             spout.forest.planted(tree)
 
+    def restore(self, held: Mapping[str, tuple[Place, ...]]) -> None:
+        """Let the bolt ack and fail, and anchor to, what it has held since an earlier batch."""
+        head = self.head
+        assert head is not None
+        for tuple_id, places in held.items():
+            tree = Tree(self._forest, Delivery(places, held=True), 0.0)
+            attach(head.held, tuple_id, tree)
+            self._forest.planted(tree)
+
+    def held(self) -> dict[str, tuple[Place, ...]]:
+        """Return what the bolt holds at the end, with the records behind it; the newest, if that is too much."""
+        assert self.head is not None
+        open_trees = self._forest.open
+        found = {
+            tuple_id: tree.msg_id.places
+            for tuple_id, root in self.head.held.items()
+            for tree in trees_of(root)
+            if tree in open_trees
+        }
+        return dict(itertools.islice(found.items(), max(0, len(found) - HELD_MAX), None))
+
+    @property
+    def _forest(self) -> Forest:
+        assert self.spout is not None
+        return self.spout.forest
+
     def done(self, root: Delivery) -> None:
         """What came of a tuple here is done."""
         self._outbox.settle(root, complete=True)
 
     def failed(self, root: Delivery, failure: Failure) -> None:
-        """It failed, and so does the batch: only a new start from the state before it leaves nothing half done."""
+        """It failed, and so does the batch: only a new start from the state before it leaves nothing half done.
+
+        Unless the record was read in an earlier batch and is given up: then the bolt is rid of it, and that is all.
+        """
         self._outbox.settle(root, complete=False)
-        self._outbox.put(FAILED, self.head.name if self.head is not None else "", (root.places, failure))
-        self.failures += 1
+        if root.held and root.places and self._skip.issuperset(root.places):
+            return
+        self.fail(root.places, failure)
+
+    def fail(self, places: tuple[Place, ...], failure: Failure) -> None:
+        """Fail the batch."""
+        assert self.head is not None
+        self._outbox.put(FAILED, self.head.name, (places, failure))
+        self.failures.append(failure)
+
+
+class Kept(NamedTuple):
+    """What is kept of a stateful bolt's task between two batches.
+
+    Attributes:
+        next_id: of the next tuple.
+        held: what it has neither acked nor failed, and the records behind that.
+        state: its attributes.
+    """
+
+    next_id: int = 1
+    held: Mapping[str, tuple[Place, ...]] = {}
+    state: bytes | None = None
 
 
 class _StatefulPass(Pass):
     """One batch of one task of a stateful bolt."""
 
     def __init__(
-        self, shipment: Shipment, level: int, head: Head, items: list[Item], state: bytes | None, tick_s: float
+        self,
+        shipment: Shipment,
+        level: int,
+        head: Head,
+        items: list[Item],
+        state: bytes | None,
+        tick_s: float,
+        skip: Collection[Place] = (),
     ) -> None:
-        self._shipment, self._state, self._tick_s = shipment, state, tick_s
+        self._kept = Kept() if state is None else Kept(*pickle.loads(state))
+        self._tick_s = tick_s
         outbox = Outbox()
-        self._tuples = Tuples(items, outbox, shipment)
+        self._tuples = Tuples(items, outbox, shipment, skip)
         self._name = head.name
-        context = TaskContext.get()
-        batch = (context.getLocalProperty(BATCH) if context is not None else None) or "0"
-        super().__init__(shipment, shipment.plan.stages[level], self._tuples, outbox, Figures(), head, batch)
+        super().__init__(shipment, shipment.plan.stages[level], self._tuples, outbox, Figures(), head)
+        # Ids go on where the last batch ended: the bolt may still hold tuples of it.
+        self.engine.world.next_id = map(str, itertools.count(self._kept.next_id)).__next__
         self._bolt = next(bolt for bolt in self.engine.bolts if bolt.name == head.name)
-        self._tuples.head = self._bolt
+        self._tuples.head, self._tuples.spout = self._bolt, self.engine.spouts[0]
         self.new_state = state
 
     def begin(self) -> None:
         """Give the bolt its state."""
         self._fresh = attributes(self._bolt.instance)
-        if self._state is not None:
-            restore(self._bolt.instance, self._state)
+        if self._kept.state is not None:
+            restore(self._bolt.instance, self._kept.state)
+        self._tuples.restore(self._kept.held)
 
     def finish(self) -> None:
         """Process batches, tick if it is time, and let the bolts behind finish."""
@@ -175,10 +247,22 @@ class _StatefulPass(Pass):
         self.engine.finish_batch(keep=[bolt])
 
     def end(self) -> None:
-        """Keep the state; what the bolt holds on to is in it, so its records are done."""
-        for tree in list(self.engine.spouts[0].forest.open):
-            self._tuples.done(tree.msg_id)
-        self.new_state = save(self._name, self._bolt.instance, self._fresh)
+        """Keep the state; what the bolt holds on to is in it, so its records are done.
+
+        Of a batch that failed there is nothing to keep. A bolt that was restarted has lost its state, so the batch
+        fails too where that was not for a tuple: in a tick, or between batches.
+        """
+        tuples = self._tuples
+        if self._bolt.restarts and all(failure.kind == "timeout" for failure in tuples.failures):
+            why = self.engine.world.errors.summary()
+            tuples.fail((), Failure("exception", self._name, error=why[-1] if why else ""))
+        if not tuples.failures:
+            held = tuples.held()
+            for tree in list(self.engine.spouts[0].forest.open):
+                tuples.done(tree.msg_id)
+            state = save(self._name, self._bolt.instance, self._fresh)
+            kept = Kept(int(self.engine.world.next_id()), held, state)
+            self.new_state = pickle.dumps(tuple(kept), pickle.HIGHEST_PROTOCOL)
         super().end()
 
 
@@ -188,10 +272,11 @@ class Stateful(StatefulProcessor):
     Args:
         packed: the topology.
         level: which stage.
+        skip: records that are given up.
     """
 
-    def __init__(self, packed: Packed, level: int) -> None:
-        self._packed, self._level = packed, level
+    def __init__(self, packed: Packed, level: int, skip: Collection[Place] = ()) -> None:
+        self._packed, self._level, self._skip = packed, level, tuple(skip)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state."""
@@ -217,11 +302,12 @@ class Stateful(StatefulProcessor):
         held = self._state.get()
         period = float(self._shipment.confs[head.name].get("topology.tick.tuple.freq.secs") or 0)
         state = bytes(held[0]) if held is not None else None
-        work = _StatefulPass(self._shipment, self._level, head, items, state, period if is_tick else 0.0)
+        tick_s = period if is_tick else 0.0
+        work = _StatefulPass(self._shipment, self._level, head, items, state, tick_s, self._skip)
         rows = list(work.rows())
         if work.new_state is not None:
             self._state.update((work.new_state,))
-        if period and (is_tick or held is None):
+        if period and (is_tick or not any(self._handle.listTimers())):
             self._handle.registerTimer(timers.getCurrentProcessingTimeInMs() + int(period * 1000))
         return to_batch(rows).to_pandas()
 

@@ -2,7 +2,8 @@
 
 A tuple for a stateful bolt waits with its record. Once the record's tree is complete, it goes; if the tree failed, it
 is dropped, because the next try makes it again. So a stateful bolt never sees what a failed try has made. A tuple that
-came of several records goes when all of them are settled and one of them is complete.
+came of several records goes when all of them are settled and one of them is complete; one that had failed before the
+tuple was emitted does not count.
 """
 
 from __future__ import annotations
@@ -113,5 +114,9 @@ class Outbound(streamparse.Bolt):
     def process(self, tup: Any) -> None:
         """Hand the tuple to the outbox."""
         root = self._task.held.get(tup.id)
-        roots = tuple(tree.msg_id for tree in trees_of(root)) if root is not None else ()
-        self._outbox.hold(self._task.name, self._task.index, tup, roots)
+        trees = trees_of(root) if root is not None else ()
+        # A bolt that holds tuples may emit when the trees of some have failed. Those were told of it and tried again,
+        # or given up: nobody will settle this tuple for them, and what came of them alone comes again.
+        roots = tuple(tree.msg_id for tree in trees if not tree.closed)
+        if roots or not trees:
+            self._outbox.hold(self._task.name, self._task.index, tup, roots)

@@ -250,10 +250,11 @@ class _Job:
         frame = frames[0]
         for other in frames[1:]:
             frame = frame.unionByName(other)
-        rows = frame.mapInArrow(Front(packed, self._batches.given_up), SCHEMA)
+        skip, timers = self._batches.given_up, "ProcessingTime" if self._ticks else "None"
+        rows = frame.mapInArrow(Front(packed, skip), SCHEMA)
         for stage in self._plan.stages[1:]:
             rows = rows.groupBy("component", "task").transformWithStateInPandas(
-                Stateful(packed, stage.level), SCHEMA, "Append", "ProcessingTime" if self._ticks else "None"
+                Stateful(packed, stage.level, skip), SCHEMA, "Append", timers
             )
         return rows
 
@@ -297,12 +298,12 @@ class _Job:
         for_s, batches = self._values["run.for_s"], self._batches
         reason = "end"
         try:
-            while not query.awaitTermination(LOOK_S) and not self._is_at_the_end(query):
+            while not query.awaitTermination(LOOK_S):
                 if self._received:
                     reason = "signal"
                 elif for_s is not None and SYSTEM_CLOCK.monotonic() - started >= for_s:
                     reason = "for"
-                batches.stopping = reason != "end"
+                batches.stopping = reason != "end" or self._is_at_the_end(query)
                 if batches.stopping and (not batches.busy or len(self._received) > 1):
                     break
         except Exception as error:  # StreamingQueryException, which PySpark makes of whatever went wrong

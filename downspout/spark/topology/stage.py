@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from downspout.spark.topology.outbox import Outbound, Outbox
 from downspout.spark.topology.plan import Plan, Stage, part_of
 from downspout.spark.topology.records import Feed, Inlet
 from downspout.spark.topology.rows import ERROR, FIGURES, STAGED, Figures, Row
+from downspout.spark.topology.state import separate
 
 __all__ = ["Head", "Pass", "Shipment", "whole_topology"]
 
@@ -73,7 +73,6 @@ class Pass:
         outbox: where rows go.
         figures: what it did.
         head: in a later stage, which task of which stateful bolt is run; None in stage 0.
-        ids: makes the ids of tuples differ from those of other batches, which a stateful bolt may still hold.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class Pass:
         outbox: Outbox,
         figures: Figures,
         head: Head | None = None,
-        ids: str = "",
     ) -> None:
         self._stage, self._inlet, self._outbox, self._figures = stage, inlet, outbox, figures
         graph = _graph_of(shipment.plan.graph, stage, head)
@@ -92,18 +90,21 @@ class Pass:
             name: _conf_of(shipment.confs.get(name, {}), is_head=head is not None and head.name == name)
             for name in graph.components
         }
-        self.engine = Engine(graph, confs, rng=random.Random(0), created=self._created)
-        if ids:
-            self.engine.world.next_id = (f"{ids}.{number}" for number in itertools.count(1)).__next__
         there = whole_topology(shipment.plan.graph, shipment.confs)
+        ids = {place: task.task_id for place, task in there.items()} | {(INLET, 0): 0}
+        if head is not None:
+            ids[head.name, 0] = ids[head]
+        self.engine = Engine(graph, confs, rng=random.Random(0), created=self._created, task_ids=ids)
         for task in self.engine.tasks:
             if head is not None and task.name == head.name:
                 task.index = head.task
             if (original := there.get((task.name, task.index))) is not None:
-                task.task_id, task.context = original.task_id, original.context
+                task.context = original.context
 
     def _created(self, task: Task) -> None:
         instance = task.instance
+        if task.name in self._stage.heads and not isinstance(instance, Feed):
+            separate(instance)
         if isinstance(instance, Feed):
             instance.inlet, instance.task = self._inlet, task
         elif isinstance(instance, Outbound):
@@ -130,6 +131,7 @@ class Pass:
                 self._note_what_is_staged()
         except DownspoutError as error:
             self._outbox.put(ERROR, "", (type(error).__name__, error.message, error.cure))
+            self._note_what_is_staged()  # for the driver to delete
         yield from self._outbox.take(whole=True)
 
     def begin(self) -> None:
@@ -155,7 +157,8 @@ class Pass:
 
     def _note_what_is_staged(self) -> None:
         for bolt in self.engine.bolts:
-            if isinstance(bolt.instance, SinkBolt) and isinstance(writer := bolt.instance.writer, StagingWriter):
+            writer = getattr(bolt.instance, "writer", None)
+            if isinstance(bolt.instance, SinkBolt) and isinstance(writer, StagingWriter):
                 self._outbox.put(STAGED, bolt.name, writer.staged)
 
 

@@ -8,17 +8,18 @@ said.
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
 from functools import lru_cache
 from typing import Any
 
 from downspout.errors import ComponentError
 from downspout.local.task import construct
 
-__all__ = ["attributes", "restore", "save"]
+__all__ = ["attributes", "restore", "save", "separate"]
 
 _LIBRARIES = ("pystorm.", "streamparse.", "downspout.component", "downspout.wire")
 _MADE_BY_ENGINE = frozenset(("ack", "clock", "emit", "fail", "fail_because", "logger", "raise_exception", "serializer"))
@@ -29,6 +30,32 @@ def attributes(instance: Any) -> dict[str, Any]:
     """Return what the user's class has set on an instance."""
     stock = _stock_names(next(cls for cls in type(instance).__mro__ if cls.__module__.startswith(_LIBRARIES)))
     return {name: value for name, value in vars(instance).items() if name not in stock}
+
+
+def separate(instance: Any) -> None:
+    """Give an instance its own copies of what its class holds and can be changed: ``counts = Counter()`` in its body.
+
+    On Storm each task is a process, and has that for itself. Here one process runs many tasks, and each batch many
+    times over.
+    """
+    for name, value in _class_values(type(instance)):
+        vars(instance).setdefault(name, copy.deepcopy(value))
+
+
+def _class_values(cls: Any) -> Iterator[tuple[str, Any]]:
+    stock = next(base for base in cls.__mro__ if base.__module__.startswith(_LIBRARIES))
+    for name in dir(cls):
+        value = None if name.startswith("__") or hasattr(stock, name) else getattr(cls, name)
+        if isinstance(value, MutableMapping | MutableSequence | MutableSet):
+            yield name, value
+
+
+def _is_the_class_s(instance: Any, name: str, value: Any) -> bool:
+    """Return whether a value is as the class has it; then it is the class's to change, with a new version of it."""
+    try:
+        return bool(value == dict(_class_values(type(instance)))[name])
+    except Exception:  # it has none of that name, or whatever __eq__ raises
+        return False
 
 
 @lru_cache
@@ -48,7 +75,7 @@ def save(name: str, instance: Any, fresh: Mapping[str, Any]) -> bytes:
     Raises:
         ComponentError: an attribute cannot be pickled, and ``initialize`` does not make it.
     """
-    held = attributes(instance)
+    held = {name: value for name, value in attributes(instance).items() if not _is_the_class_s(instance, name, value)}
     try:
         return _dump(held)
     except Exception:  # whatever __reduce__ raises; it is found below, attribute by attribute

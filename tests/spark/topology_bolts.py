@@ -1,0 +1,286 @@
+"""Bolts and topologies of the tests of topologies on Spark. The bolts know nothing of Spark."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from typing import Any, ClassVar
+
+from streamparse import BatchingBolt, Bolt, Grouping, Stream, TicklessBatchingBolt, Topology
+
+from bolts.parquet import ParquetBolt
+from downspout.ledger.origin import Origin
+from downspout.local.graph import Graph, from_class
+from spouts.kafka import KafkaSpout
+
+WORDS = ["origin", "word"]
+WORD = {"word": "string"}
+COUNT = {"word": "string", "n": "int64"}
+
+
+class Split(Bolt):
+    """One tuple per word; long ones on a stream of their own too. Raises on "poison", exits on "exit"."""
+
+    outputs: ClassVar[Any] = [Stream(WORDS), Stream(WORDS, name="long")]
+    exit_on_exception = False
+
+    def process(self, tup: Any) -> None:
+        """Split a line."""
+        origin = Origin.of(tup.values.origin)
+        for index, word in enumerate(tup.values.value.split()):
+            if word == "poison":
+                raise ValueError("poison")
+            if word == "exit":
+                sys.exit(3)
+            self.emit([origin.child("split", index), word])
+            if len(word) > 4:
+                self.emit([origin.child("split", index, stream="long"), word], stream="long")
+
+
+class FirstTimeLucky(Split):
+    """Fails each line the first time, after it has emitted some of its words."""
+
+    def initialize(self, conf: Any, context: Any) -> None:
+        """Know no line."""
+        self.seen: set[Any] = set()
+
+    def process(self, tup: Any) -> None:
+        """Split a line, and at first fail it."""
+        super().process(tup)
+        if (place := tuple(tup.values.origin)) not in self.seen:
+            self.seen.add(place)
+            raise ValueError("not yet")
+
+
+class Brittle(Split):
+    """Dies of every error, as streamparse's bolts do by default."""
+
+    exit_on_exception = True
+
+
+class Tag(Bolt):
+    """Upper case."""
+
+    outputs: ClassVar[Any] = WORDS
+
+    def process(self, tup: Any) -> None:
+        """Tag a word."""
+        self.emit([Origin.of(tup.values.origin).child("tag", 0), tup.values.word.upper()])
+
+
+class Count(Bolt):
+    """Counts words in memory, beside a lock, which nobody can pickle. Raises on "bad", after it has counted it."""
+
+    outputs: ClassVar[Any] = ["origin", "word", "n"]
+    exit_on_exception = False
+
+    def initialize(self, conf: Any, context: Any) -> None:
+        """Start from nothing."""
+        self.counts: Counter[str] = Counter()
+        self.lock = threading.Lock()
+
+    def process(self, tup: Any) -> None:
+        """Count a word."""
+        word = tup.values.word
+        with self.lock:
+            self.counts[word] += 1
+        if word == "bad":
+            raise KeyError(word)
+        self.emit([Origin.of(tup.values.origin).child("count", 0), word, self.counts[word]])
+
+
+class BrittleCount(Count):
+    """Dies of a bad word, and its memory with it."""
+
+    exit_on_exception = True
+
+
+class ClassCount(Count):
+    """Counts in the class's body, as many do."""
+
+    totals: ClassVar[Counter[str]] = Counter()
+    factors: ClassVar[dict[str, int]] = {"default": 1}
+
+    def process(self, tup: Any) -> None:
+        """Count a word."""
+        word = tup.values.word
+        self.totals[word] += self.factors["default"]
+        self.emit([Origin.of(tup.values.origin).child("count", 0), word, self.totals[word]])
+
+
+class Pairs(Bolt):
+    """Holds each word until its second one comes, whichever batch that is in; then it emits one tuple of both."""
+
+    outputs: ClassVar[Any] = ["origin", "word", "n"]
+    auto_ack = False
+    auto_anchor = False
+    exit_on_exception = False
+
+    def initialize(self, conf: Any, context: Any) -> None:
+        """Hold nothing."""
+        self.waiting: dict[str, Any] = {}
+
+    def process(self, tup: Any) -> None:
+        """Hold, or pair."""
+        word = tup.values.word
+        if (first := self.waiting.pop(word, None)) is None:
+            self.waiting[word] = tup
+            return
+        if word == "refused":
+            self.fail(first)
+        else:
+            origin = Origin.of(first.values.origin).child("pairs", 0)
+            self.emit([origin, word, 2], anchors=[first, tup])
+            self.ack(first)
+        self.ack(tup)
+
+
+class BrittlePairs(Pairs):
+    """Dies of a bad word, and forgets what it holds."""
+
+    exit_on_exception = True
+
+    def process(self, tup: Any) -> None:
+        """Die, or hold, or pair."""
+        if tup.values.word == "bad":
+            raise KeyError("bad")
+        super().process(tup)
+
+
+class Second(Count):
+    """Raises on "worse", which the first of two counts takes."""
+
+    def process(self, tup: Any) -> None:
+        """Count a word."""
+        if tup.values.word == "worse":
+            raise KeyError("worse")
+        super().process(tup)
+
+
+class Picky(Tag):
+    """Raises on one word."""
+
+    exit_on_exception = False
+
+    def process(self, tup: Any) -> None:
+        """Tag a word."""
+        if tup.values.word == "abad":
+            raise ValueError("no")
+        super().process(tup)
+
+
+class Forgetful(Bolt):
+    """Never acks."""
+
+    outputs: ClassVar[Any] = WORDS
+    auto_ack = False
+
+    def process(self, tup: Any) -> None:
+        """Forget a word."""
+
+
+class Lots(BatchingBolt):
+    """Emits each word with the size of its lot, anchored to the whole lot."""
+
+    outputs: ClassVar[Any] = ["origin", "word", "n"]
+
+    def group_key(self, tup: Any) -> Any:
+        """Lots are of words with one first letter."""
+        return tup.values.word[:1]
+
+    def process_batch(self, key: Any, tups: list[Any]) -> None:
+        """Emit a lot."""
+        for tup in tups:
+            self.emit([Origin.of(tup.values.origin).child("lots", 0), tup.values.word, len(tups)])
+
+
+class TimedLots(TicklessBatchingBolt):
+    """The same, by a timer of its own."""
+
+    outputs: ClassVar[Any] = ["origin", "word", "n"]
+    secs_between_batches = 1
+
+    def group_key(self, tup: Any) -> Any:
+        """All words are one lot."""
+
+    def process_batch(self, key: Any, tups: list[Any]) -> None:
+        """Emit the words."""
+        for tup in tups:
+            self.emit([Origin.of(tup.values.origin).child("timed", 0), tup.values.word, 1])
+
+
+class Ticker(Bolt):
+    """At each tick, tells what was counted since the last one."""
+
+    outputs: ClassVar[Any] = ["word", "n"]
+
+    def initialize(self, conf: Any, context: Any) -> None:
+        """Start from nothing."""
+        self.counts: Counter[str] = Counter()
+
+    def process(self, tup: Any) -> None:
+        """Count a word."""
+        self.counts[tup.values.word] += 1
+
+    def process_tick(self, tup: Any) -> None:
+        """Tell."""
+        for word, count in self.counts.items():
+            self.emit([word, count])
+        self.counts.clear()
+
+
+class BadTicker(Ticker):
+    """Dies at each tick."""
+
+    def process_tick(self, tup: Any) -> None:
+        """Die."""
+        raise RuntimeError("no time")
+
+
+class Places(Bolt):
+    """Tells which task it is, and to which tasks its tuples go."""
+
+    outputs: ClassVar[Any] = ["origin", "word", "task", "targets"]
+
+    def initialize(self, conf: Any, context: Any) -> None:
+        """Know the names of the tasks."""
+        self.names = context["task->component"]
+
+    def process(self, tup: Any) -> None:
+        """Emit, and see where it went."""
+        child = Origin.of(tup.values.origin).child("places", 0)
+        sent = self.emit([child, tup.values.word, self.task_id, ""], need_task_ids=True)
+        told = ",".join(sorted(self.names[str(task)] for task in sent or ()))
+        second = Origin.of(tup.values.origin).child("places", 1)
+        self.emit([second, tup.values.word, self.task_id, told])
+
+
+def lines(**settings: Any) -> Any:
+    """Return the spout."""
+    return KafkaSpout.spec(topics=["lines"], fields=["origin", "value"], **settings)
+
+
+def sink(inputs: Any, directory: Any, schema: dict[str, str] | None = None, **settings: Any) -> Any:
+    """Return a sink."""
+    return ParquetBolt.spec(inputs=inputs, directory=str(directory), schema=schema or COUNT, **settings)
+
+
+def graph_of(name: str = "Case", config: dict[str, Any] | None = None, **specs: Any) -> Graph:
+    """Return the graph of a topology whose components are given by name."""
+    cls = type(name, (Topology,), {**specs, "config": config or {}})
+    return from_class(cls, name)
+
+
+def counting(out: Any, *, split: Any = Split, count: Any = Count, par: int = 2, **settings: Any) -> Graph:
+    """Return words and their counts: stateless, stateful, two sinks."""
+    spout = lines(**settings)
+    words = split.spec(inputs=[spout])
+    counted = count.spec(inputs={words: Grouping.fields("word")}, par=par)
+    return graph_of(
+        spout=spout,
+        split=words,
+        count=counted,
+        words=sink([words], out / "words", WORD),
+        counts=sink([counted], out / "counts"),
+    )

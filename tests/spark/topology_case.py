@@ -1,0 +1,43 @@
+"""The topology on which topologies on Spark are accepted, and one whose stateful bolt fails."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from streamparse import Grouping, Topology
+
+from tests.spark.topology_bolts import COUNT, WORD, Count, Lots, Split, Tag, Ticker, lines, sink
+
+
+class Case(Topology):
+    """Two inputs on one bolt, a named stream, stateful bolts, a BatchingBolt, ticks, and four sinks.
+
+    ``count`` numbers the words of both its inputs. Which of two equal words gets which number is not determined; that
+    each number is there once, is.
+    """
+
+    config: ClassVar[dict[str, Any]] = {"kafka.retry_delay_ms": 1, "kafka.retries_max": 1, "kafka.breaker_ratio": 0}
+
+    spout = lines()
+    split = Split.spec(inputs=[spout])
+    tag = Tag.spec(inputs=[split["long"]])
+    count = Count.spec(inputs={split: Grouping.fields("word"), tag: Grouping.fields("word")}, par=2)
+    lots = Lots.spec(inputs=[split])
+    ticker = Ticker.spec(inputs={count: Grouping.GLOBAL}, config={"topology.tick.tuple.freq.secs": 1})
+    words = sink([split], "out/words", WORD, partition_by=[])
+    counts = sink([count], "out/counts", COUNT)
+    batches = sink([lots], "out/batches", WORD)
+    ticks = sink([ticker], "out/ticks", COUNT)
+
+
+class Plain(Topology):
+    """The same without what ticks: a bounded run then ends by itself."""
+
+    config: ClassVar[dict[str, Any]] = Case.config
+
+    spout = lines()
+    split = Split.spec(inputs=[spout])
+    tag = Tag.spec(inputs=[split["long"]])
+    count = Count.spec(inputs={split: Grouping.fields("word"), tag: Grouping.fields("word")}, par=2)
+    words = sink([split], "out/words", WORD)
+    counts = sink([count], "out/counts", COUNT)

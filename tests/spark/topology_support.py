@@ -1,0 +1,233 @@
+"""A topology on Spark without Spark: the real stages and the real driver's side, and lists in place of shuffles.
+
+What stands in for Spark keeps its promises and no others: equal keys meet, rows come in any order, state and timers are
+of the key, a batch that failed is computed again from the state before it, and nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from downspout.local.graph import Graph, from_class
+from downspout.local.runner import configurations
+from downspout.local.settings import resolve
+from downspout.spark.topology.batches import AgainError, Batches, Done
+from downspout.spark.topology.operators import Front, Packed, Stateful
+from downspout.spark.topology.plan import Plan, plan
+from downspout.spark.topology.rows import ARROW
+from downspout.spark.topology.stage import Shipment
+from downspout.testing import FakeKafka
+from tests.parquet.support import rows_of
+
+Key = tuple[str, int]
+
+
+@dataclass
+class Store:
+    """What a state store holds after a batch: values and timers, by level and key."""
+
+    values: dict[tuple[int, Key], tuple[bytes]] = field(default_factory=dict)
+    timers: dict[tuple[int, Key], list[int]] = field(default_factory=dict)
+
+    def copy(self) -> Store:
+        """Return a copy that a batch may change."""
+        return Store(dict(self.values), {key: list(due) for key, due in self.timers.items()})
+
+
+class Handle:
+    """What Spark gives to a stateful processor, for the key that is its turn."""
+
+    def __init__(self, store: Store, level: int, now_ms: int) -> None:
+        self._store, self._level, self._now_ms = store, level, now_ms
+        self.key: Key = ("", 0)
+
+    def getValueState(self, name: str, schema: str) -> Handle:
+        """The only state is the key's value."""
+        return self
+
+    def get(self) -> tuple[bytes] | None:
+        """Return the key's value."""
+        return self._store.values.get((self._level, self.key))
+
+    def update(self, value: tuple[bytes]) -> None:
+        """Set the key's value."""
+        self._store.values[self._level, self.key] = value
+
+    def registerTimer(self, at_ms: int) -> None:
+        """Add a timer."""
+        self._store.timers.setdefault((self._level, self.key), []).append(at_ms)
+
+    def listTimers(self) -> Iterator[int]:
+        """Return the key's timers."""
+        return iter(self._store.timers.get((self._level, self.key), []))
+
+    def getCurrentProcessingTimeInMs(self) -> int:
+        """Return what time it is."""
+        return self._now_ms
+
+
+class InProcess:
+    """A query on one checkpoint.
+
+    Args:
+        topology: a class, or a graph.
+        kafka: the records come from there, and dead letters go there.
+        config: settings, as strong as ``--set``.
+        seed: of the order in which rows arrive.
+    """
+
+    def __init__(
+        self, topology: Any, kafka: FakeKafka, config: Mapping[str, Any] | None = None, *, seed: int = 0
+    ) -> None:
+        graph = topology if isinstance(topology, Graph) else from_class(topology, topology.__name__)
+        quick = {"kafka.retry_delay_ms": 0, "kafka.retries_max": 2}
+        options = {"kafka.bootstrap": kafka.bootstrap, **quick, **(config or {})}
+        confs = configurations(graph, resolve(graph, options=options, environ={}, file=Path("/nonexistent")))
+        self.kafka, self.graph, self.confs = kafka, graph, confs
+        self.plan: Plan = plan(graph, confs)
+        self.shipment = Shipment(self.plan, confs)
+        self.groups = dict.fromkeys(self.plan.stages[0].heads, graph.name)
+        self.store, self.done = Store(), []
+        self.number, self._read = 0, defaultdict[tuple[str, int], int](int)
+        self.rng = random.Random(seed)
+        self.now_ms = 1_000_000
+        self.start()
+
+    def start(self) -> None:
+        """Start the driver, or start it again after a crash."""
+        told: list[Done] = self.done
+        self.batches = Batches(self.shipment, "query", self.groups, told.append)
+        self.batches.open()
+
+    def run(self, records_max: int | None = None) -> None:
+        """Compute and commit one batch of what is new in the topics, again where it failed."""
+        ranges = self._plan_ranges(records_max)
+        while True:
+            frame = Frame(self, ranges)
+            try:
+                self.batches(frame, self.number)  # type: ignore[arg-type]
+            except AgainError:
+                self.batches.error = None
+                continue
+            break
+        self.store = frame.store
+        self.number += 1
+        self._read.update({where: end for where, (_, end) in ranges.items()})
+
+    def drain(self, records_max: int) -> None:
+        """Compute batches until there is nothing new."""
+        while any(start < end for start, end in self._plan_ranges(None).values()):
+            self.run(records_max)
+
+    def _plan_ranges(self, records_max: int | None) -> dict[tuple[str, int], tuple[int, int]]:
+        ranges = {}
+        for name in self.plan.stages[0].heads:
+            for topic in self.confs[name]["kafka.topics"]:
+                for tp in self.kafka.partitions(topic):
+                    start, end = self._read[topic, tp.partition], len(self.kafka.records(topic, tp.partition))
+                    ranges[topic, tp.partition] = start, min(end, start + records_max) if records_max else end
+        return ranges
+
+    def letters(self) -> list[Any]:
+        """Return the dead letters."""
+        topic = f"{self.graph.name}.dead-letters"
+        return self.kafka.records(topic) if topic in self.kafka.topic_names() else []
+
+    def rows(self, directory: Path, *columns: str) -> list[Any]:
+        """Return what a reader of a sink's directory sees, sorted."""
+        return rows_in(directory, *columns)
+
+
+def rows_in(directory: Path, *columns: str) -> list[Any]:
+    """Return some columns of all rows that a reader sees, sorted."""
+    found = [tuple(row[column] for column in columns) for row in rows_of(directory)]
+    return sorted(row[0] if len(columns) == 1 else row for row in found)
+
+
+class Frame:
+    """One computation of a batch; ``store`` is what its stages leave."""
+
+    def __init__(self, query: InProcess, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> None:
+        self._query, self._ranges = query, ranges
+        self.store = query.store.copy()
+
+    def collect(self) -> list[tuple[str, str, int, bytes]]:
+        """Run all stages, and return what reaches the driver."""
+        query = self._query
+        packed = Packed(query.shipment, [], [])
+        skip = query.batches.given_up
+        rows: list[tuple[str, str, int, bytes]] = []
+        for spout in query.plan.stages[0].heads:
+            for topic in query.confs[spout]["kafka.topics"]:
+                for tp in query.kafka.partitions(topic):
+                    batches = columns_of(query.kafka, spout, topic, tp.partition, self._ranges[topic, tp.partition])
+                    rows += [row for batch in Front(packed, skip)(iter(batches)) for row in rows_from(batch)]
+        for stage in query.plan.stages[1:]:
+            rows = self._stateful(packed, stage.level, rows)
+        return rows
+
+    def _stateful(self, packed: Packed, level: int, rows: Sequence[Any]) -> list[Any]:
+        """Do what Spark does around one stateful operator: shuffle, input, then timers."""
+        rng, now_ms = self._query.rng, self._query.now_ms
+        handle = Handle(self.store, level, now_ms)
+        processor = Stateful(packed, level, self._query.batches.given_up)
+        processor.init(handle)  # type: ignore[arg-type]
+        groups: dict[Key, list[Any]] = defaultdict(list)
+        for row in rows:
+            groups[row[1], row[2]].append(row)
+        found: list[Any] = []
+        for key in rng.sample(sorted(groups), len(groups)):
+            handle.key = key
+            group = rng.sample(groups[key], len(groups[key]))
+            frames = [pd.DataFrame(group[:1], columns=ARROW.names), pd.DataFrame(group[1:], columns=ARROW.names)]
+            found += [r for f in processor.handleInputRows(key, iter(frames), handle) for r in frame_rows(f)]
+        for (at, key), dues in list(self.store.timers.items()):
+            for due in [due for due in dues if at == level and due <= now_ms]:
+                handle.key = key
+                found += [r for f in processor.handleExpiredTimer(key, handle, None) for r in frame_rows(f)]
+                self.store.timers[at, key].remove(due)
+        processor.close()
+        return found
+
+
+def rows_from(batch: pa.RecordBatch) -> list[tuple[str, str, int, bytes]]:
+    """Return the rows of a record batch."""
+    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+def frame_rows(frame: pd.DataFrame) -> list[tuple[str, str, int, bytes]]:
+    """Return the rows of a pandas frame."""
+    return [(kind, name, int(task), payload) for kind, name, task, payload in frame.itertuples(index=False)]
+
+
+def columns_of(kafka: FakeKafka, spout: str, topic: str, partition: int, span: tuple[int, int]) -> list[pa.RecordBatch]:
+    """Return what the source gives of a range of offsets, in batches of three records."""
+    records = [r for r in kafka.records(topic, partition) if span[0] <= r.offset < span[1]]
+    return [as_batch(records[n : n + 3], spout, kafka.topic_id(topic)) for n in range(0, len(records), 3)]
+
+
+def as_batch(records: Sequence[Any], spout: str, topic_id: str) -> pa.RecordBatch:
+    """Return records as the source's columns, with the spout that they are for."""
+    header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    told = [[{"key": key, "value": value} for key, value in r.headers] or None for r in records]
+    stamps = pa.array([r.timestamp * 1000 for r in records], pa.timestamp("us", "UTC"))
+    columns: dict[str, Any] = {
+        "spout": [spout] * len(records),
+        "key": pa.array([r.key for r in records], pa.binary()),
+        "value": pa.array([r.value for r in records], pa.binary()),
+        "topic": [r.topic for r in records],
+        "partition": pa.array([r.partition for r in records], pa.int32()),
+        "offset": pa.array([r.offset for r in records], pa.int64()),
+        "timestamp": stamps,
+        "headers": pa.array(told, header),
+        "topicId": [topic_id] * len(records),
+    }
+    return pa.RecordBatch.from_pydict(columns)
