@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,7 +19,7 @@ from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, DownspoutError, SinkError
 from downspout.parquet.log import STAGING_FOLDER
 from downspout.spark.event_time import event_time
-from downspout.spark.listening import LateRows, watermark_of
+from downspout.spark.listening import LateRows, wait_until_stopped, watermark_of
 from downspout.spark.output import check_output, committed_files, parquet_stream
 from downspout.spark.read import MAX_FILE_AGE, read_sink, sink_schema, stream_sink
 from tests.parquet.support import SteppedDisk, Stopped, sink, tup, write_rows
@@ -308,6 +310,20 @@ def test_partitions_go_on_where_they_were(spark: SparkSession, words: Words, tmp
     late.close()
 
 
+def test_rows_of_no_partition_are_kept(spark: SparkSession, words: Words, tmp_path: Path) -> None:
+    """Rows without an origin share the first partition's watermark, before a restart and after it; none is left out."""
+    from pyspark.sql import functions as F
+
+    words.flush(("a", 1, 10), ("b", 2, 20))
+    state = tmp_path / "out.checkpoint"
+    for number in (2, 3):
+        stream = stream_sink(spark, words.directory, origins=True)
+        nowhere = stream.withColumn("_partition", F.when(F.col("word") == "b", F.col("_partition")))
+        drain(event_time(nowhere, "at", "1 hour", partitions=2, checkpoint=state).select("n"), tmp_path / "out")
+        assert len(rows_in(spark, tmp_path / "out")) == number
+        words.flush(("a", 3, 30))
+
+
 def test_what_came_too_late_is_counted(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """A row behind the watermark is dropped and counted, for the run that dropped it; the batch still has it."""
     late = LateRows(spark)
@@ -362,6 +378,27 @@ def test_event_time_needs_the_slowest_watermark(spark: SparkSession, words: Word
             event_time(frame, "at", "1 hour", partitions=2, checkpoint="x")
     finally:
         spark.conf.unset("spark.sql.streaming.multipleWatermarkPolicy")
+
+
+def test_ctrl_c_stops_the_queries(spark: SparkSession, words: Words, tmp_path: Path) -> None:
+    """A signal stops all queries, and is then handled as before; without one they run to their end."""
+    words.flush(("a", 1, 0))
+    queries = [parquet_stream(stream_sink(spark, words.directory), tmp_path / name).start() for name in "ab"]
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt() -> None:
+        queries[0].processAllAvailable()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert wait_until_stopped(*queries)
+    thread.join()
+    assert [query.isActive for query in queries] == [False, False]
+    assert signal.getsignal(signal.SIGINT) is before
+    bounded = parquet_stream(stream_sink(spark, words.directory), tmp_path / "c").trigger(availableNow=True).start()
+    assert not wait_until_stopped(bounded)
+    assert len(rows_in(spark, tmp_path / "c")) == 1
 
 
 def test_no_watermark_before_the_first_batch(tmp_path: Path) -> None:
