@@ -90,7 +90,7 @@ def _check_sources(state: Path) -> None:
     for log in sorted((state / "sources").glob("[0-9]*")):
         if (files := files_in(log, first=True)) and not files[0].exists():
             raise SinkError(
-                f"{state} says that {files[0]} was read, and it is gone: from a directory that was moved all rows come again",
+                f"{state} says that {files[0]} was read, and it is gone: a directory that was moved is read again",
                 cure="the directory's old place; or start over with another output and checkpoint",
             )
 
