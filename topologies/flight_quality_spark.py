@@ -19,6 +19,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from bolts.enrich import package_directory
+from downspout.spark.listening import wait_until_stopped
 from downspout.spark.output import parquet_stream
 from downspout.spark.quality import (
     Check,
@@ -88,16 +89,13 @@ def run(spark: SparkSession, output: Path) -> Report:
     return check(flights, [*row_checks(spark), *table_checks()], name="flights")
 
 
-def follow(spark: SparkSession, output: Path) -> StreamQuality:
+def follow(spark: SparkSession, output: Path) -> Report:
     """Copy the flights that are there and those that come, and say of each batch what it held; until Ctrl-C."""
     quality = StreamQuality(spark, row_checks(spark), name="flights", on_batch=lambda _, report: print(report.verdict))
     flights = stream_sink(spark, output / "flights", sink=FlightDelays.flights, origins=True, maxFilesPerTrigger=100)
     query = parquet_stream(quality.observe(flights), output / "checked_flights").queryName("checked_flights").start()
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
-    return quality
+    wait_until_stopped(query)
+    return quality.report(query)
 
 
 def main() -> int:
@@ -108,7 +106,7 @@ def main() -> int:
     parser.add_argument("--follow", action="store_true", help="check what comes, batch by batch, until Ctrl-C")
     options = parser.parse_args()
     with spark_session("flight_quality") as spark:
-        report = follow(spark, options.output).report() if options.follow else run(spark, options.output)
+        report = follow(spark, options.output) if options.follow else run(spark, options.output)
     report.show()
     for path in options.report:
         report.write(path)

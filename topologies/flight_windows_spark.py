@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from downspout.spark.event_time import event_time
-from downspout.spark.listening import LateRows, watermark_of
+from downspout.spark.listening import LateRows, wait_until_stopped, watermark_of
 from downspout.spark.output import check_output, parquet_stream
 from downspout.spark.read import read_sink, stream_sink
 from downspout.spark.session import spark_session
@@ -149,20 +149,15 @@ def main() -> None:
         late = LateRows(spark)
         settings = {"delay": options.delay, "max_files": options.max_files, "follow": options.follow}
         queries = {name: start(spark, options.output, name, **settings) for name in names}
-        try:
-            for query in queries.values():
-                query.awaitTermination()
-        except KeyboardInterrupt:
-            for query in queries.values():
-                query.stop()
+        stopped = wait_until_stopped(*queries.values())
         for name, query in queries.items():
-            _tell(spark, options.output, name, late.of(query), compare=not options.follow)
+            _tell(spark, options.output, name, late.of(query), compare=not stopped)
 
 
 def _tell(spark: SparkSession, output: Path, name: str, late: int, *, compare: bool) -> None:
     watermark = watermark_of(directory(output, f"{name}.checkpoint"))
     if watermark is None:
-        print(f"{name}: no flights yet")
+        print(f"{name}: nothing is finished yet", flush=True)
         return
     rows = written(spark, output, name)
     count = counted(rows.count(), "window")

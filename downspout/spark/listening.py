@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,9 @@ from pyspark.sql.streaming import StreamingQueryListener
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LateRows", "Listener", "watermark_of"]
+__all__ = ["LateRows", "Listener", "wait_until_stopped", "watermark_of"]
+
+LOOK_S = 0.5
 
 log = logging.getLogger("downspout.spark")
 
@@ -101,6 +104,33 @@ class LateRows(Listener):
             self.wait(query, timeout_s)
         with self.lock:
             return self._dropped[str(query.runId)]
+
+
+def wait_until_stopped(*queries: Any) -> bool:
+    """Wait until all queries have ended, or until Ctrl-C or SIGTERM; then stop them. To be called in the main thread.
+
+    PySpark's own handler of Ctrl-C talks to Java in the middle of whatever the program was saying to it, and where that
+    was ``awaitTermination``, prints pages of traceback. A batch that is under way when a query is stopped comes again.
+
+    Returns:
+        Whether a signal came.
+
+    Raises:
+        StreamingQueryException: a query failed; the others are stopped.
+    """
+    received: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda given, _: received.append(given)) for number in numbers}
+    try:
+        for query in queries:
+            while not received and not query.awaitTermination(LOOK_S):
+                pass
+    finally:
+        for query in queries:
+            query.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return bool(received)
 
 
 def watermark_of(checkpoint: str | Path) -> datetime | None:

@@ -51,12 +51,14 @@ def parquet_stream(frame: DataFrame, directory: str | Path, checkpoint: str | Pa
         checkpoint: the query's state; the output cannot be continued without. Default: ``<directory>.checkpoint``.
 
     Raises:
-        SinkError: the directory is a sink's, or one of output and checkpoint is there and the other is gone.
+        SinkError: the directory is a sink's; one of output and checkpoint is there and the other is gone; or files that
+            the query has read are.
     """
     path = Path(directory).absolute()
     state = Path(checkpoint).absolute() if checkpoint else path.with_name(f"{path.name}.checkpoint")
     check_output(path)
     _check_pair(path, state)
+    _check_sources(state)
     writer = frame.writeStream.format("parquet").outputMode("append")
     return writer.option("path", str(path)).option("checkpointLocation", str(state))
 
@@ -80,6 +82,19 @@ def _check_pair(output: Path, state: Path) -> None:
         )
 
 
+def _check_sources(state: Path) -> None:
+    """Raise where the files that the query read first are gone.
+
+    Spark knows files by their names. Those of a directory that was moved have others, and all rows would come again.
+    """
+    for log in sorted((state / "sources").glob("[0-9]*")):
+        if (files := files_in(log, first=True)) and not files[0].exists():
+            raise SinkError(
+                f"{state} says that {files[0]} was read, and it is gone: a directory that was moved is read again",
+                cure="the directory's old place; or start over with another output and checkpoint",
+            )
+
+
 def committed_files(directory: str | Path) -> list[Path]:
     """Return the files of a query's output that finished batches wrote: what readers other than Spark should read.
 
@@ -96,8 +111,8 @@ def committed_files(directory: str | Path) -> list[Path]:
     return files_in(log)
 
 
-def files_in(log: Path) -> list[Path]:
-    """Return the files that one of Spark's lists names: a file sink's, or a file source's in a checkpoint.
+def files_in(log: Path, *, first: bool = False) -> list[Path]:
+    """Return the files that one of Spark's lists names (or the first of them): a file sink's, or that of a file source.
 
     Each entry is a file of the list: a line with the version, then one JSON object per line. Every tenth is a compact
     one, which repeats all before it.
@@ -107,6 +122,22 @@ def files_in(log: Path) -> list[Path]:
     found: list[Path] = []
     for path in sorted(entries, key=lambda path: int(path.stem)):
         if int(path.stem) > compact or (path.suffix == ".compact" and int(path.stem) == compact):
-            lines = map(json.loads, path.read_text(encoding="utf-8").splitlines()[1:])
-            found += [Path(unquote(urlparse(line["path"]).path)) for line in lines]
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
+            found += [file for line in lines[: 1 if first else None] if (file := _file(line)) is not None]
+            if first and found:
+                break
     return found
+
+
+def _file(line: str) -> Path | None:
+    """Return the file of a line; none for what other sources, such as Kafka's, keep in a checkpoint.
+
+    >>> _file('{"path":"file:///a/b%20c.parquet","timestamp":1}'), _file('{"topic":{"0":5}}'), _file("0")
+    (PosixPath('/a/b c.parquet'), None, None)
+    """
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    path = entry.get("path") if isinstance(entry, dict) else None
+    return Path(unquote(urlparse(path).path)) if isinstance(path, str) else None

@@ -120,7 +120,7 @@ def stream_sink(
         SinkError: the columns are not known, the log has others than the sink, or a streaming query has written there.
         ConfigError: an option is unknown, or would lose rows.
     """
-    path = Path(directory).absolute()
+    path = Path(directory).resolve()  # Spark knows files by their whole names: one directory must have one
     given = _checked_options(options)
     if glob := sorted(set(str(path)) & set("{}[]*?\\")):
         raise ConfigError(f"{path}: Spark takes {' '.join(glob)} for a pattern", cure="a directory without it")

@@ -1,26 +1,21 @@
-"""Streams from a sink's directory, and outputs of a query's own."""
+"""Streams from a sink's directory."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
-from downspout.errors import ConfigError, DownspoutError, SinkError
+from downspout.errors import ConfigError, SinkError
 from downspout.parquet.log import STAGING_FOLDER
-from downspout.spark.event_time import event_time
-from downspout.spark.listening import LateRows, watermark_of
-from downspout.spark.output import check_output, committed_files, parquet_stream
 from downspout.spark.read import MAX_FILE_AGE, read_sink, sink_schema, stream_sink
 from tests.parquet.support import SteppedDisk, Stopped, sink, tup, write_rows
+from tests.spark.pipelines_support import SINK, Words, drain, rows_in
 from tests.spark.test_sink_files import ROW
 from topologies.flight_delays import FlightDelays
 
@@ -29,52 +24,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-SCHEMA = {"word": "string", "n": "int32", "at": "timestamp"}
-SINK = ParquetBolt.spec(directory="words", schema=SCHEMA, partition_by=["word"])
-START = datetime(2013, 1, 1, tzinfo=UTC)
-
-
-class Words:
-    """A sink as the engine builds it; each call is one flush."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._offsets: dict[int, int] = {}
-        self._bolt = sink(
-            ParquetBolt,
-            directory,
-            fields=["origin", *SCHEMA],
-            **{"parquet.schema": [f"{name}:{kind}" for name, kind in SCHEMA.items()], "parquet.partition_by": ["word"]},
-        )
-
-    def flush(self, *rows: tuple[str, int, int], partition: int = 0) -> None:
-        """Write (word, n, minutes after START) rows, the next records of a partition."""
-        for word, n, minutes in rows:
-            offset = self._offsets[partition] = self._offsets.get(partition, -1) + 1
-            at = START + timedelta(minutes=minutes)
-            self._bolt.process(tup(("t", "id", partition, offset, ""), word, n, at))
-        self._bolt.drain()
-
 
 @pytest.fixture
 def words(tmp_path: Path) -> Words:
     """A sink that has written nothing."""
     return Words(tmp_path / "words")
-
-
-def drain(frame: DataFrame, path: Path) -> Any:
-    """Run a query over what is there now, to its end, and return it."""
-    query = parquet_stream(frame, path).trigger(availableNow=True).start()
-    query.awaitTermination()
-    return query
-
-
-def rows_in(spark: SparkSession, path: Path) -> list[tuple[Any, ...]]:
-    """Return the rows of a query's output, sorted."""
-    return sorted(map(tuple, spark.read.parquet(str(path)).collect()))
-
-
-# --- the source ---
 
 
 def test_a_stream_sees_each_row_once(spark: SparkSession, words: Words, tmp_path: Path) -> None:
@@ -246,185 +200,3 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, words: Words, tmp_pat
     entry.write_bytes(entry.read_bytes()[:-9])
     with pytest.raises(SinkError, match="is damaged"):
         stream_sink(spark, words.directory)
-
-
-# --- event time ---
-
-
-def counts(frame: DataFrame, **settings: Any) -> DataFrame:
-    """Return rows by hour and word."""
-    from pyspark.sql import functions as F
-
-    timed = event_time(frame, "at", "0 minutes", **settings)
-    totals = timed.groupBy(F.window("at", "1 hour"), "word").agg(F.sum("n").alias("n"))
-    return totals.select("window.start", "word", "n")
-
-
-def hours(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return windows with the hour after START instead of the moment."""
-    return [((start.astimezone(UTC) - START) // timedelta(hours=1), *rest) for start, *rest in rows]
-
-
-def test_partitions_have_watermarks_of_their_own(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """Where one partition is hours ahead, one watermark for all drops the other's rows; one for each drops none."""
-    words.flush(("a", 1, 10), ("a", 2, 310), partition=0)
-    words.flush(("c", 32, 15), partition=3)  # a partition that is newer than the query: shares with number 1
-    words.flush(("b", 4, 20), partition=1)
-    words.flush(("b", 8, 30), ("b", 16, 130), partition=1)
-    late = LateRows(spark)
-    found = {}
-    for partitions in (None, 2):
-        frame = stream_sink(spark, words.directory, origins=True, maxFilesPerTrigger=1)
-        out = tmp_path / str(partitions)
-        query = drain(counts(frame, partitions=partitions, checkpoint=f"{out}.checkpoint"), out)
-        found[partitions] = (hours(rows_in(spark, out)), late.of(query), watermark_of(f"{out}.checkpoint"))
-    late.close()
-    # Spark looks for late rows by the watermark before last: the second file is just in time, the others are not.
-    assert found[None] == ([(0, "a", 1), (0, "c", 32)], 3, START + timedelta(minutes=310))
-    assert found[2] == ([(0, "a", 1), (0, "b", 12), (0, "c", 32)], 0, START + timedelta(minutes=130))
-
-
-def test_partitions_go_on_where_they_were(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """After a restart a partition without new rows keeps its watermark: windows close as far as without the restart."""
-    out = tmp_path / "out"
-    late = LateRows(spark)
-
-    def run() -> list[tuple[Any, ...]]:
-        frame = stream_sink(spark, words.directory, origins=True)
-        query = drain(counts(frame, partitions=2, checkpoint=f"{out}.checkpoint"), out)
-        assert late.of(query) == 0
-        return hours(rows_in(spark, out))
-
-    words.flush(("a", 1, 10), ("a", 2, 500), partition=0)
-    words.flush(("b", 4, 20), partition=1)
-    assert run() == []
-    words.flush(("b", 8, 310), partition=1)  # nothing of partition 0, which is at 500
-    assert run() == [(0, "a", 1), (0, "b", 4)]
-    assert watermark_of(f"{out}.checkpoint") == START + timedelta(minutes=310)
-    words.flush(("a", 16, 490), ("a", 32, 700), partition=0)
-    assert run() == [(0, "a", 1), (0, "b", 4)]
-    words.flush(("b", 64, 610), partition=1)
-    assert run() == [(0, "a", 1), (0, "b", 4), (5, "b", 8), (8, "a", 18)]
-    late.close()
-
-
-def test_what_came_too_late_is_counted(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """A row behind the watermark is dropped and counted, for the run that dropped it; the batch still has it."""
-    late = LateRows(spark)
-    out = tmp_path / "out"
-
-    def run() -> int:
-        return late.of(drain(counts(stream_sink(spark, words.directory)), out))
-
-    words.flush(("a", 1, 10), ("a", 2, 190))
-    assert run() == 0
-    words.flush(("a", 4, 20), ("b", 8, 200), ("a", 16, 310))
-    assert run() == 1
-    late.close()
-    assert hours(rows_in(spark, out)) == [(0, "a", 1), (3, "a", 2), (3, "b", 8)]
-    assert (0, "a", 5) in hours(sorted(map(tuple, counts(read_sink(spark, words.directory)).collect())))
-
-
-@pytest.mark.parametrize(
-    ("column", "settings", "said"),
-    [
-        ("when", {}, r"when is not there.*Try: one of at"),
-        ("n", {}, r"n is int.*Try: one of at"),
-        ("at", {"partitions": 4}, r"which partition.*Try: stream_sink\(…, origins=True\)"),
-        ("at", {"partitions": 0}, r"partitions = 0"),
-    ],
-)
-def test_event_time_refuses(spark: SparkSession, words: Words, column: str, settings: Any, said: str) -> None:
-    """A column that is no timestamp, and partitions of rows without an origin, are refused with a cure."""
-    with pytest.raises(ConfigError, match=said):
-        event_time(stream_sink(spark, words.directory, sink=SINK), column, "1 hour", **settings)
-
-
-def test_watermarks_by_partition_need_the_checkpoint(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """Without the checkpoint, and for a time that is no column of the sink, each partition's place cannot be told."""
-    words.flush(("a", 1, 0))
-    frame = stream_sink(spark, words.directory, origins=True)
-    with pytest.raises(ConfigError, match="need the checkpoint of the query"):
-        event_time(frame, "at", "1 hour", partitions=2)
-    state = tmp_path / "out.checkpoint"
-    drain(counts(frame, partitions=2, checkpoint=state), tmp_path / "out")
-    renamed = frame.withColumnRenamed("at", "when")
-    with pytest.raises(ConfigError, match="when is no column of the sink"):
-        event_time(renamed, "when", "1 hour", partitions=2, checkpoint=state)
-
-
-def test_event_time_needs_the_slowest_watermark(spark: SparkSession, words: Words) -> None:
-    """Under Spark's other policy the fastest partition would close the windows: refused."""
-    frame = stream_sink(spark, words.directory, sink=SINK, origins=True)
-    spark.conf.set("spark.sql.streaming.multipleWatermarkPolicy", "max")
-    try:
-        with pytest.raises(ConfigError, match="the fastest partition would close"):
-            event_time(frame, "at", "1 hour", partitions=2, checkpoint="x")
-    finally:
-        spark.conf.unset("spark.sql.streaming.multipleWatermarkPolicy")
-
-
-def test_no_watermark_before_the_first_batch(tmp_path: Path) -> None:
-    """A query that has never finished a batch has no watermark."""
-    assert watermark_of(tmp_path) is None
-
-
-# --- the output ---
-
-
-@pytest.mark.parametrize(
-    ("place", "said"), [("", "is the directory"), ("x/y", "lies in the directory"), ("..", "holds the directory")]
-)
-def test_a_job_never_writes_where_a_sink_does(words: Words, spark: SparkSession, place: str, said: str) -> None:
-    """A sink's directory, a folder in it and one around it are refused as an output, before anything is made."""
-    words.flush(("a", 1, 0))
-    output = Path(os.path.normpath(words.directory / place))
-    before = sorted(words.directory.rglob("*"))
-    with pytest.raises(SinkError, match=rf"{said} of a topology's sink \(.*words\).*Try: a directory of the job's own"):
-        parquet_stream(stream_sink(spark, words.directory), output)
-    assert sorted(words.directory.rglob("*")) == before
-    check_output(words.directory.parent / "other")
-
-
-def test_a_directory_that_a_query_wrote_is_no_sinks(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """Spark would read nothing of a sink beside a query's own list of files: reading such a directory is refused."""
-    words.flush(("a", 1, 0))
-    drain(stream_sink(spark, words.directory), tmp_path / "out")
-    (tmp_path / "out" / "_spark_metadata").rename(words.directory / "_spark_metadata")
-    for read in (read_sink, stream_sink):
-        with pytest.raises(SinkError, match=r"output of a streaming query.*Try: spark\.read\.parquet"):
-            read(spark, words.directory)
-
-
-def test_output_and_checkpoint_stay_together(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """Without its checkpoint, or without its output, a query is refused: rows would be missing without a word."""
-    words.flush(("a", 1, 0))
-    out, state = tmp_path / "out", tmp_path / "out.checkpoint"
-    drain(stream_sink(spark, words.directory), out)
-    moved = state.rename(tmp_path / "moved")
-    with pytest.raises(SinkError, match="new batches would count as repetitions"):
-        parquet_stream(stream_sink(spark, words.directory), out)
-    moved.rename(state)
-    away = out.rename(tmp_path / "away")
-    with pytest.raises(SinkError, match="says that rows were written which are not in"):
-        parquet_stream(stream_sink(spark, words.directory), out)
-    away.rename(out)
-    words.flush(("a", 2, 0))
-    drain(stream_sink(spark, words.directory), out)
-    assert [row[0] for row in rows_in(spark, out)] == [1, 2]
-
-
-def test_committed_files_are_what_spark_reads(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """Other readers that take the committed files see what Spark sees, past a compact list and beside leftovers."""
-    out = tmp_path / "out dir"
-    for number in range(12):
-        words.flush(("ü b", number, 0))
-    drain(stream_sink(spark, words.directory, maxFilesPerTrigger=1).select("word", "n"), out)
-    assert list((out / "_spark_metadata").glob("*.compact"))
-    leftover = out / "part-00000-of-a-task-that-was-killed.snappy.parquet"
-    leftover.write_bytes(committed_files(out)[0].read_bytes())
-    rows = [row for path in committed_files(out) for row in pq.ParquetFile(path).read().to_pylist()]
-    assert sorted(row["n"] for row in rows) == list(range(12))
-    assert rows_in(spark, out) == [("ü b", number) for number in range(12)]
-    with pytest.raises(DownspoutError, match="is not the output of a streaming query"):
-        committed_files(words.directory)

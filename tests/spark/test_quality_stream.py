@@ -15,7 +15,7 @@ from downspout.spark.quality import Check, check, freshness, in_range, not_null,
 from downspout.spark.quality_report import Report
 from downspout.spark.quality_stream import StreamQuality, gate
 from downspout.spark.read import read_sink, stream_sink
-from tests.spark.test_pipelines import Words
+from tests.spark.pipelines_support import Words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,108 @@
+"""Outputs of a query's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from downspout.errors import DownspoutError, SinkError
+from downspout.spark.output import check_output, committed_files, parquet_stream
+from downspout.spark.read import read_sink, stream_sink
+from tests.spark.pipelines_support import Words, drain, rows_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Words:
+    """A sink that has written nothing."""
+    return Words(tmp_path / "words")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"), [("", "is the directory"), ("x/y", "lies in the directory"), ("..", "holds the directory")]
+)
+def test_a_job_never_writes_where_a_sink_does(words: Words, spark: SparkSession, place: str, said: str) -> None:
+    """A sink's directory, a folder in it and one around it are refused as an output, before anything is made."""
+    words.flush(("a", 1, 0))
+    output = Path(os.path.normpath(words.directory / place))
+    before = sorted(words.directory.rglob("*"))
+    with pytest.raises(SinkError, match=rf"{said} of a topology's sink \(.*words\).*Try: a directory of the job's own"):
+        parquet_stream(stream_sink(spark, words.directory), output)
+    assert sorted(words.directory.rglob("*")) == before
+    check_output(words.directory.parent / "other")
+
+
+def test_a_directory_that_a_query_wrote_is_no_sinks(spark: SparkSession, words: Words, tmp_path: Path) -> None:
+    """Spark would read nothing of a sink beside a query's own list of files: reading such a directory is refused."""
+    words.flush(("a", 1, 0))
+    drain(stream_sink(spark, words.directory), tmp_path / "out")
+    (tmp_path / "out" / "_spark_metadata").rename(words.directory / "_spark_metadata")
+    for read in (read_sink, stream_sink):
+        with pytest.raises(SinkError, match=r"output of a streaming query.*Try: spark\.read\.parquet"):
+            read(spark, words.directory)
+
+
+def test_output_and_checkpoint_stay_together(spark: SparkSession, words: Words, tmp_path: Path) -> None:
+    """Without its checkpoint, or without its output, a query is refused: rows would be missing without a word."""
+    words.flush(("a", 1, 0))
+    out, state = tmp_path / "out", tmp_path / "out.checkpoint"
+    drain(stream_sink(spark, words.directory), out)
+    moved = state.rename(tmp_path / "moved")
+    with pytest.raises(SinkError, match="new batches would count as repetitions"):
+        parquet_stream(stream_sink(spark, words.directory), out)
+    moved.rename(state)
+    away = out.rename(tmp_path / "away")
+    with pytest.raises(SinkError, match="says that rows were written which are not in"):
+        parquet_stream(stream_sink(spark, words.directory), out)
+    away.rename(out)
+    words.flush(("a", 2, 0))
+    drain(stream_sink(spark, words.directory), out)
+    assert [row[0] for row in rows_in(spark, out)] == [1, 2]
+
+
+def test_a_directory_has_one_name(spark: SparkSession, words: Words, tmp_path: Path) -> None:
+    """By a link nothing is read again; a directory that was moved is refused, as all its rows would come again."""
+    out, link = tmp_path / "out", tmp_path / "link"
+    words.flush(("a", 1, 0))
+    drain(stream_sink(spark, words.directory), out)
+    link.symlink_to(words.directory)
+    words.flush(("a", 2, 0))
+    drain(stream_sink(spark, link), out)
+    assert [row[0] for row in rows_in(spark, out)] == [1, 2]
+    moved = words.directory.rename(tmp_path / "moved")
+    with pytest.raises(SinkError, match=r"was read, and it is gone.*Try: the directory's old place"):
+        parquet_stream(stream_sink(spark, moved), out)
+
+
+def test_what_other_sources_keep_is_no_list_of_files(spark: SparkSession, words: Words, tmp_path: Path) -> None:
+    """A query over Kafka has its first offsets where a query over files has a list of them: it goes on all the same."""
+    out = tmp_path / "out"
+    words.flush(("a", 1, 0))
+    drain(stream_sink(spark, words.directory), out)
+    (log,) = (tmp_path / "out.checkpoint" / "sources" / "0").glob("0")
+    log.write_bytes(b"\0v1\n" + b'{"topic":{"0":5}}')
+    assert parquet_stream(stream_sink(spark, words.directory), out) is not None
+
+
+def test_committed_files_are_what_spark_reads(spark: SparkSession, words: Words, tmp_path: Path) -> None:
+    """Other readers that take the committed files see what Spark sees, past a compact list and beside leftovers."""
+    out = tmp_path / "out dir"
+    for number in range(12):
+        words.flush(("ü b", number, 0))
+    drain(stream_sink(spark, words.directory, maxFilesPerTrigger=1).select("word", "n"), out)
+    assert list((out / "_spark_metadata").glob("*.compact"))
+    leftover = out / "part-00000-of-a-task-that-was-killed.snappy.parquet"
+    leftover.write_bytes(committed_files(out)[0].read_bytes())
+    rows = [row for path in committed_files(out) for row in pq.ParquetFile(path).read().to_pylist()]
+    assert sorted(row["n"] for row in rows) == list(range(12))
+    assert rows_in(spark, out) == [("ü b", number) for number in range(12)]
+    with pytest.raises(DownspoutError, match="is not the output of a streaming query"):
+        committed_files(words.directory)
