@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,3 +96,21 @@ def test_the_example_as_a_program(
     assert flight_quality_spark.main() == 0
     assert "each record is there once" in capsys.readouterr().out
     assert "| warn | tailnum is in planes |" in report.read_text(encoding="utf-8")
+
+
+def test_the_example_follows(spark: SparkSession, flights: Path, frame: pd.DataFrame, tmp_path: Path) -> None:
+    """Told to follow, it checks and copies what is there until Ctrl-C, and then reports on all batches."""
+    output = tmp_path / "output"
+    shutil.copytree(flights, output)
+
+    def interrupt() -> None:
+        while not any(one.numInputRows for query in spark.streams.active for one in query.recentProgress):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    report = flight_quality_spark.follow(spark, output)
+    thread.join()
+    assert (report.rows, report.exit_code, len(report.results)) == (len(frame), 0, 12)
+    assert spark.read.parquet(str(output / "checked_flights")).count() == len(frame)
