@@ -103,9 +103,14 @@ def own_files() -> Iterator[tuple[str, Path]]:
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder, in order, each with its place in it; links are followed, caches left out."""
+    """Yield the files below a folder, in order, each with its place in it; links are followed, caches left out.
+
+    A link to a folder that it lies in (``src -> .``) is not followed: there would be no end.
+    """
     for base, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
+        real = Path(base).resolve()
+        wanted = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
+        folders[:] = [name for name in wanted if not real.is_relative_to(Path(base, name).resolve())]
         for name in sorted(names):
             path = Path(base, name)
             if path.is_file():

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from downspout.errors import MissingExtraError
+from downspout.spark.versions import check_pyspark
 from downspout.wording import counted
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ def check_executors(spark: SparkSession, modules: Sequence[str], path: Sequence[
 
     Raises:
         MissingExtraError: an executor cannot import one of them, has another version of it, or has no Python of the
-            driver's version. The message names the executor, the module and the reason.
+            driver's version; the message names the executor, the module and the reason. Or PySpark is too old.
     """
+    check_pyspark()
     context = spark.sparkContext
     look = _look((*LIBRARY, *modules), tuple(path))
     here = Seen(*next(look(iter(()))))
@@ -182,7 +184,9 @@ def _no_python(said: str, wanted: str) -> MissingExtraError:
 def _judge(here: Seen, seen: Sequence[Seen]) -> None:
     """Raise the first of what is wrong: with the driver, then with executors, by module."""
     for module, reason in here.missing.items():
-        raise MissingExtraError(f"{module} cannot be imported on the driver: {reason}", cure=f"pip install {module}")
+        raise MissingExtraError(
+            f"{module} cannot be imported on the driver: {reason}", cure="install what it needs here"
+        )
     modules = dict.fromkeys(module for each in seen for module in (*each.missing, *each.digests))
     for module in modules:
         if lacking := [each for each in seen if module in each.missing]:

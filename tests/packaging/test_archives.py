@@ -68,3 +68,11 @@ def test_the_first_file_has_the_place_and_links_are_followed(tmp_path: Path) -> 
         file = archive.extractfile(entry)
         assert file is not None
         assert (entry.name, entry.isreg(), file.read()) == ("a.py", True, b"first")
+
+
+def test_a_link_to_where_it_lies_has_an_end(tmp_path: Path) -> None:
+    """`src/all -> ..` is left out, and what is beside it is there once."""
+    (tmp_path / "src" / "deep").mkdir(parents=True)
+    (tmp_path / "src" / "deep" / "a.py").touch()
+    (tmp_path / "src" / "deep" / "all").symlink_to(tmp_path)
+    assert [place for place, _ in packaging.files_below(tmp_path / "src")] == ["deep/a.py"]

@@ -41,7 +41,7 @@ def drive(arguments: list[str], master: str, archive: Path | None, folder: Path)
     options = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=1g"]
     command = submit.command(DRIVER, arguments, name="test", master=master, bundle=archive, spark_options=options)
     environ = driver_environment(folder / "machine", master)
-    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=800, check=False)
     report = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert report, done.stdout + done.stderr
     return done.returncode, json.loads(report[-1]), done.stderr

@@ -132,7 +132,7 @@ class Place:
         """Submit the topology and wait; return the exit code and what was said."""
         process = self.start(master, archive, *more, home=home)
         try:
-            said, _ = process.communicate(timeout=400)
+            said, _ = process.communicate(timeout=800)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -161,7 +161,7 @@ def test_a_topology_writes_the_same_rows_with_the_packaged_environment(
 ) -> None:
     """Two sinks, a stateful bolt and modules of the project's: each row once, by what the archive brought alone."""
     master = request.getfixturevalue("standalone").master if kind == "standalone" else LOCAL_CLUSTER
-    options = ("--until", "end", "--records-per-batch", "150")
+    options = ("--until", "end", "--records-per-batch", "250")
     code, said = place.run(master, packed, *options, home=tmp_path / "machine")
     assert code == 0, said
     assert place.rows("words", "word") == Counter({(word,): count for word, count in WORDS.items()})
