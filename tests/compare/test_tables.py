@@ -40,7 +40,7 @@ ROW = st.fixed_dictionaries(
 
 @given(st.lists(ROW, max_size=12), st.integers(1, 4))
 def test_finished_partials_are_the_aggregates_of_all(rows: list[dict[str, Any]], size: int) -> None:
-    """However rows are cut into flushes, the finished table is the fold of all of them; null is a key like any other."""
+    """However rows are cut into flushes, the finished table is the fold of all rows; null is a key like any other."""
     made = sink(keys=["key", "hour"], aggregates=AGGREGATES)
     everything = pa.Table.from_pylist(rows, schema=Columns.parse([f"{n}:{k}" for n, k in SCHEMA.items()]).schema)
     keys, aggregates = list(made.keys), list(made.aggregates)

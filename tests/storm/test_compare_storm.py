@@ -36,8 +36,8 @@ def test_storm_equals_the_local_engine(storm: Place) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-m", "downspout", "compare", "topologies/flight_delays.py", "--engines", "local,storm",
-         "--set", f"spout:kafka.topics=flights,{topic}", "--set", "kafka.breaker_ratio=0", "--set", "kafka.retries_max=1",
-         "--json"],
+         "--set", f"spout:kafka.topics=flights,{topic}", "--set", "kafka.breaker_ratio=0",
+         "--set", "kafka.retries_max=1", "--json"],
         cwd=storm.project, env=storm.environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
