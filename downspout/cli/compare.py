@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
 
 from downspout.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 NAMES = ("local", "storm", "spark", "native")
 
@@ -53,10 +58,10 @@ def handle(arguments: argparse.Namespace) -> int:
 
     log_to_stderr(quiet=True)
     engines = parse_engines(arguments.engines)
-    with directory(arguments.keep) as folder:
+    with directory(arguments.keep) as folder, sigterm_as_ctrl_c(), Shown() as shown:
         job = freeze(arguments.target, arguments.topology, arguments.overrides, folder)
-        print(f"{job.graph.name}: {job.records:,} offsets, in {folder}", file=sys.stderr)
-        report = run(job, engines or NAMES, explicit=bool(engines), told=_say)
+        shown("compare", f"{job.graph.name}, {job.records:,} offsets, in {folder}")
+        report = run(job, engines or NAMES, explicit=bool(engines), told=shown)
     print(json.dumps(report.as_dict(), indent=2, default=str) if arguments.json else report.render())
     return report.exit_code
 
@@ -103,5 +108,52 @@ def directory(keep: Path | None) -> Iterator[Path]:
     yield keep.absolute()
 
 
-def _say(engine: str, what: str) -> None:
-    print(f"{engine} {what}", file=sys.stderr, flush=True)
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does: end what was started, and delete what is temporary."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Shown:
+    """Says on standard error how it goes: a line for what has happened, and on a terminal a clock for what goes on."""
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+
+        self._console = Console(stderr=True, highlight=False)
+        self._running: Progress | None = None
+        return self
+
+    def __call__(self, engine: str, what: str) -> None:
+        """Say what an engine does; ``runs`` goes on until the next word."""
+        self._stop()
+        if what != "runs" or not self._console.is_terminal:
+            self._console.print(f"{engine}: {what}", markup=False, soft_wrap=True)
+            return
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._running = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
+            console=self._console, transient=True,
+        )  # fmt: skip
+        self._running.add_task(f"{engine} runs", total=None)
+        self._running.start()
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()

@@ -38,6 +38,8 @@ def run(plan: Mapping[str, Any]) -> None:
         records = {
             name: spark.read.format("downspout").options(**options).load() for name, options in plan["spouts"].items()
         }
+        if len(plan["tables"]) > 1:  # each would read the topics by itself
+            records = {name: frame.persist() for name, frame in records.items()}
         tables = twin(spark, records)
         if absent := [name for name in plan["tables"] if name not in tables]:
             raise TopologyError(f"{target}: twin gives no table {', '.join(absent)}", cure="the names of the sinks")

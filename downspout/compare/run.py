@@ -89,14 +89,20 @@ def clean_up(job: Job, engines: Sequence[Engine], clock: Clock) -> list[str]:
     left = []
     for spout in job.spouts:
         groups = sorted({group for engine in engines for group in engine.groups(spout)})
+        topics = {job.letters(engine.name, spout) for engine in engines}
         try:
             cluster = KafkaCluster(spout.bootstrap, spout.client)
-            for engine in engines:
-                cluster.delete_topic(job.letters(engine.name, spout))
             deadline = clock.monotonic() + LEAVE_S_MAX
-            while (groups := cluster.delete_groups(groups)) and clock.monotonic() < deadline:
-                clock.sleep(1.0)
+            while True:
+                # A broker may know a topic for a moment after the controller has deleted it: so we look again.
+                topics &= cluster.topics().keys()
+                for topic in topics:
+                    cluster.delete_topic(topic)
+                groups = cluster.delete_groups(groups)
+                if not (topics or groups) or clock.monotonic() > deadline:
+                    break
+                clock.sleep(0.5)
         except DownspoutError as error:  # what was found out is not lost by this, and neither is an error before it
             log.warning("cleaning up: %s", error)
-        left += groups
+        left += [*groups, *sorted(topics)]
     return left

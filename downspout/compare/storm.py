@@ -64,10 +64,10 @@ class Storm(Engine):
         environ = {**os.environ, **programs.environment(self._node)}
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path.cwd()), environ.get("PYTHONPATH")]))
         sparse = str(Path(sys.executable).with_name("sparse"))
-        run_program(
-            [sparse, "submit", "-n", "isolated", "-N", self._submitted], self.folder, cwd=project, environ=environ
-        )
         with self._killed():
+            run_program(
+                [sparse, "submit", "-n", "isolated", "-N", self._submitted], self.folder, cwd=project, environ=environ
+            )
             self._wait()
 
     def _project(self) -> Path:
@@ -114,12 +114,13 @@ class Storm(Engine):
 
     @contextlib.contextmanager
     def _killed(self) -> Iterator[None]:
-        """Kill the topology at the end, and wait until its workers are gone."""
+        """Kill the topology at the end, if it was submitted, and wait until its workers are gone."""
         try:
             yield
         finally:
             address = self._node.address
-            nimbus.kill(*address, self._submitted, 0)
+            if self._submitted in stats.names(*address):
+                nimbus.kill(*address, self._submitted, 0)
             deadline = SYSTEM_CLOCK.monotonic() + GONE_S_MAX
             while self._submitted in stats.names(*address):
                 if SYSTEM_CLOCK.monotonic() > deadline:
