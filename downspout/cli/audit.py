@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from downspout.cli.arguments import add_settings
 from downspout.errors import ConfigError
 from downspout.wording import counted
 
@@ -42,8 +43,7 @@ def add_parser(commands: Any) -> None:
         "the first of each partition, or on all where a record may have several rows (is a row extra?)",
     )
     parser.add_argument("--class", dest="topology_class", metavar="NAME", help="which class, where FILE holds several")
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="[COMPONENT:]KEY=VALUE",
-                        help="a setting that the topology was run with")  # fmt: skip
+    add_settings(parser, "a setting that the topology was run with")
     parser.add_argument("--dead-letters", metavar="TOPIC", help="the dead-letter topic (default: --topology's)")
     parser.add_argument("--from", dest="start", metavar="OFFSET", help="first offset: 100, or by partition 0:100,1:250")
     parser.add_argument(

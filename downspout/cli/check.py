@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from downspout.cli.arguments import add_settings, add_topology
 from downspout.wording import counted
 
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser("check", help="find a bad topology without running it; list the values that hold")
-    parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
-    parser.add_argument("--topology", metavar="NAME", help="which class, where the file holds several")
-    parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="[COMPONENT:]KEY=VALUE", help="a setting"
-    )
+    add_topology(parser)
+    add_settings(parser)
     parser.add_argument("--given", action="store_true", help="leave the defaults out")
     parser.set_defaults(handler=handle)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
+from downspout.cli.arguments import add_settings, add_topology
 from downspout.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,18 +35,10 @@ def add_parser(commands: Any) -> None:
         "to its end; 4 no broker. Reading starts where kafka.start says (LATEST: at the beginning) and ends at the end "
         "as of now. What bolts of your own do elsewhere, they do once on each engine.",
     )
-    parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
-    parser.add_argument("--topology", metavar="NAME", help="which class, where the file holds several")
+    add_topology(parser)
     parser.add_argument("--engines", metavar="NAMES", help=f"some of {','.join(NAMES)} (default: those that are there)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="write the tables and logs there and leave them")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="[COMPONENT:]KEY=VALUE",
-        help="a setting; see `downspout settings`",
-    )
+    add_settings(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(handler=handle)
 

@@ -9,6 +9,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from downspout.cli.arguments import add_bounds, add_settings, add_summary, add_topology
 from downspout.errors import BrokerError, ConfigError
 from downspout.wording import counted
 
@@ -29,26 +30,16 @@ def add_parser(commands: Any) -> None:
         "a setting is wrong; 4 no broker, or the last commit failed; 6 lost data; 7 the sink cannot write; "
         "8 a component failed.",
     )
-    parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
-    parser.add_argument("--topology", metavar="NAME", help="which class, where the file holds several")
-    parser.add_argument("--until", choices=["end"], help="stop once the log as of the start is processed")
-    parser.add_argument("--for", dest="for_s", metavar="TIME", help="stop after this long: 30s, 5m, 1h")
+    add_topology(parser)
+    add_bounds(parser)
     parser.add_argument("--records", type=int, metavar="N", help="stop once at least this many tuple trees are done")
     parser.add_argument(
         "--member", type=int, metavar="N", help="number of this process, where several run one topology"
     )
     parser.add_argument("--redeploy", action="store_true", default=None, help="renew the topology id")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of shuffles")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="[COMPONENT:]KEY=VALUE",
-        help="a setting; see `downspout settings`",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no view and no summary; warnings and errors only")
-    parser.add_argument("--json", dest="json_path", metavar="PATH", help="write the summary as JSON; - is stdout")
+    add_settings(parser)
+    add_summary(parser, "no view and no summary")
     parser.set_defaults(handler=handle)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli import spark_cluster
+from downspout.cli.arguments import add_bounds, add_settings, add_summary, add_topology
 
 if TYPE_CHECKING:
     from downspout.spark.topology import SparkRun
@@ -31,24 +32,14 @@ def _add_run(actions: Any) -> None:
         "the batch that is under way finish; a second Ctrl-C stops at once, and that batch comes again.",
         epilog="Exit codes: as `downspout run`.",
     )
-    parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
-    parser.add_argument("--topology", metavar="NAME", help="which class, where the file holds several")
-    parser.add_argument("--until", choices=["end"], help="stop once the log as of the start is processed")
-    parser.add_argument("--for", dest="for_s", metavar="TIME", help="stop after this long: 30s, 5m, 1h")
+    add_topology(parser)
+    add_bounds(parser)
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="of the query (.downspout/spark/NAME)")
     parser.add_argument("--master", metavar="URL", help="of the session that is made: local[2], spark://host:7077")
     parser.add_argument("--trigger", metavar="TIME", default="0s", help="from one batch to the next (0s: at once)")
     parser.add_argument("--records-per-batch", type=int, metavar="N", help="the most records of a batch (500000)")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="[COMPONENT:]KEY=VALUE",
-        help="a setting; see `downspout settings`",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress and no summary; warnings and errors only")
-    parser.add_argument("--json", dest="json_path", metavar="PATH", help="write the summary as JSON; - is stdout")
+    add_settings(parser)
+    add_summary(parser, "no progress and no summary")
     parser.set_defaults(handler=handle_run)
 
 
