@@ -7,6 +7,7 @@ folder of its own to work in. So what an executor imports came with the job.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -73,6 +74,13 @@ class Cluster:
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("work/*/*/stderr")))
 
 
+def forget_environments(folder: Path) -> None:
+    """Remove what executors have unpacked, 340 MB each; their logs stay."""
+    for above in ("", "*/", "*/*/"):
+        for place in folder.glob(f"{above}work/*/*/environment"):
+            shutil.rmtree(place, ignore_errors=True)
+
+
 def driver_environment(folder: Path, master: str) -> dict[str, str]:
     """Return the environment of ``spark-submit`` on this machine, for a cluster whose executors have nothing of ours.
 
@@ -106,6 +114,7 @@ def standalone_cluster(folder: Path, cores: int = 2) -> Iterator[Cluster]:
         for process in reversed(processes):  # the worker ends its executors
             process.terminate()
             process.wait(60)
+        forget_environments(folder)
 
 
 def _start(name: str, arguments: list[str], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -14,7 +14,7 @@ from downspout.errors import MissingExtraError
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka
 from downspout.spark import submit
-from tests.spark.standalone import LOCAL_CLUSTER, Cluster, driver_environment
+from tests.spark.standalone import LOCAL_CLUSTER, Cluster, driver_environment, forget_environments
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -42,6 +42,7 @@ def drive(arguments: list[str], master: str, archive: Path | None, folder: Path)
     command = submit.command(DRIVER, arguments, name="test", master=master, bundle=archive, spark_options=options)
     environ = driver_environment(folder / "machine", master)
     done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=800, check=False)
+    forget_environments(folder)
     report = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert report, done.stdout + done.stderr
     return done.returncode, json.loads(report[-1]), done.stderr

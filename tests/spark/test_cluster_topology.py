@@ -17,7 +17,7 @@ from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka
 from downspout.packaging import python_name
 from downspout.spark import bundle
-from tests.spark.standalone import LOCAL_CLUSTER, ROOT, Cluster, driver_environment
+from tests.spark.standalone import LOCAL_CLUSTER, ROOT, Cluster, driver_environment, forget_environments
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -136,6 +136,7 @@ class Place:
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
+            forget_environments(home)
         return process.returncode, said
 
     def rows(self, sink: str, *columns: str) -> Counter[tuple[object, ...]]:
