@@ -20,6 +20,7 @@ from pathlib import Path
 import pyspark
 
 from downspout.jars import java
+from downspout.kafka.process import birth, start_watchdog, stop_watchdog
 from downspout.packaging import python_name
 from downspout.spark import submit
 
@@ -103,17 +104,22 @@ def standalone_cluster(folder: Path, cores: int = 2) -> Iterator[Cluster]:
     environment = bare_environment(folder)
     address = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     processes: list[subprocess.Popen[bytes]] = []
+    watchdogs: list[subprocess.Popen[bytes]] = []  # a test run that is killed leaves no cluster behind
     try:
         processes.append(_start("master.Master", address, folder, environment))
+        watchdogs.append(start_watchdog(processes[-1].pid, birth(processes[-1].pid) or ""))
         master = _wait(processes[-1], folder / "master.Master.log", r"Starting Spark master at (spark://\S+)")
         place = ["--cores", str(cores), "--memory", "2g", "--work-dir", str(folder / "work"), *address, master]
         processes.append(_start("worker.Worker", place, folder, environment))
+        watchdogs.append(start_watchdog(processes[-1].pid, birth(processes[-1].pid) or ""))
         _wait(processes[-1], folder / "worker.Worker.log", r"Successfully registered with master (\S+)")
         yield Cluster(master, folder)
     finally:
         for process in reversed(processes):  # the worker ends its executors
             process.terminate()
             process.wait(60)
+        for watchdog in watchdogs:
+            stop_watchdog(watchdog)
         forget_environments(folder)
 
 
