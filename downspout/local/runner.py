@@ -123,10 +123,15 @@ def _signals(engine: Engine) -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def calm_gc() -> Iterator[None]:
-    """Collect garbage seldom (see GC_THRESHOLDS) and never look at what was there before the run."""
+def calm_gc(*, collect: bool = True) -> Iterator[None]:
+    """Collect garbage seldom (see GC_THRESHOLDS) and never look at what was there before the run.
+
+    Args:
+        collect: first collect what is garbage by then; not worth its time where runs are short and many.
+    """
     before = gc.get_threshold()
-    gc.collect()
+    if collect:
+        gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     try:

@@ -118,7 +118,7 @@ class Pass:
         An error that is the topology's becomes a row: the driver says it, without Spark's pages around it.
         """
         try:
-            with calm_gc(), self.engine.open():
+            with calm_gc(collect=False), self.engine.open():
                 self.begin()
                 while True:
                     while not self._inlet.idle:
