@@ -59,6 +59,16 @@ def test_state_goes_on_from_batch_to_batch(kafka: FakeKafka, tmp_path: Path) -> 
     assert rows_in(tmp_path / "counts", "word", "n") == counted(*["a", "b", "a", "c", "a", "a", "b"])
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_has_one_order(kafka: FakeKafka, tmp_path: Path, seed: int) -> None:
+    """However a shuffle mixes what tasks send, a stateful bolt is given it in the order of the records."""
+    query = InProcess(b.counting(tmp_path), kafka, seed=seed)
+    send(kafka, *["a a"] * 10)
+    query.run()
+    found = rows_in(tmp_path / "counts", "_partition", "_offset", "_path", "n")
+    assert [row[-1] for row in found] == list(range(1, 21))
+
+
 def test_a_failed_try_leaves_nothing(kafka: FakeKafka, tmp_path: Path) -> None:
     """Of lines that fail once after they have emitted, a stateful bolt sees each word once, and so does a sink."""
     query = InProcess(b.counting(tmp_path, split=b.FirstTimeLucky), kafka)
@@ -121,7 +131,7 @@ def test_a_record_that_fails_in_a_stateful_bolt_leaves_no_trace(kafka: FakeKafka
 
 def test_what_a_restarted_bolt_held_is_not_to_blame(kafka: FakeKafka, tmp_path: Path) -> None:
     """Records that a stateful bolt holds when another one kills it are not given up with that one."""
-    query = InProcess(b.counting(tmp_path, count=b.BrittlePairs, par=1), kafka)
+    query = InProcess(b.counting(tmp_path, count=b.BrittlePairs, par=1), kafka, {"kafka.timeouts_max": 1})
     send(kafka, "a", "b", "bad", "a")
     query.run()
     send(kafka, "b")
@@ -408,18 +418,9 @@ def test_another_writer_in_the_directory(kafka: FakeKafka, tmp_path: Path) -> No
     assert len(query.letters()) == 2  # each engine's own
 
 
-@pytest.mark.parametrize("committed", [0, 1, 2])
-def test_a_driver_killed_between_sinks(kafka: FakeKafka, tmp_path: Path, committed: int) -> None:
-    """Killed after none, one or all of the sinks have their entry, the batch computed again gives the same rows."""
-    query = InProcess(b.counting(tmp_path), kafka)
-    send(kafka, "a b", "a")
-    query.run()
-    send(kafka, "b", "a c")
-
-    class KilledError(BaseException):
-        pass
-
-    left = [committed]
+def kill_before_commit(query: InProcess, commits: int) -> None:
+    """Let the driver die before that commit to a sink, from 0."""
+    left = [commits]
     for writer in query.batches._writers.values():
 
         def commit(*given: Any, real: Any = writer.commit) -> Any:
@@ -429,6 +430,42 @@ def test_a_driver_killed_between_sinks(kafka: FakeKafka, tmp_path: Path, committ
             return real(*given)
 
         writer.commit = commit  # type: ignore[method-assign]
+
+
+class KilledError(BaseException):
+    """The driver is dead."""
+
+
+@pytest.mark.parametrize("bad", ["bad", "poison"])
+def test_what_a_batch_is_committed_without_is_known_after_a_crash(
+    kafka: FakeKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    """A record that was given up, and after a crash between two sinks fails no more, is in neither sink nor state."""
+    query = InProcess(b.counting(tmp_path), kafka)
+    send(kafka, f"{bad} b", "a b")
+    kill_before_commit(query, 1)
+    with pytest.raises(KilledError):
+        query.run()
+    monkeypatch.setattr(b.Split, "process", b.Harmless.process)
+    monkeypatch.setattr(b.Count, "process", b.HarmlessCount.process)
+    query.start()
+    query.run()
+    assert rows_in(tmp_path / "words", "word") == ["a", "b"]
+    assert rows_in(tmp_path / "counts", "word", "n") == [("a", 1), ("b", 1)]
+    send(kafka, f"{bad} b")
+    query.run()
+    assert rows_in(tmp_path / "counts", "word", "n") == [("a", 1), ("b", 1), ("b", 2), (bad, 1)]
+    assert {letter.value for letter in query.letters()} == {f"{bad} b".encode()}
+
+
+@pytest.mark.parametrize("committed", [0, 1, 2])
+def test_a_driver_killed_between_sinks(kafka: FakeKafka, tmp_path: Path, committed: int) -> None:
+    """Killed after none, one or all of the sinks have their entry, the batch computed again gives the same rows."""
+    query = InProcess(b.counting(tmp_path), kafka)
+    send(kafka, "a b", "a")
+    query.run()
+    send(kafka, "b", "a c")
+    kill_before_commit(query, committed)
     if committed < 2:
         with pytest.raises(KilledError):
             query.run()

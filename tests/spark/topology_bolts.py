@@ -38,6 +38,16 @@ class Split(Bolt):
                 self.emit([origin.child("split", index, stream="long"), word], stream="long")
 
 
+class Harmless(Split):
+    """Raises on nothing."""
+
+    def process(self, tup: Any) -> None:
+        """Split a line."""
+        origin = Origin.of(tup.values.origin)
+        for index, word in enumerate(tup.values.value.split()):
+            self.emit([origin.child("split", index), word])
+
+
 class FirstTimeLucky(Split):
     """Fails each line the first time, after it has emitted some of its words."""
 
@@ -87,6 +97,16 @@ class Count(Bolt):
             self.counts[word] += 1
         if word == "bad":
             raise KeyError(word)
+        self.emit([Origin.of(tup.values.origin).child("count", 0), word, self.counts[word]])
+
+
+class HarmlessCount(Count):
+    """Raises on nothing."""
+
+    def process(self, tup: Any) -> None:
+        """Count a word."""
+        word = tup.values.word
+        self.counts[word] += 1
         self.emit([Origin.of(tup.values.origin).child("count", 0), word, self.counts[word]])
 
 

@@ -7,6 +7,7 @@ of the key, a batch that failed is computed again from the state before it, and 
 from __future__ import annotations
 
 import random
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,13 +99,14 @@ class InProcess:
         self.store, self.done = Store(), []
         self.number, self._read = 0, defaultdict[tuple[str, int], int](int)
         self.rng = random.Random(seed)
+        self.folder = tempfile.TemporaryDirectory()
         self.now_ms = 1_000_000
         self.start()
 
     def start(self) -> None:
         """Start the driver, or start it again after a crash."""
         told: list[Done] = self.done
-        self.batches = Batches(self.shipment, "query", self.groups, told.append)
+        self.batches = Batches(self.shipment, "query", self.groups, told.append, checkpoint=Path(self.folder.name))
         self.batches.open()
 
     def run(self, records_max: int | None = None) -> None:

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import downspout.errors
@@ -27,6 +28,7 @@ from downspout.kafka.port import TopicPartition, cluster_for
 from downspout.kafka.replayed import PlainRecord
 from downspout.local.result import Counts
 from downspout.parquet.staged import BatchWriter, OutdatedError, Staged
+from downspout.spark.topology.checkpoint import recall, remember
 from downspout.spark.topology.records import Spout, breaker_opens
 from downspout.spark.topology.rows import ERROR, FAILED, FIGURES, LETTER, STAGED, Figures, Letter, Place, load
 from downspout.spark.topology.sources import letters_topic
@@ -157,6 +159,7 @@ class Batches:
         query: names the query in the sinks' logs; the same for each run on one checkpoint.
         groups: the consumer group of each spout, after which its dead-letter topic is named.
         told: hears of each batch that is done.
+        checkpoint: the query's, to remember what a batch is committed without.
 
     Attributes:
         error: what ended the query, if it was here.
@@ -166,8 +169,15 @@ class Batches:
     """
 
     def __init__(
-        self, shipment: Shipment, query: str, groups: Mapping[str, str], told: Callable[[Done], None] | None = None
+        self,
+        shipment: Shipment,
+        query: str,
+        groups: Mapping[str, str],
+        told: Callable[[Done], None] | None = None,
+        *,
+        checkpoint: Path,
     ) -> None:
+        self._checkpoint = checkpoint
         self._shipment, self._query, self._groups = shipment, query, groups
         self._told = told or (lambda done: None)
         self._spouts = {name: Spout(name, shipment.confs[name]) for name in shipment.plan.stages[0].heads}
@@ -176,7 +186,7 @@ class Batches:
         self.totals = Totals()
         self.error: BaseException | None = None
         self.busy = self.stopping = False
-        self.given_up: dict[Place, Letter] = {}
+        self._recalled, self.given_up = recall(checkpoint)
         self._troubles: dict[Place | None, _Trouble] = {}
         self._written: set[Place] = set()
         """records of the batch under way whose dead letters are durable"""
@@ -221,6 +231,8 @@ class Batches:
         if number != self._number:  # else it is computed again
             self._number = number
             self._written.clear()
+            if number != self._recalled:  # that batch was finished; this one knows of nothing yet
+                self.given_up.clear()
             self._note_reads(outcome)
         if outcome.failed:
             self._discard(outcome)
@@ -229,6 +241,8 @@ class Batches:
         letters = [*outcome.letters, *self.given_up.values()]
         unwritten = [letter for letter in letters if letter.place not in self._written]
         self._look_at_breakers([letter for letter in unwritten if letter.record is None])
+        if unwritten:
+            remember(self._checkpoint, number, {letter.place: letter for letter in letters})
         self._write(unwritten)
         self._written.update(letter.place for letter in unwritten)
         self._commit(number, outcome)

@@ -7,17 +7,22 @@ stateful bolts were changed, would be read as if it were right. So what it was m
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from downspout.errors import ConfigError
 from downspout.kafka.broker_files import replace_json
 from downspout.spark.topology.plan import Plan
+from downspout.spark.topology.rows import Letter, Place
 
-__all__ = ["FILE", "claim"]
+__all__ = ["FILE", "claim", "recall", "remember"]
 
 FILE = "_downspout.json"
+GIVEN_UP = "_downspout.given-up"
 FORMAT = 1
 
 
@@ -57,6 +62,29 @@ def claim(directory: Path, plan: Plan, *, ticks: bool = False) -> str:
         raise ConfigError(
             f"{path} cannot be kept: {error}", cure="--checkpoint with a folder that can be written"
         ) from None
+
+
+def remember(directory: Path, number: int, letters: Mapping[Place, Letter]) -> None:
+    """Write down which records a batch is committed without; durable when this returns.
+
+    Were it not known after a crash between two sinks, a record that fails no more would be in the state and one sink,
+    and not in the other, which has its entry.
+    """
+    draft = directory / (GIVEN_UP + ".tmp")
+    with draft.open("wb") as file:
+        pickle.dump((number, dict(letters)), file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(directory / GIVEN_UP)
+
+
+def recall(directory: Path) -> tuple[int, dict[Place, Letter]]:
+    """Return what was last written down: the batch, and its records; -1 if nothing was."""
+    try:
+        number, letters = pickle.loads((directory / GIVEN_UP).read_bytes())
+    except FileNotFoundError:
+        return -1, {}
+    return number, letters
 
 
 def _stages(plan: Plan) -> list[dict[str, int]]:

@@ -50,6 +50,7 @@ RECORDS_PER_BATCH = 500_000
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 PARTITIONS_MAX = 64
 """Spark's tasks for a stage of stateful bolts: one for each of Storm's, but not more than this."""
+ROCKSDB_SETTINGS = "spark.sql.streaming.stateStore.rocksdb"
 LOOK_S = 0.2
 TICK_S = 1.0
 """The shortest time from batch to batch where there are ticks, whose shortest period that is."""
@@ -195,7 +196,7 @@ class _Job:
         self._groups = {
             name: str(self._confs[name].get("kafka.group") or self._graph.name) for name in self._plan.stages[0].heads
         }
-        self._batches = Batches(shipment, query, self._groups, told)
+        self._batches = Batches(shipment, query, self._groups, told, checkpoint=checkpoint)
         self._received: list[int] = []
         self._ticks = self._plan.ticks(self._confs)
         self._stops: dict[TopicPartition, int] = {}
@@ -271,7 +272,12 @@ class _Job:
             least = TICK_S if self._ticks and not self._bounded else 0.0
             writer = writer.trigger(processingTime=f"{max(trigger_s, least)} seconds")
         tasks = max(1, min(sum(self._plan.stateful.values()), PARTITIONS_MAX))
-        wanted = {"spark.sql.shuffle.partitions": str(tasks), "spark.sql.streaming.stateStore.providerClass": ROCKSDB}
+        wanted = {
+            "spark.sql.shuffle.partitions": str(tasks),
+            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+            # With change logs, a snapshot of a batch's first computation may outlive the second one.
+            f"{ROCKSDB_SETTINGS}.changelogCheckpointing.enabled": "false",
+        }
         with _settings(session, wanted):
             return writer.start()
 
