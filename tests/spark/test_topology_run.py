@@ -182,6 +182,7 @@ def test_a_record_that_fails_in_a_stateful_bolt(scene: Scene) -> None:
     assert not list((scene.path / "out").rglob("_staging/**/*.parquet"))
 
 
+@pytest.mark.slow
 def test_kill_minus_nine_changes_no_row(scene: Scene) -> None:
     """Driver, JVM and workers killed in the middle of a batch: a restart ends in the rows of an undisturbed run."""
     scene.send(*lines_of(400))
@@ -196,6 +197,7 @@ def test_kill_minus_nine_changes_no_row(scene: Scene) -> None:
     scene.check()
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_the_batch(scene: Scene) -> None:
     """Ctrl-C lets the batch finish and exits with 130; the next run goes on behind it."""
     scene.send(*lines_of(200))
