@@ -13,6 +13,7 @@ from streamparse import Grouping
 
 from downspout.errors import ComponentError, RecordError, TopologyError
 from downspout.testing import FakeKafka
+from spouts.kafka import KafkaSpout
 from tests.spark import topology_bolts as b
 from tests.spark.topology_support import InProcess, rows_in
 
@@ -495,3 +496,39 @@ def test_a_class_that_executors_cannot_find_is_refused(kafka: FakeKafka, tmp_pat
     query = InProcess(graph, kafka)
     with pytest.raises(TopologyError, match=r"hidden: executors cannot find its class .*Hidden"):
         query.run()
+
+
+def test_a_record_of_several_tuples(kafka: FakeKafka, tmp_path: Path) -> None:
+    """A record that a translator makes several tuples of is done when all are, and is tried again as a whole."""
+    entry = "tests.spark.topology_bolts.words_of(origin word)@words"
+    spout = KafkaSpout.spec(topics=["lines"], translator=[entry])
+    tag = b.UnluckyOnce.spec(inputs=[spout["words"]])
+    count = b.Count.spec(inputs={spout["words"]: Grouping.fields("word")}, par=2)
+    tags, counts = b.sink([tag], tmp_path / "tags", b.WORD), b.sink([count], tmp_path / "counts")
+    query = InProcess(b.graph_of(spout=spout, tag=tag, count=count, tags=tags, counts=counts), kafka)
+    send(kafka, "a last", "", None, "a never", "a")
+    query.run()
+    assert rows_in(tmp_path / "counts", "word", "n") == [("a", 1), ("a", 2), ("last", 1)]
+    assert Counter(rows_in(tmp_path / "tags", "word")) == {"A": 3, "LAST": 1}
+    assert [letter.value for letter in query.letters()] == [b"a never"]
+    assert query.batches.totals.reports["spout"]["filtered"] == 2
+
+
+def test_what_comes_of_a_held_tuple_and_fails_in_the_next_stateful_bolt(kafka: FakeKafka, tmp_path: Path) -> None:
+    """A tuple that is anchored to an earlier batch's record alone, and fails behind, costs that record and no other."""
+    spout = b.lines()
+    split = b.Split.spec(inputs=[spout])
+    pairs = b.LatePairs.spec(inputs={split: Grouping.fields("word")}, par=2)
+    second = b.Second.spec(inputs={pairs: Grouping.fields("word")}, par=2)
+    words, out = b.sink([split], tmp_path / "words", b.WORD), b.sink([second], tmp_path / "out")
+    query = InProcess(b.graph_of(spout=spout, split=split, pairs=pairs, second=second, words=words, out=out), kafka)
+    send(kafka, "worse one", "a")
+    query.run()
+    send(kafka, "worse two", "a")
+    query.run()
+    assert [letter.value for letter in query.letters()] == [b"worse one"]
+    assert rows_in(tmp_path / "words", "word") == sorted(["worse", "one", "worse", "two", "a", "a"])
+    assert rows_in(tmp_path / "out", "word", "n") == [("a", 1)]
+    send(kafka, "one two")
+    query.run()
+    assert rows_in(tmp_path / "out", "word", "n") == [("a", 1), ("one", 1), ("two", 1)]

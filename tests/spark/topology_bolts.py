@@ -156,6 +156,20 @@ class Pairs(Bolt):
         self.ack(tup)
 
 
+class LatePairs(Pairs):
+    """Anchors a pair to its first word alone."""
+
+    def process(self, tup: Any) -> None:
+        """Hold, or pair."""
+        word = tup.values.word
+        if (first := self.waiting.pop(word, None)) is None:
+            self.waiting[word] = tup
+            return
+        self.emit([Origin.of(first.values.origin).child("pairs", 0), word, 2], anchors=[first])
+        self.ack(first)
+        self.ack(tup)
+
+
 class BrittlePairs(Pairs):
     """Dies of a bad word, and forgets what it holds."""
 
@@ -274,6 +288,30 @@ class Places(Bolt):
         told = ",".join(sorted(self.names[str(task)] for task in sent or ()))
         second = Origin.of(tup.values.origin).child("places", 1)
         self.emit([second, tup.values.word, self.task_id, told])
+
+
+def words_of(record: Any) -> list[list[str]]:
+    """Translate a record: one tuple per word, none of an empty one."""
+    return [[word] for word in (record.value or b"").decode().split()]
+
+
+class UnluckyOnce(Tag):
+    """Fails the last word of each line the first time."""
+
+    exit_on_exception = False
+
+    def initialize(self, conf: Any, context: Any) -> None:
+        """Know no word."""
+        self.seen: set[Any] = set()
+
+    def process(self, tup: Any) -> None:
+        """Tag a word."""
+        if tup.values.word == "last" and (place := tuple(tup.values.origin)) not in self.seen:
+            self.seen.add(place)
+            raise ValueError("not yet")
+        if tup.values.word == "never":
+            raise ValueError("never")
+        super().process(tup)
 
 
 def lines(**settings: Any) -> Any:

@@ -302,9 +302,9 @@ class Batches:
         attempts = trouble.failures + trouble.timeouts
         if trouble.failures <= spout.settings["retries_max"] and trouble.timeouts < spout.settings["timeouts_max"]:
             return spout.backoff.delay(trouble.failures)
-        if place is None:
+        if place is None or place in self.given_up:
             raise ComponentError(
-                f"{component} failed {attempts} times, and not on a tuple that came of a record: "
+                f"{component} failed {attempts} times, and not on a tuple that came of a record of this batch: "
                 f"{failure.error or failure.kind}",
                 cure="correct the bolt: there is no record to write to the dead-letter topic in its place",
             )

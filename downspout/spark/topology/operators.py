@@ -114,10 +114,12 @@ class Tuples(Inlet):
     """
 
     def __init__(self, items: list[Item], outbox: Outbox, shipment: Shipment, skip: Collection[Place]) -> None:
-        self._items = sorted(items, key=lambda item: (item.places[:1], item.source, item.task))
         self._at = 0
         self._outbox = outbox
         self._skip = frozenset(skip)
+        # Of this batch's records that are given up nothing gets here; of those that an earlier bolt has held, it may.
+        wanted = [item for item in items if not self._is_given_up(item.places)] if skip else items
+        self._items = sorted(wanted, key=lambda item: (item.places[:1], item.source, item.task))
         tasks = whole_topology(shipment.plan.graph, shipment.confs).values()
         self._kinds = {(task.name, outlet.stream): outlet.kind for task in tasks for outlet in task.outlets.values()}
         self.head: BoltTask | None = None
@@ -178,9 +180,12 @@ class Tuples(Inlet):
         Unless the record was read in an earlier batch and is given up: then the bolt is rid of it, and that is all.
         """
         self._outbox.settle(root, complete=False)
-        if root.held and root.places and self._skip.issuperset(root.places):
+        if root.held and self._is_given_up(root.places):
             return
         self.fail(root.places, failure)
+
+    def _is_given_up(self, places: tuple[Place, ...]) -> bool:
+        return bool(places) and self._skip.issuperset(places)
 
     def fail(self, places: tuple[Place, ...], failure: Failure) -> None:
         """Fail the batch."""
