@@ -198,6 +198,7 @@ class _Job:
         }
         self._batches = Batches(shipment, query, self._groups, told, checkpoint=checkpoint)
         self._received: list[int] = []
+        self._listeners: dict[tuple[str, str], ProgressCommits] = {}
         self._ticks = self._plan.ticks(self._confs)
         self._stops: dict[TopicPartition, int] = {}
         """Where a bounded run ends."""
@@ -284,7 +285,7 @@ class _Job:
     @contextlib.contextmanager
     def _commits(self, session: SparkSession, options: Mapping[str, Mapping[str, str]]) -> Iterator[None]:
         """Commit finished batches for lag tools, to a group of their own: the spout's group is the other engines'."""
-        listeners: dict[tuple[str, str], ProgressCommits] = {}
+        listeners = self._listeners
         for name, group in self._groups.items():
             given = {key: value for key, value in options[name].items() if key.startswith("kafka.")}
             key = given["kafka.bootstrap.servers"], group
@@ -321,7 +322,14 @@ class _Job:
         finally:
             with contextlib.suppress(Exception):  # the JVM may be gone, by the same signal
                 query.stop()
+                self._tell_listeners(query)
         return "aborted" if len(self._received) > 1 else reason
+
+    def _tell_listeners(self, query: StreamingQuery) -> None:
+        """Tell of the last batch: Spark's own message may still be on its way, and nobody will wait for it."""
+        if (progress := query.lastProgress) is not None:
+            for listener in self._listeners.values():
+                listener.finished(str(query.id), json.loads(progress.json))
 
     def _explain(self, error: Exception) -> Exception:
         """Return the error behind Spark's: ours as it was, on the driver or on an executor."""
