@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Any
 import downspout.errors
 from downspout.clock import SYSTEM_CLOCK
 from downspout.component import Failure
-from downspout.errors import ComponentError, DownspoutError, RecordError, coordinates
-from downspout.kafka.deadletter import DeadLetters
-from downspout.kafka.port import TopicPartition, cluster_for
-from downspout.kafka.replayed import PlainRecord
+from downspout.errors import ComponentError, DownspoutError, coordinates
 from downspout.local.result import Counts
 from downspout.parquet.staged import BatchWriter, OutdatedError, Staged
 from downspout.spark.topology.checkpoint import recall, remember
+from downspout.spark.topology.letters import write_letters
 from downspout.spark.topology.records import Spout, breaker_opens
 from downspout.spark.topology.rows import ERROR, FAILED, FIGURES, LETTER, STAGED, Figures, Letter, Place, load
 from downspout.spark.topology.sources import letters_topic
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AgainError", "Batches", "Done", "Totals"]
 
-READ_MS_MAX = 10_000
 log = logging.getLogger("downspout.spark")
 
 
@@ -178,7 +175,8 @@ class Batches:
         checkpoint: Path,
     ) -> None:
         self._checkpoint = checkpoint
-        self._shipment, self._query, self._groups = shipment, query, groups
+        self._shipment, self._query = shipment, query
+        self._letter_topics = {name: letters_topic(shipment.confs[name], group) for name, group in groups.items()}
         self._told = told or (lambda done: None)
         self._spouts = {name: Spout(name, shipment.confs[name]) for name in shipment.plan.stages[0].heads}
         self._topics: dict[str, str] = {}
@@ -243,7 +241,7 @@ class Batches:
         self._look_at_breakers([letter for letter in unwritten if letter.record is None])
         if unwritten:
             remember(self._checkpoint, number, {letter.place: letter for letter in letters})
-        self._write(unwritten)
+        write_letters(unwritten, self._spouts, self._letter_topics)
         self._written.update(letter.place for letter in unwritten)
         self._commit(number, outcome)
         self._troubles.clear()
@@ -319,43 +317,6 @@ class Batches:
             if trip := breaker.give_up(place.offset, letter.failure.error.partition(":")[0]):
                 raise breaker_opens(place, trip, letter.failure)
 
-    # --- dead letters -------------------------------------------------------------------------------------
-
-    def _write(self, letters: Iterable[Letter]) -> None:
-        """Write dead letters; they are durable when this returns.
-
-        Raises:
-            RecordError: there is no topic for them.
-            BrokerError: they cannot be written.
-        """
-        by_spout: dict[str, list[Letter]] = {}
-        for letter in letters:
-            by_spout.setdefault(letter.spout, []).append(letter)
-        for spout, own in by_spout.items():
-            topic = letters_topic(self._shipment.confs[spout], self._groups[spout])
-            if not topic:
-                first = own[0]
-                raise RecordError(
-                    f"{coordinates(first.place.topic, first.place.partition, first.place.offset)} failed for good, "
-                    f"last by {first.failure.kind}: {first.failure.error}",
-                    cure="correct the bolt or the record; or set kafka.dead_letter_topic, to go on without it",
-                )
-            cluster = cluster_for(self._spouts[spout].settings["bootstrap"])
-            writer = DeadLetters(cluster, topic, timeout_s=30.0)
-            try:
-                for letter in own:
-                    writer.queue(
-                        letter.record or read_record(cluster, letter.place, self._spouts[spout].settings["client"]),
-                        attempts=letter.attempts,
-                        first_failure_ms=letter.first_ms,
-                        last_failure_ms=letter.last_ms,
-                        failure=letter.failure,
-                        topic_id=letter.place.topic_id,
-                    )
-                writer.flush()
-            finally:
-                writer.close()
-
     # --- sinks --------------------------------------------------------------------------------------------
 
     def _commit(self, number: int, outcome: _Outcome) -> None:
@@ -379,29 +340,3 @@ class Batches:
 
 def _commits_batches(task: Any) -> None:
     task.instance.writer_class = BatchWriter
-
-
-def read_record(cluster: Any, place: Place, client: Mapping[str, Any]) -> PlainRecord:
-    """Return one record.
-
-    Raises:
-        RecordError: it is not there any more.
-    """
-    tp = TopicPartition(place.topic, place.partition)
-    consumer = cluster.consumer(group=None, client=client)
-    try:
-        consumer.assign([tp])
-        consumer.seek(tp, place.offset)
-        deadline = time.monotonic() + READ_MS_MAX / 1000
-        while time.monotonic() < deadline:
-            for found in consumer.poll(500, 1).get(tp, ()):
-                if found.offset == place.offset:
-                    return PlainRecord(*(getattr(found, name) for name in PlainRecord.__slots__))
-                deadline = 0.0
-    finally:
-        consumer.close()
-    where = coordinates(tp.topic, tp.partition, place.offset)
-    raise RecordError(
-        f"{where} failed for good, and is not there to be read for its dead letter",
-        cure="longer retention; or correct the bolt, and the batch succeeds",
-    )

@@ -19,6 +19,7 @@ from downspout import config
 from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import ConfigError, DownspoutError
 from downspout.kafka.port import TopicPartition
+from downspout.kafka.translate import check_translators
 from downspout.local.check import require_fields
 from downspout.local.graph import Graph
 from downspout.local.load import load
@@ -131,6 +132,15 @@ def _fix_directories(graph: Graph, confs: Mapping[str, dict[str, Any]]) -> None:
             conf["parquet.directory"] = str(directory_of(given, conf).absolute())
 
 
+def _modules(graph: Graph, confs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the modules that executors must find: those of the components and of the spouts' translators."""
+    found = {component.cls.__module__ for component in graph.components.values()}
+    for spout in graph.spouts:
+        settings = config.parse_scope(confs[spout.name], "kafka")
+        found |= {made.path.rpartition(".")[0] for made in check_translators(settings)}
+    return sorted(found - {""})
+
+
 @contextlib.contextmanager
 def _claimed(directory: Path, made: Plan, *, ticks: bool) -> Iterator[str]:
     """Hold the checkpoint; two queries on one would destroy it."""
@@ -191,7 +201,7 @@ class _Job:
         self._records_max = records_per_batch
         self._plan, self._graph = shipment.plan, shipment.plan.graph
         self._confs = shipment.confs
-        self._modules = sorted({component.cls.__module__ for component in self._graph.components.values()})
+        self._modules = _modules(self._graph, self._confs)
         self._path = [place for place in sys.path if place]
         self._groups = {
             name: str(self._confs[name].get("kafka.group") or self._graph.name) for name in self._plan.stages[0].heads
