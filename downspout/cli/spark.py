@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +38,16 @@ def _add_run(actions: Any) -> None:
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="of the query (.downspout/spark/NAME)")
     parser.add_argument("--master", metavar="URL", help="of the session that is made: local[2], spark://host:7077")
     parser.add_argument("--trigger", metavar="TIME", default="0s", help="from one batch to the next (0s: at once)")
-    parser.add_argument("--records-per-batch", type=int, metavar="N", help="the most records of a batch (500000)")
+    parser.add_argument("--records-per-batch", type=_count, metavar="N", help="the most records of a batch (500000)")
     add_settings(parser)
     add_summary(parser, "no progress and no summary")
     parser.set_defaults(handler=handle_run)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
 
 
 def handle_run(arguments: argparse.Namespace) -> int:
@@ -48,30 +55,35 @@ def handle_run(arguments: argparse.Namespace) -> int:
     from downspout.cli.logs import log_to_stderr
     from downspout.cli.run import seconds, write_json
     from downspout.local.load import load
+    from downspout.local.runner import dead_letter_topics
     from downspout.spark.topology.run import RECORDS_PER_BATCH, run
 
     log_to_stderr(arguments.quiet)
     graph = load(arguments.target, arguments.topology)
+    options = {"run.until": arguments.until, "run.for_s": None if arguments.for_s is None else seconds(arguments.for_s)}
     done = run(
         graph,
         master=arguments.master,
         overrides=arguments.overrides,
-        options={
-            "run.until": arguments.until,
-            "run.for_s": None if arguments.for_s is None else seconds(arguments.for_s),
-        },
+        options=options,
         checkpoint=arguments.checkpoint,
         trigger_s=seconds(arguments.trigger),
         records_per_batch=arguments.records_per_batch or RECORDS_PER_BATCH,
-        told=None if arguments.quiet else _say,
+        told=None if arguments.quiet else _tell,
+        say=None if arguments.quiet else _say,
     )
     if arguments.json_path:
         summary = {"batches": done.batches, "computed_again": done.computed_again, "checkpoint": str(done.checkpoint)}
         write_json(arguments.json_path, {"topology": graph.name, **summary, **done.result.as_dict()})
-    return _close(graph.name, done, quiet=arguments.quiet)
+    topics = dead_letter_topics(graph, arguments.overrides, options)
+    return _close(graph.name, done, topics, quiet=arguments.quiet)
 
 
-def _say(done: Done) -> None:
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _tell(done: Done) -> None:
     """Print what a batch did."""
     if done.records:
         rate = done.records / max(done.seconds, 0.001)
@@ -82,8 +94,8 @@ def _say(done: Done) -> None:
         )
 
 
-def _close(name: str, done: SparkRun, *, quiet: bool) -> int:
-    from downspout.local.live import summary
+def _close(name: str, done: SparkRun, topics: Mapping[str, str], *, quiet: bool) -> int:
+    from downspout.local.live import dead_letter_lines, summary
     from downspout.wording import counted
 
     result = done.result
@@ -91,12 +103,8 @@ def _close(name: str, done: SparkRun, *, quiet: bool) -> int:
         print(summary(name, result), file=sys.stderr)
         again = f", computed again {counted(done.computed_again, 'time')}" if done.computed_again else ""
         print(f"  {counted(done.batches, 'batch', 'batches')}{again}; checkpoint {done.checkpoint}", file=sys.stderr)
-    for spout, report in result.reports.items():
-        if count := int(report.get("dead_lettered", 0)):
-            print(
-                f"downspout: warning: {counted(count, 'record')} of {spout} went to the dead-letter topic",
-                file=sys.stderr,
-            )
+    for line in dead_letter_lines(result, topics):
+        print(f"downspout: warning: {line}", file=sys.stderr)
     if result.signal is None:
         return 0
     how = "after the batch that was under way" if result.reason == "signal" else "at once"

@@ -150,6 +150,8 @@ def _result(table: Table, engine: str) -> str:
     if wrong := table.columns_wrong.get(engine):
         return f"other columns ({len(wrong)})"
     found = table.comparison
+    if not any(found.rows.values()):
+        return "empty"
     if engine == next(iter(found.rows)):
         return "the measure"
     if differing := found.differing[engine]:

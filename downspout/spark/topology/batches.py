@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import downspout.errors
 from downspout.clock import SYSTEM_CLOCK
 from downspout.component import Failure
-from downspout.errors import ComponentError, DownspoutError, coordinates
+from downspout.errors import ComponentError, DownspoutError
 from downspout.local.result import Counts
 from downspout.parquet.staged import BatchWriter, OutdatedError, Staged
 from downspout.spark.topology.checkpoint import recall, remember
-from downspout.spark.topology.letters import write_letters
+from downspout.spark.topology.letters import where_is, write_letters
 from downspout.spark.topology.records import Spout, breaker_opens
 from downspout.spark.topology.rows import ERROR, FAILED, FIGURES, LETTER, STAGED, Figures, Letter, Place, load
 from downspout.spark.topology.sources import letters_topic
@@ -82,6 +82,8 @@ class Totals:
 _COUNTED = ("emitted", "executed", "acked", "failed", "errors", "restarts")
 _ERRORS = 20
 """Kinds of errors that are told at the end."""
+_SHOWN = 5
+"""Records that a warning names."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,7 @@ class Batches:
     Attributes:
         error: what ended the query, if it was here.
         busy: whether a batch is under way.
+        number: Spark's, of that batch.
         stopping: set from outside: no other batch is begun.
         given_up: records of the batch under way that failed too often; whoever starts the query leaves them out.
     """
@@ -184,6 +187,7 @@ class Batches:
         self.totals = Totals()
         self.error: BaseException | None = None
         self.busy = self.stopping = False
+        self.number = -1
         self._recalled, self.given_up = recall(checkpoint)
         self._troubles: dict[Place | None, _Trouble] = {}
         self._written: set[Place] = set()
@@ -207,7 +211,7 @@ class Batches:
         """Compute a batch and commit it."""
         # Whoever stops the run sets ``stopping`` and then looks at ``busy``; here it is the other way round. So one of
         # the two sees the other, and no batch is interrupted that could have finished.
-        self.busy = True
+        self.busy, self.number = True, number
         try:
             if self.stopping:
                 raise StoppingError
@@ -266,15 +270,6 @@ class Batches:
         """Count the failures of a batch that failed, give up what failed too often, and wait for the back-off."""
         now_ms, wait_ms = int(SYSTEM_CLOCK.wall() * 1000), 0
         self.totals.again += 1
-        component, places, failure = outcome.failed[0]
-        where = f"{coordinates(places[0].topic, places[0].partition, places[0].offset)}: " if places else ""
-        log.warning(
-            "%s%s failed in %s, the first by %s: the batch is computed again",
-            where,
-            counted(len(outcome.failed), "tuple"),
-            component,
-            failure.error or failure.kind,
-        )
         # Where a bolt was restarted, what it held has timed out; but that comes of the tuple that it raised on.
         culprits = [failed for failed in outcome.failed if failed[2].kind != "timeout"]
         last: dict[Place | None, tuple[str, Failure]] = {}
@@ -286,6 +281,7 @@ class Batches:
             trouble.failures += failure.kind != "timeout"
             trouble.timeouts += failure.kind == "timeout"
             wait_ms = max(wait_ms, self._wait_or_give_up(place, trouble, component, failure, now_ms))
+        log.warning("%s: the batch is computed again", _say_failed(last, self._troubles))
         time.sleep(wait_ms / 1000)
 
     def _wait_or_give_up(
@@ -307,6 +303,7 @@ class Batches:
                 cure="correct the bolt: there is no record to write to the dead-letter topic in its place",
             )
         self.given_up[place] = Letter(spout.name, place, None, attempts, trouble.first_ms, now_ms, failure)
+        log.warning("%s is given up after %s", where_is(place), counted(attempts, "try", "tries"))
         return 0
 
     def _look_at_breakers(self, letters: Iterable[Letter]) -> None:
@@ -336,6 +333,15 @@ class Batches:
     def _discard(self, outcome: _Outcome) -> None:
         for name, staged in outcome.staged.items():
             self._writers[name].discard(staged)
+
+
+def _say_failed(failed: Mapping[Place | None, tuple[str, Failure]], troubles: Mapping[Place | None, _Trouble]) -> str:
+    """Return which records failed, and the error of the first."""
+    named = [where_is(place) if place is not None else "a tuple of no record" for place in failed]
+    shown = ", ".join(named[:_SHOWN]) + (f" and {len(named) - _SHOWN:,} more" if len(named) > _SHOWN else "")
+    place, (component, failure) = next(iter(failed.items()))
+    tries = troubles[place].failures + troubles[place].timeouts
+    return f"{shown} failed in {component}, try {tries}, the first by {failure.error or failure.kind}"
 
 
 def _commits_batches(task: Any) -> None:

@@ -13,7 +13,7 @@ from downspout.kafka.replayed import PlainRecord
 from downspout.spark.topology.records import Spout
 from downspout.spark.topology.rows import Letter, Place
 
-__all__ = ["write_letters"]
+__all__ = ["where_is", "write_letters"]
 
 READ_MS_MAX = 10_000
 WRITE_S_MAX = 30.0
@@ -38,7 +38,7 @@ def write_letters(letters: Iterable[Letter], spouts: Mapping[str, Spout], topics
         if not topics[name]:
             first = own[0]
             raise RecordError(
-                f"{_where(first.place)} failed for good, last by {first.failure.kind}: {first.failure.error}",
+                f"{where_is(first.place)} failed for good, last by {first.failure.kind}: {first.failure.error}",
                 cure="correct the bolt or the record; or set kafka.dead_letter_topic, to go on without it",
             )
         _write(own, spouts[name].settings, topics[name])
@@ -78,10 +78,11 @@ def _read(cluster: Any, place: Place, client: Mapping[str, Any]) -> PlainRecord:
     finally:
         consumer.close()
     raise RecordError(
-        f"{_where(place)} failed for good, and is not there to be read for its dead letter",
+        f"{where_is(place)} failed for good, and is not there to be read for its dead letter",
         cure="longer retention; or correct the bolt, and the batch succeeds",
     )
 
 
-def _where(place: Place) -> str:
+def where_is(place: Place) -> str:
+    """Name a record the way all messages do."""
     return coordinates(place.topic, place.partition, place.offset)

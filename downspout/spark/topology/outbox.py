@@ -42,12 +42,14 @@ class Root:
 
 
 class _Parcel:
-    """An item that waits for its roots."""
+    """What waits for one set of roots."""
 
-    __slots__ = ("complete", "item", "left", "task", "to")
+    __slots__ = ("complete", "items", "left", "places", "roots")
 
-    def __init__(self, to: str, task: int, item: Item, left: int) -> None:
-        self.to, self.task, self.item, self.left, self.complete = to, task, item, left, False
+    def __init__(self, roots: tuple[Root, ...]) -> None:
+        self.roots, self.left, self.complete = roots, len(roots), False
+        self.places = tuple(dict.fromkeys(place for root in roots for place in root.places))
+        self.items: list[tuple[str, int, Item]] = []
 
 
 class Outbox:
@@ -56,21 +58,28 @@ class Outbox:
     def __init__(self) -> None:
         self._rows: list[Row] = []
         self._items: dict[tuple[str, int], list[Item]] = {}
+        self._last: _Parcel | None = None
 
     def put(self, kind: str, component: str, what: Any) -> None:
         """Add a row of another kind than tuples."""
         self._rows.append(Row.of(kind, component, what))
 
     def hold(self, to: str, task: int, tup: Any, roots: tuple[Root, ...]) -> None:
-        """Take a tuple for a task of a stateful bolt, until its roots are settled."""
-        places = tuple(dict.fromkeys(place for root in roots for place in root.places))
-        item = Item(places, tup.component, tup.task, tup.stream, tuple(tup.values))
-        if not roots:
+        """Take a tuple for a task of a stateful bolt, until its roots are settled.
+
+        Tuples in a row that came of the same roots wait together. A batching bolt anchors each tuple that it emits to
+        its whole batch: apart, a thousand tuples of a thousand records would be a million things to keep.
+        """
+        parcel = self._last
+        if parcel is None or parcel.roots != roots or parcel.left != len(roots):
+            self._last = parcel = _Parcel(roots)
+            for root in roots:
+                root.waiting.append(parcel)
+        item = Item(parcel.places, tup.component, tup.task, tup.stream, tuple(tup.values))
+        if roots:
+            parcel.items.append((to, task, item))
+        else:
             self._send(to, task, item)
-            return
-        parcel = _Parcel(to, task, item, len(roots))
-        for root in roots:
-            root.waiting.append(parcel)
 
     def settle(self, root: Root, *, complete: bool) -> None:
         """Take note that a tree is complete, or failed."""
@@ -81,7 +90,8 @@ class Outbox:
             parcel.left -= 1
             parcel.complete |= complete
             if not parcel.left and parcel.complete:
-                self._send(parcel.to, parcel.task, parcel.item)
+                for to, task, item in parcel.items:
+                    self._send(to, task, item)
 
     def _send(self, to: str, task: int, item: Item) -> None:
         items = self._items.setdefault((to, task), [])
