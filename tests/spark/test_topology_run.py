@@ -269,3 +269,45 @@ def test_two_engines_on_one_directory(scene: Scene) -> None:
     report = audit(scene.path / "out" / "words", cluster=scene.cluster, several=True)
     assert report.found.row_count == len(words)
     assert TopicPartition(scene.topic, 0).partition in {part.partition for part in report.partitions}
+
+
+@pytest.mark.slow
+def test_an_outage_of_kafka_is_waited_out(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that has seen Kafka says that it is away, starts again until it is back, and goes on; no row is lost."""
+    kafka = EmbeddedKafka(tmp_path / "kafka")
+    kafka.start()
+    try:
+        scene = Scene(spark, kafka.bootstrap, "lines", tmp_path, monkeypatch)
+        scene.send(*(f"before {number}" for number in range(50)))
+        process = scene.start()
+        try:
+            first = _lines_until(process, "batch 0: 50 records")
+            assert any("begins where kafka.start says" in line for line in first)
+            kafka.stop()
+            _lines_until(process, "the query starts again in 4 s")
+            kafka.start()
+            scene.send(*(f"after {number}" for number in range(50)))
+            _lines_until(process, "batch 1: 50 records")
+            os.kill(process.pid, signal.SIGINT)
+            os.kill(process.pid, signal.SIGINT)
+            said = process.communicate(timeout=PATIENCE_S)[1]
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        assert process.returncode == 130
+        assert "Traceback" not in said
+        scene.check()
+    finally:
+        kafka.stop()
+
+
+def _lines_until(process: subprocess.Popen[str], wanted: str) -> list[str]:
+    """Return what a process says up to a line with these words."""
+    assert process.stderr is not None
+    said: list[str] = []
+    for line in process.stderr:
+        said.append(line)
+        if wanted in line:
+            return said
+    raise AssertionError("".join(said))
