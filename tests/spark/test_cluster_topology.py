@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections import Counter
 from pathlib import Path
 
@@ -114,9 +115,8 @@ class Place:
         run = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         spark = ["--", "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=1g"]
         command = [sys.executable, "-m", "downspout", "spark", "submit", "topologies/clustered.py"]
-        environ = driver_environment(home, master)
-        if not master.startswith("local-cluster"):
-            environ["PYTHONPATH"] = os.pathsep.join(place for place in sys.path if place)
+        # Not this process's sys.path: other tests have put their projects there, with spouts/ and bolts/ of their own.
+        environ = driver_environment(home, master) | {"PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}"}
         return subprocess.Popen(
             [*command, *own, *run, *more, *spark],
             cwd=self.project,
