@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import pytest
@@ -65,3 +66,18 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     for name in [name for name in os.environ if name.startswith("DOWNSPOUT_") and name != "DOWNSPOUT_CACHE"]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("DOWNSPOUT_HOME", str(tmp_path_factory.mktemp("home")))
+
+
+@pytest.fixture(autouse=True)
+def _log_is_text(request: pytest.FixtureRequest) -> None:
+    """Undo what PySpark does to the log that tests look at.
+
+    For errors in a query PySpark makes loggers that do not propagate and turn each handler that they are given to JSON.
+    pytest gives its own handlers to all loggers that do not propagate.
+    """
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        if name in logging.root.manager.loggerDict:
+            logging.getLogger(name).propagate = True
+    if (plugin := request.config.pluginmanager.get_plugin("logging-plugin")) is not None:
+        plugin.caplog_handler.setFormatter(plugin.formatter)
+        plugin.report_handler.setFormatter(plugin.formatter)
