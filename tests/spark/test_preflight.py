@@ -20,7 +20,7 @@ HERE = Seen("driver", "/d", "python3.11", {}, {"downspout": "1", "bolts.a": "2"}
 
 def executor(host: str, missing: dict[str, str] | None = None, **digests: str) -> Seen:
     """Return what an executor says that has all that the driver has, but for what is given."""
-    return Seen(host, "/work/0", "/usr/bin/python3.11", missing or {}, {**HERE.digests, **digests})
+    return Seen(host, "/executor/0", "/usr/bin/python3.11", missing or {}, {**HERE.digests, **digests})
 
 
 @pytest.mark.spark
@@ -74,13 +74,13 @@ def test_an_executor_with_other_sources_is_named() -> None:
     """An archive of yesterday is an error that names the module and one of the executors, and counts the others."""
     with pytest.raises(MissingExtraError) as caught:
         preflight._judge(HERE, [executor("a"), executor("b", **{"bolts.a": "3"}), executor("c", **{"bolts.a": "3"})])
-    expected = "on b (/work/0, /usr/bin/python3.11), like 1 other, has another bolts.a than the driver"
+    expected = "on b (/executor/0, /usr/bin/python3.11), like 1 other, has another bolts.a than the driver"
     assert expected in str(caught.value)
 
 
 def test_a_module_without_source_is_not_compared() -> None:
     """Where one side has no source of a module (an extension, a zip file) there is nothing to compare."""
-    bare = Seen("a", "/work/0", "python3.11", {}, {"downspout": "1"})
+    bare = Seen("a", "/executor/0", "python3.11", {}, {"downspout": "1"})
     preflight._judge(HERE, [bare])
     preflight._judge(bare, [executor("b")])
 

@@ -16,9 +16,9 @@ from downspout.local.acker import Forest, Tree, attach, trees_of
 from downspout.local.bolt_task import BoltTask
 from downspout.local.spout_task import SpoutTask
 from downspout.spark.topology.outbox import Outbox, Root
-from downspout.spark.topology.records import Feed, Inlet, Records
+from downspout.spark.topology.records import EMITS, Feed, Inlet, Records
 from downspout.spark.topology.rows import FAILED, Figures, Item, Place, load, to_batch
-from downspout.spark.topology.stage import Head, Pass, Shipment, arrive, whole_topology
+from downspout.spark.topology.stage import Head, Pass, Shipment, arrive
 from downspout.spark.topology.state import attributes, restore, save
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Front", "Packed", "Stateful"]
 
-EMITS = 256
 HELD_MAX = 100_000
 """Tuples held over the end of a batch that can still fail. A bolt that never acks shall not fill the state."""
 
@@ -82,14 +81,9 @@ class Front:
         stage = shipment.plan.stages[0]
         outbox, figures = Outbox(), Figures()
         confs = {name: shipment.confs[name] for name in stage.heads}
-        records = Records(_chain(first, batches), confs, self._skip, outbox, figures)
+        records = Records(itertools.chain([first], batches), confs, self._skip, outbox, figures)
         for row in Pass(shipment, stage, records, outbox, figures).rows():
             yield to_batch([row])
-
-
-def _chain(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
 
 
 class Delivery(Root):
@@ -113,15 +107,15 @@ class Tuples(Inlet):
     Spark does not promise an order after a shuffle. With this one, a batch that is computed again gives the same.
     """
 
-    def __init__(self, items: list[Item], outbox: Outbox, shipment: Shipment, skip: Collection[Place]) -> None:
+    def __init__(self, items: list[Item], outbox: Outbox, skip: Collection[Place]) -> None:
         self._at = 0
         self._outbox = outbox
         self._skip = frozenset(skip)
         # Of this batch's records that are given up nothing gets here; of those that an earlier bolt has held, it may.
         wanted = [item for item in items if not self._is_given_up(item.places)] if skip else items
         self._items = sorted(wanted, key=lambda item: (item.places[:1], item.source, item.task))
-        tasks = whole_topology(shipment.plan.graph, shipment.confs).values()
-        self._kinds = {(task.name, outlet.stream): outlet.kind for task in tasks for outlet in task.outlets.values()}
+        self.kinds: Mapping[tuple[str, str], Any] = {}
+        """by component and stream, the type of a tuple's values"""
         self.head: BoltTask | None = None
         self.spout: SpoutTask | None = None
         self.failures: list[Failure] = []
@@ -141,7 +135,7 @@ class Tuples(Inlet):
         spout.emitted += len(items)
         for item in items:
             tree = Tree(spout.forest, Delivery(item.places), now)
-            head.deliver(tree, item.source, item.stream, item.task, self._kinds[item.source, item.stream](*item.values))
+            head.deliver(tree, item.source, item.stream, item.task, self.kinds[item.source, item.stream](*item.values))
             spout.forest.planted(tree)
 
     def restore(self, held: Mapping[str, tuple[Place, ...]]) -> None:
@@ -224,13 +218,14 @@ class _StatefulPass(Pass):
         self._kept = Kept() if state is None else Kept(*pickle.loads(state))
         self._tick_s = tick_s
         outbox = Outbox()
-        self._tuples = Tuples(items, outbox, shipment, skip)
+        self._tuples = Tuples(items, outbox, skip)
         self._name = head.name
         super().__init__(shipment, shipment.plan.stages[level], self._tuples, outbox, Figures(), head)
         # Ids go on where the last batch ended: the bolt may still hold tuples of it.
         self.engine.world.next_id = map(str, itertools.count(self._kept.next_id)).__next__
         self._bolt = next(bolt for bolt in self.engine.bolts if bolt.name == head.name)
         self._tuples.head, self._tuples.spout = self._bolt, self.engine.spouts[0]
+        self._tuples.kinds = self.kinds
         self.new_state = state
 
     def begin(self) -> None:

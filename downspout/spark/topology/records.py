@@ -28,7 +28,7 @@ from downspout.local.world import said
 from downspout.spark.topology.outbox import Outbox, Root
 from downspout.spark.topology.rows import LETTER, Figures, Letter, Place
 
-__all__ = ["Feed", "Inlet", "Records", "breaker_opens"]
+__all__ = ["EMITS", "Feed", "Inlet", "Records", "breaker_opens"]
 
 EMITS = 256
 """Tuples that one call of next_tuple emits."""

@@ -91,6 +91,7 @@ class Pass:
             for name in graph.components
         }
         there = whole_topology(shipment.plan.graph, shipment.confs)
+        self.kinds = {(t.name, outlet.stream): outlet.kind for t in there.values() for outlet in t.outlets.values()}
         ids = {place: task.task_id for place, task in there.items()} | {(INLET, 0): 0}
         if head is not None:
             ids[head.name, 0] = ids[head]
