@@ -16,20 +16,17 @@ anywhere, even by kill -9, and run again: the result is the same, and a second r
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import pandas as pd
 from rich.table import Table
 
 from downspout import jars
 from downspout.clock import SYSTEM_CLOCK
-from downspout.errors import DownspoutError
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka, default_directory
 from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition, cluster_for
@@ -38,6 +35,7 @@ from downspout.local.runner import run as run_topology
 from downspout.parquet.audit import audit
 from topologies import demo_state, flights_data
 from topologies.demo_audit import Finding, check_coverage, check_tables, check_values, read_rows
+from topologies.demo_flights import run_alone
 from topologies.demo_screen import Report, Screen
 from topologies.demo_state import Output
 from topologies.flights_data import PARTITIONS, TOPIC, Flights, load_flights
@@ -324,23 +322,11 @@ def parse(arguments: Sequence[str] | None) -> Options:
     return Options(given.fresh, given.output, given.flights)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return the exit code: 0 right, 1 the audit found differences, 130 interrupted."""
     options, screen = parse(arguments), Screen()
-    signal.signal(signal.SIGTERM, _interrupt)  # so that `kill` stops the broker as Ctrl-C does
-    try:
-        with demo_state.only_one():
-            return Demo(options, screen).run()
-    except KeyboardInterrupt:
-        screen.console.print("\n   Interrupted. Run it again: it continues where it stopped.")
-        return 130
-    except DownspoutError as error:
-        screen.console.print(f"\n   [red]{type(error).__name__}[/red]: {error}", markup=True)
-        return error.exit_code
+    interrupted = "Interrupted. Run it again: it continues where it stopped."
+    return run_alone(screen, lambda: Demo(options, screen).run(), interrupted)
 
 
 if __name__ == "__main__":

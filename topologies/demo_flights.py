@@ -1,4 +1,4 @@
-"""What the demos on Storm and on Spark share: a broker that holds the flights, a command line, and an end.
+"""What the demos share: how they end; and those on Storm and on Spark a broker with the flights, and a command line.
 
 All flights are in the broker that ``make demo`` uses. Fewer (``FLIGHTS=1000``) are in one of their own, with its data
 in ``.downspout/demo/kafka-1000``: in one topic they would be too few for the one demo or too many for the other.
@@ -135,14 +135,22 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def run_alone(screen: Screen, demo: Callable[[], int]) -> int:
-    """Run a demo while no other runs; return the exit code: its own, 130 where it was interrupted, or its error's."""
-    signal.signal(signal.SIGTERM, _interrupt)
+def run_alone(
+    screen: Screen, demo: Callable[[], int], interrupted: str = "Interrupted; what was started is stopped."
+) -> int:
+    """Run a demo while no other runs; return the exit code: its own, 130 where it was interrupted, or its error's.
+
+    Args:
+        screen: where the end is said.
+        demo: does it all.
+        interrupted: what is said then.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)  # so that `kill` stops the broker as Ctrl-C does
     try:
         with demo_state.only_one():
             return demo()
     except KeyboardInterrupt:
-        screen.console.print("\n   Interrupted; what was started is stopped.")
+        screen.console.print(f"\n   {interrupted}")
         return 130
     except DownspoutError as error:
         screen.console.print(f"\n   [red]{type(error).__name__}[/red]: {error}", markup=True)
