@@ -229,6 +229,7 @@ _TABLE: tuple[Setting, ...] = (
     Setting("parquet.flush_rows", int, 100_000, "Rows that cause a flush.", minimum=1),
     Setting("parquet.flush_bytes", int, 64 * 1024 * 1024, "Estimated bytes held that cause a flush.", minimum=1),
     Setting("parquet.flush_age_s", float, 8.0, "Age of the oldest row held that causes a flush; at most a third of the message timeout.", minimum=0.0),
+    Setting("parquet.generation", int, 0, "Of the directory: a higher number than it has starts it anew, so that records can be processed again; 0: as it is.", minimum=0),
     Setting("parquet.compression", str, "zstd", "Codec of the files.", choices=("zstd", "snappy", "none")),
     # --- run: read by the local engine ---
     Setting("run.until", str, None, "`end`: stop once the log as of the start is processed.", choices=("end",)),

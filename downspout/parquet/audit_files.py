@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from downspout.parquet import spans
 from downspout.parquet.coverage import Coverage, Stream
-from downspout.parquet.log import STAGING_FOLDER, CommitLog, DataFile, Entry
+from downspout.parquet.entry import DataFile, Entry
+from downspout.parquet.layout import STAGING_FOLDER
+from downspout.parquet.log import CommitLog
 from downspout.parquet.spans import Spans
 
 __all__ = ["Found", "look_at_files", "visible_files"]
@@ -96,12 +98,12 @@ def look_at_files(directory: Path) -> Found:
     """
     found = Found()
     on_disk = {path.relative_to(directory).as_posix(): path for path in visible_files(directory)}
-    log = CommitLog(directory)
+    log = CommitLog(directory, checkpoints=False)
     entries = log.refresh()
     log.check_complete()
     found.entries = len(entries)
     found.logged = {stream: log.coverage.ranges(stream) for stream in log.coverage.streams()}
-    named = {file.path: file for entry in entries for file in entry.files}
+    named = log.files
     for name in named.keys() - on_disk.keys():
         _look_up(name, directory, on_disk, found)
     reader = _OriginReader()

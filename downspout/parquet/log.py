@@ -5,236 +5,85 @@ linked to its own name, which fails if somebody was first. So there is one order
 lock. An entry names the data files of one flush and the rows that are in them. A row is in the directory if and only if
 an entry covers it.
 
+Whoever appends has read all entries before. So an entry is also a message to all later ones, which nobody can miss. A
+``fence`` rests on that: a writer that was paused for a year reads, before its next entry, that it may commit no more.
+
 What the log does not know: Parquet, tuples, Kafka.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import re
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 from downspout.errors import SinkError
-from downspout.parquet.coverage import Coverage
 from downspout.parquet.disk import Disk
-from downspout.parquet.inputs import KnownInputs
+from downspout.parquet.entry import Entry
+from downspout.parquet.history import History
+from downspout.parquet.layout import CHECKPOINT_FOLDER, LOG_FOLDER, incarnation_of, temporary_name
 
-__all__ = ["LOG_FOLDER", "STAGING_FOLDER", "CommitLog", "DataFile", "Entry", "read_entries"]
+__all__ = ["CommitLog", "FencedError", "read_entries"]
 
-LOG_FOLDER = Path("_downspout") / "log"
-STAGING_FOLDER = Path("_downspout") / "staging"
-"""Both begin with an underscore: Spark, pandas and DuckDB's globs for ``*.parquet`` in Hive folders leave them be."""
+log = logging.getLogger("downspout.parquet")
 
-FORMAT = 2
-"""2: with the steps of the inputs. An older version must not write to such a directory: it knows no steps."""
-READABLE = (1, 2)
-_NAME = re.compile(r"[0-9]{20}\.json")
+CHECKPOINT_EVERY = 100
+"""Entries. Who opens a directory reads fewer than so many."""
+CHECKPOINTS_KEPT = 2
+_NAME = re.compile(r"([0-9]{20})\.json")
 _CURE = "restore it from a backup; a log that was changed by hand cannot be trusted"
 
 
-@dataclass(frozen=True)
-class DataFile:
-    """One file of a flush.
-
-    Attributes:
-        path: below the directory, with ``/``.
-        rows: how many it holds.
-        bytes: its size.
-    """
-
-    path: str
-    rows: int
-    bytes: int
+class FencedError(Exception):
+    """Files are of a writer that is fenced: they may have been swept, and must be made again under another name."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One flush.
-
-    Attributes:
-        number: its place in the order, from 0.
-        writer: the writer incarnation; unique for each time a task starts.
-        topology: the topology's name: two topologies must not share a directory.
-        schema: the columns as ``name:type``; the same in all entries.
-        created_ms: wall clock, ms since the epoch; for people only.
-        files: what became visible with it.
-        coverage: the rows that are in those files.
-        component: the sink's name in the topology: two sinks must not share a directory, for their rows may have
-            the same identities. All tasks of a sink have one name.
-        inputs: the step of each of the sink's inputs (see ``downspout/parquet/inputs.py``); empty in format 1.
-    """
-
-    number: int
-    writer: str
-    topology: str
-    schema: tuple[str, ...]
-    created_ms: int
-    files: tuple[DataFile, ...] = ()
-    coverage: Coverage = field(default_factory=Coverage)
-    component: str = ""
-    inputs: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> int:
-        """How many rows became visible with it."""
-        return sum(file.rows for file in self.files)
-
-    def to_bytes(self) -> bytes:
-        """Return the entry as its file holds it: one JSON object, its checksum last."""
-        document = {
-            "format": FORMAT,
-            "number": self.number,
-            "writer": self.writer,
-            "topology": self.topology,
-            "component": self.component,
-            "schema": list(self.schema),
-            "inputs": dict(self.inputs),
-            "created_ms": self.created_ms,
-            "files": [[file.path, file.rows, file.bytes] for file in self.files],
-            "coverage": self.coverage.to_json(),
-        }
-        document["checksum"] = _checksum(document)
-        return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Entry:
-        """Return the entry that a file holds.
-
-        Raises:
-            ValueError: it is torn or was edited; the message says what is wrong.
-        """
-        try:
-            document = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"not JSON ({error})") from None
-        if not isinstance(document, dict):
-            raise ValueError("no JSON object")
-        checksum = document.pop("checksum", None)
-        if checksum != _checksum(document):
-            raise ValueError("the checksum is not that of the content")
-        if (found := document.get("format")) not in READABLE:
-            raise ValueError(f"its format is {found!r}; this version reads {' and '.join(map(str, READABLE))}")
-        try:
-            return cls(
-                _whole(document["number"]), _text(document["writer"]), _text(document["topology"]),
-                tuple(map(_text, document["schema"])), _whole(document["created_ms"]),
-                tuple(_data_file(*file) for file in document["files"]), Coverage.from_json(document["coverage"]),
-                _text(document["component"]), _steps(document["inputs"]) if found > 1 else {},
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"out of form ({error})") from None
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{str(value)[:200]!r} is no count")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{str(value)[:200]!r} is no text")
-    return value
-
-
-def _steps(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{str(value)[:200]!r} are no inputs")
-    return {name: _text(step) for name, step in value.items()}
-
-
-def _data_file(path: Any, rows: Any, size: Any) -> DataFile:
-    """Return a file of an entry. Recovery renames what an entry names, so a path must stay below the directory."""
-    parts = PurePosixPath(_text(path)).parts
-    if not parts or parts[0] == "/" or ".." in parts or "\0" in path:
-        raise ValueError(f"{path[:200]!r} is not below the directory")
-    return DataFile(path, _whole(rows), _whole(size))
-
-
-def _checksum(document: Any) -> str:
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-    return f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
-
-
-class CommitLog:
+class CommitLog(History):
     """A directory's log, as far as this process has read it.
 
     Args:
         directory: the sink's directory; it need not exist.
         disk: the file operations.
-
-    Attributes:
-        coverage: all rows that are in the directory.
-        inputs: the inputs that rows came through, and their steps.
-        length: how many entries were read; the number of the next one.
+        checkpoints: whether to begin at the latest checkpoint. An audit reads every entry.
     """
 
-    def __init__(self, directory: Path, disk: Disk | None = None) -> None:
+    def __init__(self, directory: Path, disk: Disk | None = None, *, checkpoints: bool = True) -> None:
+        super().__init__()
         self.directory = directory
         self.folder = directory / LOG_FOLDER
         self.disk = disk or Disk()
-        self.coverage = Coverage()
-        self.inputs = KnownInputs()
-        self.length = 0
-        self.rows = 0
-        self.topology: str | None = None
-        self.component: str | None = None
-        self.schema: tuple[str, ...] | None = None
+        self._use_checkpoints = checkpoints
+        self._base = 0
+        """entries below are known from a checkpoint alone"""
 
     def path(self, number: int) -> Path:
         """Return where entry ``number`` is."""
         return self.folder / f"{number:020d}.json"
 
+    def checkpoint_path(self, length: int) -> Path:
+        """Return where the checkpoint after so many entries is."""
+        return self.directory / CHECKPOINT_FOLDER / f"{length:020d}.json"
+
     def refresh(self) -> list[Entry]:
-        """Read the entries that were added since; O(new entries).
+        """Read the entries that were added since; O(new entries). The first time it begins behind a checkpoint.
 
         Raises:
             SinkError: an entry is torn, was edited, or is not the one its name says.
         """
+        if self._use_checkpoints and not self.length:
+            self._begin_at_checkpoint()
         new: list[Entry] = []
         while (entry := self._read(self.length)) is not None:
             new.append(entry)
-            self._take(entry)
+            self.take(entry)
         return new
-
-    def _take(self, entry: Entry) -> None:
-        self.coverage.update(entry.coverage)
-        self.inputs.take(entry.inputs)
-        self.length += 1
-        self.rows += entry.rows
-        self.topology = entry.topology
-        self.component = entry.component
-        self.schema = entry.schema
-
-    def check_complete(self) -> None:
-        """Raise a SinkError if an entry is missing below one that is there. Lists the folder; for audits and opening.
-
-        Other writers may append meanwhile, and a listing may show n + 1 without n. But n was linked first: so a number
-        that was not listed is missing only if its file is not there now.
-        """
-        try:
-            names = os.listdir(self.folder)
-        except FileNotFoundError:
-            names = []
-        except OSError as error:
-            raise SinkError(f"{self.folder} cannot be read: {error.strerror}", cure="correct the permissions") from None
-        listed = {int(name[:20]) for name in names if _NAME.fullmatch(name)}
-        for number in range(max(self.length, max(listed, default=-1) + 1)):
-            if number not in listed and not self.path(number).exists():
-                raise SinkError(
-                    f"{self.path(number)} is missing, though there were later entries: rows would be written twice",
-                    cure="restore it from a backup; without it the directory's history is unknown",
-                )
 
     def _read(self, number: int) -> Entry | None:
         path = self.path(number)
         try:
-            content = path.read_bytes()
+            content = self.disk.read(path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -247,37 +96,92 @@ class CommitLog:
             raise SinkError(f"{path} holds entry {entry.number}", cure=_CURE)
         return entry
 
+    def check_complete(self) -> None:
+        """Raise a SinkError if an entry is missing below one that is there. Lists the folder; for audits and opening.
+
+        Other writers may append meanwhile, and a listing may show n + 1 without n. But n was linked first: so a number
+        that was not listed is missing only if its file is not there now.
+        """
+        listed = self._numbers(self.folder)
+        for number in range(self._base, max(self.length, max(listed, default=-1) + 1)):
+            if number not in listed and not self.disk.exists(self.path(number)):
+                raise SinkError(
+                    f"{self.path(number)} is missing, though there were later entries: rows would be written twice",
+                    cure="restore it from a backup; without it the directory's history is unknown",
+                )
+
+    def _numbers(self, folder: Path) -> set[int]:
+        try:
+            names = self.disk.names(folder)
+        except OSError as error:
+            raise SinkError(f"{folder} cannot be read: {error.strerror}", cure="correct the permissions") from None
+        return {int(found[1]) for name in names if (found := _NAME.fullmatch(name))}
+
+    # --- writing ----------------------------------------------------------------------------------------
+
     def append(self, entry: Entry) -> bool:
         """Create the entry; False where its number is taken by now: refresh and try the next.
 
-        When this returns True the entry is on disk. The race: two writers link the same number; the file system lets
-        one through; the other sees FileExistsError, reads what the winner wrote and adapts. On NFS a link may be made
-        and its answer lost; the client asks again and is told that the name is taken, says link(2). So the entry that
-        is there is compared with ours: the same bytes, with our writer's unique name in them, are ours.
+        When this returns True the entry is on disk.
 
         Raises:
+            FencedError: a file of it is of a writer that is fenced.
             ValueError: the entry could not be read back. Linked, it would block the directory for ever.
             OSError: the disk says no. Where the last step failed, the entry may be there: :meth:`refresh` tells.
         """
         if entry.number != self.length:
             raise ValueError(f"entry {entry.number} after {self.length} entries")
+        if self.fenced and (entry.writer in self.fenced or self.fenced_files([file.path for file in entry.files])):
+            raise FencedError(entry.writer)
         content = entry.to_bytes()
         Entry.from_bytes(content)
-        self.disk.make_folder(self.folder)
-        temporary = self.folder / f".{entry.writer}-{entry.number}.tmp"
-        try:
-            self.disk.write(temporary, content)
-            self.disk.sync(temporary)
-            try:
-                self.disk.link(temporary, self.path(entry.number))
-            except FileExistsError:
-                if self.path(entry.number).read_bytes() != content:
-                    return False
-            self.disk.sync(self.folder)
-        finally:
-            self.disk.remove(temporary)
-        self._take(entry)
+        temporary = self.folder / temporary_name(entry.writer, entry.number)
+        if not self.disk.put_if_absent(self.path(entry.number), content, temporary):
+            return False
+        self.take(entry)
+        if self.length % CHECKPOINT_EVERY == 0:
+            self._write_checkpoint(entry.writer)
         return True
+
+    def fenced_files(self, paths: Sequence[str]) -> list[str]:
+        """Return those that are of fenced writers."""
+        return [path for path in paths if incarnation_of(path) in self.fenced]
+
+    # --- checkpoints ------------------------------------------------------------------------------------
+
+    def _write_checkpoint(self, writer: str) -> None:
+        """Write down the state. The flush is done by now: an error here costs time at the next opening, no more."""
+        path = self.checkpoint_path(self.length)
+        try:
+            self.disk.put_if_absent(path, self.to_bytes(), path.parent / temporary_name(writer, self.length))
+            for length in sorted(self._numbers(path.parent))[:-CHECKPOINTS_KEPT]:
+                self.disk.remove(self.checkpoint_path(length))
+        except (OSError, SinkError) as error:
+            log.warning("%s could not be written: %s; the next start reads more entries", path, error)
+
+    def _begin_at_checkpoint(self) -> None:
+        """Take the state from the latest checkpoint that can be read; from none, if none can."""
+        for length in sorted(self._numbers(self.directory / CHECKPOINT_FOLDER), reverse=True):
+            path = self.checkpoint_path(length)
+            try:
+                made = History()
+                made.restore(self.disk.read(path))
+                if made.length != length or not length:
+                    raise ValueError(f"it holds the state after {made.length} entries")
+            except FileNotFoundError:  # a writer has removed it meanwhile: there are newer ones
+                continue
+            except (OSError, ValueError) as error:
+                log.warning("%s is no checkpoint: %s; reading the entries instead", path, error)
+                continue
+            if not self.disk.exists(self.path(length - 1)):
+                raise SinkError(
+                    f"{self.path(length - 1)} is missing, and {path} says that it was there: rows would be written "
+                    "twice",
+                    cure=f"restore {self.folder} from a backup; without it the directory's history is unknown",
+                )
+            vars(self).update(vars(made))
+            self._base = length
+            return
 
 
 def read_entries(directory: str | os.PathLike[str]) -> Sequence[Entry]:
@@ -286,7 +190,7 @@ def read_entries(directory: str | os.PathLike[str]) -> Sequence[Entry]:
     Raises:
         SinkError: the log is damaged or has holes.
     """
-    log = CommitLog(Path(directory))
+    log = CommitLog(Path(directory), checkpoints=False)
     entries = log.refresh()
     log.check_complete()
     return entries

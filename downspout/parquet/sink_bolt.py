@@ -8,12 +8,14 @@ forgets what it held: the local engine stops the run with the error; on Storm th
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +29,9 @@ from downspout.parquet.disk import Disk
 from downspout.parquet.inputs import check_names, name_of
 from downspout.parquet.schema import Columns
 from downspout.parquet.writer import Build, SinkWriter
+from downspout.wording import counted
+
+logger = logging.getLogger("downspout.parquet")
 
 BLOCK_ROWS = 512
 """Tuples that are converted at once; fewer at the start and where rows are large."""
@@ -116,6 +121,7 @@ class SinkBolt(Bolt):
         """roughly the bytes of the tuples that wait"""
         self._buffer = Buffer(self.columns)
         self._oldest: float | None = None
+        self._told_covered = False
         self._figures = dict.fromkeys(("rows", "files", "bytes", "covered", "rejected", "flushes"), 0)
         partition_by = self.settings["partition_by"]
         self.writer = self.writer_class(
@@ -123,11 +129,12 @@ class SinkBolt(Bolt):
             topology=str(storm_conf.get("topology.name", "")),
             component=str(self.component_name),
             columns=self.fingerprint(),
-            writer=f"{self.component_name}-{self.task_id}-{uuid.uuid4().hex[:12]}",
+            writer=f"{quote(str(self.component_name), safe='')}-{self.task_id}-{uuid.uuid4().hex[:12]}",
             inputs=with_origins,
             input_names=check_names(self.settings["input_names"], with_origins),
             partition_by=partition_by,
             compression=self.settings["compression"],
+            generation=self.settings["generation"],
             disk=self.disk,
             clock=self.clock,
         )
@@ -224,9 +231,23 @@ class SinkBolt(Bolt):
         for name in ("rows", "files", "bytes", "covered"):
             self._figures[name] += getattr(flushed, name)
         self._figures["flushes"] += 1
+        if not flushed.rows:
+            self._say_that_nothing_was_written(batch)
         ack = self.ack
         for tuple_id in batch.ids:
             ack(tuple_id)
+
+    def _say_that_nothing_was_written(self, batch: Batch) -> None:
+        """Say once that all rows of a flush were there already: somebody may be waiting for them to be written anew."""
+        if self._told_covered:
+            return
+        self._told_covered = True
+        logger.warning(
+            "%s: all %s of a flush (from %s) are in %s already, and none was written. After a restart that is as it "
+            "should be; to process records anew, set parquet.generation=%d, or another directory",
+            self.component_name, counted(len(batch.ids), "row"), batch.identities.place(0), self.writer.directory,
+            self.writer.log.generation + 1,
+        )  # fmt: skip
 
     def _without_impostors(self, batch: Batch) -> Batch:
         """Fail rows with the identity of another row of this flush that are not that row.

@@ -14,8 +14,10 @@ from typing import Any
 
 from downspout.errors import SinkError
 from downspout.parquet.coverage import Coverage
+from downspout.parquet.entry import DataFile
 from downspout.parquet.identity import Identities
-from downspout.parquet.log import STAGING_FOLDER, DataFile, Entry
+from downspout.parquet.layout import STAGING_FOLDER
+from downspout.parquet.log import FencedError
 from downspout.parquet.writer import Build, Flushed, SinkWriter
 
 __all__ = ["BatchWriter", "OutdatedError", "Staged", "StagingWriter"]
@@ -78,20 +80,12 @@ class StagingWriter(SinkWriter):
 class BatchWriter(SinkWriter):
     """Commits what tasks have staged, one entry per batch."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._batches: set[str] = set()
-
-    def _catch_up(self) -> list[Entry]:
-        entries = super()._catch_up()
-        self._batches.update(entry.writer for entry in entries)
-        return entries
-
     def commit(self, batch: str, parts: Sequence[Staged]) -> Flushed:
         """Bring the staged files of a batch into sight, all at once; if it is in the log already, discard them.
 
         Args:
-            batch: the batch's name, the same whenever it is computed, and of no other.
+            batch: the batch's name, the same whenever it is computed, and of no other. The log remembers the latest
+                thousand; rows with origins are known by these in any case.
             parts: what its tasks have staged; of each task, one attempt.
 
         Raises:
@@ -105,17 +99,21 @@ class BatchWriter(SinkWriter):
             self._writer = batch
             while True:
                 self._catch_up()
-                if batch in self._batches:
+                if batch in self.log.writers:
                     self._discard(files)
                     return Flushed(covered=covered)
                 if not files:
                     return Flushed(covered=covered)
+                if self.log.fenced_files([file.path for file in files]):
+                    raise FencedError(batch)
                 self._check_that_all_are_here(files)
                 coverage = self._joined(parts, files)
                 if self._append(files, coverage):
                     break
-            self._batches.add(batch)
             self._reveal(files)
+        except FencedError:
+            self._discard(files)
+            raise OutdatedError from None
         except OSError as error:
             raise self._cannot_write(error) from error
         return Flushed(sum(file.rows for file in files), covered, len(files), sum(file.bytes for file in files))
@@ -127,7 +125,7 @@ class BatchWriter(SinkWriter):
     def _check_that_all_are_here(self, files: Sequence[DataFile]) -> None:
         """Look at each file: an entry that names one that is nowhere would cover rows that nobody will ever see."""
         for file in files:
-            if not (path := self.directory / STAGING_FOLDER / file.path).exists():
+            if not self.disk.exists(path := self.directory / STAGING_FOLDER / file.path):
                 self._discard(files)
                 raise SinkError(
                     f"{path} was written by a task, and is not here: tasks have another {self.directory} than we have",

@@ -5,7 +5,7 @@ A flush (see docs/decisions/0006):
 1. read the log entries that are new, drop rows that are covered by now;
 2. stage hidden files, fsync them and their folders;
 3. create the next log entry exclusively. Another writer was first? Read its entry, drop what it covers, stage again,
-   try the next;
+   try the next. It was a fence, and for us? Take another name and stage again;
 4. rename the files into sight. Only then may tuples be acked.
 
 Stopped before 3, nothing happened: the staged files are hidden, and the rows come again. Stopped after 3, the rows are
@@ -14,8 +14,9 @@ committed: whoever opens the directory next rolls forward, renaming what an entr
 
 from __future__ import annotations
 
+import errno
 import io
-import re
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +31,16 @@ from downspout.errors import SinkError
 from downspout.parquet import hive
 from downspout.parquet.coverage import Coverage
 from downspout.parquet.disk import Disk
+from downspout.parquet.entry import FLUSH, GENERATION, DataFile, Entry
 from downspout.parquet.identity import Identities, Mask
 from downspout.parquet.inputs import resolve
-from downspout.parquet.log import STAGING_FOLDER, CommitLog, DataFile, Entry
+from downspout.parquet.layout import REPLACED_FOLDER, STAGING_FOLDER, data_name, up_to
+from downspout.parquet.log import CommitLog, FencedError
+from downspout.parquet.recovery import Recovery, move
 
 __all__ = ["Flushed", "SinkWriter"]
+
+logger = logging.getLogger("downspout.parquet")
 
 Build = Callable[[Mask, Identities], pa.Table]
 
@@ -69,6 +75,7 @@ class SinkWriter:
         writer: this incarnation: unique for each time a task starts.
         partition_by: columns that become folders.
         compression: codec of the files.
+        generation: what the directory's number must be; one that is higher starts it anew. 0: whatever it is.
         disk: the file operations.
         clock: for the entries' time stamps.
 
@@ -92,6 +99,7 @@ class SinkWriter:
         input_names: Mapping[str, str] | None = None,
         partition_by: Sequence[str] = (),
         compression: str = "zstd",
+        generation: int = 0,
         disk: Disk | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -106,29 +114,35 @@ class SinkWriter:
         self._input_names = input_names or {}
         self.steps: Mapping[str, str] = {}
         self._writer = writer
+        self._renewed = 0
         self._compression = compression
+        self._wanted_generation = generation
+        self._generation: int | None = None
+        """what the directory was when we opened it, or what we have made of it"""
         self._clock = clock
         self._sequence = 0
         self._hidden: list[DataFile] = []
         """files of ours that are committed and not in sight: renaming them failed"""
 
     def open(self) -> None:
-        """Read the log, check that the directory is ours, and finish what a stopped writer had committed."""
+        """Read the log, check that the directory is ours, finish what a stopped writer had committed, and sweep."""
         try:
             self._make_directory()
             probe = self.log.folder / f".{self._writer}.probe"
             self.disk.write(probe, b"")
             self.disk.remove(probe)
-            entries = self._catch_up()
-            entries += self._catch_up_if_files_are_unknown(entries)
+            self._catch_up()
+            self._begin_generation()
+            recovery = Recovery(self.log, self._catch_up, self._entry, self._clock)
+            recovery.settle()
             self.log.check_complete()
-            self._roll_forward(entries)
+            recovery.sweep()
         except OSError as error:
             raise self._cannot_write(error) from error
 
     def _make_directory(self) -> None:
         """Make the directory durable up to the folder that was there before: else a power cut may take all of it."""
-        places = _up_to(self.log.folder, self.directory) + list(self.directory.absolute().parents)
+        places = up_to(self.log.folder, self.directory) + list(self.directory.absolute().parents)
         new = [place for place in places if not place.exists()]
         self.disk.make_folder(self.log.folder)
         for place in new:
@@ -148,56 +162,42 @@ class SinkWriter:
                 f"{self._component}: rows of two sinks may have the same identities",
                 cure="another parquet.directory: one for each sink; or the sink's old name",
             )
+        if self._of_the_past():
+            return entries
         if self.log.schema not in (None, self._schema):
             raise SinkError(
                 f"{self.directory} has the columns {', '.join(self.log.schema or ())}; "
                 f"this sink has {', '.join(self._schema)}",
-                cure="another parquet.directory, or the old columns: one directory has one schema",
+                cure="another parquet.directory, or the old columns: one directory has one schema; "
+                f"or parquet.generation={self.log.generation + 1}, to start it anew",
             )
         if entries or not self.steps:
             has_rows = len(self.log.coverage) > 0
             self.steps = resolve(self.directory, self._inputs, self._input_names, self.log.inputs, has_rows=has_rows)
         return entries
 
-    def _catch_up_if_files_are_unknown(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return what a second look at the log finds, where there are data files that no entry names.
+    def _of_the_past(self) -> bool:
+        """Return whether what the directory holds is of a generation before ours.
 
-        Files that the second look does not explain are refused: the log, or its end, was deleted, and their rows would
-        be written twice. Files of others (no name of ours) are refused only where there is no log at all.
-
-        The race: another writer's flush, between our look at the log and our look at the files. Its entry was
-        there before its files came into sight, so for files that we saw, a second look finds the entry.
+        Raises:
+            SinkError: we are the past: the directory was started anew without us, and nobody wants what we hold.
         """
-        visible = {
-            path.relative_to(self.directory).as_posix()
-            for path in self.disk.files_below(self.directory)
-            if _is_data(path, self.directory) and (not entries or _OURS.fullmatch(path.name))
-        }
-        if not (unknown := visible - _names(entries)):
-            return []
-        more = self._catch_up()
-        if not entries and not more:
+        if self._generation is None:
+            self._generation = self._wanted_generation or self.log.generation
+        if self.log.generation > self._generation:
             raise SinkError(
-                f"{self.directory} holds data files ({min(unknown)}) but no commit log: what was written is not known",
-                cure=f"restore {self.log.folder} from a backup, or use another parquet.directory",
+                f"{self.directory} was started anew as generation {self.log.generation}; this sink is of generation "
+                f"{self._generation}, and writes no more to it",
+                cure=f"parquet.generation={self.log.generation}, or no such setting, and start again",
             )
-        unknown = {path for path in unknown - _names(more) if _OURS.fullmatch(path.rpartition("/")[2])}
-        if unknown:
-            raise SinkError(
-                f"{self.directory / min(unknown)} is named by no entry of the commit log ({len(unknown)} such): "
-                "were the log's last entries deleted, its rows would be written twice",
-                cure=f"restore {self.log.folder} from a backup; or move the file away if its rows are not wanted",
-            )
-        return more
+        return self.log.generation < self._generation
 
-    def _roll_forward(self, entries: Sequence[Entry]) -> None:
-        """Bring into sight what is committed and still staged. Looks at history only if anything is staged at all."""
-        staged = {
-            path.relative_to(self.directory / STAGING_FOLDER).as_posix()
-            for path in self.disk.files_below(self.directory / STAGING_FOLDER)
-        }
-        for entry in entries if staged else ():
-            self._reveal([file for file in entry.files if file.path in staged])
+    def _begin_generation(self) -> None:
+        """Start the directory anew, if we are the first of our generation."""
+        while self._of_the_past():
+            if self.log.append(self._entry(GENERATION, generation=self._generation)) and self.log.length > 1:
+                logger.warning("%s starts anew as generation %d", self.directory, self._generation)
+            self._catch_up()
 
     def flush(self, identities: Identities, build: Build) -> Flushed:
         """Write the rows that are not in the directory yet; when this returns, they are durable and visible.
@@ -224,6 +224,7 @@ class SinkWriter:
             wanted = rows.not_in(self.log.coverage)
             if not wanted.any():
                 return Flushed(covered=len(identities))
+            self._renew_if_fenced()
             staged = self._stage(build(wanted, rows))
             try:
                 while not self._append(staged, rows.coverage(wanted)):
@@ -237,11 +238,19 @@ class SinkWriter:
                     self._reveal_hidden()
                     size = sum(file.bytes for file in staged)
                     return Flushed(int(wanted.sum()), int((~wanted).sum()), len(staged), size)
+            except FencedError:
+                pass  # what we staged may be swept at any moment
             except OSError:
                 if not self._is_committed(staged):
                     self._discard(staged)
                 raise
             self._discard(staged)
+
+    def _renew_if_fenced(self) -> None:
+        """Take another name if somebody has taken us for dead: we may have been paused for longer than others wait."""
+        while self._writer in self.log.fenced:
+            self._renewed += 1
+            self._writer = f"{self._writer.partition('.')[0]}.{self._renewed}"
 
     def _reveal_hidden(self) -> None:
         """Bring into sight what we committed; where that fails, the next flush or whoever opens next tries again."""
@@ -249,17 +258,28 @@ class SinkWriter:
         self._hidden = []
 
     def _append(self, staged: Sequence[DataFile], coverage: Coverage) -> bool:
-        return self.log.append(
-            Entry(
-                self.log.length, self._writer, self._topology, self._schema,
-                int(self._clock.wall() * 1000), tuple(staged), coverage, self._component, self.steps,
-            )
+        for file in staged:
+            # Swept, or deleted by somebody: an entry that names it would cover rows that nobody will ever see.
+            if not self.disk.exists(path := self.directory / STAGING_FOLDER / file.path):
+                self.log.refresh()
+                if not self.log.fenced_files([file.path]):
+                    raise FileNotFoundError(errno.ENOENT, "it was deleted while it was waiting", str(path))
+                raise FencedError(self._writer)
+        return self.log.append(self._entry(files=tuple(staged), coverage=coverage, inputs=self.steps))
+
+    def _entry(self, kind: str = FLUSH, **fields: Any) -> Entry:
+        """Return the next entry."""
+        if kind != FLUSH:
+            self._renew_if_fenced()
+        return Entry(
+            self.log.length, self._writer, self._topology, self._schema, int(self._clock.wall() * 1000),
+            component=self._component, kind=kind, **fields,
         )  # fmt: skip
 
     def _is_committed(self, staged: Sequence[DataFile]) -> bool:
         """Return whether the log names these files. In doubt yes: hidden files that stay harm nobody."""
         try:
-            entry = Entry.from_bytes(self.log.path(self.log.length).read_bytes())
+            entry = Entry.from_bytes(self.disk.read(self.log.path(self.log.length)))
         except FileNotFoundError:
             # Not linked; or linked and taken into account, and the renaming failed.
             return self.log.length > 0 and self._last_is_ours(staged)
@@ -269,7 +289,7 @@ class SinkWriter:
 
     def _last_is_ours(self, staged: Sequence[DataFile]) -> bool:
         try:
-            entry = Entry.from_bytes(self.log.path(self.log.length - 1).read_bytes())
+            entry = Entry.from_bytes(self.disk.read(self.log.path(self.log.length - 1)))
         except (OSError, ValueError):
             return True
         return entry.files == tuple(staged)
@@ -277,7 +297,7 @@ class SinkWriter:
     def _stage(self, table: pa.Table) -> list[DataFile]:
         """Write the table's files where no reader looks, and force them to the disk."""
         staging = self.directory / STAGING_FOLDER
-        name = f"part-{self._writer}-{self._sequence}.parquet"
+        name = data_name(self._writer, self._sequence)
         self._sequence += 1
         staged: list[DataFile] = []
         folders: set[Path] = set()
@@ -290,7 +310,7 @@ class SinkWriter:
                 staged.append(DataFile(target, part.num_rows, len(content)))
                 self.disk.write(path, content)
                 self.disk.sync(path)
-                folders.update(_up_to(path.parent, self.directory))
+                folders.update(up_to(path.parent, self.directory))
             for place in sorted(folders):
                 self.disk.sync(place)
         except OSError:
@@ -304,17 +324,13 @@ class SinkWriter:
 
     def _reveal(self, files: Sequence[DataFile]) -> None:
         """Rename staged files into sight; whoever does it second finds nothing left to do."""
-        folders: set[Path] = set()
-        for file in files:
-            target = self.directory / file.path
-            self.disk.make_folder(target.parent)
-            try:
-                self.disk.rename(self.directory / STAGING_FOLDER / file.path, target)
-            except FileNotFoundError:
-                continue
-            folders.update(_up_to(target.parent, self.directory))
-        for place in sorted(folders):
-            self.disk.sync(place)
+        for path in move(self.disk, self.directory, [file.path for file in files], STAGING_FOLDER, Path()):
+            if not any(self.disk.exists(self.directory / place / path) for place in (Path(), REPLACED_FOLDER)):
+                raise SinkError(
+                    f"{self.directory / STAGING_FOLDER / path} was deleted, and the commit log names it: its rows are "
+                    "missing, and would not be written again",
+                    cure=f"restore it from a backup; downspout audit {self.directory} names the records",
+                )
 
     def _cannot_write(self, error: OSError) -> SinkError:
         place = error.filename or self.directory
@@ -324,28 +340,7 @@ class SinkWriter:
         )
 
 
-_OURS = re.compile(r"part-.+-\d+\.parquet")
-"""Names that writers give. Spark's end with a codec: ``part-00000-…-c000.snappy.parquet``."""
-
-
-def _names(entries: Sequence[Entry]) -> set[str]:
-    return {file.path for entry in entries for file in entry.files}
-
-
-def _is_data(path: Path, top: Path) -> bool:
-    """Return whether readers of the directory see this file."""
-    return path.suffix == ".parquet" and not any(part[0] in "_." for part in path.relative_to(top).parts)
-
-
 def _encode(table: pa.Table, compression: Any) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression=compression, coerce_timestamps="us")
     return buffer.getvalue()
-
-
-def _up_to(folder: Path, top: Path) -> list[Path]:
-    """Return a folder and those above it, up to and with ``top``."""
-    places = [folder]
-    while places[-1] != top:
-        places.append(places[-1].parent)
-    return places

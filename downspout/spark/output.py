@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from downspout.errors import SinkError
-from downspout.parquet.log import LOG_FOLDER
+from downspout.parquet.layout import LOG_FOLDER
 from downspout.spark.read import SPARK_LOG
 
 if TYPE_CHECKING:

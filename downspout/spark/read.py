@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from downspout.errors import ConfigError, SinkError
 from downspout.parquet.aggregate import Aggregate, fold
 from downspout.parquet.disk import Disk
-from downspout.parquet.log import CommitLog, Entry
+from downspout.parquet.entry import Entry
+from downspout.parquet.log import CommitLog
 from downspout.parquet.schema import ORIGIN_SCHEMA, Columns
 
 if TYPE_CHECKING:

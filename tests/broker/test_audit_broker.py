@@ -16,7 +16,8 @@ from downspout.kafka.deadletter import DeadLetters
 from downspout.kafka.port import Cluster, TopicPartition, cluster_for
 from downspout.parquet.audit import AuditReport, audit
 from downspout.parquet.coverage import Coverage, Stream
-from downspout.parquet.log import CommitLog, DataFile, Entry
+from downspout.parquet.entry import DataFile, Entry
+from downspout.parquet.log import CommitLog
 from downspout.parquet.schema import ORIGIN_SCHEMA
 
 if TYPE_CHECKING:

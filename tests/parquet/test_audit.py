@@ -19,7 +19,8 @@ from downspout.kafka.port import Record
 from downspout.parquet.audit import AuditReport, Window, audit
 from downspout.parquet.audit_files import visible_files
 from downspout.parquet.identity import Identities
-from downspout.parquet.log import STAGING_FOLDER, CommitLog
+from downspout.parquet.layout import STAGING_FOLDER
+from downspout.parquet.log import CommitLog
 from downspout.parquet.writer import SinkWriter
 from downspout.testing.fake_kafka import FakeKafka
 from tests.parquet.support import Origins, rows_of, sink, tup, write_rows

@@ -17,7 +17,9 @@ from downspout.kafka.port import TopicPartition
 from downspout.parquet import audit_files
 from downspout.parquet.audit import AuditReport, Window, audit
 from downspout.parquet.coverage import Coverage, Stream
-from downspout.parquet.log import STAGING_FOLDER, CommitLog, DataFile, Entry
+from downspout.parquet.entry import DataFile, Entry
+from downspout.parquet.layout import STAGING_FOLDER
+from downspout.parquet.log import CommitLog
 from downspout.parquet.schema import ORIGIN_SCHEMA
 from tests.topology.spout_driver import Kafka
 

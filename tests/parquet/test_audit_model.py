@@ -23,7 +23,8 @@ from downspout.kafka.deadletter import DeadLetters
 from downspout.kafka.port import Record
 from downspout.parquet.audit import EXIT_CODES, EXPLAINED, Replay, audit
 from downspout.parquet.coverage import Coverage, Stream
-from downspout.parquet.log import CommitLog, DataFile, Entry
+from downspout.parquet.entry import DataFile, Entry
+from downspout.parquet.log import CommitLog
 from downspout.parquet.schema import ORIGIN_SCHEMA
 from downspout.testing.fake_kafka import FakeKafka
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,8 @@ from hypothesis import strategies as st
 from downspout.errors import SinkError
 from downspout.parquet.coverage import Coverage, Stream
 from downspout.parquet.disk import Disk
-from downspout.parquet.log import CommitLog, DataFile, Entry, _checksum, read_entries
+from downspout.parquet.entry import DataFile, Entry, _checksum
+from downspout.parquet.log import CommitLog, read_entries
 
 STREAM = Stream("t", "id", 0, "")
 
@@ -147,7 +150,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a list": lambda path: path.write_text("[]"),
     "deep": lambda path: path.write_text("[" * 100_000),
     "another's number": lambda path: rewrite(path, lambda document: document.update(number=7)),
-    "another format": lambda path: rewrite(path, lambda document: document.update(format=3)),
+    "another format": lambda path: rewrite(path, lambda document: document.update(format=4)),
     "no files": lambda path: rewrite(path, lambda document: document.pop("files")),
     "files of another form": lambda path: rewrite(path, lambda document: document.update(files=[["a"]])),
     "a negative count": lambda path: rewrite(path, lambda document: document.update(files=[["a", -1, 5]])),
@@ -322,17 +325,18 @@ def test_the_content_is_on_disk_before_it_is_linked(tmp_path: Path) -> None:
     assert steps == ["write", "sync file", "link", "sync folder"]
 
 
-def test_a_write_that_fails_half_way_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk leaves no half-written file behind."""
-
-    def write_half(path: Path, content: bytes) -> int:
-        with path.open("wb") as file:
-            file.write(content[:2])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    monkeypatch.setattr(Path, "write_bytes", write_half)
-    with pytest.raises(OSError, match="No space left"):
-        Disk().write(tmp_path / "a", b"content")
+def test_a_write_that_fails_half_way_leaves_no_file(tmp_path: Path) -> None:
+    """A disk that takes no more leaves no half-written file behind, and the error names the file."""
+    used = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, used[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            Disk().write(tmp_path / "a", bytes(5000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, used)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "a"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,7 +14,8 @@ from bolts.parquet import with_origins
 from downspout.errors import SinkError
 from downspout.parquet.disk import Disk
 from downspout.parquet.identity import Identities
-from downspout.parquet.log import STAGING_FOLDER, CommitLog
+from downspout.parquet.layout import STAGING_FOLDER
+from downspout.parquet.log import CommitLog
 from downspout.parquet.staged import BatchWriter, OutdatedError, Staged, StagingWriter
 from downspout.parquet.writer import SinkWriter
 from tests.parquet.support import SteppedDisk, Stopped

@@ -12,7 +12,7 @@ import pytest
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, SinkError
-from downspout.parquet.log import STAGING_FOLDER
+from downspout.parquet.layout import STAGING_FOLDER
 from downspout.spark.read import MAX_FILE_AGE, read_sink, sink_schema, stream_sink
 from tests.parquet.support import SteppedDisk, Stopped, sink, tup, write_rows
 from tests.spark.pipelines_support import SINK, Words, drain, rows_in

@@ -12,7 +12,7 @@ import pytest
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.parquet import hive
-from downspout.parquet.log import STAGING_FOLDER
+from downspout.parquet.layout import STAGING_FOLDER
 from tests.parquet.support import sink, tup
 
 if TYPE_CHECKING:

@@ -1,0 +1,239 @@
+"""One entry of a commit log: what its file holds, and how it is read with mistrust.
+
+==============  ====================================================================================================
+kind            says
+==============  ====================================================================================================
+``flush``       these files came into sight, and these rows are in them
+``compact``     these files took the place of those, with the same rows
+``fence``       nothing that these writers have staged will ever come into sight; it may be swept
+``generation``  the directory starts anew: no row is in it any more, and none of its files counts
+==============  ====================================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from downspout.parquet.coverage import Coverage
+
+__all__ = ["COMPACT", "FENCE", "FLUSH", "GENERATION", "DataFile", "Entry", "from_document", "to_document"]
+
+FLUSH, COMPACT, FENCE, GENERATION = "flush", "compact", "fence", "generation"
+
+FORMAT = 3
+"""3: with kinds; 2: with the steps of the inputs. An older version must not write to such a directory."""
+READABLE = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One data file.
+
+    Attributes:
+        path: below the directory, with ``/``.
+        rows: how many it holds.
+        bytes: its size.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+
+    def to_json(self) -> list[Any]:
+        """Return it as JSON values."""
+        return [self.path, self.rows, self.bytes]
+
+    @classmethod
+    def from_json(cls, value: Any) -> DataFile:
+        """Return what :meth:`to_json` made.
+
+        Raises:
+            ValueError: it is out of form.
+        """
+        if not isinstance(value, list) or len(value) != 3:
+            raise ValueError(f"{str(value)[:200]!r} is no file")
+        return cls(path_below(value[0]), whole(value[1]), whole(value[2]))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry.
+
+    Attributes:
+        number: its place in the order, from 0.
+        writer: the writer incarnation, unique for each time a task starts; or a Spark batch.
+        topology: the topology's name: two topologies must not share a directory.
+        schema: the columns as ``name:type``; the same in all entries.
+        created_ms: wall clock, ms since the epoch; for people only.
+        files: what became visible with it.
+        coverage: the rows that came with it.
+        component: the sink's name in the topology: two sinks must not share a directory, for their rows may have
+            the same identities. All tasks of a sink have one name.
+        inputs: the step of each of the sink's inputs (see ``downspout/parquet/inputs.py``); empty in format 1.
+        kind: see the top of the file.
+        removed: paths that ``files`` have replaced; only of ``compact``.
+        settled: what was removed by entries before that number is out of sight; only of ``compact``.
+        fenced: writers that may commit no more; only of ``fence``.
+        generation: the number of the generation that begins; only of ``generation``.
+    """
+
+    number: int
+    writer: str
+    topology: str
+    schema: tuple[str, ...]
+    created_ms: int
+    files: tuple[DataFile, ...] = ()
+    coverage: Coverage = field(default_factory=Coverage)
+    component: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    kind: str = FLUSH
+    removed: tuple[str, ...] = ()
+    settled: int = 0
+    fenced: tuple[str, ...] = ()
+    generation: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows are in its files."""
+        return sum(file.rows for file in self.files)
+
+    def to_bytes(self) -> bytes:
+        """Return the entry as its file holds it: one JSON object, its checksum last."""
+        return to_document(
+            {
+                "format": FORMAT,
+                "kind": self.kind,
+                "number": self.number,
+                "writer": self.writer,
+                "topology": self.topology,
+                "component": self.component,
+                "schema": list(self.schema),
+                "inputs": dict(self.inputs),
+                "created_ms": self.created_ms,
+                "files": [file.to_json() for file in self.files],
+                "coverage": self.coverage.to_json(),
+                **{name: write(getattr(self, name)) for name, (write, _) in _OF_KIND[self.kind].items()},
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Entry:
+        """Return the entry that a file holds.
+
+        Raises:
+            ValueError: it is torn or was edited; the message says what is wrong.
+        """
+        document = from_document(content)
+        if (found := document.get("format")) not in READABLE:
+            raise ValueError(f"its format is {found!r}; this version reads {', '.join(map(str, READABLE))}")
+        kind = document.get("kind") if found > 2 else FLUSH
+        if not isinstance(kind, str) or kind not in _OF_KIND:
+            raise ValueError(f"its kind is {str(kind)[:200]!r}; this version knows {', '.join(_OF_KIND)}")
+        try:
+            return cls(
+                whole(document["number"]),
+                text(document["writer"]),
+                text(document["topology"]),
+                tuple(map(text, listed(document["schema"]))),
+                whole(document["created_ms"]),
+                tuple(map(DataFile.from_json, listed(document["files"]))),
+                Coverage.from_json(document["coverage"]),
+                text(document["component"]),
+                steps(document["inputs"]) if found > 1 else {},
+                kind,
+                **{name: read(document[name]) for name, (_, read) in _OF_KIND[kind].items()},
+            )
+        except KeyError as error:
+            raise ValueError(f"out of form (no {error})") from None
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"out of form ({error})") from None
+
+
+# --- untrusted values ---------------------------------------------------------------------------------------
+
+
+def whole(value: Any) -> int:
+    """Return a count; anything else is a ValueError."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{str(value)[:200]!r} is no count")
+    return value
+
+
+def text(value: Any) -> str:
+    """Return a text; anything else is a ValueError."""
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:200]!r} is no text")
+    return value
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a list; anything else is a ValueError."""
+    if not isinstance(value, list):
+        raise ValueError(f"{str(value)[:200]!r} is no list")
+    return value
+
+
+def steps(value: Any) -> dict[str, str]:
+    """Return the steps of inputs; anything else is a ValueError."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{str(value)[:200]!r} are no inputs")
+    return {name: text(step) for name, step in value.items()}
+
+
+def path_below(value: Any) -> str:
+    """Return the path of a data file. Recovery renames what an entry names, so it must stay below the directory."""
+    path = text(value)
+    parts = PurePosixPath(path).parts
+    if not parts or parts[0] == "/" or ".." in parts or "\0" in path:
+        raise ValueError(f"{path[:200]!r} is not below the directory")
+    return path
+
+
+_Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+_OF_KIND: dict[str, dict[str, _Codec]] = {
+    FLUSH: {},
+    COMPACT: {
+        "removed": (list, lambda value: tuple(map(path_below, listed(value)))),
+        "settled": (int, whole),
+    },
+    FENCE: {"fenced": (list, lambda value: tuple(map(text, listed(value))))},
+    GENERATION: {"generation": (int, whole)},
+}
+"""Of each kind what it has beside the others, with how it is written and read."""
+
+
+# --- JSON with a checksum -----------------------------------------------------------------------------------
+
+
+def to_document(document: dict[str, Any]) -> bytes:
+    """Return a JSON object as a file holds it, its checksum last."""
+    document = {**document, "checksum": _checksum(document)}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def from_document(content: bytes) -> dict[str, Any]:
+    """Return the JSON object that a file holds, without its checksum.
+
+    Raises:
+        ValueError: it is torn or was edited.
+    """
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({error})") from None
+    if not isinstance(document, dict):
+        raise ValueError("no JSON object")
+    checksum = document.pop("checksum", None)
+    if checksum != _checksum(document):
+        raise ValueError("the checksum is not that of the content")
+    return document
+
+
+def _checksum(document: Any) -> str:
+    content = json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}"

@@ -1,0 +1,211 @@
+"""What is done when a directory is opened: finish what was committed, refuse what was damaged, sweep what was left.
+
+The log says which files count. Recovery brings the directory to what the log says, and every step of it may be done by
+several at once, and again after a stop: a data file goes one way only, from staging into sight, from there among the
+replaced, and whoever moves it second finds nothing to move.
+
+**The sweeper.** A staged file that no entry names is of a flush that was stopped, or of one that is under way. Nobody
+can tell: its writer may have been paused for an hour and wake up. So the sweeper first appends a ``fence`` for that
+writer, and then deletes. The writer cannot miss it: before its next entry it reads all that were made, finds itself
+fenced, and stages its rows again under another name. A writer that was quicker has its entry before the fence, and then
+the sweeper, having read it, brings the files into sight instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from downspout.clock import Clock
+from downspout.errors import SinkError
+from downspout.parquet.disk import Disk
+from downspout.parquet.entry import FENCE, Entry
+from downspout.parquet.layout import (
+    CHECKPOINT_FOLDER,
+    LOG_FOLDER,
+    OURS,
+    REPLACED_FOLDER,
+    STAGING_FOLDER,
+    incarnation_of,
+    is_data,
+    up_to,
+)
+from downspout.parquet.log import CommitLog
+from downspout.wording import counted
+
+__all__ = ["SWEEP_AFTER_S", "Recovery", "move"]
+
+logger = logging.getLogger("downspout.parquet")
+
+SWEEP_AFTER_S = 3600.0
+"""Staged files whose writer has written nothing for so long are swept. Too short costs a writer its work, no row."""
+
+
+class Recovery:
+    """Brings a directory to what its log says.
+
+    Args:
+        log: the directory's log.
+        catch_up: reads new entries, and raises if they are not of our sink.
+        make_entry: makes the next entry of a kind.
+        clock: for ages.
+    """
+
+    def __init__(
+        self, log: CommitLog, catch_up: Callable[[], object], make_entry: Callable[..., Entry], clock: Clock
+    ) -> None:
+        self._log = log
+        self._disk = log.disk
+        self._directory = log.directory
+        self._catch_up = catch_up
+        self._make_entry = make_entry
+        self._clock = clock
+
+    def settle(self) -> None:
+        """Check the data files against the log, bring into sight what counts, and out of sight what does not."""
+        visible = self._visible()
+        visible |= self._refuse_unknown(visible)
+        staged = self._staged()
+        log = self._log
+        self._move((path for path in staged if path in log.files), STAGING_FOLDER, Path())
+        self._move((path for path in staged if path in log.removed), STAGING_FOLDER, REPLACED_FOLDER)
+        self._move((path for path in visible if path in log.removed), Path(), REPLACED_FOLDER)
+        self._refuse_gone(visible | staged)
+
+    def _visible(self) -> set[str]:
+        """Return the data files that readers see; once there is a log, those that a writer of ours may have made."""
+        found = (
+            path.relative_to(self._directory).as_posix()
+            for path in self._disk.files_below(self._directory, without=OURS.name)
+        )
+        return {path for path in found if is_data(path) and (not self._log.length or incarnation_of(path))}
+
+    def _staged(self) -> set[str]:
+        top = self._directory / STAGING_FOLDER
+        return {path.relative_to(top).as_posix() for path in self._disk.files_below(top)}
+
+    def _refuse_unknown(self, visible: set[str]) -> set[str]:
+        """Raise where there are data files that no entry names: the log, or its end, was deleted.
+
+        Their rows would be written twice. Files of others (no name of ours) are refused only where there is no log.
+
+        The race: another writer's flush, between our look at the log and our look at the files. Its entry was
+        there before its files came into sight, so for files that we saw, a second look finds the entry. A file that
+        vanishes meanwhile was compacted away, by an entry that has since been followed by another compaction.
+        """
+        if not self._unknown(visible):
+            return set()
+        self._catch_up()
+        if not self._log.length:
+            raise SinkError(
+                f"{self._directory} holds data files ({min(visible)}) but no commit log: what was written is not known",
+                cure=f"restore {self._log.folder} from a backup, or use another parquet.directory",
+            )
+        if unknown := {path for path in self._unknown(visible) if self._disk.exists(self._directory / path)}:
+            raise SinkError(
+                f"{self._directory / min(unknown)} is named by no entry of the commit log ({len(unknown)} such): "
+                "were the log's last entries deleted, its rows would be written twice",
+                cure=f"restore {self._log.folder} from a backup; or move the file away if its rows are not wanted",
+            )
+        return self._visible()
+
+    def _unknown(self, visible: set[str]) -> set[str]:
+        known = {path for path in visible if path in self._log.files or path in self._log.removed}
+        return {path for path in visible - known if not self._log.length or incarnation_of(path)}
+
+    def _refuse_gone(self, there: set[str]) -> None:
+        """Raise where files that count are nowhere. One that was not seen may have been on its way into sight.
+
+        The race: another process moves a file from staging into sight while we look at the one and then at the other,
+        or compacts it away. So each is looked up by its name, and then the log is asked again.
+        """
+        gone = [path for path in self._log.files if path not in there and not self._is_somewhere(path)]
+        if gone:
+            self._catch_up()
+            gone = [path for path in gone if path in self._log.files and not self._is_somewhere(path)]
+        if gone:
+            raise SinkError(
+                f"{self._directory / gone[0]} is gone, and the commit log names it "
+                f"({counted(len(gone), 'such file')}): its rows are missing, and would not be written again",
+                cure="restore it from a backup; or, if its rows are not wanted any more, "
+                f"downspout compact {self._directory} --forget-missing",
+            )
+
+    def _is_somewhere(self, path: str) -> bool:
+        places = (self._directory, self._directory / STAGING_FOLDER, self._directory)
+        return any(self._disk.exists(place / path) for place in places)
+
+    def _move(self, paths: Iterable[str], source: Path, target: Path) -> None:
+        move(self._disk, self._directory, paths, source, target)
+
+    # --- the sweeper ------------------------------------------------------------------------------------
+
+    def sweep(self, after_s: float = SWEEP_AFTER_S) -> int:
+        """Delete what writers have staged and will never commit; return how many files that were.
+
+        Args:
+            after_s: the age in seconds of the newest file of a writer from which on it is taken for dead.
+        """
+        leftovers = self._leftovers()
+        now = self._clock.wall()
+        dead = {
+            writer
+            for writer, paths in leftovers.items()
+            if now - max(map(self._disk.modified, paths)) >= after_s or writer in self._log.fenced
+        }
+        if not dead:
+            return 0
+        self._fence(dead)
+        # What was committed before the fence has been read by now.
+        self._move((path for path in self._staged() if path in self._log.files), STAGING_FOLDER, Path())
+        staging = self._directory / STAGING_FOLDER
+        swept = 0
+        for path in (path for writer in sorted(dead) for path in leftovers[writer]):
+            if path.is_relative_to(staging) and path.relative_to(staging).as_posix() in self._log.removed:
+                continue
+            swept += self._disk.exists(path)
+            self._disk.remove(path)
+        if swept:
+            logger.info("%s: swept %s of stopped writers", self._directory, counted(swept, "file"))
+        return swept
+
+    def _leftovers(self) -> dict[str, list[Path]]:
+        """Return the files that no entry names, by writer."""
+        found: dict[str, list[Path]] = {}
+        for folder in (STAGING_FOLDER, LOG_FOLDER, CHECKPOINT_FOLDER):
+            top = self._directory / folder
+            names = map(top.joinpath, self._disk.names(top))
+            for path in self._disk.files_below(top) if folder == STAGING_FOLDER else names:
+                name = path.relative_to(top).as_posix()
+                writer = incarnation_of(name)
+                if writer and name not in self._log.files and name not in self._log.removed:
+                    found.setdefault(writer, []).append(path)
+        return found
+
+    def _fence(self, writers: set[str]) -> None:
+        while missing := sorted(writers - self._log.fenced):
+            if not self._log.append(self._make_entry(FENCE, fenced=tuple(missing))):
+                self._catch_up()
+
+
+def move(disk: Disk, directory: Path, paths: Iterable[str], source: Path, target: Path) -> list[str]:
+    """Move data files from one part of a directory to another, durably.
+
+    Returns:
+        Those that were not there: others have moved them, and maybe further than we would.
+    """
+    folders: set[Path] = set()
+    absent: list[str] = []
+    for path in paths:
+        place = directory / target / path
+        disk.make_folder(place.parent)
+        try:
+            disk.rename(directory / source / path, place)
+        except FileNotFoundError:
+            absent.append(path)
+            continue
+        folders.update(up_to(place.parent, directory))
+    for folder in sorted(folders):
+        disk.sync(folder)
+    return absent
