@@ -125,8 +125,8 @@ class Disk:
         self.make_folder(path.parent)
         try:
             self.write(temporary, content)
-            self.sync(temporary)
             try:
+                self.sync(temporary)
                 self.link(temporary, path)
             except FileNotFoundError:
                 return False

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from downspout.errors import SinkError
 from downspout.parquet.coverage import Coverage
 from downspout.parquet.entry import DataFile
@@ -71,10 +73,18 @@ class StagingWriter(SinkWriter):
         if not wanted.any():
             self.staged.append(Staged((), Coverage(), dict(self.steps), covered))
             return Flushed(covered=covered)
-        files, coverage = self._stage(build(wanted, rows)), rows.coverage(wanted)
+        files, coverage = self._stage_again_if_swept(build(wanted, rows)), rows.coverage(wanted)
         self._own.update(coverage)
         self.staged.append(Staged(tuple(files), coverage, dict(self.steps), covered))
         return Flushed(int(wanted.sum()), covered, len(files), sum(file.bytes for file in files))
+
+    def _stage_again_if_swept(self, table: pa.Table) -> list[DataFile]:
+        while True:
+            self._renew_if_fenced()
+            try:
+                return self._stage(table)
+            except FencedError:
+                continue
 
 
 class BatchWriter(SinkWriter):

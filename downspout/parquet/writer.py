@@ -225,8 +225,9 @@ class SinkWriter:
             if not wanted.any():
                 return Flushed(covered=len(identities))
             self._renew_if_fenced()
-            staged = self._stage(build(wanted, rows))
+            staged: list[DataFile] = []
             try:
+                staged = self._stage(build(wanted, rows))
                 while not self._append(staged, rows.coverage(wanted)):
                     self._catch_up()
                     # Two versions of a topology, with other inputs each, may start on an empty directory together
@@ -252,6 +253,12 @@ class SinkWriter:
             self._renewed += 1
             self._writer = f"{self._writer.partition('.')[0]}.{self._renewed}"
 
+    def _raise_if_fenced(self, paths: Sequence[str]) -> None:
+        """Raise a FencedError if files that are gone were swept."""
+        self._catch_up()
+        if self.log.fenced_files(paths):
+            raise FencedError(self._writer)
+
     def _reveal_hidden(self) -> None:
         """Bring into sight what we committed; where that fails, the next flush or whoever opens next tries again."""
         self._reveal(self._hidden)
@@ -261,10 +268,8 @@ class SinkWriter:
         for file in staged:
             # Swept, or deleted by somebody: an entry that names it would cover rows that nobody will ever see.
             if not self.disk.exists(path := self.directory / STAGING_FOLDER / file.path):
-                self.log.refresh()
-                if not self.log.fenced_files([file.path]):
-                    raise FileNotFoundError(errno.ENOENT, "it was deleted while it was waiting", str(path))
-                raise FencedError(self._writer)
+                self._raise_if_fenced([file.path])
+                raise FileNotFoundError(errno.ENOENT, "it was deleted while it was waiting", str(path))
         return self.log.append(self._entry(files=tuple(staged), coverage=coverage, inputs=self.steps))
 
     def _entry(self, kind: str = FLUSH, **fields: Any) -> Entry:
@@ -313,7 +318,9 @@ class SinkWriter:
                 folders.update(up_to(path.parent, self.directory))
             for place in sorted(folders):
                 self.disk.sync(place)
-        except OSError:
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                self._raise_if_fenced([name])
             self._discard(staged)
             raise
         return staged
