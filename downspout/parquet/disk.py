@@ -122,7 +122,8 @@ class Disk:
         Raises:
             OSError: the disk says no. Where the last step failed, the file may be there.
         """
-        self.make_folder(path.parent)
+        for folder in dict.fromkeys((path.parent, temporary.parent)):
+            self.make_folder(folder)
         try:
             self.write(temporary, content)
             try:

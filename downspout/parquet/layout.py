@@ -5,7 +5,7 @@
     month=7/part-<writer>-<n>.parquet        what plain readers see
     _downspout/log/<n>.json                  the commit log: what is true
     _downspout/checkpoints/<n>.json          its state after n entries, so that nobody has to read them all
-    _downspout/staging/month=7/part-…        files of flushes that are not in sight yet
+    _downspout/staging/month=7/part-…        files of flushes that are not in sight yet, and entries before their link
     _downspout/replaced/month=7/part-…       files that were compacted away, or are of an earlier generation
     _downspout/snapshots/<id>/month=7/part-… hard links: what a reader has asked to stay as it is
 

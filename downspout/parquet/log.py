@@ -23,7 +23,7 @@ from downspout.errors import SinkError
 from downspout.parquet.disk import Disk
 from downspout.parquet.entry import Entry
 from downspout.parquet.history import History
-from downspout.parquet.layout import CHECKPOINT_FOLDER, LOG_FOLDER, incarnation_of, temporary_name
+from downspout.parquet.layout import CHECKPOINT_FOLDER, LOG_FOLDER, STAGING_FOLDER, incarnation_of, temporary_name
 
 __all__ = ["CommitLog", "FencedError", "read_entries"]
 
@@ -102,7 +102,7 @@ class CommitLog(History):
         Other writers may append meanwhile, and a listing may show n + 1 without n. But n was linked first: so a number
         that was not listed is missing only if its file is not there now.
         """
-        listed = self._numbers(self.folder)
+        listed = self._numbers(self.folder, at_least=self._base)
         for number in range(self._base, max(self.length, max(listed, default=-1) + 1)):
             if number not in listed and not self.disk.exists(self.path(number)):
                 raise SinkError(
@@ -110,12 +110,14 @@ class CommitLog(History):
                     cure="restore it from a backup; without it the directory's history is unknown",
                 )
 
-    def _numbers(self, folder: Path) -> set[int]:
+    def _numbers(self, folder: Path, at_least: int = 0) -> set[int]:
+        """Return the numbers of the files of a folder; of very many, those that do not matter cost next to nothing."""
         try:
             names = self.disk.names(folder)
         except OSError as error:
             raise SinkError(f"{folder} cannot be read: {error.strerror}", cure="correct the permissions") from None
-        return {int(found[1]) for name in names if (found := _NAME.fullmatch(name))}
+        first = f"{at_least:020d}"
+        return {int(found[1]) for name in names if name >= first and (found := _NAME.fullmatch(name))}
 
     # --- writing ----------------------------------------------------------------------------------------
 
@@ -135,13 +137,15 @@ class CommitLog(History):
             raise FencedError(entry.writer)
         content = entry.to_bytes()
         Entry.from_bytes(content)
-        temporary = self.folder / temporary_name(entry.writer, entry.number)
-        if not self.disk.put_if_absent(self.path(entry.number), content, temporary):
+        if not self.disk.put_if_absent(self.path(entry.number), content, self._temporary(entry.writer, entry.number)):
             return False
         self.take(entry)
         if self.length % CHECKPOINT_EVERY == 0:
             self._write_checkpoint(entry.writer)
         return True
+
+    def _temporary(self, writer: str, number: int) -> Path:
+        return self.directory / STAGING_FOLDER / temporary_name(writer, number)
 
     def fenced_files(self, paths: Sequence[str]) -> list[str]:
         """Return those that are of fenced writers."""
@@ -153,7 +157,7 @@ class CommitLog(History):
         """Write down the state. The flush is done by now: an error here costs time at the next opening, no more."""
         path = self.checkpoint_path(self.length)
         try:
-            self.disk.put_if_absent(path, self.to_bytes(), path.parent / temporary_name(writer, self.length))
+            self.disk.put_if_absent(path, self.to_bytes(), self._temporary(writer, self.length))
             for length in sorted(self._numbers(path.parent))[:-CHECKPOINTS_KEPT]:
                 self.disk.remove(self.checkpoint_path(length))
         except (OSError, SinkError) as error:

@@ -22,8 +22,6 @@ from downspout.errors import SinkError
 from downspout.parquet.disk import Disk
 from downspout.parquet.entry import FENCE, Entry
 from downspout.parquet.layout import (
-    CHECKPOINT_FOLDER,
-    LOG_FOLDER,
     OURS,
     REPLACED_FOLDER,
     STAGING_FOLDER,
@@ -151,36 +149,33 @@ class Recovery:
         now = self._clock.wall()
         dead = {
             writer
-            for writer, paths in leftovers.items()
-            if now - max(map(self._disk.modified, paths)) >= after_s or writer in self._log.fenced
+            for writer, names in leftovers.items()
+            if writer in self._log.fenced or now - self._last_sign_of_life(names) >= after_s
         }
         if not dead:
             return 0
         self._fence(dead)
         # What was committed before the fence has been read by now.
         self._move((path for path in self._staged() if path in self._log.files), STAGING_FOLDER, Path())
-        staging = self._directory / STAGING_FOLDER
         swept = 0
-        for path in (path for writer in sorted(dead) for path in leftovers[writer]):
-            if path.is_relative_to(staging) and path.relative_to(staging).as_posix() in self._log.removed:
-                continue
+        for name in (name for writer in sorted(dead) for name in leftovers[writer] if name not in self._log.removed):
+            path = self._directory / STAGING_FOLDER / name
             swept += self._disk.exists(path)
             self._disk.remove(path)
         if swept:
             logger.info("%s: swept %s of stopped writers", self._directory, counted(swept, "file"))
         return swept
 
-    def _leftovers(self) -> dict[str, list[Path]]:
-        """Return the files that no entry names, by writer."""
-        found: dict[str, list[Path]] = {}
-        for folder in (STAGING_FOLDER, LOG_FOLDER, CHECKPOINT_FOLDER):
-            top = self._directory / folder
-            names = map(top.joinpath, self._disk.names(top))
-            for path in self._disk.files_below(top) if folder == STAGING_FOLDER else names:
-                name = path.relative_to(top).as_posix()
-                writer = incarnation_of(name)
-                if writer and name not in self._log.files and name not in self._log.removed:
-                    found.setdefault(writer, []).append(path)
+    def _last_sign_of_life(self, names: Iterable[str]) -> float:
+        return max(self._disk.modified(self._directory / STAGING_FOLDER / name) for name in names)
+
+    def _leftovers(self) -> dict[str, list[str]]:
+        """Return the staged files that no entry names, by writer."""
+        found: dict[str, list[str]] = {}
+        for name in self._staged():
+            writer = incarnation_of(name)
+            if writer and name not in self._log.files and name not in self._log.removed:
+                found.setdefault(writer, []).append(name)
         return found
 
     def _fence(self, writers: set[str]) -> None:

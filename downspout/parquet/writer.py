@@ -34,7 +34,7 @@ from downspout.parquet.disk import Disk
 from downspout.parquet.entry import FLUSH, GENERATION, DataFile, Entry
 from downspout.parquet.identity import Identities, Mask
 from downspout.parquet.inputs import resolve
-from downspout.parquet.layout import REPLACED_FOLDER, STAGING_FOLDER, data_name, up_to
+from downspout.parquet.layout import REPLACED_FOLDER, STAGING_FOLDER, data_name, temporary_name, up_to
 from downspout.parquet.log import CommitLog, FencedError
 from downspout.parquet.recovery import Recovery, move
 
@@ -128,7 +128,8 @@ class SinkWriter:
         """Read the log, check that the directory is ours, finish what a stopped writer had committed, and sweep."""
         try:
             self._make_directory()
-            probe = self.log.folder / f".{self._writer}.probe"
+            probe = self.directory / STAGING_FOLDER / temporary_name(self._writer, 0)
+            self.disk.make_folder(probe.parent)
             self.disk.write(probe, b"")
             self.disk.remove(probe)
             self._catch_up()

@@ -129,10 +129,10 @@ def test_a_disk_that_takes_no_checkpoint_stops_nobody(tmp_path: Path, caplog: py
     """Where a checkpoint cannot be written, the entry counts all the same, and a warning names the checkpoint."""
 
     class Full(Disk):
-        def write(self, path: Path, content: bytes) -> None:
-            if path.parent.name == "checkpoints":
-                raise OSError(28, "No space left on device", str(path))
-            super().write(path, content)
+        def link(self, source: Path, target: Path) -> None:
+            if target.parent.name == "checkpoints":
+                raise OSError(28, "No space left on device", str(target))
+            super().link(source, target)
 
     log = fill(tmp_path, 101, Full())
     assert log.length == 101
