@@ -71,6 +71,7 @@ class History:
         if entry.kind == GENERATION:
             self._remove(list(self.files), entry.number)
             self.coverage, self.inputs = Coverage(), KnownInputs()
+            self.writers = {}  # a Spark batch of before is to be written again
             self.generation = entry.generation
         elif entry.kind == FENCE:
             self.fenced.update(entry.fenced)

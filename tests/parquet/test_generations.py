@@ -16,6 +16,7 @@ from downspout.parquet.disk import Disk
 from downspout.parquet.identity import Identities
 from downspout.parquet.layout import REPLACED_FOLDER
 from downspout.parquet.log import read_entries
+from downspout.parquet.staged import BatchWriter, StagingWriter
 from downspout.parquet.writer import SinkWriter
 from tests.parquet.support import SteppedDisk, Stopped, rows_of, sink, tup
 
@@ -89,6 +90,24 @@ def test_a_new_generation_may_have_other_columns(tmp_path: Path) -> None:
     assert values(tmp_path, "m") == [0, 1, 2]
     with pytest.raises(SinkError, match="has the columns"):
         opened(tmp_path, "c", 1)
+
+
+def test_a_batch_that_was_committed_before_is_committed_again(tmp_path: Path) -> None:
+    """A Spark batch whose rows went out of sight with the former generation is not taken for committed."""
+    for generation in range(2):
+        made: list[SinkWriter] = []
+        for cls in (BatchWriter, StagingWriter):
+            made.append(
+                cls(tmp_path, topology="t", component="sink", columns=["n:int64"], writer=f"{cls.__name__}{generation}",
+                    generation=generation)
+            )  # fmt: skip
+            made[-1].open()
+        committer, task = made
+        assert isinstance(committer, BatchWriter)
+        assert isinstance(task, StagingWriter)
+        flush(task, range(3), factor=1 + generation)
+        committer.commit("query-7", task.staged)
+    assert values(tmp_path) == [0, 2, 4]
 
 
 def test_all_tasks_of_a_sink_start_one_generation(tmp_path: Path) -> None:
