@@ -176,6 +176,15 @@ def read_broker(directory: Path) -> Broker | None:
     return broker if broker is not None and broker.is_alive else None
 
 
+def read_ports(directory: Path, nodes: int) -> list[int] | None:
+    """Return the ports that a cluster of so many nodes had: those for clients, then those of the controllers."""
+    try:
+        ports = json.loads((directory / "ports.json").read_text(encoding="utf-8"))["ports"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return ports if len(ports) == 2 * nodes and all(isinstance(port, int) for port in ports) else None
+
+
 def _read(path: Path, kind: type[Any]) -> Any:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

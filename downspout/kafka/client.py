@@ -225,19 +225,22 @@ class KafkaCluster:
         return sorted(member["group_instance_id"] or member["member_id"] for member in members)
 
     def _ask_of_group(self, group: str, question: Callable[[KafkaAdminClient], Any]) -> Any:
-        """Ask until the group has a coordinator: the first group of a cluster has none for a moment."""
+        """Ask until the group has a coordinator: the first group of a cluster has none for a moment.
+
+        Each time with a new client: one that has asked who it is would go on asking that node, even if it is dead.
+        """
         deadline = time.monotonic() + COORDINATOR_READY_S
-        with self._admin() as admin:
-            while True:
-                try:
+        while True:
+            try:
+                with self._admin() as admin:
                     return question(admin)
-                except errors.GroupIdNotFoundError:
-                    return None
-                except errors.KafkaError as error:
-                    if not error.retriable or time.monotonic() >= deadline:
-                        cure = cure_of(error, "look at the broker's log")
-                        raise BrokerError(f"group {group} cannot be looked at: {_brief(error)}", cure=cure) from error
-                time.sleep(COORDINATOR_LOOK_S)
+            except errors.GroupIdNotFoundError:
+                return None
+            except errors.KafkaError as error:
+                if not error.retriable or time.monotonic() >= deadline:
+                    cure = cure_of(error, "look at the broker's log")
+                    raise BrokerError(f"group {group} cannot be looked at: {_brief(error)}", cure=cure) from error
+            time.sleep(COORDINATOR_LOOK_S)
 
     def delete_topic(self, topic: str) -> bool:
         """Delete a topic with all its records; return whether there was one."""
@@ -262,6 +265,19 @@ class KafkaCluster:
             if answer not in ("OK", "NonEmptyGroupError", "GroupIdNotFoundError"):
                 raise BrokerError(f"group {group} cannot be deleted: {answer}")
         return left
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """Return the node that leads each partition of a topic; -1: none does at the moment. Empty: no such topic.
+
+        Raises:
+            BrokerError: the brokers refuse, or none answers in time.
+        """
+        with self._admin() as admin:
+            try:
+                (found,) = admin.describe_topics([topic])
+            except errors.KafkaError as error:
+                raise BrokerError(f"{topic} cannot be looked at: {_brief(error)}") from error
+        return {part["partition_index"]: part["leader_id"] for part in found["partitions"]}
 
     def topics(self) -> dict[str, int]:
         """Return all topics that are not Kafka's own, sorted, with their numbers of partitions."""

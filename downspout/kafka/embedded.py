@@ -69,6 +69,7 @@ class EmbeddedKafka:
         properties: Kafka's own settings, in addition to ours or instead of them.
         start_s_max: how long a start may take, in seconds.
         clock: what waiting is.
+        controller_port: where the other nodes of an :class:`~downspout.kafka.embedded_cluster.EmbeddedCluster` find it.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class EmbeddedKafka:
         properties: Mapping[str, str] | None = None,
         start_s_max: float = START_S_MAX,
         clock: Clock = SYSTEM_CLOCK,
+        controller_port: int | None = None,
     ) -> None:
         self.directory = Path(directory).absolute()
         self.port = port
@@ -87,6 +89,7 @@ class EmbeddedKafka:
         self._properties = dict(properties or {})
         self._start_s_max = start_s_max
         self._clock = clock
+        self._controller_port = controller_port
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
 
@@ -222,7 +225,7 @@ class EmbeddedKafka:
             port = former
         else:
             port = broker_files.free_port()
-        return port, broker_files.free_port(avoid=port)
+        return port, self._controller_port or broker_files.free_port(avoid=port)
 
     def _port_in_use(self) -> BrokerError:
         return BrokerError(
@@ -272,7 +275,7 @@ class EmbeddedKafka:
                 continue
             if answer.cluster_id != cluster_id:
                 raise _PortTaken
-            if answer.brokers:
+            if f"{HOST}:{port}" in answer.brokers:
                 return
             self._clock.sleep(POLL_S)
         raise self._died(f"did not answer at {HOST}:{port} within {self._start_s_max:g} s")
@@ -309,6 +312,12 @@ class EmbeddedKafka:
         """Stop the broker, if it runs, and start it again."""
         self.stop()
         return self.start()
+
+    def abandon(self) -> None:
+        """End the broker by ``kill -9``, and a start of it that another thread of ours still waits in."""
+        started = self._process
+        if not self.kill() and started is not None:
+            started.kill()
 
     def _end(self, number: int) -> bool:
         broker = broker_files.read_broker(self.directory)

@@ -1,0 +1,191 @@
+"""A cluster of embedded brokers: who leads, who dies, and what is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.errors import KafkaError
+
+from downspout.clock import SYSTEM_CLOCK
+from downspout.errors import BrokerError, ConfigError
+from downspout.kafka import broker_files
+from downspout.kafka.client import KafkaCluster
+from downspout.kafka.embedded_cluster import OFFSETS_TOPIC, EmbeddedCluster, partition_of_group
+from downspout.kafka.port import OffsetAndMetadata, TopicPartition, cluster_for
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+PARTITIONS = 3
+GROUP = "readers"
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """Three brokers with a topic; each test starts again those that it killed."""
+    with EmbeddedCluster(tmp_path_factory.mktemp("cluster")) as made:
+        cluster_for(made.bootstrap).ensure_topic("kept", PARTITIONS)
+        yield made
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds; what raises meanwhile does not hold."""
+    end = SYSTEM_CLOCK.monotonic() + 90
+    while True:
+        try:
+            if holds():
+                return
+        except (BrokerError, KafkaError):
+            pass
+        assert SYSTEM_CLOCK.monotonic() < end, "it does not happen"
+        SYSTEM_CLOCK.sleep(0.2)
+
+
+def write(kafka: EmbeddedCluster, values: list[bytes], partition: int) -> None:
+    """Append records, acknowledged by all replicas that there are."""
+    producer = cluster_for(kafka.bootstrap).producer()
+    for value in values:
+        producer.send("kept", key=None, value=value, partition=partition)
+    producer.flush(60)
+    producer.close()
+
+
+def read(kafka: EmbeddedCluster, partition: int) -> list[bytes | None]:
+    """Return all values of a partition."""
+    consumer = cluster_for(kafka.bootstrap).consumer(group=None)
+    tp = TopicPartition("kept", partition)
+    consumer.assign([tp])
+    consumer.seek(tp, 0)
+    end, found = consumer.end_offsets([tp])[tp], []
+    for _ in range(200):
+        if consumer.position(tp) == end:
+            break
+        found += [record.value for record in consumer.poll(200, 1000).get(tp, ())]
+    consumer.close()
+    return found
+
+
+def test_what_was_acknowledged_outlives_its_leader(kafka: EmbeddedCluster) -> None:
+    """After kill -9 of a partition's leader another node leads it, has all records, and takes new ones."""
+    before = [b"%d" % number for number in range(500)]
+    write(kafka, before, 0)
+    leader = kafka.leader("kept", 0)
+    assert leader in (1, 2, 3)
+    assert kafka.node(leader).kill()
+    assert sorted(kafka.alive) == sorted({1, 2, 3} - {leader})
+    wait_until(lambda: kafka.leader("kept", 0) not in (None, leader))
+    assert read(kafka, 0) == before
+    write(kafka, [b"more"], 0)
+    kafka.start()
+    assert kafka.alive == [1, 2, 3]
+    assert read(kafka, 0) == [*before, b"more"]
+
+
+def test_the_node_that_keeps_a_group_s_commits_is_its_coordinator(kafka: EmbeddedCluster) -> None:
+    """The coordinator is the one that Kafka names, and when it is killed another one has the commits."""
+    cluster = KafkaCluster(kafka.bootstrap)
+    consumer = cluster.consumer(group=GROUP)
+    tp = TopicPartition("kept", 1)
+    consumer.assign([tp])
+    consumer.commit({tp: OffsetAndMetadata(7, "told", -1)})
+    consumer.close()
+    with cluster._admin() as admin:
+        named = {
+            group: admin._manager.run(admin._find_coordinator_id, group) for group in (GROUP, "a", "ü𐀀", "flights")
+        }
+    assert {group: kafka.coordinator(group) for group in named} == named
+    victim = named[GROUP]
+    kafka.node(victim).kill()
+    found = cluster.group_offsets(GROUP)  # asked before anybody has noticed
+    while tp not in found:  # a coordinator may answer before it knows that others have the last commit
+        found = cluster.group_offsets(GROUP)
+    assert found[tp].offset == 7
+    assert kafka.coordinator(GROUP) not in (None, victim)
+    kafka.start()
+
+
+def test_nobody_leads_what_is_not_there(kafka: EmbeddedCluster) -> None:
+    """A topic or a partition that does not exist has no leader."""
+    assert KafkaCluster(kafka.bootstrap).leaders("nothing") == {}
+    assert kafka.leader("nothing", 0) is None
+    assert kafka.leader("kept", PARTITIONS) is None
+
+
+def test_the_how_to_runs(tmp_path: Path) -> None:
+    """The test that the how-to shows passes as it stands there."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "kill-things.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), names)
+    names["test_my_topology_outlives_a_leader"](tmp_path)
+
+
+def test_internal_topics_are_replicated(kafka: EmbeddedCluster) -> None:
+    """Topics, and Kafka's own of commits, have a replica on each node, and writes need two of them."""
+    with KafkaCluster(kafka.bootstrap)._admin() as admin:
+        found = admin.describe_topics(["kept", OFFSETS_TOPIC])
+    replicas = {tuple(sorted(part["replica_nodes"])) for topic in found for part in topic["partitions"]}
+    assert replicas == {(1, 2, 3)}
+    properties = (kafka.node(1).directory / "server.properties").read_text(encoding="latin-1")
+    assert "min.insync.replicas=2" in properties
+
+
+def test_a_second_cluster_on_the_directory_is_refused(kafka: EmbeddedCluster) -> None:
+    """A directory has one cluster: another start says who has it, and disturbs nobody."""
+    with pytest.raises(BrokerError, match="in use"):
+        EmbeddedCluster(kafka.directory).start()
+    assert kafka.alive == [1, 2, 3]
+    assert kafka.leader("kept", 0) is not None
+
+
+def test_a_cluster_goes_on_where_it_was(tmp_path: Path) -> None:
+    """After kill -9 of all nodes, with a port taken meanwhile, the same cluster comes back with its records."""
+    kafka = EmbeddedCluster(tmp_path / "kafka")
+    try:
+        kafka.start()
+        cluster_for(kafka.bootstrap).ensure_topic("kept", 1)
+        write(kafka, [b"x"], 0)
+        ids = {node.broker.cluster_id for node in kafka.nodes.values()}
+        port = kafka.node(2).port
+        assert port is not None
+        kafka.kill()
+        assert kafka.alive == []
+        kafka.stop()
+        with broker_files.socket.socket() as rival:
+            rival.setsockopt(broker_files.socket.SOL_SOCKET, broker_files.socket.SO_REUSEADDR, 1)
+            rival.bind((broker_files.HOST, port))
+            rival.listen()
+            again = EmbeddedCluster(tmp_path / "kafka")
+            again.start()
+            assert again.node(2).port != port
+            assert {node.broker.cluster_id for node in again.nodes.values()} == ids
+            assert len(ids) == 1
+            assert read(again, 0) == [b"x"]
+            again.stop()
+            assert again.alive == []
+    finally:
+        kafka.stop()
+
+
+def test_a_node_that_cannot_start_takes_the_others_with_it(tmp_path: Path) -> None:
+    """A start that fails leaves no process behind."""
+    kafka = EmbeddedCluster(tmp_path / "kafka", properties={"num.io.threads": "none"})
+    with pytest.raises(BrokerError, match=r"num\.io\.threads"):
+        kafka.start()
+    assert kafka.alive == []
+
+
+def test_a_cluster_has_a_node(tmp_path: Path) -> None:
+    """A cluster without nodes, and a node that is not there, are errors that say so."""
+    with pytest.raises(ConfigError, match="0 nodes"):
+        EmbeddedCluster(tmp_path, nodes=0)
+    with pytest.raises(BrokerError, match="no node 1"):
+        EmbeddedCluster(tmp_path).node(1)
+
+
+def test_a_group_falls_to_the_partition_that_kafka_computes() -> None:
+    """Java's hash, with its sign taken away, also for the name whose hash has no positive twin."""
+    assert partition_of_group("polygenelubricants", 50) == 0  # its hash is -2^31
+    assert partition_of_group("", 50) == 0
