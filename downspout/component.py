@@ -16,6 +16,8 @@ attribute                               who uses it, and for what
 ``waits_for_acks()``                    spout: a hand-over waits for what is out; the engine lets the bolts drain
 ``drain()``                             bolt: write out what you hold now, do not wait for a tick
 ``fail_because(tup, error)``            bolt: the engine puts its own here, so that the spout learns the reason
+``attend()``                            spout: called now and then while enough is out and ``next_tuple`` is not called
+``whereabouts(tup_id)``                 spout: the engine puts its own here, which tells the bolts that have a tuple
 ``report()``                            both: figures for the live view and the summary
 ``close()``                             both: called once at the end of a run
 ``before_exit()``                       both, on Storm: called before the process ends (``downspout.wire``)

@@ -52,6 +52,8 @@ _TABLE = (
     Metric("committed", "gauge", "offsets", "Sum of the committed offsets of the partitions owned."),
     Metric("partitions", "gauge", "partitions", "Partitions owned."),
     Metric("oldest_pending_s", "gauge", "seconds", "Age of the record that holds a commit back, where it is out."),
+    Metric("still_s", "gauge", "seconds", "Longest time for which a partition's commit point has not moved while records wait."),
+    Metric("stuck", "gauge", "partitions", "Partitions that stood still for so long that a warning named the offset that blocks."),
 )
 # fmt: on
 

@@ -37,6 +37,7 @@ from downspout.kafka.port import cluster_for
 from downspout.kafka.spout_report import summarise
 from downspout.kafka.spout_setup import Setup, lag_config
 from downspout.kafka.spout_state import Figures, Partition
+from downspout.kafka.stalls import Stalls
 from downspout.kafka.tracked import Tracked
 from downspout.kafka.translate import streams
 from downspout.kafka.untracked import Untracked
@@ -60,6 +61,7 @@ class KafkaSpout(Wired, streamparse.Spout):
     outputs: ClassVar[list[str]] = list(configuration.SETTINGS["kafka.fields"].default)
     settings_scopes: ClassVar[tuple[str, ...]] = ("kafka",)
     clock: Clock = SYSTEM_CLOCK
+    _member: Member | None = None
     _idle: bool
     """Whether the last poll brought nothing."""
 
@@ -104,6 +106,7 @@ class KafkaSpout(Wired, streamparse.Spout):
         if not self._active or (member := self._join_again(now)) is None:
             return
         member.settle(now)
+        self._stalls.look(member, now, now, self.whereabouts)
         if not self._means.is_late(now):
             self._giving_up.write(self._now, member.membership, eager=self._idle)
         if self._means.is_late(now) or member.drains(now):
@@ -179,6 +182,16 @@ class KafkaSpout(Wired, streamparse.Spout):
         if self._means.commit_timer.due(now):
             member.commit(now, self._guarantee.waits)
         member.reader.stay_alive(now)
+        self._stalls.look(member, now, self._next_at, self.whereabouts)
+
+    def attend(self) -> None:
+        """Look at the timers while nobody asks for tuples: the engine has enough out, and nothing comes back."""
+        if self._active:
+            self._between_turns()
+
+    def whereabouts(self, tup_id: str) -> str:
+        """Return which bolts have a tuple; the local engine, which knows, puts its own here."""
+        return ""
 
     # --- life cycle ---
 
@@ -203,8 +216,8 @@ class KafkaSpout(Wired, streamparse.Spout):
         self._work: Tracked | Untracked = Untracked(self._means, name, self.clock)
         if self._guarantee.tracks:
             self._work = Tracked(self._means, name, self.clock, self._write_down)
+        self._stalls = Stalls(setup, self._means.patiences, self._log, self._now())
         self._outlet = Outlet(self.emit, self._refused, storm_conf) if self.on_wire else None
-        self._member: Member | None = None
         self._left: Member | None = None
         self._ended, self._active = False, True
         self._idle = True
@@ -233,6 +246,8 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     def close(self) -> None:
         """Commit what is done and leave the group."""
+        if not hasattr(self, "_giving_up"):
+            return  # it never began: no broker has answered, perhaps
         if self._member is not None:
             self._member.put_back()
             self._leave(self._member, for_good=True)
@@ -301,7 +316,7 @@ class KafkaSpout(Wired, streamparse.Spout):
         """Return figures for the live view; ``downspout.metrics`` explains them."""
         member = self._member
         parts, consumer = (member.parts, member.consumer) if member is not None else ([], None)
-        return summarise(self._figures, parts, consumer, self._now())
+        return summarise(self._figures, parts, consumer, self._now()) | self._stalls.report(self._now())
 
     def _now(self) -> int:
         return int(self.clock.monotonic() * 1000)

@@ -85,6 +85,11 @@ class Means:
             now=now,
         )
 
+    @property
+    def patiences(self) -> tuple[Patience, Patience]:
+        """What knows whether the brokers answer."""
+        return self.poll_patience, self.commit_patience
+
     def is_late(self, since: int) -> bool:
         """Return whether the turn that began at ``since`` should ask the broker nothing more; the next one will."""
         return self.now() - since > TURN_MS_MAX

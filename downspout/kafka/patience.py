@@ -71,6 +71,8 @@ class Patience:
         self._log = log
         self._warn_ms = warn_ms
         self._seldom = Seldom(warn_ms)
+        self.last_error = ""
+        """Of the present row; empty: all is well."""
         self._in_a_row = 0
         self._since = 0
         self._not_before = 0
@@ -91,6 +93,7 @@ class Patience:
             self._log.warning(
                 "%s: %s works again, after %.1f s and %d errors", self._bootstrap, self._work, seconds, self._in_a_row
             )
+        self.last_error = ""
         self._in_a_row = 0
         self._not_before = 0
 
@@ -115,6 +118,7 @@ class Patience:
                 cure=cure_of(error, "look at the broker's log and at the rights of this client"),
             ) from error
         self._figures.errors += 1
+        self.last_error = describe(error)
         self._in_a_row += 1
         self._since = now if self._in_a_row == 1 else self._since
         self._not_before = now + self._backoff.delay(self._in_a_row)

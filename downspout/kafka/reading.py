@@ -18,6 +18,8 @@ __all__ = ["Reader"]
 BUSY_POLL_MS = 10
 """Longest wait in a poll while something else may come: acks of tuples that are out, which need this thread, or word of
 dead letters; or while a bounded run has nothing left to read."""
+TURN_MS = 1_000
+"""A partition that has had no records for so long, although there are some, is polled alone."""
 ALIVE_MS = 60_000
 """After so long without a poll, one with all partitions paused keeps the membership (the client allows 300 s)."""
 
@@ -66,14 +68,34 @@ class Reader:
         self._look_at_topics(now)
         parts = self._membership.parts
         resting = [tp for tp, part in parts.items() if not self._aim(part, now)]
-        batches = self._poll(resting, self._patience_ms(now, busy), now)
+        patience_ms = self._patience_ms(now, busy)
+        if passed_over := self._passed_over([part for tp, part in parts.items() if tp not in resting], now):
+            resting += parts.keys() - passed_over - {*resting}
+            patience_ms = min(patience_ms, BUSY_POLL_MS)
+        batches = self._poll(resting, patience_ms, now)
         if batches is None or self._membership.listener.facts:
             return []
         for tp, part in parts.items():
-            self._accept(part, batches.get(tp, ()))
+            self._accept(part, batches.get(tp, ()), now)
         if any(self._is_cut(part) for tp, part in parts.items() if tp not in resting):
             self._look_at_log(now)
         return [part for part in parts.values() if part.has_waiting]
+
+    def _passed_over(self, parts: Collection[Partition], now: int) -> set[TopicPartition]:
+        """Return those that had no records for so long, although there are some, that the next poll is theirs alone.
+
+        The client hands out all that it has fetched of one partition before it turns to the next. That may be so many
+        records that a slow topology leaves the other partitions alone for minutes.
+        """
+        found: set[TopicPartition] = set()
+        for part in parts:
+            if part.served_at is None:
+                part.served_at = now
+            end = self._consumer.highwater(part.tp)
+            if now - part.served_at >= TURN_MS and (end is None or end > part.reading):
+                part.served_at = now  # it had its turn, even if nothing comes of it
+                found.add(part.tp)
+        return found if len(found) < len(parts) else set()
 
     def _patience_ms(self, now: int, busy: bool) -> int:
         """Return how long a poll may wait for records: not past the moment at which a retry is due."""
@@ -180,8 +202,9 @@ class Reader:
         end = self._consumer.highwater(part.tp)
         return end is not None and end < part.ledger.next
 
-    def _accept(self, part: Partition, records: Sequence[Record]) -> None:
+    def _accept(self, part: Partition, records: Sequence[Record], now: int) -> None:
         if records:
+            part.served_at = now
             self._figures.compacted += part.accept(records)
         elif part.sought is not None and (position := self._consumer.position(part.tp)) > part.sought:
             # Nothing but markers or emptied batches there: the reader has gone past it.

@@ -69,6 +69,7 @@ class Partition:
         stop: bounded run: nothing at or beyond it is emitted or committed.
         waiting: records that were polled and not yet looked at, from index ``at`` on.
         sought: the retry that the reader was sent back to, until records come from there.
+        served_at: when records came last, or should have, in ms.
         aborted_below: aborted records below it were counted.
         commit: offset and metadata that the broker has from us, or from an earlier owner.
         committed_at: when we said so last, in ms; None: it is an earlier owner's.
@@ -101,6 +102,7 @@ class Partition:
     recent: Sequence[Record] = ()
     at: int = 0
     sought: int | None = None
+    served_at: int | None = None
     aborted_below: int = 0
     commit: tuple[int, str] | None = None
     committed_at: int | None = None

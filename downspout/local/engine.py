@@ -18,6 +18,7 @@ a run stops   when
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -191,6 +192,9 @@ class Engine:
             for task in self.tasks:
                 task.build()
             now = self.clock.monotonic()
+            for spout in self.spouts:
+                if spout.optional("attend") is not None and hasattr(spout.instance, "whereabouts"):
+                    spout.instance.whereabouts = functools.partial(self._whereabouts, spout)
             for bolt in self.bolts:
                 bolt.start_timers(now)
             self.activate()
@@ -330,6 +334,8 @@ class Engine:
             if now >= bolt.batch_due:
                 bolt.run_batches(now)
                 worked = True
+        for spout in self.spouts:
+            spout.attend()
         worked = self._expire(now) or worked
         if self.view is not None:
             self.view.update(self)
@@ -342,6 +348,13 @@ class Engine:
             for bolt in self.bolts:
                 acker.sweep(bolt.held)
         return expired > 0
+
+    def _whereabouts(self, spout: SpoutTask, tup_id: Any) -> str:
+        """Return the names of the bolts that have a spout's tuple, or what came of it. O(what is held)."""
+        if (tree := spout.tree_of(tup_id)) is None:
+            return ""
+        holders = (bolt for bolt in self.bolts if any(tree in acker.trees_of(root) for root in bolt.held.values()))
+        return ", ".join(dict.fromkeys(bolt.name for bolt in holders))
 
     def _sleep(self) -> None:
         now = self.clock.monotonic()

@@ -10,6 +10,10 @@ from downspout.local.graph import Graph
 from downspout.local.spout_task import SpoutTask
 from downspout.local.task import Task
 from downspout.local.world import World
+from downspout.metrics import METRICS
+
+AGES = frozenset(metric.name for metric in METRICS.values() if metric.unit == "seconds")
+"""Of several tasks the longest counts, and not the sum."""
 
 
 @dataclass
@@ -41,7 +45,8 @@ class RunResult:
         latency_p50_ms: median time from a spout's emit to its ack.
         latency_p99_ms: the same, 99th percentile.
         errors: one line per kind of error.
-        reports: the components' own figures, by component; those of several tasks are added.
+        reports: the components' own figures, by component; those of several tasks are added, and of
+            times the longest is taken.
         metrics: what components gave to ``report_metric``, by task.
         signal: the number of the signal that stopped the run.
         spouts: the names of the spouts.
@@ -110,5 +115,6 @@ def _reports(tasks: Sequence[Task]) -> dict[str, dict[str, float]]:
     for task in tasks:
         for figure, value in task.report().items():
             figures = found.setdefault(task.name, {})
-            figures[figure] = figures.get(figure, 0) + value
+            before = figures.get(figure, 0)
+            figures[figure] = max(before, value) if figure in AGES else before + value
     return found

@@ -44,6 +44,7 @@ class SpoutTask(Task):
         if not self.overrides("emit", "send_message"):
             spout.emit = self._emit
         self._waits = self.optional("waits_for_acks")
+        self._attend = self.optional("attend")
         self._direct = not self.overrides(*_READING)
         self._fail_with: Callable[[Any, Failure], None] | None = (
             spout.fail_with if self._direct and isinstance(spout, Explains) else None
@@ -60,6 +61,15 @@ class SpoutTask(Task):
         self.stamp = None
         self._call("next_tuple", "next")
         return self.emitted != before
+
+    def attend(self) -> None:
+        """Let the spout look at its timers, where it is asked for nothing."""
+        if self._attend is not None and not self.may_emit:
+            self._ask("attend")
+
+    def tree_of(self, tup_id: Any) -> Tree | None:
+        """Return the open tree of a tuple. O(open trees)."""
+        return next((tree for tree in self.forest.open if tree.msg_id == tup_id), None)
 
     def activate(self) -> None:
         """Tell the spout that it may emit."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 from kafka import errors
 
 from downspout.errors import BrokerError
 from downspout.kafka import member
+from spouts.kafka import KafkaSpout
 from tests.topology.spout_driver import Driver, Kafka, fill
 
 
@@ -61,3 +64,12 @@ def test_a_back_off_begins_when_the_call_has_failed(kafka: Kafka, monkeypatch: p
     assert len(calls) == 1
     driver.run(3)
     assert len(calls) == 1
+
+
+def test_a_spout_that_never_began_closes_quietly() -> None:
+    """Where no broker answers at the start that is the error, and closing adds none of its own."""
+    spout = KafkaSpout(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
+    spout.component_name = "reader"
+    with pytest.raises(BrokerError, match="No Kafka at"):
+        spout.initialize({"kafka.topics": ["orders"], "kafka.bootstrap": "127.0.0.1:1"}, {"taskid": 1})
+    spout.close()

@@ -1,0 +1,179 @@
+"""Partitions that are stuck: found, told once each, with the offset that blocks and why as far as the spout knows.
+
+The time limit is twice the session timeout: within that, whatever was lost with a process or a broker should be on its
+way again. It is two thirds of the message timeout where that is longer: a sink may hold records for a third of it.
+
+What no member can see is a partition that none of them was given.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from downspout.kafka.member import Member
+from downspout.kafka.patience import Patience
+from downspout.kafka.port import TopicPartition
+from downspout.kafka.spout_setup import Setup
+from downspout.kafka.spout_state import Partition, Setback
+from downspout.ledger.progress import Progress, Word
+from downspout.wording import counted
+
+__all__ = ["LOOK_MS", "Stalls", "limit_ms"]
+
+LOOK_MS = 1_000
+"""How often partitions are looked at."""
+
+Whereabouts = Callable[[str], str]
+
+
+def limit_ms(session_timeout_ms: int, message_timeout_ms: float) -> float:
+    """Return how long a partition may stand still.
+
+    >>> limit_ms(10_000, 30_000), limit_ms(10_000, 300_000), limit_ms(10_000, float("inf"))
+    (20000, 200000.0, 20000)
+    """
+    held = 2 * message_timeout_ms / 3 if message_timeout_ms != float("inf") else 0
+    return max(2 * session_timeout_ms, held)
+
+
+class Stalls:
+    """Watches the partitions of a spout.
+
+    Args:
+        setup: the spout's settings.
+        patiences: of polls and commits, for what the broker says.
+        log: where warnings go.
+        now: the time in ms.
+    """
+
+    def __init__(self, setup: Setup, patiences: Sequence[Patience], log: logging.Logger, now: int) -> None:
+        self._setup = setup
+        self._patiences = patiences
+        self._log = log
+        self._limit_ms = limit_ms(setup.settings["session_timeout_ms"], setup.timeout_ms)
+        self._due = now + LOOK_MS
+        self._watched: dict[TopicPartition, Progress] = {}
+
+    def report(self, now: int) -> dict[str, float]:
+        """Return gauges; ``downspout.metrics`` explains them."""
+        watched = self._watched.values()
+        return {
+            "stuck": float(sum(progress.stuck for progress in watched)),
+            "still_s": max((progress.still_ms(now) for progress in watched), default=0) / 1000,
+        }
+
+    def look(self, member: Member, now: int, called_at: int, whereabouts: Whereabouts) -> None:
+        """Look at all partitions, where it is time to, and warn.
+
+        Args:
+            member: whose partitions.
+            now: the time in ms.
+            called_at: when the spout was asked for tuples last.
+            whereabouts: returns which bolts have a tuple, by its id; empty: nobody knows.
+        """
+        if now < self._due:
+            return
+        self._due = now + LOOK_MS
+        parts = member.membership.parts
+        assigned = member.consumer.assignment()
+        self._watched = {
+            tp: self._watched.get(tp) or Progress(self._limit_ms, now) for tp in sorted(assigned | parts.keys())
+        }
+        for tp, progress in self._watched.items():
+            part = parts.get(tp)
+            point = None if part is None else self._point(part, member)
+            waits = part is None or self._waits(part, point or 0, member)
+            word = progress.look(point, waits, now, None if part is None else _first_emit(part, point or 0))
+            if word is not None:
+                self._tell(tp, part, word, Why(self._setup, self._error(), member, now, called_at, whereabouts))
+
+    def _error(self) -> str:
+        """Return what the broker, or the connection to it, has to say at the moment; empty: nothing bad."""
+        return next((patience.last_error for patience in self._patiences if patience.last_error), "")
+
+    def _point(self, part: Partition, member: Member) -> int:
+        if self._setup.guarantee.tracks:
+            return part.commit_point(member.consumer)
+        return part.position(member.consumer)
+
+    def _waits(self, part: Partition, point: int, member: Member) -> bool:
+        if part.has_waiting or part.ledger.pending:
+            return True
+        end = member.consumer.highwater(part.tp)
+        if end is not None and part.stop is not None:
+            end = min(end, part.stop)
+        return end is not None and end > point
+
+    def _tell(self, tp: TopicPartition, part: Partition | None, word: Word, why: Why) -> None:
+        at = "" if word.offset is None else f"@{word.offset}"
+        place, seconds = f"{tp.topic}[{tp.partition}]{at}", word.lasted_ms / 1000
+        if not word.stuck:
+            self._log.warning("%s: moves again, after %.0f s", place, seconds)
+            return
+        reason, cure = why.of(part, word.offset or 0)
+        self._log.warning("%s: makes no progress for %.0f s: %s. Try: %s", place, seconds, reason, cure)
+
+
+def _first_emit(part: Partition, offset: int) -> int | None:
+    return part.ledger.emitted_at(offset) if part.ledger.trouble(offset) is None else None
+
+
+class Why:
+    """What a record, or a partition, waits for. The arguments are those of :class:`Stalls` and :meth:`Stalls.look`."""
+
+    def __init__(
+        self, setup: Setup, error: str, member: Member, now: int, called_at: int, whereabouts: Whereabouts
+    ) -> None:
+        self._setup = setup
+        self._error = error
+        self._member = member
+        self._now = now
+        self._called_at = called_at
+        self._whereabouts = whereabouts
+
+    def of(self, part: Partition | None, offset: int) -> tuple[str, str]:
+        """Return the reason and what may help."""
+        if part is None:
+            return "where to start is not known yet", f"look at the broker: {self._error or 'its log'}"
+        if (emitted_at := part.ledger.emitted_at(offset)) is not None:
+            return self._out(part, offset, emitted_at)
+        if offset in part.condemned:
+            topic = self._setup.dead_letter_topic
+            return f"it failed for good, and its dead letter is not written to {topic}", "look at that topic's settings"
+        if (trouble := part.ledger.trouble(offset)) is not None:
+            return self._retry(part.setbacks.get(offset), trouble)
+        return self._unread(part)
+
+    def _out(self, part: Partition, offset: int, emitted_at: int) -> tuple[str, str]:
+        bolts = self._whereabouts(part.prefix + str(offset))
+        where = f" in {bolts}" if bolts else ""
+        seconds = (self._now - emitted_at) / 1000
+        cure = f"a bolt must ack or fail each tuple: look at {bolts or 'the bolts and their logs'}"
+        return f"it is out{where} for {seconds:.0f} s", cure
+
+    def _retry(self, setback: Setback | None, trouble: Any) -> tuple[str, str]:
+        failure = setback.failure if setback else None
+        error = f", last with {failure.error or failure.kind}" if failure else ""
+        left = (trouble.ready_at - self._now) / 1000
+        when = f"its next try is in {left:.0f} s" if left > 0 else "its next try is due and it is not read"
+        cure = "repair the bolt, or fewer tries: kafka.retries_max, kafka.retry_delay_ms_max"
+        return f"it failed {counted(trouble.setbacks, 'time')}{error}; {when}", cure
+
+    def _unread(self, part: Partition) -> tuple[str, str]:
+        settings = self._setup.settings
+        if self._error:
+            return "the brokers do not do what they are asked to", f"look at them: {self._error}"
+        if self._member.draining:
+            return "a hand-over waits for what is out", "a shorter kafka.drain_ms_max"
+        if part.watch.until:
+            return "processes died here, so records are tried a few at a time", "look for why they died"
+        if part.has_waiting and self._now - self._called_at >= LOOK_MS:
+            return "it was read, and is not asked for", "a larger topology.max.spout.pending, or faster bolts"
+        if not part.ledger.may_poll(settings["uncommitted_max"], self._now):
+            most = f"kafka.uncommitted_max = {settings['uncommitted_max']:,}"
+            return f"{most} offsets are out beyond the commit", "faster bolts, or a larger kafka.uncommitted_max"
+        if self._now - self._called_at >= LOOK_MS:
+            return "nothing is read, as enough is out", "a larger topology.max.spout.pending, or faster bolts"
+        return "records wait in Kafka, and none arrive", "the partition needs a leader: look at the broker's log"
