@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := downspout spouts bolts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo storm-demo spark-demo test check soak mutants lint types doctest format docs bench spark-versions clean
+.PHONY: help demo storm-demo spark-demo test check soak chaos soak-real mutants lint types doctest format docs bench spark-versions clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -42,6 +42,12 @@ soak: $(VENV)/.dev  ## the proofs of the ledger at length: larger models, 200,00
 	  LEDGER_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest -q --timeout 0 --hypothesis-seed=$$part $(MACHINE) || exit 1; \
 	done
 	DOWNSPOUT_SOAK=1 $(BIN)/python -m pytest -q --timeout 0 tests/ledger --ignore $(MACHINE)
+
+chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; REPORT=FILE)
+	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(REPORT),--report $(REPORT))
+
+soak-real: $(VENV)/.dev  ## the main job at a constant rate on a real broker for 30 minutes: memory, lag, audit (MINUTES=5; RATE=1000)
+	@$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
 
 mutants: $(VENV)/.dev  ## change the ledger in every small way, and see that its tests notice (about five minutes)
 	LEDGER_EXAMPLES=20 $(BIN)/python -m mutmut run

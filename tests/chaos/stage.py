@@ -1,0 +1,238 @@
+"""Where a part of chaos happens: brokers, a topic with a backlog, three processes, and what is seen of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kafka.errors import KafkaError
+
+from downspout.errors import BrokerError
+from downspout.kafka.client import KafkaCluster
+from downspout.kafka.embedded import EmbeddedKafka
+from downspout.kafka.embedded_cluster import EmbeddedCluster
+from downspout.kafka.port import TopicPartition
+from downspout.ledger.metadata import decode
+from tests.chaos import recorder
+from tests.chaos.feeder import Feeder
+from tests.chaos.members import ROOT, Members
+from tests.chaos.plan import MEMBERS
+
+PARTITIONS = 4
+GROUP = "chaos"
+TOPIC = "chaos"
+AHEAD = 20_000
+LOOK_S = 0.05
+AUDIT_S_MAX = 1_800
+
+
+@dataclass
+class Gap:
+    """A time without progress in a partition.
+
+    Attributes:
+        partition: which.
+        seconds: how long.
+        since: when it began, on the monotonic clock.
+        undisturbed: how much of it there was after the last fault in it, and after brokers were back.
+    """
+
+    partition: int
+    seconds: float
+    since: float
+    undisturbed: float
+
+
+@dataclass
+class Pulse:
+    """The longest times without progress, per partition, while records wait (and they always do)."""
+
+    last: list[float] = field(default_factory=list)
+    longest: Gap | None = None
+    longest_undisturbed: Gap | None = None
+
+    def look(self, progress: list[float], now: float, disturbed_at: float) -> None:
+        """Take when each partition last made progress; before the first time nothing is counted."""
+        for partition, seen in enumerate(progress):
+            if not seen:
+                continue
+            gap = Gap(partition, now - seen, seen, now - max(seen, disturbed_at))
+            if self.longest is None or gap.seconds > self.longest.seconds:
+                self.longest = gap
+            if self.longest_undisturbed is None or gap.undisturbed > self.longest_undisturbed.undisturbed:
+                self.longest_undisturbed = gap
+
+
+class Stage:
+    """Brokers, a backlog and processes; as a context manager all of it is stopped at the end, whatever happens.
+
+    Args:
+        folder: for everything.
+        nodes: brokers: one, or a cluster.
+        ahead: records that wait in each partition at least.
+    """
+
+    def __init__(self, folder: Path, nodes: int, ahead: int = AHEAD) -> None:
+        self.folder = folder
+        self._ahead = ahead
+        self.kafka: EmbeddedKafka | EmbeddedCluster = (
+            EmbeddedKafka(folder / "kafka") if nodes == 1 else EmbeddedCluster(folder / "kafka", nodes)
+        )
+        self.output = folder / "output"
+        self.pulse = Pulse()
+        self.disturbed_at = 0.0
+        self.brokers_away = 0
+        """Brokers that are down at the moment because of a fault."""
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+        self._bound = 0
+        self.records: recorder.Records
+        self.members: Members
+        self.feeder: Feeder
+
+    def __enter__(self) -> Self:
+        recorder.prepare(self.folder, PARTITIONS)
+        self.records = recorder.Records(self.folder, PARTITIONS)
+        self.kafka.start()
+        try:
+            self._open()
+        except BaseException:
+            self.kafka.stop()
+            raise
+        return self
+
+    def _open(self) -> None:
+        self.cluster = KafkaCluster(self.kafka.bootstrap)
+        self.cluster.ensure_topic(TOPIC, PARTITIONS)
+        consumer = self.cluster.consumer(group=None)
+        self.topic_id = consumer.topic_id(TOPIC)
+        consumer.close()
+        settings = {
+            "kafka.bootstrap": self.kafka.bootstrap,
+            "kafka.group": GROUP,
+            "parquet.directory": self.output,
+        }
+        environment = {recorder.FOLDER: str(self.folder)}
+        self.members = Members(self.folder, "tests/chaos/topology.py", settings, environment)
+        self.feeder = Feeder(self.kafka.bootstrap, TOPIC, PARTITIONS, self._ahead, self.records.out_to)
+        self.feeder.start()
+        for number in range(1, MEMBERS + 1):
+            self.members.start(number)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.members.kill()
+        self.feeder.end()
+        self.kafka.stop()
+
+    # --- time ---
+
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        """Do it in so many seconds, while :meth:`wait_for` waits for something else."""
+        self._timers.append((time.monotonic() + seconds, what))
+
+    @property
+    def has_plans(self) -> bool:
+        """Whether something that was killed or stopped is to come back still."""
+        return bool(self._timers)
+
+    def disturb(self) -> None:
+        """Note that somebody was disturbed now."""
+        self.disturbed_at = time.monotonic()
+
+    def turn(self) -> None:
+        """Do what is due, start again who has fallen, and look at the pulse."""
+        for number in self.members.reap():  # before others take their numbers
+            if number <= MEMBERS:
+                self.members.start(number)
+                self.disturb()
+        now = time.monotonic()
+        due = [what for at, what in self._timers if at <= now]
+        self._timers = [(at, what) for at, what in self._timers if at > now]
+        for what in due:
+            what()
+        self.records.follow([member.pid for member in self.members.alive.values()])
+        progress = self.records.last_progress_s()
+        self.pulse.look(progress, time.monotonic(), time.monotonic() if self.brokers_away else self.disturbed_at)
+
+    def wait_for(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Wait until something holds; return whether it does."""
+        end = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() >= end:
+                return False
+            self.turn()
+            time.sleep(LOOK_S)
+        return True
+
+    # --- what is seen ---
+
+    def group_progress(self) -> dict[int, tuple[int, tuple[tuple[int, int], ...]]]:
+        """Return by partition what the group has committed, and which ranges beyond it that calls done."""
+        found = {}
+        for partition in range(PARTITIONS):
+            found[partition] = (0, ())
+        for tp, commit in self.cluster.group_offsets(GROUP).items():
+            done = decode(commit.offset, commit.metadata, topic_id=self.topic_id).done
+            found[tp.partition] = (commit.offset, done)
+        return found
+
+    def may_come_again(self, partitions: list[int]) -> int:
+        """Return how many records of some partitions would be emitted again if they changed hands now."""
+        progress = self.group_progress()
+        return sum(self.records.untold(partition, *progress[partition]) for partition in partitions)
+
+    def lag(self) -> int | None:
+        """Return how many records the group has not committed; None: no broker said so."""
+        try:
+            return self._lag()
+        except (BrokerError, KafkaError):
+            return None
+
+    def _lag(self) -> int:
+        consumer = self.cluster.consumer(group=None)
+        try:
+            ends = consumer.end_offsets([TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)])
+        finally:
+            consumer.close()
+        progress = self.group_progress()
+        return sum(end - progress[tp.partition][0] for tp, end in ends.items())
+
+    # --- the end ---
+
+    def finish(self, seconds: float) -> tuple[int | None, list[int]]:
+        """Write no more, let the processes come to the end and stop in order; return the lag and their exit codes."""
+        self.wait_for(lambda: not self.has_plans, seconds)
+        self.feeder.end()
+        lag = self.lag()
+        end = time.monotonic() + seconds
+        while lag != 0 and time.monotonic() < end:
+            self.wait_for(lambda: False, 1.0)
+            lag = self.lag()
+        return lag, self.members.end()
+
+    def audit(self) -> dict[str, Any]:
+        """Let `downspout audit` judge."""
+        command = [sys.executable, "-m", "downspout", "audit", str(self.output), "--topic", TOPIC, "--json"]
+        command += ["--bootstrap", self.kafka.bootstrap]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=self.members.environment,
+            capture_output=True,
+            text=True,
+            timeout=AUDIT_S_MAX,
+            check=False,
+        )
+        try:
+            report: dict[str, Any] = json.loads(done.stdout)
+        except ValueError:
+            report = {"verdict": f"audit failed: {done.stderr[-500:]}"}
+        return report | {"exit_code": done.returncode}
