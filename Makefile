@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := downspout spouts bolts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo storm-demo spark-demo test check soak mutants lint types doctest format docs bench spark-versions clean
+.PHONY: help demo storm-demo spark-demo test check soak fuzz mutants lint types doctest format docs bench spark-versions clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -42,6 +42,13 @@ soak: $(VENV)/.dev  ## the proofs of the ledger at length: larger models, 200,00
 	  LEDGER_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest -q --timeout 0 --hypothesis-seed=$$part $(MACHINE) || exit 1; \
 	done
 	DOWNSPOUT_SOAK=1 $(BIN)/python -m pytest -q --timeout 0 tests/ledger --ignore $(MACHINE)
+
+FUZZ_S ?= 60
+fuzz: $(VENV)/.dev  ## search for input that breaks a parser, FUZZ_S=60 seconds for each (installs atheris)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	for parser in "commit metadata" "dead letter" "log entry" "checkpoint of the log" "offsets in Spark's options" "offsets in a checkpoint"; do \
+	  $(BIN)/python -m tests.security.fuzz "$$parser" -max_total_time=$(FUZZ_S) || exit 1; \
+	done
 
 mutants: $(VENV)/.dev  ## change the ledger in every small way, and see that its tests notice (about five minutes)
 	LEDGER_EXAMPLES=20 $(BIN)/python -m mutmut run
