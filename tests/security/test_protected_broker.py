@@ -128,8 +128,15 @@ def test_a_broker_keeps_its_password_to_itself(shop: Shop) -> None:
     assert (directory / "server.properties").stat().st_mode & 0o077 == 0
 
 
-def test_a_protected_broker_stays_so(shop: Shop) -> None:
+def test_a_protected_broker_stays_so(
+    scram_kafka: EmbeddedKafka,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """After a stop it starts with the same protection, password and records, without being told; and with no other."""
+    shop = Shop(tmp_path, scram_kafka, topic_name, monkeypatch, capsys)
     shop.command("kafka", "create", shop.topic)
     shop.publish(["kept"])
     shop.broker.stop()
