@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := downspout spouts bolts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo storm-demo spark-demo test check soak chaos soak-real mutants lint types doctest format docs bench spark-versions clean
+.PHONY: help demo storm-demo spark-demo test check soak chaos soak-real mutants lint types doctest format docs bench spark-versions fuzz clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -48,6 +48,13 @@ chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults 
 
 soak-real: $(VENV)/.dev  ## the main job at a constant rate on a real broker for 30 minutes: memory, lag, audit (MINUTES=5; RATE=1000)
 	@$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
+
+FUZZ_S ?= 60
+fuzz: $(VENV)/.dev  ## search for input that breaks a parser, FUZZ_S=60 seconds for each (installs atheris)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	for parser in "commit metadata" "dead letter" "log entry" "checkpoint of the log" "offsets in Spark's options" "offsets in a checkpoint"; do \
+	  $(BIN)/python -m tests.security.fuzz "$$parser" -max_total_time=$(FUZZ_S) || exit 1; \
+	done
 
 mutants: $(VENV)/.dev  ## change the ledger in every small way, and see that its tests notice (about five minutes)
 	LEDGER_EXAMPLES=20 $(BIN)/python -m mutmut run

@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,7 +83,7 @@ class Setting:
             return None
         try:
             parsed = _PARSERS[self.kind](value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             raise ConfigError(
                 f"{self.key} = {value!r} ({source}) is no {_KIND_NAMES[self.kind]}", cure=self._example()
             ) from None
@@ -361,6 +362,60 @@ def component_config(scope: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
+SECRET = re.compile(r"(password|passphrase|secret|token|credentials?|jaas[._]config|keytab)\Z", re.IGNORECASE)
+REFERENCE = re.compile(r"(env|file):.")
+CLIENT_TEXT = re.compile(r"(sasl_|ssl_(?!check_hostname)|security_protocol|client_id|client_rack|proxy_url)")
+HIDDEN = "…"
+
+
+def is_secret(key: str, value: Any) -> bool:
+    """Return whether this value of a setting must not be seen; a reference to a secret may.
+
+    >>> is_secret("kafka.client.sasl_plain_password", "hush"), is_secret("kafka.client.ssl_password", "env:P")
+    (True, False)
+    >>> is_secret("kafka.client.proxy_url", "http://me:hush@proxy:80"), is_secret("kafka.sasl.jaas.config", "…;")
+    (True, True)
+    """
+    if value is None or value == "" or (isinstance(value, str) and REFERENCE.match(value)):
+        return False
+    return SECRET.search(key) is not None or ("proxy" in key and "@" in str(value))
+
+
+def shown(key: str, value: Any) -> Any:
+    """Return the value of a setting as anybody may see it.
+
+    >>> shown("kafka.client.sasl_plain_password", "hush"), shown("kafka.group", "g")
+    ('…', 'g')
+    """
+    return HIDDEN if is_secret(key, value) else value
+
+
+def client_value(key: str, value: Any) -> Any:
+    """Return what was given as text for a key that is not in the table: as JSON where it is, so that 30 is a number.
+
+    What the client takes as text stays text: a password may look like a number.
+
+    >>> client_value("kafka.client.fetch_min_bytes", "30"), client_value("kafka.client.sasl_plain_password", "030e1")
+    (30, '030e1')
+    """
+    if key.startswith(CLIENT_PREFIX) and CLIENT_TEXT.match(key.removeprefix(CLIENT_PREFIX).replace(".", "_")):
+        return value
+    try:
+        return json.loads(value)
+    except (TypeError, ValueError, RecursionError):
+        return value
+
+
+def resolve_client(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties of the client, by their bare names, with secrets in place of the references to them.
+
+    Raises:
+        ConfigError: as :func:`with_secrets`.
+    """
+    conf = with_secrets({CLIENT_PREFIX + name: value for name, value in properties.items()})
+    return {name.removeprefix(CLIENT_PREFIX): value for name, value in conf.items()}
+
+
 def with_secrets(conf: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return a configuration in which references to secrets are replaced by the secrets.
 
@@ -376,7 +431,7 @@ def with_secrets(conf: Mapping[str, Any], environ: Mapping[str, str] | None = No
     environ = os.environ if environ is None else environ
     found = dict(conf)
     for key, value in conf.items():
-        if not key.startswith(CLIENT_PREFIX) or not isinstance(value, str):
+        if not key.startswith(CLIENT_PREFIX) or not isinstance(value, str) or not REFERENCE.match(value):
             continue
         kind, _, name = value.partition(":")
         if kind == "env":
@@ -449,7 +504,9 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
         if name in by_env:
             values[by_env[name]] = value
         elif name.startswith(client):
-            values[CLIENT_PREFIX + name.removeprefix(client).lower()] = value
+            key = CLIENT_PREFIX + name.removeprefix(client).lower()
+            # Settings are shown, and travel: this one stays where it is.
+            values[key] = f"env:{name}" if is_secret(key, value) else value
         else:
             nearest = difflib.get_close_matches(name, by_env, n=1, cutoff=0.5)
             raise ConfigError(
@@ -497,7 +554,7 @@ def from_command_line(pairs: Sequence[str]) -> dict[str, Layer]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise ConfigError(f"--set {pair} has no value", cure="--set KEY=VALUE")
+            raise ConfigError(f"--set {pair.partition(' ')[0]} has no value", cure="--set KEY=VALUE")
         component, colon, key = name.rpartition(":")
         key = key.strip()
         check_key(key, "command line")

@@ -208,7 +208,7 @@ class KafkaSpout(Wired, streamparse.Spout):
         self._settings, self._guarantee = setup.settings, setup.guarantee
         self._figures = Figures()
         hooks = Hooks.of(self._settings["listener"], storm_conf, context, self._log)
-        self._cluster = cluster_for(self._settings["bootstrap"])
+        self._cluster = cluster_for(self._settings["bootstrap"], self._settings["client"])
         letters = DeadLetters(self._cluster, setup.dead_letter_topic) if setup.dead_letter_topic else None
         self._giving_up = GivingUp(letters, self._figures, self._log, hooks.given_up, setup.bounded)
         self._means = Means.of(setup, self._figures, hooks, self._giving_up, self._log, self._now)

@@ -10,6 +10,7 @@ import pytest
 pytest.register_assert_rewrite("tests.kafka", "tests.topology")
 
 from tests import twins  # noqa: E402
+from tests.security.brokers import any_kafka, scram_kafka  # noqa: E402, F401   (fixtures, for more than one room)
 from tests.twins import backstage, bare_kafka, cluster_kind, rebalance_kind, wide_kafka  # noqa: E402, F401   (fixtures)
 
 REAL = {"broker": "the real broker", "spark": "real PySpark", "storm": "a real Storm"}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from downspout.cli.access import add_access, open_cluster
 from downspout.cli.arguments import add_settings
 from downspout.errors import ConfigError
 from downspout.wording import counted
@@ -34,7 +35,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--topic", action="append", default=[], help="a topic that should be in it (default: those named there)"
     )
-    parser.add_argument("--bootstrap", default="embedded", help="brokers as host:port (default: the embedded one)")
+    add_access(parser)
     parser.add_argument("--files-only", action="store_true", help="do not ask Kafka: compare files and log")
     parser.add_argument(
         "--topology",
@@ -62,7 +63,7 @@ def handle(arguments: argparse.Namespace) -> int:
 
     if arguments.files_only and arguments.group:
         raise ConfigError("--group needs Kafka, and --files-only forbids it", cure="one of the two")
-    cluster = None if arguments.files_only else open_cluster(arguments.bootstrap)
+    cluster = None if arguments.files_only else open_cluster(arguments)
     replay, letters = None, arguments.dead_letters
     if arguments.topology:
         from downspout.cli.audit_replay import make_replay
@@ -100,17 +101,6 @@ def existing(cluster: Cluster, topics: Sequence[str]) -> list[str]:
         return [topic for topic in topics if side.logs(topic)]
     finally:
         side.close()
-
-
-def open_cluster(bootstrap: str) -> Cluster:
-    """Return the brokers that ``--bootstrap`` names."""
-    from downspout.kafka.port import cluster_for
-
-    if bootstrap == "embedded":
-        from downspout.kafka.embedded import find_bootstrap
-
-        bootstrap = find_bootstrap()
-    return cluster_for(bootstrap)
 
 
 def parse_windows(start: str | None, end: str | None) -> dict[int | None, Window]:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from downspout.cli.access import add_access, open_cluster
+from downspout.cli.printing import printable
 from downspout.errors import ConfigError, DownspoutError
 from downspout.wording import counted
 
@@ -51,7 +53,7 @@ def add_parser(commands: Any) -> None:
 def _add(actions: Any, name: str, action: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text.capitalize() + ".")
     parser.add_argument("letters", metavar="LETTERS", help="the dead-letter topic, as word_count.dead-letters")
-    parser.add_argument("--bootstrap", default="embedded", help="brokers as host:port (default: the embedded one)")
+    add_access(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(handler=action)
     return parser
@@ -121,9 +123,7 @@ def parse_time(option: str, text: str) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
-    from downspout.cli.audit import open_cluster
-
-    return open_cluster(arguments.bootstrap)
+    return open_cluster(arguments)
 
 
 def _print(arguments: argparse.Namespace, facts: Any, text: str) -> None:
@@ -184,7 +184,8 @@ def render_groups(groups: list[Group]) -> str:
         for row in rows
     ]
     total = sum(group.count for group in groups)
-    return "\n".join([line.rstrip() for line in lines if groups] + [counted(total, "dead letter")])
+    shown = [printable(line.rstrip()) for line in lines if groups]
+    return "\n".join([*shown, counted(total, "dead letter")])
 
 
 # --- show ---
@@ -274,7 +275,7 @@ def render_letter(letter: DeadLetter, limit: int) -> str:
     lines.append(f"  value:     {facts['value']}{shown}")
     if letter.stack:
         lines += ["  stack:", *("    " + line for line in letter.stack.splitlines())]
-    return "\n".join(lines)
+    return printable("\n".join(lines), keep="\t\n")
 
 
 # --- replay and purge ---

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from downspout.cli.access import add_access, way_in
+from downspout.cli.printing import printable
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError, ConfigError, DownspoutError, RecordError, coordinates
 from downspout.wording import counted
@@ -44,6 +46,10 @@ def add_parser(commands: Any) -> None:
 def _add_broker_actions(actions: Any) -> None:
     start = _add(actions, "start", _start, "start the broker in the background and wait until it answers")
     start.add_argument("--port", type=_port, help="its port; otherwise the one it had before, or any free one")
+    start.add_argument("--tls", action="store_true", help="speak TLS; chosen when the directory is made")
+    start.add_argument(
+        "--sasl", choices=["plain", "scram-sha-256", "scram-sha-512"], help="ask for a password; likewise"
+    )
     start.add_argument("--foreground", action="store_true", help="stay until Ctrl-C and stop the broker then")
     status = _add(actions, "status", _status, "say whether the broker runs; the exit code is 1 if it does not")
     status.add_argument("--json", action="store_true", help="as one JSON object")
@@ -67,7 +73,7 @@ def _add_topic_actions(actions: Any) -> None:
     consume.add_argument("--offset", type=_natural, help="where to start; otherwise at the beginning")
     consume.add_argument("--limit", type=_positive, help="stop after that many records")
     for each in (topics, create, produce, consume):
-        each.add_argument("--bootstrap", default="embedded", help="host:port,host:port; otherwise the embedded broker")
+        add_access(each)
         each.add_argument("--dir", type=Path, help="directory of the embedded broker; otherwise .downspout/kafka")
 
 
@@ -121,10 +127,13 @@ def _directory(arguments: argparse.Namespace) -> Path:
 
 
 def _start(arguments: argparse.Namespace) -> int:
+    from downspout.kafka.broker_security import BY_OPTIONS
     from downspout.kafka.embedded import EmbeddedKafka
 
-    directory = _directory(arguments)
-    kafka = EmbeddedKafka(directory, arguments.port, detached=not arguments.foreground)
+    kafka = EmbeddedKafka(
+        _directory(arguments), arguments.port, detached=not arguments.foreground,
+        security=BY_OPTIONS[arguments.tls, arguments.sasl is not None], mechanism=arguments.sasl,
+    )  # fmt: skip
     status = kafka.status()
     if status.state == "running" and status.broker is not None and not arguments.foreground:
         if arguments.port not in (None, status.broker.port):
@@ -132,7 +141,8 @@ def _start(arguments: argparse.Namespace) -> int:
                 f"Kafka runs already, at {status.broker.bootstrap}",
                 cure=f"`downspout kafka stop`, then `downspout kafka start --port {arguments.port}`",
             )
-        print(f"Kafka runs already, at {status.broker.bootstrap}")
+        kafka.check_security()
+        print(f"Kafka runs already, at {status.broker.bootstrap}{kafka.security.told}")
         return 0
     if arguments.foreground:
         return _start_and_stay(kafka)
@@ -142,7 +152,8 @@ def _start(arguments: argparse.Namespace) -> int:
 
 def _launch(kafka: EmbeddedKafka) -> Broker:
     broker = kafka.start().broker
-    print(f"Kafka answers at {broker.bootstrap} (process {broker.pid}); its data are in {kafka.directory}", flush=True)
+    where = f"{broker.bootstrap} (process {broker.pid}); its data are in {kafka.directory}"
+    print(f"Kafka answers at {where}{kafka.security.told}", flush=True)
     return broker
 
 
@@ -190,11 +201,15 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _cluster(arguments: argparse.Namespace) -> KafkaCluster:
-    from downspout.kafka.client import KafkaCluster
-    from downspout.kafka.embedded import find_bootstrap
+    from downspout.config import resolve_client
+    from downspout.kafka.client import KafkaCluster, connection_properties
+    from downspout.kafka.embedded import find_access
 
-    where = arguments.bootstrap
-    return KafkaCluster(find_bootstrap(_directory(arguments)) if where == "embedded" else where)
+    where, client = way_in(arguments)
+    if where == "embedded":
+        where, own = find_access(_directory(arguments))
+        client = {**resolve_client(own), **client}
+    return KafkaCluster(where, connection_properties(client))
 
 
 def _topics(arguments: argparse.Namespace) -> int:
@@ -363,7 +378,7 @@ def render(record: Record) -> str:
     parts += [_text(record.key), _text(record.value)]
     if record.headers:
         parts.append("{" + ", ".join(f"{name}: {_text(value)}" for name, value in record.headers) + "}")
-    return "  ".join(parts)
+    return printable("  ".join(parts), keep="\t")
 
 
 def _text(data: bytes | None) -> str:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from downspout.cli.access import add_access, open_cluster
 from downspout.errors import ConfigError, coordinates
 from downspout.wording import counted
 
@@ -52,7 +53,7 @@ def _add(actions: Any, name: str, action: Callable[[argparse.Namespace], int], t
     parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text.capitalize() + ".")
     parser.add_argument("group", metavar="GROUP", help="kafka.group of the spout; by default the topology's name")
     parser.add_argument("--topic", action="append", default=[], help="only this topic; may be given several times")
-    parser.add_argument("--bootstrap", default="embedded", help="brokers as host:port (default: the embedded one)")
+    add_access(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(handler=action)
     return parser
@@ -71,11 +72,10 @@ def _print(arguments: argparse.Namespace, facts: dict[str, Any], lines: Iterable
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from downspout.cli.audit import open_cluster
     from downspout.kafka.handover import check_standings, standings
     from downspout.spark.source import ranges, skips
 
-    cluster, group = open_cluster(arguments.bootstrap), arguments.group
+    cluster, group = open_cluster(arguments), arguments.group
     found = standings(cluster, group, arguments.topic)
     if all(standing.offset is None for standing in found):
         where = f" for {', '.join(arguments.topic)}" if arguments.topic else ""
@@ -150,7 +150,6 @@ def export_notes(found: Sequence[Standing], members: Sequence[str]) -> list[str]
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from downspout.cli.audit import open_cluster
     from downspout.kafka.handover import commit_moves, plan_moves
     from downspout.spark.checkpoint import read_checkpoint
 
@@ -161,7 +160,7 @@ def _import(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"{checkpoint.directory} holds no such topic: its topics are {topics}", cure="another --topic"
         )
-    cluster = open_cluster(arguments.bootstrap)
+    cluster = open_cluster(arguments)
     moves = plan_moves(cluster, arguments.group, targets, topology_id=arguments.topology_id, force=arguments.force)
     if arguments.yes:
         commit_moves(cluster, arguments.group, moves)

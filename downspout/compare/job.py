@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ class Frozen:
     Attributes:
         name: of the component.
         bootstrap: the brokers; never ``embedded``.
-        client: properties of the client, in kafka-python's spelling.
+        client: properties of the client, in kafka-python's spelling; secrets are references.
         group: the consumer group that the user's settings name.
         has_letters: whether it has a topic for dead letters.
         ranges: by partition.
@@ -41,7 +42,7 @@ class Frozen:
 
     name: str
     bootstrap: str
-    client: Mapping[str, Any]
+    client: Mapping[str, Any] = field(repr=False)
     group: str
     has_letters: bool
     ranges: Mapping[TopicPartition, Range]
@@ -95,12 +96,13 @@ class Job:
         """Return the topic for the dead letters of an engine's run."""
         return f"{self.group(engine, spout)}.dead-letters"
 
-    def isolation(self, engine: str) -> dict[str, dict[str, str]]:
+    def isolation(self, engine: str) -> dict[str, dict[str, Any]]:
         """Return the settings, by component, by which a run reads the ranges and touches nothing of the user's."""
-        settings: dict[str, dict[str, str]] = {}
+        settings: dict[str, dict[str, Any]] = {}
         for spout in self.spouts:
             settings[spout.name] = {
                 "kafka.bootstrap": spout.bootstrap,
+                **{config.CLIENT_PREFIX + name: value for name, value in spout.client.items()},
                 "kafka.group": self.group(engine, spout),
                 "kafka.start": "OFFSETS",
                 "kafka.start_offsets": spout.offsets(0),
@@ -114,7 +116,7 @@ class Job:
     def options(self, engine: str) -> list[str]:
         """Return the ``--set`` options of a run; ours come last, and for a component each, so nothing is stronger."""
         ours = [
-            f"--set={name}:{key}={value}"
+            f"--set={name}:{key}={value if isinstance(value, str) else json.dumps(value)}"
             for name, settings in self.isolation(engine).items()
             for key, value in settings.items()
         ]
@@ -159,19 +161,32 @@ def freeze(target: str, topology: str | None, overrides: Sequence[str], director
 
 
 def _freeze(name: str, topology: str, conf: Mapping[str, Any]) -> Frozen:
-    settings = config.parse_scope(config.with_secrets(conf), "kafka")
-    bootstrap = settings["bootstrap"]
+    _check_secrets(name, conf)
+    settings = config.parse_scope(conf, "kafka")
+    bootstrap, given = settings["bootstrap"], settings["client"]
     if bootstrap == "embedded":
-        from downspout.kafka.embedded import find_bootstrap
+        from downspout.kafka.embedded import find_access
 
-        bootstrap = find_bootstrap()
-    consumer = cluster_for(bootstrap).consumer(group=None, client=settings["client"])
+        bootstrap, own = find_access()
+        given = {**own, **given}
+    client = config.resolve_client(given)
+    consumer = cluster_for(bootstrap, client).consumer(group=None, client=client)
     try:
         ranges = _ranges(consumer, settings, bootstrap)
     finally:
         consumer.close()
     group = settings["group"] or topology
-    return Frozen(name, bootstrap, settings["client"], group, bool(dead_letter_topic(settings, group)), ranges)
+    return Frozen(name, bootstrap, given, group, bool(dead_letter_topic(settings, group)), ranges)
+
+
+def _check_secrets(spout: str, conf: Mapping[str, Any]) -> None:
+    """Refuse secrets in plain text: settings are written to files, and onto command lines."""
+    for key, value in conf.items():
+        if config.is_secret(key, value):
+            raise ConfigError(
+                f"{spout}: {key} is given in plain text, and a comparison writes settings into files",
+                cure=f"{key}=env:NAME, or file:PATH",
+            )
 
 
 def _ranges(consumer: ConsumerPort, settings: Mapping[str, Any], bootstrap: str) -> dict[TopicPartition, Range]:

@@ -12,8 +12,9 @@ from downspout.compare.multiset import compare
 from downspout.compare.report import EngineRun, Report, Table
 from downspout.compare.storm import Storm
 from downspout.compare.tables import Sink, columns_wrong, rounded_alike
+from downspout.config import resolve_client
 from downspout.errors import DownspoutError
-from downspout.kafka.client import KafkaCluster
+from downspout.kafka.client import KafkaCluster, connection_properties
 
 __all__ = ["ENGINES", "run"]
 
@@ -91,7 +92,7 @@ def clean_up(job: Job, engines: Sequence[Engine], clock: Clock) -> list[str]:
         groups = sorted({group for engine in engines for group in engine.groups(spout)})
         topics = {job.letters(engine.name, spout) for engine in engines}
         try:
-            cluster = KafkaCluster(spout.bootstrap, spout.client)
+            cluster = KafkaCluster(spout.bootstrap, connection_properties(resolve_client(spout.client)))
             deadline = clock.monotonic() + LEAVE_S_MAX
             while True:
                 # A broker may know a topic for a moment after the controller has deleted it: so we look again.

@@ -101,9 +101,9 @@ class Storm(Engine):
         """Return how many offsets are not committed."""
         left = 0
         for spout in self.job.spouts:
-            consumer = cluster_for(spout.bootstrap).consumer(
-                group=self.job.group(self.name, spout), client=spout.client
-            )
+            client = config.resolve_client(spout.client)
+            cluster = cluster_for(spout.bootstrap, client)
+            consumer = cluster.consumer(group=self.job.group(self.name, spout), client=client)
             try:
                 commits = consumer.committed(list(spout.ranges))
             finally:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from downspout.errors import ConfigError
-from downspout.kafka import probe
+from downspout.kafka import handshake, probe
 
 PORT_DEFAULT = 9092
 ANSWER_S_MAX = 3.0
+START = "start the broker (`downspout kafka start`), or correct kafka.bootstrap"
+
+
+class Trouble(NamedTuple):
+    """Why an address cannot be used."""
+
+    what: str
+    cure: str = START
 
 
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
@@ -35,28 +45,64 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
     return addresses
 
 
-def diagnose(addresses: Sequence[tuple[str, int]], *, plaintext: bool = True) -> str | None:
-    """Return None if one of the addresses answers, else what is wrong with each, in words.
+def diagnose(addresses: Sequence[tuple[str, int]], client: Mapping[str, Any] | None = None) -> str | None:
+    """Return None if one of the addresses can be used, else what is wrong with each, in words."""
+    return "; ".join(trouble.what for trouble in troubles(addresses, client)) or None
+
+
+def troubles(addresses: Sequence[tuple[str, int]], client: Mapping[str, Any] | None = None) -> list[Trouble]:
+    """Return what is wrong with each address; nothing if one of them can be used.
 
     Args:
         addresses: from :func:`parse_bootstrap`; asked one after the other, each for at most 3 s.
-        plaintext: whether brokers there speak plaintext; otherwise an accepted connection counts as an answer.
+        client: kafka-python properties; those about TLS and SASL are used.
+
+    Raises:
+        ConfigError: the properties make no sense.
     """
+    client = client or {}
+    handshake.check_client(client)
     wrong = []
     for host, port in addresses:
-        try:
-            if plaintext:
-                probe.ask(host, port, ANSWER_S_MAX)
-            else:
-                socket.create_connection((host, port), timeout=ANSWER_S_MAX).close()
-        except socket.gaierror:
-            wrong.append(f"the host name {host} is unknown")
-        except TimeoutError:
-            wrong.append(f"{host}:{port} is silent")
-        except OSError as error:
-            wrong.append(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
-        except probe.NotKafkaError:
-            wrong.append(f"what listens on {host}:{port} is no Kafka broker (or wants TLS)")
+        if (trouble := _trouble(host, port, client)) is None:
+            return []
+        wrong.append(trouble)
+    return wrong
+
+
+def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
+    try:
+        if client.get("proxy_url") or client.get("socks5_proxy"):
+            return None  # the way through a proxy is the client's alone
+        if handshake.can_enter(client):
+            probe.ask(host, port, ANSWER_S_MAX, client)
         else:
-            return None
-    return "; ".join(wrong)
+            with socket.create_connection((host, port), timeout=ANSWER_S_MAX) as connection:
+                handshake.enter(connection, host, client)
+    except socket.gaierror:
+        return Trouble(f"the host name {host} is unknown")
+    except TimeoutError:
+        return _mismatch(host, port, client) or Trouble(f"{host}:{port} is silent")
+    except handshake.RefusedError as error:
+        return Trouble(f"{host}:{port}: {error}", error.cure)
+    except (probe.NotKafkaError, ssl.SSLError):
+        return _mismatch(host, port, client) or Trouble(f"what listens on {host}:{port} is no Kafka broker")
+    except OSError as error:
+        return Trouble(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
+    return None
+
+
+def _mismatch(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
+    """Return what is wrong where a broker is there and wants to be spoken to in another way."""
+    ours, found = handshake.protocol_of(client), handshake.listener_at(host, port)
+    if found is None:
+        return None
+    if found.protocol == ours:
+        what = "hangs up"
+        cure = "kafka.client.ssl_certfile and ssl_keyfile: it may want a certificate of the client"
+        return Trouble(f"{host}:{port} {what}", cure if ours == "SSL" else "look at the broker's log")
+    by = f" ({', '.join(found.mechanisms)})" if found.mechanisms else ""
+    return Trouble(
+        f"{host}:{port} speaks {found.protocol}{by}, and kafka.client.security_protocol is {ours}",
+        f"kafka.client.security_protocol={found.protocol}",
+    )

@@ -18,7 +18,7 @@ from kafka.net.compat import KafkaNetClient
 
 from downspout.errors import BrokerError, ConfigError, coordinates
 from downspout.kafka import noise
-from downspout.kafka.address import diagnose, parse_bootstrap
+from downspout.kafka.address import START, parse_bootstrap, troubles
 from downspout.kafka.consumer import KafkaConsumerPort
 from downspout.kafka.patience import cure_of
 from downspout.kafka.port import Cluster, OffsetAndMetadata, TopicPartition
@@ -52,7 +52,20 @@ PRODUCER = {
     "metrics_enabled": False,
 }
 
+CONNECTING = ("security_", "ssl_", "sasl_", "proxy_", "socks5_", "client_dns_", "socket_options", "reconnect_backoff_")
+"""How the names of properties begin that say how to connect; consumers, producers and administrators share them."""
+
 noise.leave_out()
+
+
+def connection_properties(client: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those properties of a client that say how to connect.
+
+    >>> connection_properties({"security_protocol": "SSL", "fetch_max_bytes": 1, "ssl_cafile": "ca.pem"})
+    {'security_protocol': 'SSL', 'ssl_cafile': 'ca.pem'}
+    """
+    known = KafkaAdminClient.DEFAULT_CONFIG
+    return {name: value for name, value in client.items() if name.startswith(CONNECTING) and name in known}
 
 
 class KafkaCluster:
@@ -75,12 +88,10 @@ class KafkaCluster:
 
     def _check(self, client: Mapping[str, Any]) -> None:
         """Raise unless one address answers: a client would say so only after its time-out, and not why."""
-        plaintext = client.get("security_protocol", "PLAINTEXT") == "PLAINTEXT" and not client.get("proxy_url")
-        if (trouble := diagnose(self._addresses, plaintext=plaintext)) is not None:
-            raise BrokerError(
-                f"No Kafka at {self.bootstrap}: {trouble}",
-                cure="start the broker (`downspout kafka start`), or correct kafka.bootstrap",
-            )
+        if found := troubles(self._addresses, client):
+            cures = [trouble.cure for trouble in found if trouble.cure != START]
+            what = "; ".join(trouble.what for trouble in found)
+            raise BrokerError(f"No Kafka at {self.bootstrap}: {what}", cure=(cures or [START])[0])
 
     @contextmanager
     def _connecting(self, client: Mapping[str, Any]) -> Iterator[Callable[..., Any]]:

@@ -20,13 +20,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from downspout import config, jars
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.errors import BrokerError
+from downspout.errors import BrokerError, DownspoutError
 from downspout.kafka import broker_files, probe, process
 from downspout.kafka.broker_files import HOST, Broker, Cluster
+from downspout.kafka.broker_security import (
+    Security,
+    argument_file,
+    check_wanted,
+    read_security,
+    settle,
+    write_private,
+)
+from downspout.kafka.handshake import RefusedError
 from downspout.locks import FileLock, is_held
 
 START_S_MAX = 60.0
@@ -65,6 +74,9 @@ class EmbeddedKafka:
     Args:
         directory: where the data, the logs and the configuration are; made where it is missing.
         port: the port it must have; None: the one it had before, or any free one.
+        security: ``plaintext``, ``ssl``, ``sasl_plaintext`` or ``sasl_ssl``, chosen when the directory is made; None:
+            as it was made, and plaintext at first. :attr:`client` is what clients need then.
+        mechanism: of SASL: ``PLAIN``, ``SCRAM-SHA-256`` (default) or ``SCRAM-SHA-512``.
         detached: it survives us. Otherwise it is stopped when our process ends, even by ``kill -9``.
         properties: Kafka's own settings, in addition to ours or instead of them.
         start_s_max: how long a start may take, in seconds.
@@ -77,6 +89,8 @@ class EmbeddedKafka:
         directory: str | Path,
         port: int | None = None,
         *,
+        security: str | None = None,
+        mechanism: str | None = None,
         detached: bool = False,
         properties: Mapping[str, str] | None = None,
         start_s_max: float = START_S_MAX,
@@ -86,6 +100,8 @@ class EmbeddedKafka:
         self.directory = Path(directory).absolute()
         self.port = port
         self.detached = detached
+        self._wanted = (security, mechanism)
+        self._security = Security(self.directory)
         self._properties = dict(properties or {})
         self._start_s_max = start_s_max
         self._clock = clock
@@ -111,10 +127,24 @@ class EmbeddedKafka:
         """The address of the running broker as ``host:port``."""
         return self.broker.bootstrap
 
+    @property
+    def security(self) -> Security:
+        """How the broker of this directory is protected."""
+        return read_security(self.directory)
+
+    @property
+    def client(self) -> dict[str, Any]:
+        """What kafka-python needs to be let in, ``security_protocol`` and others, with the password; or nothing."""
+        return self.security.client
+
+    def check_security(self) -> None:
+        """Raise a BrokerError if another protection is asked for than that with which the directory was made."""
+        check_wanted(self.directory, *self._wanted)
+
     def status(self) -> Status:
         """Return what is known of the broker, whoever started it; asks it, which takes at most 2 s."""
         if (broker := broker_files.read_broker(self.directory)) is not None:
-            state = "running" if _answers(broker) else "silent"
+            state = "running" if _answers(broker, self.directory) else "silent"
         else:
             state = "starting" if is_held(self.directory / "lock") else "stopped"
         return Status(state, self.directory, broker)
@@ -133,7 +163,7 @@ class EmbeddedKafka:
         lock = self._lock()
         try:
             command = [str(program), *broker_files.JVM_FLAGS, "-cp", f"{library}/*"]
-            cluster = self._prepare(command)
+            cluster = self._prepare(command, program)
             broker = self._launch(command, cluster, lock)
             broker_files.write(self.directory, replace(cluster, port=broker.port, formatted=True))
             broker_files.write(self.directory, broker)
@@ -169,7 +199,7 @@ class EmbeddedKafka:
             cure="a directory that can be written to and has space (`--dir`, or DOWNSPOUT_HOME)",
         )
 
-    def _prepare(self, command: list[str]) -> Cluster:
+    def _prepare(self, command: list[str], java: Path) -> Cluster:
         """Make the directory a cluster's own, once."""
         (self.directory / "logs").mkdir(exist_ok=True)
         (self.directory / "broker.json").unlink(missing_ok=True)  # we hold the lock: it is stale
@@ -180,6 +210,8 @@ class EmbeddedKafka:
                 f"{self.directory}/data belongs to a cluster, but cluster.json is gone or cannot be read",
                 cure="restore it, or remove the directory if its records are not needed",
             )
+        is_new = cluster is None or not cluster.formatted
+        self._security = settle(self.directory, *self._wanted, java=java, is_new=is_new)
         cluster = cluster or Cluster(broker_files.new_cluster_id())
         broker_files.write(self.directory, cluster)
         if not cluster.formatted:
@@ -188,8 +220,10 @@ class EmbeddedKafka:
         return cluster
 
     def _format(self, command: list[str], cluster: Cluster) -> None:
-        format_command = [*command, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
-        format_command += ["-t", cluster.cluster_id, "-c", "server.properties"]
+        arguments = ["kafka.tools.StorageTool", "format", "--ignore-formatted"]
+        arguments += ["-t", cluster.cluster_id, "-c", "server.properties", *self._security.format_arguments()]
+        secret = self.directory / "format.args"  # on the command line everybody would see the password
+        format_command = [*command, argument_file(secret, arguments)]
         with (self.directory / "logs" / "console.log").open("wb") as console:
             done = subprocess.run(
                 format_command,
@@ -201,6 +235,7 @@ class EmbeddedKafka:
                 timeout=self._start_s_max,
                 check=False,
             )
+        secret.unlink()
         if done.returncode != 0:
             raise self._died(f"could not format {self.directory}/data (exit code {done.returncode})")
 
@@ -234,8 +269,9 @@ class EmbeddedKafka:
         )
 
     def _write_properties(self, port: int, controller_port: int) -> None:
-        text = broker_files.server_properties(port, controller_port, self._properties)
-        (self.directory / "server.properties").write_text(text, encoding="latin-1", errors="backslashreplace")
+        given = {**self._security.properties(port, controller_port), **self._properties}
+        text = broker_files.server_properties(port, controller_port, given)
+        write_private(self.directory / "server.properties", text)
 
     def _launch_at(self, port: int, command: list[str], cluster: Cluster, lock: FileLock) -> Broker:
         log = self.directory / "logs" / "server.log"
@@ -262,15 +298,15 @@ class EmbeddedKafka:
 
     def _await_answer(self, port: int, cluster_id: str, log_start: int) -> None:
         assert self._process is not None
-        deadline = self._clock.monotonic() + self._start_s_max
+        deadline, client = self._clock.monotonic() + self._start_s_max, self._security.client
         while self._clock.monotonic() < deadline:
             if (code := self._process.poll()) is not None:
                 if "Address already in use" in self._log_since(log_start):
                     raise _PortTaken
                 raise self._died(f"ended while starting (exit code {code})")
             try:
-                answer = probe.ask(HOST, port)
-            except (OSError, probe.NotKafkaError):
+                answer = probe.ask(HOST, port, client=client)
+            except (OSError, probe.NotKafkaError, RefusedError):  # a user, too, is known after a moment only
                 self._clock.sleep(POLL_S)
                 continue
             if answer.cluster_id != cluster_id:
@@ -375,6 +411,18 @@ def default_directory() -> Path:
     return config.home() / "kafka"
 
 
+def find_access(directory: Path | None = None) -> tuple[str, dict[str, str]]:
+    """Return the address of the broker that ``embedded`` stands for, and what a client needs to be let in.
+
+    The latter are properties in kafka-python's spelling; a password among them is a reference to its file.
+
+    Raises:
+        BrokerError: it does not run, or does not answer.
+    """
+    where = (directory or default_directory()).absolute()
+    return find_bootstrap(where), read_security(where).settings
+
+
 def find_bootstrap(directory: Path | None = None) -> str:
     """Return the address of the broker that ``downspout kafka start`` runs; this is what ``embedded`` stands for.
 
@@ -384,7 +432,7 @@ def find_bootstrap(directory: Path | None = None) -> str:
     where = (directory or default_directory()).absolute()
     if (broker := broker_files.read_broker(where)) is None:
         raise BrokerError(f"No embedded Kafka is running in {where}", cure="`downspout kafka start`")
-    if not _answers(broker, 10.0):
+    if not _answers(broker, where, 10.0):
         raise BrokerError(
             f"The embedded Kafka {broker.bootstrap} (process {broker.pid}) does not answer",
             cure=f"`downspout kafka stop`, then `downspout kafka start`; its log is {where}/logs/server.log",
@@ -392,8 +440,9 @@ def find_bootstrap(directory: Path | None = None) -> str:
     return broker.bootstrap
 
 
-def _answers(broker: Broker, timeout_s: float = 2.0) -> bool:
+def _answers(broker: Broker, directory: Path, timeout_s: float = 2.0) -> bool:
     try:
-        return probe.ask(broker.host, broker.port, timeout_s).cluster_id == broker.cluster_id
-    except (OSError, probe.NotKafkaError):
+        client = read_security(directory).client
+        return probe.ask(broker.host, broker.port, timeout_s, client).cluster_id == broker.cluster_id
+    except (OSError, probe.NotKafkaError, RefusedError, DownspoutError):
         return False

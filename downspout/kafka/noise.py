@@ -1,11 +1,18 @@
-"""What kafka-python logs and nobody can act on: each left out by its logger and its text, and nothing else."""
+"""What kafka-python logs and nobody should see: what nobody can act on, and secrets.
+
+Each is left out, or covered, by its logger and its text, and nothing else is. At DEBUG kafka-python logs the properties
+of an administrator's client, each request, and each byte that it sends: a password would be in all three.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from kafka.errors import Cancelled
+
+from downspout.config import shown
 
 __all__ = ["leave_out"]
 
@@ -14,12 +21,35 @@ SLOW = "kafka.net.selector"
 AT_CLOSE = {"kafka.cluster": "Metadata refresh: failed ", "kafka.producer.sender": "Error sending produce request"}
 """What a request says that is out when its client is closed. What the answer would have meant for a record is told
 by the record's own future: :class:`~downspout.kafka.producer.KafkaProducerPort` raises it."""
+BYTES = "kafka.protocol.parser"
+TALKING = (BYTES, "kafka.net.connection", "kafka.admin.client")
+"""Loggers that are given requests, answers and properties whole."""
 
 
 def leave_out() -> None:
     """Filter it at its loggers, whoever shows the log. A second call changes nothing."""
     for name in (SLOW, *AT_CLOSE):
         logging.getLogger(name).addFilter(is_news)
+    for name in TALKING:
+        logging.getLogger(name).addFilter(cover)
+
+
+def cover(record: logging.LogRecord) -> bool:
+    """Take secrets out of a log record; return whether to show what is left."""
+    if record.name == BYTES and str(record.msg).endswith(" %r"):
+        return False  # bytes as they are sent, and as they come
+    if isinstance(record.args, Mapping):
+        record.args = {str(name): shown(str(name), value) for name, value in record.args.items()}
+    elif record.args:
+        record.args = tuple(_covered(value) for value in record.args)
+    return True
+
+
+def _covered(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: shown(str(name), each) for name, each in value.items()}
+    name = type(value).__name__
+    return name if name.startswith("Sasl") else value
 
 
 def is_news(record: logging.LogRecord) -> bool:

@@ -128,6 +128,7 @@ class Patience:
             self._log.warning("%s failed%s goes on trying: %s", work, lasted, describe(error))
 
 
+LOGIN = (errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, errors.IllegalSaslStateError)
 DENIED = {errors.TopicAuthorizationFailedError: "topic", errors.GroupAuthorizationFailedError: "group"}
 
 
@@ -150,5 +151,7 @@ def describe(error: BaseException) -> str:
 
 def cure_of(error: BaseException, otherwise: str) -> str:
     """Return what may help: where rights are missing these, and ``otherwise`` else."""
+    if isinstance(error, LOGIN):
+        return "kafka.client.sasl_plain_username and sasl_plain_password: they may have changed since the start"
     kind = DENIED.get(type(error))
     return f"grant the {kind} to this client (an ACL of the broker)" if kind else otherwise

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from downspout.config import resolve_client
+
 __all__ = [
     "Cluster",
     "ConsumerPort",
@@ -214,20 +216,27 @@ def is_registered(bootstrap: str) -> bool:
     return bootstrap in _registered
 
 
-def cluster_for(bootstrap: str) -> Cluster:
+def cluster_for(bootstrap: str, client: Mapping[str, Any] | None = None) -> Cluster:
     """Return the cluster behind a bootstrap string: a registered one, else real brokers.
 
-    ``embedded`` is the broker that `downspout kafka start` runs.
+    ``embedded`` is the broker that `downspout kafka start` runs; what it needs to let us in is known then.
+
+    Args:
+        bootstrap: ``host:port,host:port``, ``embedded``, or a registered name.
+        client: kafka-python properties. Those that say how to connect (TLS, SASL, proxies) hold for all that the
+            cluster makes, its producers included; others are for whoever makes a consumer.
 
     Raises:
-        BrokerError: nothing answers there.
+        BrokerError: nothing answers there, or does not let us in.
+        ConfigError: the properties make no sense.
     """
     if (known := _registered.get(bootstrap)) is not None:
         return known
     if bootstrap == "embedded":
-        from downspout.kafka.embedded import find_bootstrap
+        from downspout.kafka.embedded import find_access
 
-        bootstrap = find_bootstrap()
-    from downspout.kafka.client import KafkaCluster
+        bootstrap, own = find_access()
+        client = {**resolve_client(own), **(client or {})}
+    from downspout.kafka.client import KafkaCluster, connection_properties
 
-    return KafkaCluster(bootstrap)
+    return KafkaCluster(bootstrap, connection_properties(client or {}))

@@ -12,9 +12,11 @@ from typing import Any
 
 from kafka import KafkaConsumer
 
+from downspout.config import REFERENCE
 from downspout.errors import ConfigError
 from downspout.kafka.address import parse_bootstrap
 from downspout.kafka.explicit import check_offsets
+from downspout.kafka.handshake import check_names
 from downspout.kafka.hooks import listener_class
 from downspout.kafka.port import is_registered
 from downspout.kafka.translate import check_translators, translator_of
@@ -86,6 +88,8 @@ def _check_client(client: Mapping[str, Any]) -> None:
                 f"kafka.client.{name} is no property of kafka-python's consumer",
                 cure=f"kafka.client.{near[0]}" if near else "kafka-python's names, with underscores",
             )
+    if not any(isinstance(value, str) and REFERENCE.match(value) for value in client.values()):
+        check_names(client)
     reset = client.get("auto_offset_reset", "none")
     if reset not in RESETS:
         raise ConfigError(

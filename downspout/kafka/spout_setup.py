@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from downspout import config
@@ -24,7 +24,7 @@ class Setup:
     """The checked settings of one task.
 
     Attributes:
-        settings: those of the scope ``kafka``.
+        settings: those of the scope ``kafka``; secrets among them, so no text of this holds them.
         group: the consumer group.
         instance: the static member's name: the same after a restart, another for each task and process.
         index: which of the component's tasks this is, from 0.
@@ -35,7 +35,7 @@ class Setup:
         dead_letter_topic: empty: the run stops at a record that fails for good.
     """
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(repr=False)
     group: str
     instance: str
     index: int

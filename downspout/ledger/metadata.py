@@ -42,6 +42,9 @@ BYTES_MAX = 4096
 FAILURES_MAX = 100
 """How many failed offsets are told, lowest first."""
 
+TEXT_MAX = 16 * BYTES_MAX
+"""What is longer is not ours, whatever limit the broker has: nothing of it is read."""
+
 ENDED = Watch(ended=True)
 
 _MARK = "downspout1"
@@ -123,6 +126,8 @@ def decode(base: int, metadata: str | None, *, topic_id: str = "") -> Progress:
     >>> decode(7, '{"topologyId":"wc-1-1","taskId":3,"threadName":"Thread-14"}').topology_id
     'wc-1-1'
     """
+    if len(metadata or "") > TEXT_MAX:
+        return NOTHING
     try:
         document = json.loads(metadata or "null")
     except (ValueError, RecursionError):
@@ -162,7 +167,9 @@ def author_for_another_topic(base: int, metadata: str | None, *, topic_id: str) 
     >>> author_for_another_topic(100, text, topic_id="old") is None
     True
     """
-    if not topic_id or any(decode(base, metadata, topic_id=known) != NOTHING for known in (topic_id, "")):
+    if not topic_id or len(metadata or "") > TEXT_MAX:
+        return None
+    if any(decode(base, metadata, topic_id=known) != NOTHING for known in (topic_id, "")):
         return None
     try:
         document = json.loads(metadata or "null")

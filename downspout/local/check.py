@@ -13,6 +13,7 @@ import pystorm.bolt
 from downspout import config
 from downspout.errors import ConfigError, DownspoutError, TopologyError
 from downspout.kafka import sense
+from downspout.kafka.handshake import check_client
 from downspout.kafka.spout_setup import UI_KEYS
 from downspout.local.graph import Component, Graph, nearest
 from downspout.local.settings import Settings, reads, resolve
@@ -107,9 +108,17 @@ def _kafka(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
     for what, cure in sense.doubts(settings):
         yield Finding(False, component.name, what, cure)
     try:
-        config.with_secrets(conf)
+        check_client(config.parse_scope(config.with_secrets(conf), "kafka")["client"])
     except ConfigError as error:  # it may be there where the topology will run
         yield Finding(False, component.name, error.message, error.cure or "set it where the topology runs")
+    for key, value in conf.items():
+        if config.is_secret(key, value):
+            yield Finding(
+                False,
+                component.name,
+                f"{key} stands in plain text: Storm keeps and shows the settings of a topology",
+                f"{key}=env:NAME, or file:PATH: looked up where the component runs",
+            )
 
 
 def _never_flushes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
@@ -292,8 +301,4 @@ def _values(resolved: config.Resolved, scopes: tuple[str, ...], everything: bool
             continue
         if known and config.SETTINGS[key].scope not in scopes and source != "component":
             continue
-        shown = "…" if any(word in key for word in _SECRET) else value
-        yield f"  {key} = {shown}  ({source})"
-
-
-_SECRET = ("password", "secret", "token", "sasl_plain", "oauth")
+        yield f"  {key} = {config.shown(key, value)}  ({source})"

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.config import parse_scope
+from downspout.config import CLIENT_PREFIX, parse_scope
 from downspout.kafka.sense import dead_letter_topic
 from downspout.local.check import require_fields
 from downspout.local.engine import Bounds, Engine, View
@@ -85,16 +85,18 @@ def configurations(graph: Graph, settings: Settings, clock: Clock = SYSTEM_CLOCK
     """Return each component's configuration with what only the engine knows: name, id, and where the broker is."""
     confs = settings.confs()
     storm_id = topology_id(graph.name, redeploy=bool(settings.run.values["run.redeploy"]), clock=clock)
-    embedded: str | None = None
+    embedded: tuple[str, dict[str, str]] | None = None
     for name, conf in confs.items():
         conf["topology.name"] = graph.name
         conf["storm.id"] = storm_id
         if conf["kafka.bootstrap"] == "embedded" and reads(graph.components[name], "kafka"):
             if embedded is None:
-                from downspout.kafka.embedded import find_bootstrap
+                from downspout.kafka.embedded import find_access
 
-                embedded = find_bootstrap()
-            conf["kafka.bootstrap"] = embedded
+                embedded = find_access()
+            conf["kafka.bootstrap"], own = embedded
+            for property_name, value in own.items():
+                conf.setdefault(CLIENT_PREFIX + property_name, value)
     return confs
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -136,14 +135,9 @@ def _share_poll_budget(graph: Graph, components: Mapping[str, Resolved]) -> dict
 
 def _typed(layer: Layer) -> Layer:
     """Read values of keys that are not in our table (Storm's) as JSON where they are, so that 30 is a number."""
-    return Layer(layer.name, {k: v if k in config.SETTINGS else _json_or_text(v) for k, v in layer.values.items()})
-
-
-def _json_or_text(value: Any) -> Any:
-    try:
-        return json.loads(value)
-    except (TypeError, ValueError):
-        return value
+    return Layer(
+        layer.name, {k: v if k in config.SETTINGS else config.client_value(k, v) for k, v in layer.values.items()}
+    )
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

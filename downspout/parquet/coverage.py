@@ -186,7 +186,7 @@ def _stream(part: Any) -> Stream:
         raise ValueError(f"{str(part)[:200]} is no stream")
     topic, topic_id, partition, path = (part[name] for name in Stream._fields)
     texts = isinstance(topic, str) and isinstance(topic_id, str) and isinstance(path, str)
-    if not texts or type(partition) is not int or partition < 0:
+    if not texts or type(partition) is not int or not 0 <= partition < 2**31:
         raise ValueError(f"{str(part)[:200]} is no stream")
     return Stream(topic, topic_id, partition, path)
 

@@ -130,7 +130,7 @@ class Entry:
         """
         document = from_document(content)
         if (found := document.get("format")) not in READABLE:
-            raise ValueError(f"its format is {found!r}; this version reads {', '.join(map(str, READABLE))}")
+            raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {', '.join(map(str, READABLE))}")
         kind = document.get("kind") if found > 2 else FLUSH
         if not isinstance(kind, str) or kind not in _OF_KIND:
             raise ValueError(f"its kind is {str(kind)[:200]!r}; this version knows {', '.join(_OF_KIND)}")
@@ -158,8 +158,8 @@ class Entry:
 
 
 def whole(value: Any) -> int:
-    """Return a count; anything else is a ValueError."""
-    if type(value) is not int or value < 0:
+    """Return a count; anything else is a ValueError, and so is what no count can be."""
+    if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{str(value)[:200]!r} is no count")
     return value
 
@@ -189,8 +189,12 @@ def path_below(value: Any) -> str:
     """Return the path of a data file. Recovery renames what an entry names, so it must stay below the directory."""
     path = text(value)
     parts = PurePosixPath(path).parts
-    if not parts or parts[0] == "/" or ".." in parts or "\0" in path:
+    if not parts or parts[0] in ("/", "_downspout") or ".." in parts or "\0" in path:
         raise ValueError(f"{path[:200]!r} is not below the directory")
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair: no file system takes it
+        raise ValueError(f"{path[:200]!r} is no name of a file") from None
     return path
 
 
@@ -229,7 +233,11 @@ def from_document(content: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError("no JSON object")
     checksum = document.pop("checksum", None)
-    if checksum != _checksum(document):
+    try:
+        is_whole = checksum == _checksum(document)
+    except RecursionError as error:  # what was just deep enough to be read may be too deep to be written
+        raise ValueError(f"not JSON ({error})") from None
+    if not is_whole:
         raise ValueError("the checksum is not that of the content")
     return document
 

@@ -121,7 +121,7 @@ class History:
         """
         document = from_document(content)
         if (found := document.get("format")) != CHECKPOINT_FORMAT:
-            raise ValueError(f"its format is {found!r}; this version reads {CHECKPOINT_FORMAT}")
+            raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {CHECKPOINT_FORMAT}")
         try:
             read = _read(document)
         except KeyError as error:

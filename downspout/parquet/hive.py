@@ -32,7 +32,9 @@ def folder(column: str, value: Any) -> str:
         text = "true" if value else "false"
     else:
         text = _escape(str(value))
-        if text == NULL_FOLDER:  # data that looks like null: readers decode the first letter again
+        if (
+            text == NULL_FOLDER
+        ):  # data that looks like null: Spark decodes the first letter again (to pyarrow it is null)
             text = f"%5F{text[1:]}"
     return f"{_escape(column)}={text}"
 

@@ -23,7 +23,8 @@ from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout import config as configuration
 from downspout.component import Bolt, input_fields
-from downspout.errors import ConfigError, RecordError, TopologyError
+from downspout.errors import ConfigError, RecordError, TopologyError, coordinates
+from downspout.ledger.origin import Origin
 from downspout.parquet.buffer import Batch, Buffer, Picker, picker
 from downspout.parquet.disk import Disk
 from downspout.parquet.inputs import check_names, name_of
@@ -202,7 +203,8 @@ class SinkBolt(Bolt):
             rejected = self._buffer.add([tup[0] for tup in tuples], columns, origins, name_of(component, stream))
             self._figures["rejected"] += len(rejected)
             for misfit in rejected:
-                self.fail_because(tuples[misfit.row], RecordError(f"{self.component_name}: {misfit.reason}"))
+                place = _place(origins[misfit.row]) if origins is not None else ""
+                self.fail_because(tuples[misfit.row], RecordError(f"{place}{self.component_name}: {misfit.reason}"))
 
     def _by_input(self, tuples: Sequence[Any]) -> Sequence[tuple[tuple[str, str], Sequence[Any]]]:
         """Return the tuples of each component and stream."""
@@ -282,6 +284,15 @@ class SinkBolt(Bolt):
     def report(self) -> Mapping[str, float]:
         """Return what was written, and what is held."""
         return {**self._figures, "held": len(self._buffer) + len(self._waiting)}
+
+
+def _place(origin: Any) -> str:
+    """Name the record that a row is of, for the beginning of a message; empty where that is not known."""
+    try:
+        at = Origin.of(origin)
+    except ValueError:
+        return ""
+    return f"{coordinates(at.topic, at.partition, at.offset)}: "
 
 
 def directory_of(directory: str, conf: Mapping[str, Any]) -> Path:

@@ -191,5 +191,5 @@ def _read(file: Path) -> str:
 def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigError(f"{what} is not JSON: {text[:40]!r}", cure=DAMAGED) from None

@@ -69,11 +69,7 @@ def _connector(group: str, options: Mapping[str, str]) -> Any:
     client = client_properties(properties)
 
     def connect() -> ConsumerPort:
-        if "://" in bootstrap:
-            return cluster_for(bootstrap).consumer(group=group, client=client)
-        from downspout.kafka.client import KafkaCluster
-
-        return KafkaCluster(bootstrap, client).consumer(group=group, client=client)
+        return cluster_for(bootstrap, client).consumer(group=group, client=client)
 
     return connect
 

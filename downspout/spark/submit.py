@@ -13,7 +13,6 @@ the others. Ended by kill -9, this process takes the others along.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from downspout import config
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.jars import java
 from downspout.kafka.process import birth, send_signal, start_watchdog, stop_watchdog
@@ -39,8 +39,6 @@ SETTINGS = {
 
 DRIVER = "_DOWNSPOUT_DRIVER"
 """Names the file into which the driver writes who it is: its process id and its start. It is no setting."""
-
-_SECRET = re.compile(r"(password|passphrase|secret|token|jaas.config|credentials?)$", re.IGNORECASE)
 
 
 def spark_submit() -> Path:
@@ -103,7 +101,7 @@ def _check_secrets(arguments: Sequence[str]) -> None:
     """
     for word in arguments:
         key, equals, value = word.removeprefix("--set=").partition("=")
-        if equals and _SECRET.search(key) and not value.startswith(("env:", "file:")):
+        if equals and config.is_secret(key, value):
             raise ConfigError(
                 f"{key} would be seen by everybody in the list of processes and in Spark's UI",
                 cure=f"--set {key}=env:NAME, or file:PATH",

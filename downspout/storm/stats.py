@@ -147,7 +147,8 @@ def _lag(spout: str, topology: str, conf: Mapping[str, Any], spec: Any) -> list[
 
     values = config.parse_scope(config.with_secrets(own), "kafka")
     group = values["group"] or topology
-    consumer = cluster_for(values["bootstrap"]).consumer(group=group, client=values["client"])
+    cluster = cluster_for(values["bootstrap"], values["client"])
+    consumer = cluster.consumer(group=group, client=values["client"])
     try:
         found = []
         for topic in values["topics"]:

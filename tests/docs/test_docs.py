@@ -29,6 +29,14 @@ def test_the_how_to_on_testing_runs() -> None:
         test()  # type: ignore[operator]
 
 
+@pytest.mark.broker
+def test_the_how_to_on_tls_runs(tmp_path: Path) -> None:
+    """The test that the page shows passes on a broker with TLS and a password."""
+    names: dict[str, object] = {}
+    exec(python_blocks(ROOT / "docs" / "how-to" / "tls-and-sasl.md"), names)
+    names["test_a_record_comes_back"](tmp_path)  # type: ignore[operator]
+
+
 def test_the_quickstart_topology_is_well_formed(tmp_path: Path) -> None:
     """The topology of the quickstart passes the check."""
     from downspout.cli import main

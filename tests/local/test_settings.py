@@ -89,7 +89,7 @@ def test_a_setting_for_an_unknown_component_is_an_error():
 def test_the_embedded_broker_is_looked_for_once_and_only_where_needed(monkeypatch):
     """kafka.bootstrap = embedded becomes the broker's address for components that read Kafka settings."""
     asked = []
-    monkeypatch.setattr("downspout.kafka.embedded.find_bootstrap", lambda: asked.append(1) or "127.0.0.1:9")
+    monkeypatch.setattr("downspout.kafka.embedded.find_access", lambda: asked.append(1) or ("127.0.0.1:9", {}))
     spouts = graph(par=2)
     confs = configurations(spouts, resolve(spouts, environ={}))
     assert (confs["in"]["kafka.bootstrap"], confs["out"]["kafka.bootstrap"]) == ("127.0.0.1:9", "embedded")

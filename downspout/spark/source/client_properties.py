@@ -14,6 +14,7 @@ from typing import Any
 
 from kafka import KafkaConsumer
 
+from downspout.config import REFERENCE, resolve_client
 from downspout.errors import ConfigError
 
 DECIDED = {
@@ -64,6 +65,7 @@ def client_properties(given: Mapping[str, str]) -> dict[str, Any]:
     {'fetch_max_wait_ms': 100, 'security_protocol': 'SSL', 'ssl_cafile': 'ca.pem'}
     """
     properties: dict[str, Any] = {}
+    given = _looked_up(given)
     for name in sorted(given):
         if name in DECIDED:
             raise ConfigError(f"kafka.{name} cannot be set", cure=DECIDED[name])
@@ -77,6 +79,14 @@ def client_properties(given: Mapping[str, str]) -> dict[str, Any]:
                 f"kafka.{name} is no property of the client", cure=f"kafka.{near[0]}" if near else "remove it"
             )
     return properties
+
+
+def _looked_up(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with secrets in place of references (``env:NAME``, ``file:PATH``): Spark shows options.
+
+    They are looked up on the driver; tasks are given what was found.
+    """
+    return {**given, **resolve_client({name: value for name, value in given.items() if REFERENCE.match(value)})}
 
 
 def _typed(name: str, text: str) -> Any:

@@ -311,7 +311,7 @@ def _check_ours(options: SourceOptions) -> None:
 def _json(value: str, name: str) -> Any:
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigError(f"{name} is neither a word that it knows nor JSON", cure='{"orders": {"0": 23}}') from None
 
 
@@ -326,7 +326,7 @@ def _whole(options: Mapping[str, str], name: str, *, lowest: int = 1, default: i
     value = options.get(name.lower())
     if value is None:
         return default
-    if not re.fullmatch(r"\s*\d+\s*", value) or int(value) < lowest:
+    if not re.fullmatch(r"\s*\d{1,19}\s*", value) or int(value) < lowest:
         raise ConfigError(f"{name} = {value} is no whole number of at least {lowest}", cure="a number")
     return int(value)
 
@@ -337,7 +337,7 @@ def _duration_ms(text: str) -> int:
     >>> _duration_ms("15m"), _duration_ms("30 s"), _duration_ms("500")
     (900000, 30000, 500)
     """
-    found = re.fullmatch(r"\s*(\d+)\s*(ms|s|min|m|h|d|)\s*", text.lower())
+    found = re.fullmatch(r"\s*(\d{1,18})\s*(ms|s|min|m|h|d|)\s*", text.lower())
     if found is None:
         raise ConfigError(f"maxTriggerDelay = {text} is no time", cure="15m, 30s or 500ms")
     return int(found[1]) * _UNITS_MS[found[2] or "ms"]

@@ -17,6 +17,8 @@ from downspout.errors import ConfigError, coordinates
 Offsets = dict[TopicPartition, int]
 """The next offset to read, by partition."""
 
+PARTITION_MAX, OFFSET_MAX = 2**31 - 1, 2**63 - 1
+
 
 @dataclass(frozen=True, order=True)
 class OffsetRange:
@@ -67,6 +69,15 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     return found
 
 
+def is_partition(text: str) -> bool:
+    """Return whether a key can be the number of a partition.
+
+    >>> is_partition("0"), is_partition("2147483648"), is_partition("9" * 5000)
+    (True, False, False)
+    """
+    return text.isdecimal() and len(text) <= 10 and int(text) <= PARTITION_MAX
+
+
 def from_json(value: Any, name: str = "the offset", lowest: int = 0) -> Offsets:
     """Return the offsets in such an object.
 
@@ -90,7 +101,7 @@ def from_json(value: Any, name: str = "the offset", lowest: int = 0) -> Offsets:
             raise wrong
         for partition, offset in by_partition.items():
             whole = isinstance(offset, int) and not isinstance(offset, bool)
-            if not partition.isdecimal() or not whole or offset < lowest:
+            if not is_partition(partition) or not whole or not lowest <= offset <= OFFSET_MAX:
                 raise wrong
             offsets[TopicPartition(topic, int(partition))] = offset
     return offsets

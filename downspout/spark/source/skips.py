@@ -25,7 +25,7 @@ from kafka.structs import TopicPartition
 
 from downspout.errors import ConfigError
 from downspout.ledger.ranges import Ranges
-from downspout.spark.source.ranges import OffsetRange
+from downspout.spark.source.ranges import OFFSET_MAX, OffsetRange, is_partition
 
 NAME = "skipOffsets"
 
@@ -63,7 +63,7 @@ def parse_skips(text: str) -> Skips:
     )
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise wrong from None
     if not isinstance(found, dict) or not all(isinstance(parts, dict) for parts in found.values()):
         raise wrong
@@ -73,7 +73,7 @@ def parse_skips(text: str) -> Skips:
         for key, value in parts.items():
             if key == "id" and isinstance(value, str):
                 ids[topic] = value
-            elif key.isdecimal() and isinstance(value, list) and all(map(_is_range, value)):
+            elif is_partition(key) and isinstance(value, list) and all(map(_is_range, value)):
                 ranges[TopicPartition(topic, int(key))] = tuple(Ranges((start, end) for start, end in value))
             else:
                 raise wrong
@@ -85,7 +85,7 @@ def _is_range(value: Any) -> bool:
         isinstance(value, list)
         and len(value) == 2
         and all(type(number) is int for number in value)
-        and 0 <= value[0] < value[1]
+        and 0 <= value[0] < value[1] <= OFFSET_MAX
     )
 
 

@@ -26,12 +26,7 @@ def connect(options: SourceOptions) -> ConsumerPort:
     Raises:
         BrokerError: no broker answers, or it does not speak to us.
     """
-    if "://" in options.bootstrap:
-        return cluster_for(options.bootstrap).consumer(group=None, client=options.client)
-    from downspout.kafka.client import KafkaCluster
-
-    # Twice: the first is for how to connect at all, and our defaults for consumers take precedence over it.
-    return KafkaCluster(options.bootstrap, options.client).consumer(group=None, client=options.client)
+    return cluster_for(options.bootstrap, options.client).consumer(group=None, client=options.client)
 
 
 class Topics:

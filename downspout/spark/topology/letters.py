@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from downspout.config import resolve_client
 from downspout.errors import RecordError, coordinates
 from downspout.kafka.deadletter import DeadLetters
 from downspout.kafka.port import TopicPartition, cluster_for
@@ -45,12 +46,13 @@ def write_letters(letters: Iterable[Letter], spouts: Mapping[str, Spout], topics
 
 
 def _write(letters: Iterable[Letter], settings: Mapping[str, Any], topic: str) -> None:
-    cluster = cluster_for(settings["bootstrap"])
+    client = resolve_client(settings["client"])
+    cluster = cluster_for(settings["bootstrap"], client)
     writer = DeadLetters(cluster, topic, timeout_s=WRITE_S_MAX)
     try:
         for letter in letters:
             writer.queue(
-                letter.record or _read(cluster, letter.place, settings["client"]),
+                letter.record or _read(cluster, letter.place, client),
                 attempts=letter.attempts,
                 first_failure_ms=letter.first_ms,
                 last_failure_ms=letter.last_ms,

@@ -34,6 +34,8 @@ def source_options(conf: Mapping[str, Any], group: str, *, bounded: bool, record
         ConfigError: the settings make no sense, or demand what the source cannot.
         BrokerError: no broker answers.
     """
+    # Secrets are looked up here: the environment of Spark's own processes is that of the session's start. The option of
+    # each has a name ("…password") whose value Spark shows nowhere.
     settings = config.parse_scope(config.with_secrets(conf), "kafka")
     sense.check(settings, bounded, None)
     options = {
@@ -76,7 +78,8 @@ def ends_now(conf: Mapping[str, Any]) -> dict[TopicPartition, int]:
         BrokerError: no broker answers, or there are no such topics.
     """
     settings = config.parse_scope(config.with_secrets(conf), "kafka")
-    consumer = cluster_for(settings["bootstrap"]).consumer(group=None, client=settings["client"])
+    cluster = cluster_for(settings["bootstrap"], settings["client"])
+    consumer = cluster.consumer(group=None, client=settings["client"])
     try:
         pattern = settings["pattern"]
         names = settings["topics"] or [n for n in consumer.topic_names() if re.fullmatch(pattern, n)]

@@ -1,0 +1,303 @@
+"""An embedded broker that speaks TLS, asks for a password, or both: its certificate, its user, its settings.
+
+What it is protected by is chosen when its directory is made, and stays. Everything is in the folder ``security`` of
+that directory, for its owner alone:
+
+===================== ========================================================================================
+``security.json``     protocol and mechanism
+``ca.pem``            the broker's certificate, which is its own authority: what clients trust
+``keystore.p12``      the certificate with its key; ``keystore.password`` opens it
+``password``          of the one user, ``downspout``
+===================== ========================================================================================
+
+Between broker and controller, which are one process, TLS is spoken with certificates on both sides: the controller's
+port is as closed as the broker's. Passwords are made at random; no program gets one on its command line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from downspout.config import resolve_client
+from downspout.errors import BrokerError, ConfigError
+from downspout.kafka.broker_files import HOST, replace_json
+from downspout.kafka.handshake import MECHANISMS
+
+__all__ = [
+    "BY_OPTIONS",
+    "MECHANISM",
+    "PROTOCOLS",
+    "USER",
+    "Security",
+    "check_wanted",
+    "make_keystore",
+    "read_security",
+    "settle",
+]
+
+PROTOCOLS = {"plaintext": "PLAINTEXT", "ssl": "SSL", "sasl_plaintext": "SASL_PLAINTEXT", "sasl_ssl": "SASL_SSL"}
+BY_OPTIONS = {(False, False): None, (True, False): "ssl", (False, True): "sasl_plaintext", (True, True): "sasl_ssl"}
+"""What ``--tls`` and ``--sasl`` stand for; without both: whatever the directory was made with."""
+MECHANISM = "SCRAM-SHA-256"
+USER = "downspout"
+FOLDER = "security"
+VALID_DAYS = 3650
+KEYTOOL_S_MAX = 60.0
+KEYTOOL = "java.base/sun.security.tools.keytool.Main"
+"""The program ``keytool``: every Java can run it, also one that has no such program beside it."""
+
+
+@dataclass(frozen=True)
+class Security:
+    """How the broker of a directory is protected.
+
+    Attributes:
+        directory: of the broker.
+        protocol: of Kafka: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
+        mechanism: of SASL; empty without it.
+    """
+
+    directory: Path
+    protocol: str = "PLAINTEXT"
+    mechanism: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return self.directory / FOLDER
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody on this machine may enter."""
+        return self.protocol == "PLAINTEXT"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What a client needs, in kafka-python's spelling; the password is a reference to its file."""
+        if self.is_open:
+            return {}
+        found = {"security_protocol": self.protocol}
+        if self.protocol.endswith("SSL"):
+            found["ssl_cafile"] = str(self.folder / "ca.pem")
+        if self.mechanism:
+            found["sasl_mechanism"] = self.mechanism
+            found["sasl_plain_username"] = USER
+            found["sasl_plain_password"] = f"file:{self.folder / 'password'}"
+        return found
+
+    @property
+    def told(self) -> str:
+        """What else to tell people of the broker: what a client needs, for ``downspout.toml``; empty: nothing."""
+        lines = [f"{name} = {json.dumps(value)}" for name, value in self.settings.items()]
+        head = ["", "kafka.bootstrap = embedded knows how to enter; others need", "[kafka.client]"]
+        return "\n".join([*head, *lines]) if lines else ""
+
+    @property
+    def client(self) -> dict[str, Any]:
+        """What a client needs, with the password itself.
+
+        Raises:
+            ConfigError: the file of the password is gone.
+        """
+        return resolve_client(self.settings)
+
+    def properties(self, port: int, controller_port: int) -> dict[str, str]:
+        """Return settings of the broker, in place of or besides those of an open one; they hold secrets."""
+        if self.is_open:
+            return {}
+        listener = self.protocol
+        found = {
+            "listeners": f"{listener}://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+            "advertised.listeners": f"{listener}://{HOST}:{port}",
+            "listener.security.protocol.map": f"{listener}:{listener},CONTROLLER:SSL",
+            "inter.broker.listener.name": listener,
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.location": f"{FOLDER}/keystore.p12",
+            "ssl.keystore.password": _secret(self.folder / "keystore.password"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": f"{FOLDER}/ca.pem",
+            "listener.name.controller.ssl.client.auth": "required",
+        }
+        return {**found, **self._sasl(_secret(self.folder / "password"))} if self.mechanism else found
+
+    def _sasl(self, password: str) -> dict[str, str]:
+        scram = self.mechanism.startswith("SCRAM")
+        module = "scram.ScramLoginModule" if scram else "plain.PlainLoginModule"
+        login = f'org.apache.kafka.common.security.{module} required username="{USER}" password="{password}"'
+        users = "" if scram else f' user_{USER}="{password}"'
+        prefix = f"listener.name.{self.protocol.lower()}"
+        return {
+            "sasl.enabled.mechanisms": self.mechanism,
+            "sasl.mechanism.inter.broker.protocol": self.mechanism,
+            f"{prefix}.{self.mechanism.lower()}.sasl.jaas.config": f"{login}{users};",
+        }
+
+    def format_arguments(self) -> list[str]:
+        """Return what formatting the directory needs besides; it holds a secret."""
+        if not self.mechanism.startswith("SCRAM"):
+            return []
+        password = _secret(self.folder / "password")
+        return ["--add-scram", f"{self.mechanism}=[name={USER},password={password}]"]
+
+
+def read_security(directory: Path) -> Security:
+    """Return how the broker of a directory is protected; one that says nothing of it is open.
+
+    Raises:
+        BrokerError: the file that says it cannot be read.
+    """
+    path = directory / FOLDER / "security.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return Security(directory, str(found["protocol"]), str(found["mechanism"]))
+    except FileNotFoundError:
+        return Security(directory)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BrokerError(
+            f"{path} cannot be read: {error}", cure="restore it, or remove the directory if its records are not needed"
+        ) from None
+
+
+def settle(directory: Path, protocol: str | None, mechanism: str | None, *, java: Path, is_new: bool) -> Security:
+    """Return how a broker is protected that is about to start, with all files that it needs.
+
+    Args:
+        directory: of the broker, which we have locked.
+        protocol: what is asked for, a key of :data:`PROTOCOLS`; None: whatever it is, and open where it is new.
+        mechanism: of SASL, likewise.
+        java: the program.
+        is_new: whether there is no cluster yet in the directory.
+
+    Raises:
+        ConfigError: no such protocol or mechanism.
+        BrokerError: the directory's is another, or the certificate cannot be made.
+        OSError: the directory cannot be written to.
+    """
+    if is_new:
+        wanted = _wanted(directory, protocol, mechanism)
+        if not wanted.is_open:
+            _make(wanted, java)
+        return wanted
+    return check_wanted(directory, protocol, mechanism)
+
+
+def check_wanted(directory: Path, protocol: str | None, mechanism: str | None) -> Security:
+    """Return how the broker of a directory is protected, which was made before.
+
+    Raises:
+        ConfigError: no such protocol or mechanism.
+        BrokerError: something else is asked for.
+    """
+    wanted, found = _wanted(directory, protocol, mechanism), read_security(directory)
+    if protocol is not None and wanted != found:
+        raise BrokerError(
+            f"the broker of {directory} was made with {_name(found)}, and not with {_name(wanted)}",
+            cure="another directory; or remove this one if its records are not needed",
+        )
+    return found
+
+
+def _wanted(directory: Path, protocol: str | None, mechanism: str | None) -> Security:
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise ConfigError(f"security = {protocol!r} is unknown", cure=", ".join(PROTOCOLS))
+    name = PROTOCOLS[protocol or "plaintext"]
+    if not name.startswith("SASL_"):
+        return Security(directory, name)
+    if mechanism is not None and mechanism.upper() not in MECHANISMS:
+        raise ConfigError(f"mechanism = {mechanism!r} is unknown", cure=", ".join(MECHANISMS))
+    return Security(directory, name, (mechanism or MECHANISM).upper())
+
+
+def _name(security: Security) -> str:
+    return f"{security.protocol} {security.mechanism}".strip()
+
+
+def _make(security: Security, java: Path) -> None:
+    """Write all files of a new broker; what an earlier attempt left is replaced."""
+    shutil.rmtree(security.folder, ignore_errors=True)
+    security.folder.mkdir(mode=0o700)
+    make_keystore(security.folder, java)
+    _write_secret(security.folder / "password", secrets.token_urlsafe(24))
+    replace_json(security.folder / "security.json", {"protocol": security.protocol, "mechanism": security.mechanism})
+
+
+def make_keystore(folder: Path, java: Path, *, start: str = "-1d", days: int = VALID_DAYS) -> None:
+    """Make a key, and a certificate for the loopback address that is its own authority.
+
+    Args:
+        folder: gets ``keystore.p12``, ``keystore.password`` and ``ca.pem``, in place of those that were there.
+        java: the program.
+        start: from when it is valid, relative to now, as keytool takes it.
+        days: for how long.
+
+    Raises:
+        BrokerError: keytool fails.
+        OSError: the folder cannot be written to.
+    """
+    for name in ("keystore.p12", "ca.pem"):
+        (folder / name).unlink(missing_ok=True)
+    _write_secret(folder / "keystore.password", secrets.token_urlsafe(24))
+    store = ["-alias", "kafka", "-keystore", "keystore.p12", "-storetype", "PKCS12"]
+    store += ["-storepass:file", "keystore.password"]
+    _keytool(
+        folder, java, "-genkeypair", *store, "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=downspout",
+        "-startdate", start, "-validity", str(days),
+        "-ext", f"san=ip:{HOST},dns:localhost", "-ext", "bc:critical=ca:true",
+        "-ext", "ku:critical=digitalSignature,keyCertSign",
+    )  # fmt: skip
+    _keytool(folder, java, "-exportcert", "-rfc", *store, "-file", "ca.pem")
+
+
+def _keytool(folder: Path, java: Path, *arguments: str) -> None:
+    command = [str(java), "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-m", KEYTOOL, *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=KEYTOOL_S_MAX, check=False, start_new_session=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise BrokerError(f"keytool {arguments[0]} does not end after {KEYTOOL_S_MAX:g} s", cure="try again") from None
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split())[:300]
+        raise BrokerError(f"no certificate could be made: keytool {arguments[0]}: {said}", cure=f"look at {java}")
+
+
+def _write_secret(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+
+
+def _secret(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise BrokerError(f"{path} cannot be read: {error.strerror}", cure="restore it") from None
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that may hold secrets: for its owner alone, also where it was there before."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="latin-1", errors="backslashreplace") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(text)
+
+
+def argument_file(path: Path, arguments: list[str]) -> str:
+    """Write arguments of Java where its launcher finds them, and return what stands for them.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     argument_file(Path(folder) / "x.args", ["a", 'b "c"']), (Path(folder) / "x.args").read_text()
+    ('@x.args', '"a"\\n"b \\\\"c\\\\""\\n')
+    """
+    quoted = ['"{}"'.format(argument.replace("\\", "\\\\").replace('"', '\\"')) for argument in arguments]
+    write_private(path, "".join(f"{line}\n" for line in quoted))
+    return f"@{path.name}"
