@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pyarrow as pa
 import pytest
 
 from downspout.testing.simulated_disk import LOSSES
@@ -14,6 +17,17 @@ OUTCOMES = pytest.StashKey[dict[str, Outcome]]()
 def outcomes(request: pytest.FixtureRequest) -> dict[str, Outcome]:
     """What is told at the end, by scenario."""
     return request.config.stash.setdefault(OUTCOMES, {})
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _one_thread() -> Iterator[None]:
+    """Let Arrow not divide what takes a millisecond among threads."""
+    before = pa.cpu_count(), pa.io_thread_count()
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    yield
+    pa.set_cpu_count(before[0])
+    pa.set_io_thread_count(before[1])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from downspout.testing.simulated_disk import LOSSES
+from downspout.testing.simulated_disk import LOSSES, Crashed, Step
+from tests.crash import words
 from tests.crash.matrix import DEATHS, SCENARIOS, Matrix, Outcome
+from tests.crash.world import GROUP, Life, World
 
 pytestmark = [pytest.mark.fake_only("stops a process between any two steps, in a simulated world")]
 
@@ -37,3 +41,22 @@ def test_some_crashes_neither_lose_nor_double_a_row() -> None:
     outcome = Matrix("recovery", every=QUICK_EVERY).run()
     assert outcome.violations == []
     assert outcome.cells > 20
+
+
+def test_the_dead_reach_neither_disk_nor_kafka(tmp_path: Path) -> None:
+    """What the engine does after the death of its process, in handlers too, changes neither files nor offsets."""
+    world, left = World(tmp_path, words.Alone), []
+
+    def before(life: Life, step: Step) -> None:
+        if step.operation == "link" and not left:
+            left.append((world.volume.files(), world.kafka.committed(GROUP), len(world.kafka.commits(GROUP))))
+            world.kill(life, "keep")
+
+    world.before = before
+    life = world.start("dies")
+    assert not world.live(life)
+    assert left == [(world.volume.files(), world.kafka.committed(GROUP), len(world.kafka.commits(GROUP)))]
+    for use in (life.kafka.consumer, life.kafka.producer, lambda: life.kafka.group_offsets(GROUP)):
+        with pytest.raises(Crashed):
+            use()
+    world.close()
