@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -41,6 +42,8 @@ from tests.crash.world import GROUP, LATER, OUT, Life, Violation, World
 
 DEATHS = ("same", "other", "late")
 RECOVERIES = (*DEATHS, "wakes")
+DRAWS = 25 if os.environ.get("DOWNSPOUT_SOAK") else 1
+"""How often chance decides what the loss ``some`` leaves at a point."""
 ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 """Where worlds are built: in memory, where there is such a place."""
 
@@ -293,17 +296,23 @@ class Matrix:
             self._settle(world)
             return story.heard
 
-    def _die_here(self, world: World, how: str, loss: Loss, seed: int) -> None:
+    def _die_here(self, world: World, how: str, loss: Loss, point: int) -> None:
+        fresh = [
+            self._die_once(world, how, loss, point + 10_000 * draw) for draw in range(DRAWS if loss == "some" else 1)
+        ]
+        self.outcome.same += not any(fresh)
+
+    def _die_once(self, world: World, how: str, loss: Loss, seed: int) -> bool:
+        """Let all die in a copy of the world, and recover there; return False where just that was tried before."""
         with tempfile.TemporaryDirectory(dir=ROOM) as elsewhere:
             left = world.fork(Path(elsewhere), loss, seed)
-            if (state := (how, left.state())) in self._done:
-                self.outcome.same += 1
-                return
-            self._done.add(state)
             try:
-                self._recover(left, how)
+                if fresh := (state := (how, left.state())) not in self._done:
+                    self._done.add(state)
+                    self._recover(left, how)
             finally:
                 left.close()
+        return fresh
 
     def _die_alone(self, point: int, how: str) -> None:
         """Tell the story again; at the point one process dies, and those that sleep wake up and go on."""

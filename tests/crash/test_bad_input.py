@@ -15,11 +15,10 @@ import pytest
 from downspout.errors import SinkError
 from downspout.parquet.audit import audit
 from downspout.parquet.layout import LOG_FOLDER, STAGING_FOLDER
-from downspout.testing import VirtualClock
 from downspout.testing.simulated_disk import Process, SimulatedDisk, Step, Volume
 from tests.crash import words
 from tests.crash.words import TOPIC
-from tests.crash.world import Life, World
+from tests.crash.world import HastyClock, Life, World
 from tests.parquet.support import rows_of, write_rows
 
 pytestmark = [pytest.mark.fake_only("lets a simulated disk fail at any step")]
@@ -217,7 +216,7 @@ def test_two_topologies_that_start_together_on_an_empty_directory(world: World) 
     assert all(found.offset == 0 for found in world.kafka.committed(words.GROUP).values())
 
 
-class BackwardClock(VirtualClock):
+class BackwardClock(HastyClock):
     """Its wall clock jumps back a day each time that somebody looks at it."""
 
     def __init__(self) -> None:
