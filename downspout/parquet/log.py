@@ -57,6 +57,8 @@ class CommitLog(History):
         self._use_checkpoints = checkpoints
         self._base = 0
         """entries below are known from a checkpoint alone"""
+        self._durable = 0
+        """entries below are durable, as far as we know"""
 
     def path(self, number: int) -> Path:
         """Return where entry ``number`` is."""
@@ -79,6 +81,17 @@ class CommitLog(History):
             new.append(entry)
             self.take(entry)
         return new
+
+    def sync(self) -> None:
+        """Make the entries that were read durable, before anything is done because of them.
+
+        The race: a writer has linked its entry and not synced the folder yet; it may be paused, or dead. We read the
+        entry, find our rows covered, and let them be acked; or bring its files into sight; or append the next one. A
+        power cut now would take the entry, and leave what we did: rows that are lost, files without an entry, a hole.
+        """
+        if self._durable < self.length:
+            self.disk.sync(self.folder)
+            self._durable = self.length
 
     def _read(self, number: int) -> Entry | None:
         path = self.path(number)
@@ -140,6 +153,7 @@ class CommitLog(History):
         if not self.disk.put_if_absent(self.path(entry.number), content, self._temporary(entry.writer, entry.number)):
             return False
         self.take(entry)
+        self._durable = self.length
         if self.length % CHECKPOINT_EVERY == 0:
             self._write_checkpoint(entry.writer)
         return True

@@ -187,20 +187,28 @@ class Recovery:
 def move(disk: Disk, directory: Path, paths: Iterable[str], source: Path, target: Path) -> list[str]:
     """Move data files from one part of a directory to another, durably.
 
+    A folder is durable before anything is moved into it: a power cut could otherwise leave the renaming without the
+    folder. That it is there says nothing: who made it may have been stopped before it was synced.
+
     Returns:
         Those that were not there: others have moved them, and maybe further than we would.
     """
-    folders: set[Path] = set()
+    wanted = list(paths)
+    folders = sorted({(directory / target / path).parent for path in wanted})
+    for folder in folders:
+        disk.make_folder(folder)
+    for above in sorted({above for folder in folders for above in up_to(folder, directory)[1:]}):
+        disk.sync(above)
     absent: list[str] = []
-    for path in paths:
+    changed: set[Path] = set()
+    for path in wanted:
         place = directory / target / path
-        disk.make_folder(place.parent)
         try:
             disk.rename(directory / source / path, place)
         except FileNotFoundError:
             absent.append(path)
             continue
-        folders.update(up_to(place.parent, directory))
-    for folder in sorted(folders):
+        changed.add(place.parent)
+    for folder in sorted(changed):
         disk.sync(folder)
     return absent

@@ -142,16 +142,26 @@ class SinkWriter:
             raise self._cannot_write(error) from error
 
     def _make_directory(self) -> None:
-        """Make the directory durable up to the folder that was there before: else a power cut may take all of it."""
-        places = up_to(self.log.folder, self.directory) + list(self.directory.absolute().parents)
-        new = [place for place in places if not place.exists()]
+        """Make the directory durable: else a power cut may take all of it.
+
+        The folders above it may be there, and not durable: who made them was killed before it could sync them. So all
+        are synced up to the top; but of those that were there before, some may not be ours to sync.
+        """
+        places = up_to(self.log.folder, self.directory)
+        above = list(self.directory.absolute().parents)
+        new = {place.parent for place in [*places, *above] if not place.exists()}
         self.disk.make_folder(self.log.folder)
-        for place in new:
-            self.disk.sync(place.parent)
+        for place in [*places[1:], *above]:
+            try:
+                self.disk.sync(place)
+            except OSError as error:
+                if place in new or place in places or error.errno not in _NOT_OURS_TO_SYNC:
+                    raise
 
     def _catch_up(self) -> list[Entry]:
         """Read new entries; they must be of our sink and have our columns."""
         entries = self.log.refresh()
+        self.log.sync()
         if self.log.topology not in (None, self._topology):
             raise SinkError(
                 f"{self.directory} belongs to topology {self.log.topology}, not to {self._topology}",
@@ -346,6 +356,9 @@ class SinkWriter:
             f"{self.directory} cannot be written: {error.strerror or error} ({place}); nothing of this flush was acked",
             cure="free the disk or correct the permissions, and start again: the rows come again",
         )
+
+
+_NOT_OURS_TO_SYNC = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
 
 
 def _encode(table: pa.Table, compression: Any) -> bytes:

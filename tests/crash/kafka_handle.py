@@ -1,0 +1,96 @@
+"""FakeKafka as one process has it: its commits are steps at which it may die, and a dead process reaches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from downspout.kafka import port
+from downspout.kafka.port import OffsetAndMetadata, Record, TopicPartition
+from downspout.testing.fake_kafka import FakeConsumer, FakeKafka
+from downspout.testing.simulated_disk import Process
+
+
+class _Guarded:
+    """Hands every call on, unless the process is dead."""
+
+    def __init__(self, process: Process, real: Any) -> None:
+        self._process = process
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._process.check()
+            return found(*args, **kwargs)
+
+        return call
+
+
+class KafkaHandle(_Guarded):
+    """A cluster for one process; a topology reaches it under ``bootstrap``.
+
+    Args:
+        process: whose it is.
+        kafka: what all processes share.
+        committed: called after a commit that was accepted.
+        withholds: whether this partition's records are on their way still.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        kafka: FakeKafka,
+        committed: Callable[[], None],
+        withholds: Callable[[TopicPartition], bool] = lambda _: False,
+    ) -> None:
+        super().__init__(process, kafka)
+        self.bootstrap = f"{kafka.bootstrap}/{process.name}"
+        self.consumers: list[FakeConsumer] = []
+        self._committed = committed
+        self._withholds = withholds
+        port.register(self.bootstrap, self)
+
+    def consumer(self, **options: Any) -> ConsumerHandle:
+        """Return a consumer of this process."""
+        self._process.check()
+        real = self._real.consumer(**options)
+        self.consumers.append(real)
+        return ConsumerHandle(self._process, real, self._committed, self._withholds)
+
+    def close(self) -> None:
+        """Answer no longer."""
+        port.unregister(self.bootstrap)
+
+
+class ConsumerHandle(_Guarded):
+    """A consumer for one process."""
+
+    def __init__(
+        self,
+        process: Process,
+        real: FakeConsumer,
+        committed: Callable[[], None],
+        withholds: Callable[[TopicPartition], bool],
+    ) -> None:
+        super().__init__(process, real)
+        self._committed = committed
+        self._withholds = withholds
+
+    def poll(self, timeout_ms: int, max_records: int) -> Mapping[TopicPartition, Sequence[Record]]:
+        """Return records; those that are withheld are read again later."""
+        self._process.check()
+        found = dict(self._real.poll(timeout_ms, max_records))
+        for partition in [tp for tp in found if self._withholds(tp)]:
+            self._real.seek(partition, found.pop(partition)[0].offset)
+        return found
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit: a step before it, and a step after it took effect and before the answer is there."""
+        self._process.step("commit", "kafka")
+        self._real.commit(offsets)
+        self._committed()
+        self._process.step("committed", "kafka")

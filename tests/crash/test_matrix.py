@@ -1,0 +1,62 @@
+"""Kill anything, at any step: each row is in the files exactly once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from downspout.testing.simulated_disk import LOSSES, Crashed, Step
+from tests.crash import words
+from tests.crash.matrix import DEATHS, SCENARIOS, Matrix, Outcome
+from tests.crash.world import GROUP, Life, World
+
+pytestmark = [pytest.mark.fake_only("stops a process between any two steps, in a simulated world")]
+
+QUICK_EVERY = 13
+"""``make check`` looks at every so many-th point of one scenario."""
+TELLS_OF = {"checkpoints": "checkpoints", "fence": "fence", "generation": "generation"}
+"""Scenario → what must be there in the end, or it did not tell what it is for."""
+
+
+def expected_cells(outcome: Outcome) -> int:
+    """Return how many cells a scenario of so many points has: deaths where something changes, sleeps everywhere."""
+    return ((outcome.points - outcome.looks) * len(DEATHS) + outcome.points) * len(LOSSES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_crash_at_any_step_neither_loses_nor_doubles_a_row(name: str, outcomes: dict[str, Outcome]) -> None:
+    """At every step of a scenario, with every recovery and every state of the disk, each row is there exactly once."""
+    outcome = outcomes[name] = Matrix(name).run()
+    assert outcome.violations == []
+    assert outcome.cells == expected_cells(outcome)
+    assert outcome.points > 40
+    assert TELLS_OF.get(name, "flush") in outcome.made
+
+
+def test_some_crashes_neither_lose_nor_double_a_row() -> None:
+    """What the matrix shows of every step holds for some steps; for the quick loop."""
+    outcome = Matrix("recovery", every=QUICK_EVERY).run()
+    assert outcome.violations == []
+    assert outcome.cells > 20
+
+
+def test_the_dead_reach_neither_disk_nor_kafka(tmp_path: Path) -> None:
+    """What the engine does after the death of its process, in handlers too, changes neither files nor offsets."""
+    world, left = World(tmp_path, words.Alone), []
+
+    def before(life: Life, step: Step) -> None:
+        if step.operation == "link" and not left:
+            left.append((world.volume.files(), world.kafka.committed(GROUP), len(world.kafka.commits(GROUP))))
+            world.kill(life, "keep")
+
+    world.before = before
+    life = world.start("dies")
+    assert not world.live(life)
+    assert left == [(world.volume.files(), world.kafka.committed(GROUP), len(world.kafka.commits(GROUP)))]
+    for use in (life.kafka.consumer, life.kafka.producer, lambda: life.kafka.group_offsets(GROUP)):
+        with pytest.raises(Crashed):
+            use()
+    world.close()

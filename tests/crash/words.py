@@ -1,0 +1,85 @@
+"""The topology of the crash tests: lines in, their words out, one row for each word, or partial counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar
+
+from streamparse import Grouping, Topology
+
+from bolts.aggregate import AggregateBolt
+from bolts.parquet import ParquetBolt
+from downspout.component import Bolt
+from downspout.kafka.port import TopicPartition
+from downspout.ledger.origin import Origin
+from spouts.kafka import KafkaSpout
+
+TOPIC = "lines"
+GROUP = "words"
+FIRST, SECOND = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+LINES = {0: ["a b", "b", "a"], 1: ["b", "a b"]}
+"""By partition. Each word is a Hive folder of the rows; no line has a word twice."""
+SHORT = {0: ["a b", "b"], 1: ["a"]}
+"""For stories that have much else to tell."""
+LATER = ["b", "b a", "a"]
+"""What the second partition gets while the replay of the first is on its way."""
+
+
+def rows_of(partition: int, lines: list[str], first: int = 0) -> Counter[Any]:
+    """Return the rows that lines make: (partition, offset, word)."""
+    return Counter((partition, first + offset, word) for offset, line in enumerate(lines) for word in line.split())
+
+
+class Words(Bolt):
+    """Emits each word of a line under an identity of its own."""
+
+    outputs: ClassVar[list[str]] = ["origin", "word", "length"]
+
+    def process(self, tup: Any) -> None:
+        """Emit the words."""
+        origin = Origin.of(tup.values.origin)
+        for index, word in enumerate(tup.values.value.split()):
+            self.emit([origin.child("words", index), word, len(word)])
+
+
+SPOUT = {
+    "topics": [TOPIC],
+    "fields": ["origin", "value"],
+    "group": GROUP,
+    "commit_period_ms": 1,
+    "session_timeout_ms": 1_000,
+    "poll_records_max": 3,
+    "emits_per_next_max": 3,
+}
+SINK = {
+    "directory": "set by the test",
+    "schema": {"word": "string", "length": "int64"},
+    "flush_rows": 3,
+    "flush_age_s": 1,
+}
+
+
+class Rows(Topology):
+    """Two tasks that write rows into Hive folders."""
+
+    lines = KafkaSpout.spec(**SPOUT)
+    words = Words.spec(inputs=[lines])
+    sink = ParquetBolt.spec(inputs={words: Grouping.SHUFFLE}, par=2, partition_by=["word"], **SINK)
+
+
+class Alone(Topology):
+    """One task that writes rows into Hive folders."""
+
+    lines = KafkaSpout.spec(**SPOUT)
+    words = Words.spec(inputs=[lines])
+    sink = ParquetBolt.spec(inputs={words: Grouping.SHUFFLE}, partition_by=["word"], **SINK)
+
+
+class Counts(Topology):
+    """One task that adds up."""
+
+    lines = KafkaSpout.spec(**SPOUT)
+    words = Words.spec(inputs=[lines])
+    sink = AggregateBolt.spec(
+        inputs={words: Grouping.fields("word")}, keys=["word"], aggregates=["count", "sum:length"], **SINK
+    )
