@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := downspout spouts bolts
 
 .DEFAULT_GOAL := help
-.PHONY: help demo storm-demo spark-demo test check soak chaos soak-real mutants lint types doctest format docs bench spark-versions fuzz clean
+.PHONY: help demo storm-demo spark-demo test check soak soak-ledger chaos soak-real mutants lint types doctest format docs bench spark-versions fuzz clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -37,7 +37,12 @@ SOAK_PARTS ?= 20
 SOAK_EXAMPLES ?= 10000
 MACHINE := tests/ledger/test_ledger_machine.py
 
-soak: $(VENV)/.dev  ## the proofs of the ledger at length: larger models, 200,000 examples, a million payloads (hours)
+SOAK_SEEDS ?= 10000
+
+soak: $(VENV)/.dev  ## whole topologies in 10,000 simulated worlds (half an hour on two cores; SOAK_SEEDS=1000: fewer)
+	$(BIN)/downspout simulate tests/simulation/scenarios.py --seeds $(SOAK_SEEDS)
+
+soak-ledger: $(VENV)/.dev  ## the proofs of the ledger at length: larger models, 200,000 examples, a million payloads (hours)
 	for part in $$(seq $(SOAK_PARTS)); do \
 	  LEDGER_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest -q --timeout 0 --hypothesis-seed=$$part $(MACHINE) || exit 1; \
 	done

@@ -115,12 +115,13 @@ class Membership:
         if not facts:
             return False
         changes = self._assignment.fold(facts)
-        for tp in changes.forgotten:
+        # In one order each time, so that partitions have their turns in one order: a run can be repeated.
+        for tp in sorted(changes.forgotten):
             self._forget(tp)
-        for tp in (*self._assignment.aside, *changes.returned):
+        for tp in (*sorted(self._assignment.aside), *sorted(changes.returned)):
             if tp in self.parts:
                 self._aside[tp] = self.parts.pop(tp)
-        for tp in changes.gained:
+        for tp in sorted(changes.gained):
             # It may have been ours before, and lost and won again within one poll: that is a new epoch.
             self._forget(tp)
             self._unstarted.add(tp)
@@ -142,7 +143,7 @@ class Membership:
         wanted = self._unstarted | self._unverified
         committed = self._consumer.committed(wanted)
         topic_ids = self._topic_ids({tp.topic for tp in wanted})
-        for tp in list(self._unverified):
+        for tp in sorted(self._unverified):
             self._take_back(tp, committed.get(tp), topic_ids[tp.topic])
         started = set(self._unstarted)
         if started:

@@ -120,6 +120,8 @@ class Tracked:
         while part.has_waiting and not sent and not part.ledger.in_flight:
             record = part.waiting[part.at]
             if self._may_leave(part, record.offset, now):
+                if not self._is_lonely_enough(part, record.offset):
+                    break
                 part.alone = record.offset
                 if not self._write_down(part) or not part.has_waiting or part.waiting[part.at] is not record:
                     break
@@ -133,6 +135,24 @@ class Tracked:
             return not ledger.is_done(offset) and ledger.told.get(offset, 0) <= self._settings["retries_max"]
         trouble = ledger.trouble(offset)
         return trouble is not None and trouble.ready_at <= now and offset not in part.condemned
+
+    def _is_lonely_enough(self, part: Partition, offset: int) -> bool:
+        """Return whether a lone record may be out beside those of other partitions under such a watch.
+
+        Partitions try their records alone at the same time: 100 of each, one after the other, would take too long. A
+        death then counts for the lone record of each. So one that was out at a death, and failed by that, is out while
+        no other is: from the second death on, only the culprit is blamed.
+        """
+        others = [other for other in self.by_key.values() if other.alone is not None and other is not part]
+        out = [other for other in others if other.watch.solo and other.ledger.in_flight]
+        return not out or not (self._failed_before(part, offset) or any(self._failed_before(o, o.alone) for o in out))
+
+    @staticmethod
+    def _failed_before(part: Partition, offset: int | None) -> bool:
+        if offset is None:
+            return False
+        trouble = part.ledger.trouble(offset)
+        return bool(part.ledger.told.get(offset) or (trouble is not None and trouble.failures))
 
     # --- what comes back ---
 

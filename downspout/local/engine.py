@@ -43,6 +43,7 @@ PASSES_MAX = 64
 """How often the bolts' queues are gone through in a round; in a cycle they might never be empty."""
 IDLE_S = (0.001, 0.010)
 """First and longest sleep after rounds that did nothing."""
+SLEEP_S_MIN = 0.000_001
 TIMER_S = 0.1
 """How often timers are looked at in a busy run."""
 REST_FACTOR = 9
@@ -177,7 +178,7 @@ class Engine:
             self._check_bounds()
             while self._reason is None:
                 self.round()
-            self._drain()
+            self.drain()
         return self.result()
 
     @contextlib.contextmanager
@@ -187,22 +188,26 @@ class Engine:
         Raises:
             DownspoutError: a component could not be built, or not be closed.
         """
-        self.started = self.clock.monotonic()
         try:
-            for task in self.tasks:
-                task.build()
-            now = self.clock.monotonic()
-            for spout in self.spouts:
-                if spout.optional("attend") is not None and hasattr(spout.instance, "whereabouts"):
-                    spout.instance.whereabouts = functools.partial(self._whereabouts, spout)
-            for bolt in self.bolts:
-                bolt.start_timers(now)
-            self.activate()
+            self.start()
             yield
         except BaseException:
-            self._wind_up(quietly=True)
+            self.wind_up(quietly=True)
             raise
-        self._wind_up(quietly=False)
+        self.wind_up(quietly=False)
+
+    def start(self) -> None:
+        """Build and activate all tasks. For those who end the run by themselves too, with :meth:`wind_up`."""
+        self.started = self.clock.monotonic()
+        for task in self.tasks:
+            task.build()
+        now = self.clock.monotonic()
+        for spout in self.spouts:
+            if spout.optional("attend") is not None and hasattr(spout.instance, "whereabouts"):
+                spout.instance.whereabouts = functools.partial(self._whereabouts, spout)
+        for bolt in self.bolts:
+            bolt.start_timers(now)
+        self.activate()
 
     def finish_batch(self, keep: Collection[BoltTask] = ()) -> None:
         """Let go of all that bolts hold, sources first: ticks, batches, flushes. What is still open then has timed out.
@@ -358,12 +363,16 @@ class Engine:
 
     def _sleep(self) -> None:
         now = self.clock.monotonic()
-        dues = [min(bolt.tick_due, bolt.batch_due) for bolt in self.bolts]
-        dues += [oldest + spout.timeout_s for spout in self.spouts if (oldest := spout.forest.oldest()) is not None]
-        wait = min([self._idle_s, *(due - now for due in dues)])
+        waits = [min(bolt.tick_due, bolt.batch_due) - now for bolt in self.bolts]
+        # The difference that _expire looks at: started + timeout - now may be 0 where started > now - timeout, rounded.
+        # Nothing would be due then, and nobody would sleep; on a virtual clock, for ever. And no sleep may be so short
+        # that it is lost in the rounding too.
+        starts = [(spout, spout.forest.oldest()) for spout in self.spouts]
+        waits += [oldest - (now - spout.timeout_s) for spout, oldest in starts if oldest is not None]
+        wait = min([self._idle_s, *waits])
         self._idle_s = min(self._idle_s * 2, IDLE_S[1])
         if wait > 0:
-            self.clock.sleep(wait)
+            self.clock.sleep(max(wait, SLEEP_S_MIN))
 
     # --- the end ------------------------------------------------------------------------------------------
 
@@ -399,7 +408,7 @@ class Engine:
             self._run_bolts()
         self._work()
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Finish what is in flight, within ``run.drain_s``."""
         if self._aborted:
             return
@@ -417,7 +426,7 @@ class Engine:
             if not worked:
                 self._sleep()
 
-    def _wind_up(self, quietly: bool) -> None:
+    def wind_up(self, quietly: bool) -> None:
         """Deactivate (spouts commit then) and close everything; after an error or abort, whatever still can be."""
         errors: list[Exception] = []
 

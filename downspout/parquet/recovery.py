@@ -135,7 +135,7 @@ class Recovery:
         return any(self._disk.exists(place / path) for place in places)
 
     def _move(self, paths: Iterable[str], source: Path, target: Path) -> None:
-        move(self._disk, self._directory, paths, source, target)
+        move(self._disk, self._directory, sorted(paths), source, target)
 
     # --- the sweeper ------------------------------------------------------------------------------------
 

@@ -14,16 +14,22 @@ if TYPE_CHECKING:
     from downspout.testing.harness import On as On
     from downspout.testing.harness import run_bolt as run_bolt
     from downspout.testing.harness import run_topology as run_topology
+    from downspout.testing.simulation import Message as Message
+    from downspout.testing.simulation import Scenario as Scenario
+    from downspout.testing.simulation import simulate as simulate
 
 _HOMES = {
     "Crash": "downspout.testing.harness",
     "Fail": "downspout.testing.harness",
     "FakeKafka": "downspout.testing.fake_kafka",
     "Lose": "downspout.testing.harness",
+    "Message": "downspout.testing.simulation",
     "On": "downspout.testing.harness",
+    "Scenario": "downspout.testing.simulation",
     "VirtualClock": "downspout.testing.clock",
     "run_bolt": "downspout.testing.harness",
     "run_topology": "downspout.testing.harness",
+    "simulate": "downspout.testing.simulation",
 }
 """Public name → module. Imported on first use, so that pytest, which loads our plugin everywhere, stays fast."""
 

@@ -39,7 +39,9 @@ class FakeConsumer(FakeMember):
         self._not_in_listener("poll")
         self._cluster.faults.raise_next("poll")
         found: dict[TopicPartition, Sequence[Record]] = {}
-        if self._cluster.is_up and (self._wanted is None or self._join()):
+        # Like kafka-python: a consumer with a group fetches nothing while it knows no coordinator.
+        reachable = self._cluster.is_up if self._group is None else self._cluster.coordinates
+        if reachable and (self._wanted is None or self._join()):
             self._auto_commit()
             found = self._fetch(max_records)
         if not found:
@@ -143,7 +145,7 @@ class FakeConsumer(FakeMember):
     def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Send a commit; how it ends is not told."""
         fault = self._cluster.faults.take("commit_async")
-        if self._cluster.is_up and (fault is None or fault.applied):
+        if self._cluster.coordinates and (fault is None or fault.applied):
             try:
                 self._commit(offsets)
             except errors.KafkaError:

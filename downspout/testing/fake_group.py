@@ -110,7 +110,7 @@ class Group:
             if predecessor is not None:
                 self._replace(predecessor, member)
                 if not self.preparing and predecessor.topics == member.topics:
-                    member.silent_since = now
+                    member.silent_since = member.polled_at = now
                     return member.id
         else:
             member.topics, member.owned = facts["topics"], facts["owned"]

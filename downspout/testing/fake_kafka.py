@@ -37,6 +37,9 @@ __all__ = ["FakeConsumer", "FakeKafka", "FakeProducer", "Faults"]
 
 T = TypeVar("T")
 
+COORDINATED = frozenset({"commit", "committed", "group_offsets", "group_members"})
+"""What the group coordinator is asked; the rest is the business of other brokers."""
+
 
 class FakeKafka:
     """A Kafka cluster in memory; a :class:`~downspout.kafka.port.Cluster`.
@@ -55,6 +58,7 @@ class FakeKafka:
         self.acks_after_s = 0.0
         """How long a record is on its way from a producer to the log, unless it is flushed."""
         self.is_up = True
+        self.has_coordinator = True
         self._cooperative = cooperative
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
@@ -275,7 +279,7 @@ class FakeKafka:
 
     def tick(self) -> None:
         """Let the coordinators look at the clock; every call of a consumer does it."""
-        if self.is_up:
+        if self.coordinates:
             for group in self._groups.values():
                 group.tick(self.clock.monotonic())
 
@@ -291,6 +295,23 @@ class FakeKafka:
     def broker_up(self) -> None:
         """Be reachable again; every session starts anew, as it does when a coordinator moves."""
         self.is_up = True
+        self._sessions_anew()
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether the group coordinator answers."""
+        return self.is_up and self.has_coordinator
+
+    def coordinator_down(self) -> None:
+        """Let the group coordinator be on the move: polls of members find nothing, what asks it times out."""
+        self.has_coordinator = False
+
+    def coordinator_up(self) -> None:
+        """Let a broker have taken the groups over: what was committed is there, and every session starts anew."""
+        self.has_coordinator = True
+        self._sessions_anew()
+
+    def _sessions_anew(self) -> None:
         now = self.clock.monotonic()
         for group in self._groups.values():
             for member in group.members.values():
@@ -302,7 +323,7 @@ class FakeKafka:
         fault = self.faults.take(operation)
         if fault is not None and not fault.applied:
             raise fault.error
-        if not self.is_up:
+        if not (self.coordinates if operation in COORDINATED else self.is_up):
             raise errors.KafkaTimeoutError(f"{operation}: {self.bootstrap} is down")
         answer = action()
         if fault is not None:

@@ -124,7 +124,7 @@ class FakeMember:
         if self._group is None or self._member not in self._group.members:
             return
         now = self._cluster.clock.monotonic()
-        if leave_group and self._cluster.is_up:
+        if leave_group and self._cluster.coordinates:
             self._group.leave(self._member, now)
         else:
             self._group.members[self._member].silent_since = now
@@ -199,7 +199,7 @@ class FakeMember:
     def _heartbeat(self) -> None:
         """Learn from the coordinator, as the background heartbeats do, whether we must join again."""
         self._cluster.tick()
-        if self._state != "stable" or self._group is None or not self._cluster.is_up:
+        if self._state != "stable" or self._group is None or not self._cluster.coordinates:
             return
         if self._instance is not None and self._polled_too_late(self._group):
             self._forget_membership()

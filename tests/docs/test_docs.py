@@ -18,13 +18,14 @@ def python_blocks(path: Path) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL))
 
 
-def test_the_how_to_on_testing_runs() -> None:
-    """Every test function that the how-to shows passes as it stands there."""
-    code = python_blocks(ROOT / "docs" / "how-to" / "test-a-topology.md")
+@pytest.mark.parametrize(("page", "tests_min"), [("test-a-topology.md", 4), ("simulate-a-topology.md", 1)])
+def test_the_how_tos_on_testing_run(page: str, tests_min: int) -> None:
+    """Every test function that the how-tos show passes as it stands there."""
+    code = python_blocks(ROOT / "docs" / "how-to" / page)
     names: dict[str, object] = {"__name__": "how_to"}
-    exec(compile(code, "test-a-topology.md", "exec"), names)
+    exec(compile(code, page, "exec"), names)
     tests = [value for name, value in names.items() if name.startswith("test_")]
-    assert len(tests) >= 4
+    assert len(tests) >= tests_min
     for test in tests:
         test()  # type: ignore[operator]
 

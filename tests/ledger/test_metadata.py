@@ -115,7 +115,7 @@ def test_the_json_has_exactly_the_references_keys() -> None:
 
 @pytest.mark.timeout(3600)
 def test_random_maps_come_back() -> None:
-    """Many thousand maps (a million with `make soak`), of all shapes that a partition can have, come back whole."""
+    """Many maps (a million with `make soak-ledger`), of all shapes that a partition can have, come back whole."""
     chance = random.Random(20)
     for _ in range(1_000_000 if SOAK else 10_000):
         base = chance.choice((0, 1, chance.randrange(10**4), chance.randrange(2**63)))

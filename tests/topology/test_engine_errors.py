@@ -532,7 +532,7 @@ def test_the_life_of_a_spout(spout):
     engine.activate()
     engine.round()
     engine.stop()
-    engine._wind_up(quietly=False)
+    engine.wind_up(quietly=False)
     (task,) = engine.spouts
     assert task.instance.calls == [
         "initialize", "activate", "next", "deactivate", "activate", "next", "deactivate", "close",

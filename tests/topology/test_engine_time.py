@@ -4,13 +4,16 @@
 
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 from streamparse import BatchingBolt, Bolt, Spout, TicklessBatchingBolt, Topology
 
 from downspout.errors import TopologyError
+from downspout.local import acker
 from downspout.local.engine import Bounds, Engine
 from downspout.local.graph import from_class
+from downspout.local.settings import resolve
 from downspout.local.task import construct
 from downspout.testing import Crash, Lose, VirtualClock, run_bolt, run_topology
 
@@ -74,6 +77,45 @@ def test_a_late_ack_is_ignored():
     result = run_topology(Made, spouts={"words": [["a"]]}, until=None, for_s=40)
     assert (result.run.completed, result.run.timeouts) == (1, 1)
     assert result.components["late"][0].held == "acked"
+
+
+class Silence(Bolt):
+    auto_ack = False
+
+    def process(self, tup):
+        pass
+
+
+def test_a_timeout_that_is_due_by_one_rounding_only_is_waited_for():
+    """Where started + timeout is now, but now - timeout is less than started, the engine sleeps on, and it fires."""
+
+    class Silent(Words):
+        def next_tuple(self):
+            pass
+
+        def fail(self, tup_id):
+            pass
+
+    class Made(Topology):
+        words = Silent.spec()
+        never = Silence.spec(inputs=[words])
+
+    started = 43.27670679050534  # rounded: started + 30 - 30 is less than started
+    assert started > (started + 30) - 30
+    clock, graph = VirtualClock(), from_class(Made, "made")
+    confs = resolve(graph, environ={}, file=Path("/nonexistent")).confs()
+    engine = Engine(graph, confs, clock=clock)
+    engine.start()
+    clock.advance(started)
+    spout = engine.spouts[0]
+    tree = acker.Tree(spout.forest, "1", started)
+    tree.pending = 1
+    spout.forest.planted(tree)
+    clock.advance(30)
+    for _ in range(100):
+        engine.round()
+    assert spout.timeouts == 1
+    engine.wind_up(quietly=False)
 
 
 class Ticked(Bolt):

@@ -323,6 +323,34 @@ def test_a_session_that_runs_out_is_no_death(kafka: Kafka) -> None:
     assert (driver.figure("unclean"), told(kafka).starts) == (0, 0)
 
 
+def test_a_killer_takes_no_innocent_of_another_partition_with_it(kafka: Kafka) -> None:
+    """Lone records of two partitions are out together until one was out at a death; then it is out alone."""
+    kafka.create_topic("wide", 2)
+    fill(kafka, 3, 0, "wide")
+    fill(kafka, 3, 1, "wide")
+    killer, done = ("1", 1), set()
+    for _ in range(60):
+        driver = Driver(kafka, topics=["wide"], retries_max=2)
+        for _ in range(60):
+            driver.run(1)
+            out = [(tup_id.split("/")[3], offset_of(tup_id)) for tup_id, _ in driver.emitted]
+            if killer in out:
+                driver.die()
+                break
+            done |= set(out[:-1])  # words come late: the last one is out
+            for tup_id, _ in driver.emitted[:-1]:
+                driver.spout.ack(tup_id)
+            if not driver.run(1):
+                driver.ack_all()
+                done |= set(out)
+        else:
+            driver.commit()
+            break
+    letters = {(str(letter.partition), letter.offset) for letter in read_dead_letters(kafka, LETTERS)}
+    assert letters == {killer}
+    assert done == {(partition, n) for partition in "01" for n in range(3)} - {killer}
+
+
 def test_a_rebalance_is_an_orderly_end(kafka: Kafka) -> None:
     """What is handed over, and what stays, counts no unclean start; what stays is marked as at work again."""
     kafka.create_topic("wide", 2)

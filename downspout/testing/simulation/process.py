@@ -1,0 +1,241 @@
+"""A process that runs the topology in a simulated world: born, stepped, killed, paused, ended in order."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from downspout.component import Failure
+from downspout.errors import DownspoutError
+from downspout.kafka import port
+from downspout.ledger.assignment import split_id
+from downspout.local.bolt_task import BoltTask
+from downspout.local.engine import Bounds, Engine
+from downspout.local.graph import Graph
+from downspout.local.settings import reads
+from downspout.local.task import Task
+from downspout.parquet.sink_bolt import SinkBolt
+from downspout.testing.simulation.taps import Connection, Killed, WatchedDisk, full
+
+if TYPE_CHECKING:
+    from downspout.testing.simulation.world import World
+
+__all__ = ["Fuse", "Process", "place_of"]
+
+ROUND_S = 0.001
+"""Virtual seconds that a round of the engine takes at least."""
+TROUBLES_MAX = 2
+"""How often bolts fail tuples of one record on purpose: so seldom that none is given up for it."""
+
+
+def place_of(origin: Any) -> str:
+    """Name the record that an origin names, as in all messages.
+
+    >>> place_of(("orders", "6jPMvg1sQ2uJmzGz1yRHQw", 3, 918, ""))
+    'orders[3]@918'
+    """
+    return f"{origin[0]}[{origin[2]}]@{origin[3]}"
+
+
+@dataclass
+class Fuse:
+    """Something happens to a process after so many effects, of those that it aims at (none named: of any)."""
+
+    left: int
+    action: Callable[[Process], None]
+    aim: frozenset[str] = frozenset()
+
+
+class Process:
+    """One process of the topology, from its start to its end.
+
+    Args:
+        world: where it lives.
+        number: its member number; another process may have had it before.
+        life: which process of that number it is, from 1.
+    """
+
+    def __init__(self, world: World, number: int, life: int) -> None:
+        self.world = world
+        self.number = number
+        self.name = f"p{number}.{life}"
+        self.due = world.clock.monotonic()
+        self.alive = True
+        self.busy = False
+        """Whether it is in the middle of a turn: then others may have theirs, but not it."""
+        self.leaving = False
+        self.replaced = False
+        """Whether another process of its number was started, as if it were dead."""
+        self.fuse: Fuse | None = None
+        self.bolt_troubles: deque[str] = deque()
+        """What bolts do with their next tuples instead of processing them."""
+        self.disk_troubles = 0
+        self.connection = Connection(world.kafka, self)
+        self.bootstrap = f"{world.kafka.bootstrap}/{self.name}"
+        port.register(self.bootstrap, cast(port.Cluster, self.connection))
+        self._chance = random.Random(f"{world.plan.seed}/{self.name}")
+        self._started = False
+        self.engine = Engine(
+            world.graph,
+            self._confs(world.graph, world.confs),
+            bounds=Bounds(drain_s=float(world.plan.config["run.drain_s"])),
+            clock=world.clock,
+            rng=self._chance,
+            observer=self,
+            created=self._created,
+            round_s=ROUND_S,
+        )
+
+    def _confs(self, graph: Graph, given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        confs = {name: dict(conf) for name, conf in given.items()}
+        for name, conf in confs.items():
+            conf["run.member"] = self.number
+            if reads(graph.components[name], "kafka"):
+                conf["kafka.bootstrap"] = self.bootstrap
+        return confs
+
+    # --- its turns ---
+
+    def step(self) -> None:
+        """Have one turn: start, do a round, or end in order.
+
+        Raises:
+            Killed: it was killed.
+            DownspoutError: a component ended the run; it has wound up.
+        """
+        if not self._started:
+            self._started = True
+            self.note("starts")
+            self._or_wind_up(self.engine.start)
+        elif self.leaving:
+            self._leave()
+        else:
+            self._or_wind_up(self.engine.round)
+
+    def _or_wind_up(self, work: Callable[[], None]) -> None:
+        """Do something; where that fails, end as ``downspout run`` does."""
+        try:
+            work()
+        except DownspoutError:
+            self.engine.wind_up(quietly=True)
+            raise
+
+    def _leave(self) -> None:
+        """End in order; that may take long, so others have their turns whenever it waits."""
+        self.note("leaves")
+        self.engine.stop()
+        with self.world.among_others(self):
+            self._or_wind_up(self.engine.drain)
+            self.engine.wind_up(quietly=False)
+        self.note("has left")
+
+    def die(self) -> None:
+        """Be dead from now on: connections and disk too."""
+        self.alive = False
+        for consumer in self.connection.consumers:
+            consumer.crash()
+
+    def bury(self) -> None:
+        """Let nobody find it any more."""
+        port.unregister(self.bootstrap)
+
+    # --- what its connections and its disk ask ---
+
+    def effect(self, what: str) -> None:
+        """Be killed or paused, if that is due."""
+        if not self.alive:
+            raise Killed
+        fuse = self.fuse
+        if fuse is not None and (not fuse.aim or what in fuse.aim):
+            fuse.left -= 1
+            if fuse.left < 0:
+                self.fuse = None
+                self.note(f"at {what}:")
+                fuse.action(self)
+
+    def note(self, what: str) -> None:
+        """Write something down."""
+        self.world.trace.note(self.name, what)
+
+    def travel(self) -> None:
+        """Let the time pass that a request takes."""
+        if self.world.plan.latency_s:
+            self.world.clock.advance(self._chance.random() * self.world.plan.latency_s)
+
+    def wait_in_vain(self) -> None:
+        """Let the time pass after which a request is given up."""
+        self.world.clock.advance(self._chance.uniform(0.5, 4.0))
+
+    def disk_error(self, operation: str) -> OSError | None:
+        """Return the failure of the disk that is due now, if any."""
+        if self.disk_troubles <= 0 or operation in ("make_folder", "remove"):
+            return None
+        self.disk_troubles -= 1
+        self.world.landed["disk"] += 1
+        return full()
+
+    # --- what its components do ---
+
+    def _created(self, task: Task) -> None:
+        if isinstance(task.instance, SinkBolt):
+            task.instance.disk = WatchedDisk(self, self.world.shelf, self._chance.random)
+        if isinstance(task, BoltTask):
+            self._trouble(task)
+
+    def _trouble(self, task: BoltTask) -> None:
+        real = task.instance.process
+
+        def process(tup: Any) -> None:
+            if self.world.troubles.kills(self, tup):
+                self.die()
+                raise Killed
+            if self.bolt_troubles and (kind := self._trouble_for(task, tup)):
+                if kind == "bolt_raises":
+                    raise RuntimeError("the simulation lets this bolt raise")
+                if kind == "bolt_fails":
+                    task.instance.fail(tup)
+                    return
+                task.held.pop(tup.id, None)
+                return
+            real(tup)
+
+        task.instance.process = process
+
+    def _trouble_for(self, task: BoltTask, tup: Any) -> str | None:
+        """Return what the bolt does with this tuple instead; each record is troubled only so often."""
+        origin = getattr(tup.values, "origin", None)
+        key = place_of(origin) if origin is not None else ""
+        if self.world.troubled[key] >= TROUBLES_MAX:
+            return None
+        self.world.troubled[key] += 1
+        kind = self.bolt_troubles.popleft()
+        self.world.landed[kind] += 1
+        self.note(f"{kind}: {task.place} with {key}")
+        return kind
+
+    # --- the observer of its engine ---
+
+    def on_emit(self, task: Any, stream: str, values: tuple[Any, ...], targets: list[str]) -> None:
+        """Note what spouts emit."""
+        if task.component.is_spout:
+            origin = getattr(values, "origin", None)
+            self.world.emitted += 1
+            self.note(f"emits {place_of(origin) if origin is not None else values}")
+
+    def on_ack(self, task: Any, tuple_id: str) -> None:
+        """Bolts' acks are not noted; those of whole trees are."""
+
+    def on_fail(self, task: Any, tuple_id: str) -> None:
+        """Likewise."""
+
+    def on_tree(self, task: Any, msg_id: Any, failure: Failure | None) -> None:
+        """Note what spouts are told."""
+        if split_id(msg_id) is None:
+            return
+        _, topic, _, partition, offset = msg_id.split("/")
+        self.world.progress[topic, int(partition)] += failure is None
+        what = "acked" if failure is None else f"failed ({failure.kind} {failure.component})"
+        self.note(f"{what} {topic}[{partition}]@{offset}")

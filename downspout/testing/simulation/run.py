@@ -1,0 +1,246 @@
+"""Run a topology in simulated worlds: one seed, or many."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from downspout.config import parse_scope
+from downspout.errors import ConfigError, TopologyError
+from downspout.kafka.sense import dead_letter_topic
+from downspout.local.graph import Component, Graph, from_class
+from downspout.local.settings import reads, resolve
+from downspout.testing.simulation.plan import Plan, draw
+from downspout.testing.simulation.sources import Maker, Sent
+from downspout.testing.simulation.time import Event, Trace, determined
+from downspout.testing.simulation.verdict import Rows, judge, read_letters, read_rows
+from downspout.testing.simulation.world import World
+
+__all__ = ["Outcome", "Scenario", "SimulationError", "simulate"]
+
+EVENTS_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A topology, what it is given, and what must come of that.
+
+    Args:
+        topology: streamparse's Topology class (or a graph): KafkaSpouts that read ``topics``, and one ParquetBolt.
+        records: makes a record of a source of chance and the record's number: its value, or a
+            :class:`~downspout.testing.simulation.Message`.
+        rows: returns the rows that must come of a record, as dicts by column, or None where it cannot be processed and
+            must have a dead letter. Called after the run, with what was sent (``value``, ``key``, ``topic``, …).
+        check: instead of ``rows``, for sinks whose rows have no origin, such as those of AggregateBolt: returns what is
+            wrong, given what was sent and the sink's directory. No record is compacted or deleted then.
+        config: settings and Storm's keys that stay as they are given. The seed draws others, that only trade time.
+        without: kinds of trouble that the topology cannot have (``downspout.testing.simulation.KINDS``).
+    """
+
+    topology: Any
+    records: Maker
+    rows: Rows | None = None
+    check: Callable[[Sequence[Sent], Path], Iterable[str]] | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+
+    @property
+    def graph(self) -> Graph:
+        """Return the topology as a graph."""
+        return self.topology if isinstance(self.topology, Graph) else from_class(self.topology, self.topology.__name__)
+
+
+@dataclass
+class Outcome:
+    """What came of one seed.
+
+    Attributes:
+        seed: which.
+        violations: what is wrong, one sentence each; empty: nothing.
+        hash: of the trace; the same seed gives the same one.
+        simulated_s: virtual seconds that the run took.
+        records: written.
+        emitted: by the spouts, repeats included.
+        rebalances: of the consumer group.
+        landed: trouble that met somebody, by kind.
+        report: the violations, the last events about what they concern, and how to run the seed again.
+    """
+
+    seed: int
+    violations: list[str]
+    hash: str
+    simulated_s: float
+    records: int
+    emitted: int
+    rebalances: int
+    landed: Counter[str]
+    report: str
+    trace: Trace
+
+
+class SimulationError(AssertionError):
+    """A seed violated a property; the text is the outcome's report."""
+
+
+def simulate(
+    scenario: Scenario, seeds: Iterable[int] = range(20), *, again: str = "simulate(scenario, seeds=[{seed}])"
+) -> list[Outcome]:
+    """Run a scenario in the world of each seed; for tests.
+
+    Args:
+        scenario: what to run.
+        seeds: which worlds.
+        again: how the failure report tells to run a seed again.
+
+    Raises:
+        SimulationError: a property does not hold in one of them; the rest is not run.
+        DownspoutError: the scenario cannot be run at all.
+    """
+    outcomes = []
+    for seed in seeds:
+        outcome = run_seed(scenario, seed, again=again)
+        if outcome.violations:
+            raise SimulationError(outcome.report)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def run_seed(scenario: Scenario, seed: int, *, again: str = "", plan: Plan | None = None) -> Outcome:
+    """Run one seed and return what came of it."""
+    graph = scenario.graph
+    plan = plan or plan_of(scenario, seed)
+    confs, sinks = _confs(graph, plan, scenario)
+    topics = sorted({topic for spout in _kafka_spouts(graph) for topic in _kafka(confs[spout.name])["topics"] or ()})
+    if not topics:
+        raise ConfigError(f"{graph.name}: no spout has kafka.topics", cure="a KafkaSpout with topics=[…]")
+    top = Path(tempfile.mkdtemp(prefix="downspout-simulation-", dir=_fast_folder()))
+    try:
+        with determined(seed):
+            for name in sinks:
+                confs[name]["parquet.directory"] = str(top / name)
+            values = _kafka(confs[_kafka_spouts(graph)[0].name])
+            group = values["group"] or graph.name
+            world = World(plan, graph, confs, topics=topics, group=group, make=scenario.records, top=top)
+            with world.kafka:
+                world.run()
+                concerned = _verdict(world, scenario, top / sinks[0], dead_letter_topic(values, group))
+            return _outcome(world, concerned, again)
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+def plan_of(scenario: Scenario, seed: int) -> Plan:
+    """Return the plan of a seed for a scenario."""
+    lossy = ("compaction", "retention") if scenario.check is not None else ()
+    plan = draw(seed, (*scenario.without, *lossy))
+    plan.config.update(scenario.config)
+    return plan
+
+
+def _verdict(world: World, scenario: Scenario, directory: Path, letters: str) -> list[str]:
+    """Add what is wrong to the world's violations; return the places of the records concerned."""
+    if world.violations:
+        return [violation.split(":")[1].split("@")[0].strip() for violation in world.violations if ": " in violation]
+    sent = world.sources.sent
+    if scenario.check is not None:
+        world.violations += scenario.check([one for one in sent if one.state == "committed"], directory)
+        return []
+    if scenario.rows is None:
+        raise TopologyError("a scenario needs rows or check", cure="rows=lambda record: [{…}]")
+    try:
+        rows, letters_read = read_rows(directory), read_letters(world.kafka, letters)
+        found = list(judge(sent, rows, letters_read, _unless_it_kills(world, scenario.rows), world.may_have_letters))
+    except KeyError as error:
+        raise TopologyError(
+            f"{world.graph.name}: its rows have no column {error}", cure="the field origin in every tuple, or check="
+        ) from None
+    world.violations += [f"{place} {what}" for place, what in found]
+    return [place for place, _ in found]
+
+
+def _unless_it_kills(world: World, rows: Rows) -> Rows:
+    """A record that kills whoever processes it becomes nothing but a dead letter."""
+    killers = world.troubles.killers
+    return lambda record: None if record.place in killers else rows(record)
+
+
+def _outcome(world: World, concerned: list[str], again: str) -> Outcome:
+    seed, trace = world.plan.seed, world.trace
+    for violation in world.violations:
+        trace.note("world", violation)
+    group = world.kafka.group(world.group)
+    return Outcome(
+        seed,
+        world.violations,
+        trace.hash(),
+        world.clock.monotonic(),
+        len(world.sources.sent),
+        world.emitted,
+        group.generation,
+        world.landed,
+        _report(seed, world, concerned, again) if world.violations else "",
+        trace,
+    )
+
+
+def _report(seed: int, world: World, concerned: list[str], again: str) -> str:
+    lines = [f"seed {seed}: {len(world.violations)} violations", *(f"  {one}" for one in world.violations[:10])]
+    lines += [f"again: {again.format(seed=seed)}", f"trace: {world.trace.hash()}"]
+    for place in dict.fromkeys(concerned[:2]):
+        lines += [f"the last events about {place}:", *map(str, _about(world.trace, place))]
+    lines += ["the last events:", *map(str, world.trace.events[-EVENTS_SHOWN:])]
+    return "\n".join(lines)
+
+
+def _about(trace: Trace, place: str) -> list[Event]:
+    """Return the last events that name a record, and how processes began and ended between them."""
+    named = [event for event in trace.events if place in re.split(r"[ :]", event.what)]
+    since = named[-EVENTS_SHOWN:][0].at if named else 0.0
+    ends = ("is killed", "dies", "starts", "ends", "stands", "wakes", "has left", "link")
+    fates = [event for event in trace.events if event.at >= since and event.what.startswith(ends)]
+    kept = {id(event) for event in named[-EVENTS_SHOWN:] + fates[:EVENTS_SHOWN]}
+    return [event for event in trace.events if id(event) in kept]
+
+
+# --- settings ---------------------------------------------------------------------------------------------
+
+
+def _confs(graph: Graph, plan: Plan, scenario: Scenario) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return the configuration of each component, and the names of the sinks."""
+    settings = resolve(graph, options={**plan.config, **scenario.config}, environ={}, file=Path("/nonexistent"))
+    confs = settings.confs()
+    for conf in confs.values():
+        conf["topology.name"] = graph.name
+        conf["storm.id"] = f"{graph.name}-1-1700000000"
+    sinks = [bolt.name for bolt in graph.bolts if reads(bolt, "parquet")]
+    if len(sinks) != 1 or not _kafka_spouts(graph):
+        raise TopologyError(
+            f"{graph.name} has {len(sinks)} Parquet sinks and {len(_kafka_spouts(graph))} KafkaSpouts",
+            cure="simulate a topology with one sink and at least one KafkaSpout",
+        )
+    return confs, sinks
+
+
+def _kafka_spouts(graph: Graph) -> list[Component]:
+    return [spout for spout in graph.spouts if reads(spout, "kafka")]
+
+
+def _kafka(conf: Mapping[str, Any]) -> dict[str, Any]:
+    return parse_scope(conf, "kafka")
+
+
+def _fast_folder() -> str | None:
+    """Return a folder in memory where there is one: the sink's files are many and live for milliseconds."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def error_outcome(seed: int, error: Exception) -> str:
+    """Return the report of a seed that could not be run."""
+    return f"seed {seed}: the simulation itself failed: {error}\n{''.join(traceback.format_exception(error))}"

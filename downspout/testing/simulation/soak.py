@@ -1,0 +1,156 @@
+"""Many seeds, over several processes, with progress and a summary."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from downspout.errors import TopologyError
+from downspout.local.graph import nearest
+from downspout.local.load import load_module
+from downspout.testing.simulation.run import Scenario, error_outcome, run_seed
+
+__all__ = ["Total", "load_scenarios", "soak"]
+
+CHUNK = 25
+"""Seeds that a worker runs before it reports."""
+
+
+@dataclass
+class Total:
+    """Figures of many seeds.
+
+    Attributes:
+        seeds: that were run.
+        simulated_s: virtual seconds.
+        records: written.
+        emitted: by spouts, repeats included.
+        rebalances: of consumer groups.
+        landed: trouble, by kind.
+        reports: of the seeds that violated a property, the whole text of each.
+    """
+
+    seeds: int = 0
+    simulated_s: float = 0.0
+    records: int = 0
+    emitted: int = 0
+    rebalances: int = 0
+    landed: Counter[str] = field(default_factory=Counter)
+    reports: list[str] = field(default_factory=list)
+
+    def add(self, other: Total) -> None:
+        """Take another's figures in."""
+        self.seeds += other.seeds
+        self.simulated_s += other.simulated_s
+        self.records += other.records
+        self.emitted += other.emitted
+        self.rebalances += other.rebalances
+        self.landed += other.landed
+        self.reports += other.reports
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.landed.items()))
+        return (
+            f"{self.seeds:,} seeds, {self.simulated_s / 3600:,.1f} simulated hours, {self.records:,} records "
+            f"({self.emitted:,} emitted), {self.rebalances:,} rebalances, {len(self.reports)} violations\n"
+            f"trouble: {faults or 'none'}"
+        )
+
+
+def load_scenarios(target: str) -> dict[str, Scenario]:
+    """Return the scenarios that a target names: ``FILE`` or ``module`` (all in it), with ``:NAME`` one of them.
+
+    Raises:
+        TopologyError: there is no such file, or no such scenario in it.
+    """
+    place, _, wanted = target.rpartition(":") if ":" in target else (target, "", "")
+    module = load_module(place)
+    found = {name: value for name, value in vars(module).items() if isinstance(value, Scenario)}
+    if not found:
+        raise TopologyError(f"{place} holds no Scenario", cure="orders = Scenario(Orders, records=…, rows=…)")
+    if wanted and wanted not in found:
+        raise TopologyError(f"{place} holds no scenario {wanted!r}", cure=nearest(wanted, found))
+    return {wanted: found[wanted]} if wanted else found
+
+
+def soak(
+    target: str, seeds: Sequence[int], *, jobs: int = 1, progress: TextIO | None = None, failures_max: int = 5
+) -> Total:
+    """Run seeds, each in one of the target's scenarios in turn.
+
+    Args:
+        target: as for :func:`load_scenarios`.
+        seeds: which.
+        jobs: processes.
+        progress: where to say how far it is.
+        failures_max: stop after so many violations.
+    """
+    total, started = Total(), time.monotonic()
+    parts = [list(seeds[at : at + CHUNK]) for at in range(0, len(seeds), CHUNK)]
+    for part in _results(target, parts, jobs):
+        total.add(part)
+        if progress is not None:
+            passed = time.monotonic() - started
+            print(
+                f"\r{total.seeds:,} of {len(seeds):,} seeds, {total.simulated_s / 3600:,.1f} simulated hours in "
+                f"{passed:,.0f} s, {len(total.reports)} violations",
+                end="",
+                file=progress,
+                flush=True,
+            )
+        if len(total.reports) >= failures_max:
+            break
+    if progress is not None:
+        print(file=progress)
+    return total
+
+
+def _results(target: str, parts: list[list[int]], jobs: int) -> Iterator[Total]:
+    if jobs <= 1:
+        yield from (run_part(target, part, list(sys.path)) for part in parts)
+        return
+    context = multiprocessing.get_context("spawn")  # a forked process would inherit Arrow's threads, half of each
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        try:
+            yield from pool.map(run_part, [target] * len(parts), parts, [list(sys.path)] * len(parts))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def run_part(target: str, seeds: Sequence[int], path: list[str]) -> Total:
+    """Run some seeds in this process."""
+    if path != sys.path:
+        sys.path[:] = path
+        importlib.invalidate_caches()
+    scenarios = load_scenarios(target)
+    names, total = list(scenarios), Total()
+    for seed in seeds:
+        name = names[seed % len(names)]
+        where = target if target.endswith(f":{name}") else f"{target}:{name}"
+        again = f"downspout simulate {_short(where)} --seed {{seed}} --trace"
+        try:
+            outcome = run_seed(scenarios[name], seed, again=again)
+        except Exception as error:
+            total.reports.append(error_outcome(seed, error))
+            total.seeds += 1
+            continue
+        reports = [outcome.report] if outcome.violations else []
+        total.add(
+            Total(1, outcome.simulated_s, outcome.records, outcome.emitted, outcome.rebalances, outcome.landed, reports)
+        )
+    return total
+
+
+def _short(target: str) -> str:
+    """Return a target relative to the working directory, where it lies below it."""
+    path, colon, name = target.rpartition(":")
+    here = f"{Path.cwd()}/"
+    return f"{path.removeprefix(here)}{colon}{name}"

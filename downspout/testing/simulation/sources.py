@@ -1,0 +1,137 @@
+"""Where records come from in a simulated world, and what may become of each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kafka.structs import TopicPartition
+
+from downspout.testing.fake_log import Transaction
+from downspout.testing.simulation.plan import Step
+
+if TYPE_CHECKING:
+    from downspout.testing.simulation.world import World
+
+__all__ = ["Maker", "Message", "Sent", "Sources"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a producer sends."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+Maker = Callable[[random.Random, int], Message | bytes]
+
+
+@dataclass
+class Sent:
+    """A record that was written.
+
+    Attributes:
+        topic: where it is, like ``topic_id``, ``partition`` and ``offset``.
+        message: what was sent.
+        state: ``committed``, ``open`` (in a transaction that goes on) or ``aborted``.
+        removed: whether compaction or retention has taken it.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int
+    message: Message
+    state: str = "committed"
+    removed: bool = False
+
+    @property
+    def place(self) -> str:
+        """Its name for messages."""
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+    @property
+    def value(self) -> bytes | None:
+        """What it holds."""
+        return self.message.value
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key."""
+        return self.message.key
+
+
+class Sources:
+    """Writes records, in bursts, some of them in transactions."""
+
+    def __init__(self, world: World, topics: list[str], make: Maker) -> None:
+        self._world, self._topics, self._make = world, topics, make
+        self._chance = random.Random(f"{world.plan.seed}/records")
+        self._open: list[tuple[Transaction, list[Sent]]] = []
+        self.sent: list[Sent] = []
+
+    def burst(self, step: Step) -> None:
+        """Write some records now."""
+        topic = self._chance.choice(self._topics)
+        transaction = self._world.kafka.transaction() if step.chance < self._world.plan.transactions else None
+        records = [self._write(topic, transaction) for _ in range(int(step.size))]
+        self.sent += records
+        if transaction is not None:
+            entry = (transaction, records)
+            self._open.append(entry)
+            self._world.later(self._chance.uniform(0, 15), lambda: self._end_transaction(entry))
+
+    def _write(self, topic: str, transaction: Transaction | None) -> Sent:
+        made = self._make(self._chance, len(self.sent))
+        message = made if isinstance(made, Message) else Message(made)
+        kafka = self._world.kafka
+        partition = self._chance.randrange(len(kafka.partitions(topic)))
+        stamp = int(self._world.clock.wall() * 1000)
+        if transaction is None:
+            offset = kafka.produce(
+                topic, message.value, message.key, partition=partition, headers=message.headers, timestamp_ms=stamp
+            )
+        else:
+            offset = transaction.send(topic, message.value, message.key, partition, stamp, message.headers)
+        sent = Sent(topic, kafka.topic_id(topic), partition, offset, message, "open" if transaction else "committed")
+        self._world.trace.note("world", f"writes {sent.place}{' in a transaction' if transaction else ''}")
+        return sent
+
+    def _end_transaction(self, entry: tuple[Transaction, list[Sent]]) -> None:
+        if entry not in self._open:
+            return
+        self._open.remove(entry)
+        transaction, records = entry
+        aborts = self._chance.random() < 0.4
+        (transaction.abort if aborts else transaction.commit)()
+        for sent in records:
+            sent.state = "aborted" if aborts else "committed"
+        self._world.landed["aborted"] += aborts
+        self._world.trace.note("world", f"{'aborts' if aborts else 'commits'} {' '.join(one.place for one in records)}")
+
+    def remove(self, gone: Callable[[Sent], bool]) -> list[Sent]:
+        """Note that records are gone from the log, and return them."""
+        found = [sent for sent in self.sent if not sent.removed and gone(sent)]
+        for sent in found:
+            sent.removed = True
+        return found
+
+    def stop(self) -> None:
+        """End what is open."""
+        for entry in list(self._open):
+            self._end_transaction(entry)
+
+    def behind(self) -> dict[TopicPartition, int]:
+        """Return the partitions of which not all is committed, with what is."""
+        committed = self._world.kafka.committed(self._world.group)
+        found = {}
+        for topic in self._topics:
+            for tp in self._world.kafka.partitions(topic):
+                at = committed[tp].offset if tp in committed else 0
+                if at < self._world.kafka.log(tp).stable_end:
+                    found[tp] = at
+        return found

@@ -1,0 +1,264 @@
+"""A world: processes of one topology around one Kafka, stepped in turn in virtual time, with what goes wrong planned.
+
+The scheduler is a loop: whose turn is earliest has it. A turn is one round of a process's engine, or one step of the
+plan. A process that is paused, at whatever call, stands still *inside* its turn while the loop goes on for the others;
+so it may wake between two steps of a flush.
+
+A run has three parts: records and trouble come; the world calms down (no more trouble, dead processes come back, open
+transactions end) until all is committed; everybody leaves in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import random
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from downspout.errors import DownspoutError
+from downspout.local.graph import Graph
+from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing.simulation.plan import Plan, Step
+from downspout.testing.simulation.process import Process
+from downspout.testing.simulation.sources import Maker, Sent, Sources
+from downspout.testing.simulation.taps import Killed, Shelf
+from downspout.testing.simulation.time import Trace, WorldClock
+from downspout.testing.simulation.troubles import Troubles
+
+__all__ = ["World"]
+
+CALM_LOOK_S = 1.0
+STUCK_EXTRA_S = 30.0
+KILLER_EXTRA_S = 300.0
+"""A record that kills is given up after a dozen deaths; meanwhile nothing else of its partition goes on."""
+CALM_S_MAX = 20_000.0
+
+
+class World:
+    """One run of one plan.
+
+    Args:
+        plan: what happens.
+        graph: the topology.
+        confs: the whole configuration of each component, without what differs between processes.
+        topics: what its spouts read.
+        group: the consumer group.
+        make: makes records.
+        top: an empty folder for the sinks.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        graph: Graph,
+        confs: Mapping[str, Mapping[str, Any]],
+        *,
+        topics: list[str],
+        group: str,
+        make: Maker,
+        top: Path,
+    ) -> None:
+        self.plan, self.graph, self.confs = plan, graph, confs
+        self.topics, self.group = topics, group
+        self.clock = WorldClock()
+        self.shelf = Shelf(top, self.clock.wall)
+        self.trace = Trace(self.clock)
+        self.kafka = FakeKafka("simulation", self.clock, cooperative=plan.cooperative)
+        self.processes: list[Process] = []
+        self.landed: Counter[str] = Counter()
+        """Trouble that met somebody, by kind."""
+        self.troubled: Counter[str] = Counter()
+        self.progress: Counter[tuple[str, int]] = Counter()
+        self.emitted = 0
+        self.violations: list[str] = []
+        self.calm = False
+        self._lives: Counter[int] = Counter()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = itertools.count()
+        for topic in topics:
+            self.kafka.create_topic(topic, plan.partitions)
+        self.sources = Sources(self, topics, make)
+        self.troubles = Troubles(self)
+
+    # --- the run ---
+
+    def run(self) -> None:
+        """Run to the end; what is wrong is in ``violations``."""
+        rng = random.Random(f"{self.plan.seed}/start")
+        for number in range(1, self.plan.members + 1):
+            self.at(rng.uniform(0, 2), lambda number=number: self.start(number))  # type: ignore[misc]
+        for step in self.plan.steps:
+            self.at(step.at, lambda step=step: self._take(step))  # type: ignore[misc]
+        self.run_until(self.plan.duration_s)
+        self._calm_down()
+        if not self.violations:
+            self._end()
+        if self.shelf.swept:
+            self.landed["sweep"] += self.shelf.swept
+        for process in self.processes:
+            process.bury()
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        """Let something happen at that time."""
+        heapq.heappush(self._events, (when, next(self._sequence), what))
+
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        """Let something happen in so many seconds."""
+        self.at(self.clock.monotonic() + seconds, what)
+
+    def _take(self, step: Step) -> None:
+        if step.kind == "records":
+            self.sources.burst(step)
+        elif not self.calm:
+            self.troubles.land(step)
+
+    def run_until(self, until: float) -> None:
+        """Let everybody who is not busy have turns, up to that time; stop where something is wrong."""
+        while not self.violations:
+            free = [process for process in self.processes if not process.busy]
+            process = min(free, key=lambda one: one.due, default=None)
+            at = self._events[0][0] if self._events else float("inf")
+            if min(at, process.due if process else float("inf")) > until:
+                break
+            if process is None or at <= process.due:
+                when, _, what = heapq.heappop(self._events)
+                self.clock.turn_to(when)
+                what()
+            else:
+                self._turn(process)
+        self.clock.turn_to(max(until, self.clock.monotonic()))
+
+    def _turn(self, process: Process) -> None:
+        self.clock.turn_to(process.due)
+        process.busy = True
+        try:
+            process.step()
+            if process.leaving and process.engine.stopping:
+                self._gone(process, None)
+        except Killed:
+            self._gone(process, 0.5)
+        except DownspoutError as error:
+            process.note(f"ends with {type(error).__name__}")
+            self.landed[f"ended: {type(error).__name__}"] += 1
+            self._gone(process, 1.0)
+        except Exception as error:
+            self.violations.append(f"{process.name} raised {type(error).__name__}: {error}\n{traceback.format_exc()}")
+        finally:
+            process.busy = False
+            process.due = self.clock.monotonic()
+
+    def may_have_letters(self, record: Sent) -> bool:
+        """Return whether a record may have been given up though it can be processed.
+
+        Among records that kill, a death while it was out alone counts as one of its attempts, whatever it died of.
+        """
+        return bool(self.troubles.killers) and (self.troubled[record.place] > 0 or self.landed["crash"] > 2)
+
+    # --- processes ---
+
+    def start(self, number: int) -> None:
+        """Start a process; a restart does nothing where there is another one of that number by now."""
+        if not any(process.number == number for process in self.processes if not process.replaced):
+            self._lives[number] += 1
+            self.processes.append(Process(self, number, self._lives[number]))
+
+    def _gone(self, process: Process, restart_s: float | None) -> None:
+        """A process has ended. One that did not do so in order is started again, after a while."""
+        process.die()
+        process.bury()
+        self.processes.remove(process)
+        if restart_s is not None and not process.replaced:
+            delay = restart_s + self.troubles.chance.random() * (2 if self.calm else 20)
+            self.later(delay, lambda: self.start(process.number))
+
+    def hold(self, process: Process, seconds: float) -> None:
+        """Let a process stand still for so long, at least, with all its threads."""
+        for consumer in process.connection.consumers:
+            consumer.freeze()
+        until = self.clock.monotonic() + seconds
+        self.run_until(until)
+        self.clock.turn_to(max(until, self.clock.monotonic()))
+        process.note(f"wakes after {seconds:.1f} s")
+
+    @contextlib.contextmanager
+    def among_others(self, process: Process) -> Iterator[None]:
+        """Whenever this process sleeps, let others have their turns meanwhile."""
+
+        def slept() -> None:
+            now, self.clock.slept = self.clock.monotonic(), lambda: None
+            try:
+                self.run_until(now)
+                self.clock.turn_to(now)
+            finally:
+                self.clock.slept = slept
+
+        before, self.clock.slept = self.clock.slept, slept
+        try:
+            yield
+        finally:
+            self.clock.slept = before
+
+    # --- the end ---
+
+    def _calm_down(self) -> None:
+        """No more trouble: wait until all is committed; a partition without progress is a violation."""
+        self.calm = True
+        self.trace.note("world", "is calm from now on")
+        self.troubles.stop()
+        self.sources.stop()
+        for process in list(self.processes):
+            process.fuse, process.disk_troubles = None, 0
+            process.bolt_troubles.clear()
+            process.leaving = process.engine.stopping
+        started = self.clock.monotonic()
+        seen: dict[TopicPartition, tuple[Any, float]] = {}
+        while not self.violations and (behind := self.sources.behind()):
+            now = self.clock.monotonic()
+            if not self.processes and not self._events:
+                self.start(1)
+            for tp, at in behind.items():
+                state = (at, self.progress[tp.topic, tp.partition])
+                if tp not in seen or seen[tp][0] != state:
+                    seen[tp] = state, now
+                elif now - seen[tp][1] > self._patience():
+                    self._stuck(tp, at, now - seen[tp][1])
+            if now - started > CALM_S_MAX:
+                self.violations.append(f"stuck: {behind} not committed after {CALM_S_MAX:.0f} s of calm")
+            self.run_until(now + CALM_LOOK_S)
+
+    def _patience(self) -> float:
+        """Return how long a partition may go without an ack or a commit, with nothing wrong any more."""
+        config, killers = self.plan.config, len(self.troubles.killers)
+        session, period = config["kafka.session_timeout_ms"] / 1000, config["kafka.commit_period_ms"] / 1000
+        timeout = config["topology.message.timeout.secs"]
+        return float(2 * session + 2 * timeout + period + STUCK_EXTRA_S + KILLER_EXTRA_S * killers)
+
+    def _stuck(self, tp: TopicPartition, at: int, seconds: float) -> None:
+        end = self.kafka.log(tp).stable_end
+        place = f"{tp.topic}[{tp.partition}]@{at}"
+        self.violations.append(f"stuck: {place} for {seconds:.0f} s of calm, no ack, no commit; the log ends at {end}")
+
+    def _end(self) -> None:
+        """Everybody leaves in order; what was committed stays, and who comes next finds nothing to do."""
+        self._events.clear()
+        for process in self.processes:
+            process.leaving = True
+        self.run_until(self.clock.monotonic() + 60)
+        if self.processes:
+            self.violations.append(f"{', '.join(one.name for one in self.processes)}: did not end within 60 s")
+            return
+        if left := self.sources.behind():
+            self.violations.append(f"committed before the end, and not after it: {left}")
+            return
+        before = self.emitted
+        self.start(1)
+        self.run_until(self.clock.monotonic() + 15)
+        if self.emitted != before:
+            self.violations.append(f"{self.emitted - before} records were emitted again after an orderly end")

@@ -1,0 +1,171 @@
+"""Wrong versions of the product, each of which the simulation must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from downspout.kafka import committing, membership
+from downspout.kafka.giving_up import GivingUp
+from downspout.kafka.spout_state import Partition
+from downspout.kafka.tracked import Tracked
+from downspout.ledger.assignment import Assignment
+from downspout.ledger.metadata import ENDED
+from downspout.ledger.offsets import PartitionLedger
+from downspout.parquet.identity import Identities
+from downspout.parquet.recovery import Recovery
+from downspout.parquet.sink_bolt import SinkBolt
+from downspout.parquet.writer import SinkWriter
+
+Patch = pytest.MonkeyPatch
+MUTANTS: dict[str, Callable[[Patch], None]] = {}
+
+
+def mutant(make: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    """Register one."""
+    MUTANTS[make.__name__] = make
+    return make
+
+
+@mutant
+def commit_what_is_in_flight(patch: Patch) -> None:
+    """The commit goes past what is out."""
+    patch.setattr(PartitionLedger, "commit_point", lambda self: self.next)
+
+
+@mutant
+def commit_past_what_failed(patch: Patch) -> None:
+    """The commit passes records that wait for a retry."""
+
+    def commit_point(self: PartitionLedger) -> int:
+        return min(self._flying, default=self.next)
+
+    patch.setattr(PartitionLedger, "commit_point", commit_point)
+
+
+@mutant
+def tell_one_more_as_done(patch: Patch) -> None:
+    """The metadata says of the record behind each acked range that it is done too."""
+    real = PartitionLedger.done_beyond
+    patch.setattr(
+        PartitionLedger, "done_beyond", lambda self, offset: ((start, end + 1) for start, end in real(self, offset))
+    )
+
+
+@mutant
+def ack_before_it_is_durable(patch: Patch) -> None:
+    """The sink acks what it holds."""
+    real = SinkBolt.process
+
+    def process(self: Any, tup: Any) -> None:
+        real(self, tup)
+        self.ack(tup)
+
+    patch.setattr(SinkBolt, "process", process)
+
+
+@mutant
+def write_what_is_there(patch: Patch) -> None:
+    """The sink does not ask whether rows are in the directory already."""
+    patch.setattr(Identities, "not_in", lambda self, coverage: np.ones(len(self), dtype=bool))
+
+
+@mutant
+def leave_files_hidden(patch: Patch) -> None:
+    """Whoever opens the directory does not bring into sight what is committed."""
+    patch.setattr(Recovery, "_move", lambda self, paths, source, target: None)
+
+
+@mutant
+def do_not_look_again_after_a_conflict(patch: Patch) -> None:
+    """A writer that was overtaken appends what it had staged, whatever the others wrote."""
+    real = SinkWriter._append
+
+    def append(self: SinkWriter, staged: Any, coverage: Any) -> bool:
+        while not real(self, staged, coverage):
+            self.log.refresh()
+        return True
+
+    patch.setattr(SinkWriter, "_append", append)
+
+
+@mutant
+def forget_what_was_polled(patch: Patch) -> None:
+    """Records that were polled and not emitted are not read again after a rebalance."""
+
+    def drop_waiting(self: Partition, consumer: Any) -> None:
+        self.waiting, self.at = (), 0
+
+    patch.setattr(Partition, "drop_waiting", drop_waiting)
+
+
+@mutant
+def commit_for_others(patch: Patch) -> None:
+    """A member goes on committing for partitions that were taken away from it: a broker accepts that."""
+    real = membership.Membership._forget
+
+    def forget(self: membership.Membership, tp: Any) -> None:
+        part = self.parts.get(tp)
+        real(self, tp)
+        if part is not None:
+            part.position = lambda consumer: part.reading  # type: ignore[method-assign]
+            self.parts[tp] = part
+
+    patch.setattr(membership.Membership, "_forget", forget)
+
+
+@mutant
+def keep_what_was_lost(patch: Patch) -> None:
+    """A member that was thrown out takes its partitions for its own when it is back, and asks for no commit."""
+    real = Assignment.fold
+    patch.setattr(Assignment, "fold", lambda self, facts: real(self, [fact for fact in facts if fact.kind != "lost"]))
+
+
+@mutant
+def ack_what_failed(patch: Patch) -> None:
+    """A fail is taken for an ack."""
+    patch.setattr(Tracked, "fail", lambda self, tup_id, failure: self.ack(tup_id))
+
+
+@mutant
+def never_retry_a_timeout(patch: Patch) -> None:
+    """A tuple that times out is never tried again."""
+    real = PartitionLedger.timeout
+
+    def timeout(self: PartitionLedger, offset: int, now: int) -> Any:
+        trouble = real(self, offset, now)
+        self.postpone(offset, 1 << 62)
+        return trouble
+
+    patch.setattr(PartitionLedger, "timeout", timeout)
+
+
+@mutant
+def resolve_before_the_letter_is_written(patch: Patch) -> None:
+    """A record is done with when its dead letter was sent, and what becomes of the letter is nobody's concern."""
+
+    def fail(self: GivingUp, error: Exception, now: int) -> None:
+        self._durable += self._sent
+        self._sent = []
+
+    patch.setattr(GivingUp, "_fail", fail)
+
+
+@mutant
+def commit_once(patch: Patch) -> None:
+    """What was committed by an earlier owner, or by us, is never committed again."""
+    real = committing._is_due
+
+    def is_due(part: Partition, point: int, metadata: str, now: int) -> bool:
+        return part.commit is None and real(part, point, metadata, now)
+
+    patch.setattr(committing, "_is_due", is_due)
+
+
+@mutant
+def tell_nothing_of_deaths(patch: Patch) -> None:
+    """Commits do not tell that a process may have died of a record."""
+    patch.setattr(Partition, "watch_at", lambda self, point: ENDED)
