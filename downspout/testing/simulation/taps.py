@@ -314,6 +314,8 @@ class WatchedDisk(Disk):
         return self._shelf.written.get(path, 0.0) - self._shelf.ahead_s if path.exists() else 0.0
 
     def _do(self, operation: str, path: Path, step: Callable[[], None]) -> None:
+        if not path.is_relative_to(self._shelf.top):
+            return  # a folder above, which is there; where it is differs from machine to machine
         self._process.effect(operation)
         place = path.relative_to(self._shelf.top).as_posix()
         failure = self._process.disk_error(operation)
