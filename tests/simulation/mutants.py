@@ -12,7 +12,6 @@ from downspout.kafka import committing, membership
 from downspout.kafka.giving_up import GivingUp
 from downspout.kafka.spout_state import Partition
 from downspout.kafka.tracked import Tracked
-from downspout.ledger.assignment import Assignment
 from downspout.ledger.metadata import ENDED
 from downspout.ledger.offsets import PartitionLedger
 from downspout.parquet.identity import Identities
@@ -115,13 +114,6 @@ def commit_for_others(patch: Patch) -> None:
             self.parts[tp] = part
 
     patch.setattr(membership.Membership, "_forget", forget)
-
-
-@mutant
-def keep_what_was_lost(patch: Patch) -> None:
-    """A member that was thrown out takes its partitions for its own when it is back, and asks for no commit."""
-    real = Assignment.fold
-    patch.setattr(Assignment, "fold", lambda self, facts: real(self, [fact for fact in facts if fact.kind != "lost"]))
 
 
 @mutant
