@@ -35,7 +35,8 @@ def test_splitting_covers_every_offset_once(sizes: list[int], minimum: int | Non
         if mine:
             assert (mine[0].start, mine[-1].end) == (whole.start, whole.end)
             assert all(before.end == after.start for before, after in pairwise(mine))
-            assert max(piece.size for piece in mine) - min(piece.size for piece in mine) <= 1
+            if minimum is None or records_max is None:  # what is cut twice is not cut into like parts
+                assert max(piece.size for piece in mine) - min(piece.size for piece in mine) <= 1
     if records_max is not None and minimum is None:
         assert all(piece.size <= records_max for piece in pieces)
 
