@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("run", "check", "audit", "compare", "dlq", "kafka", "offsets", "storm", "spark", "settings")
+COMMANDS = ("run", "check", "audit", "compact", "compare", "dlq", "kafka", "offsets", "storm", "spark", "settings")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -32,78 +32,24 @@ from downspout.errors import SinkError
 from downspout.parquet.disk import Disk
 from downspout.parquet.entry import COMPACT, DataFile, Entry
 from downspout.parquet.layout import (
-    OURS,
     REPLACED_FOLDER,
     SNAPSHOT_FOLDER,
     STAGING_FOLDER,
     data_name,
-    is_data,
     up_to,
 )
 from downspout.parquet.log import CommitLog, FencedError
 from downspout.parquet.merge import Source, alike, check, merge
+from downspout.parquet.packing import TARGET_BYTES, plan
 from downspout.parquet.recovery import SWEEP_AFTER_S, Recovery, move
 from downspout.wording import counted, size
 
-__all__ = ["KEEP_S", "TARGET_BYTES", "Compacted", "Compactor", "plan"]
+__all__ = ["KEEP_S", "TARGET_BYTES", "Compacted", "Compactor"]
 
 logger = logging.getLogger("downspout.parquet")
 
-TARGET_BYTES = 128_000_000
 KEEP_S = 7 * 86_400.0
 """A reader that holds a list of files, and a streaming query that was stopped over a weekend, find them all."""
-SMALL_BYTES = 1_000_000
-"""Below that a file costs its opening and not its reading: all such files weigh the same."""
-OUTWEIGHS = 4
-"""A file that is so many times as large as those it would be merged with is left out: it waits for more of them."""
-INPUTS_MAX = 10_000
-
-
-def plan(files: Iterable[DataFile], target_bytes: int = TARGET_BYTES) -> list[list[DataFile]]:
-    """Return which files are to become one, in the order of the log; no file stands twice.
-
-    Files of one Hive folder that are smaller than the target fill bins of that size, each the first bin where it fits.
-    A file that outweighs all others of its bin is left out: so a row is written again only when its file grows by a
-    quarter, and compacting after each small flush does not write the whole directory each time.
-
-    >>> files = [DataFile(f"a=1/{n}", 1, n * 1_000_000) for n in (90, 2, 3, 200)] + [DataFile("b", 1, 5)]
-    >>> [[file.path for file in one] for one in plan(files, 100_000_000)]
-    [['a=1/2', 'a=1/3']]
-    """
-    bins: dict[PurePosixPath, list[list[DataFile]]] = {}
-    room: dict[PurePosixPath, list[int]] = {}
-    for file in files:
-        if file.bytes >= target_bytes:
-            continue
-        folder = PurePosixPath(file.path).parent
-        own, left = bins.setdefault(folder, []), room.setdefault(folder, [])
-        for number, space in enumerate(left):
-            if file.bytes <= space and len(own[number]) < INPUTS_MAX:
-                own[number].append(file)
-                left[number] -= file.bytes
-                break
-        else:
-            own.append([file])
-            left.append(target_bytes - file.bytes)
-    made = [_balanced(one) for folder in sorted(bins) for one in bins[folder]]
-    return [one for one in made if len(one) > 1]
-
-
-def _balanced(files: list[DataFile]) -> list[DataFile]:
-    """Return the files without those that outweigh all that are smaller."""
-    kept = sorted(files, key=_weight)
-    others = sum(map(_weight, kept))
-    while kept:
-        others -= _weight(kept[-1])
-        if _weight(kept[-1]) <= others * OUTWEIGHS:
-            break
-        kept.pop()
-    chosen = {file.path for file in kept}
-    return [file for file in files if file.path in chosen]
-
-
-def _weight(file: DataFile) -> int:
-    return max(file.bytes, SMALL_BYTES)
 
 
 @dataclass
@@ -138,8 +84,8 @@ class Compactor:
 
     Args:
         directory: what ``parquet.directory`` says.
-        target_bytes: no file is made larger than that, and none that is as large is touched. Memory: about three times as
-            much.
+        target_bytes: no file is made larger than that, and none that is as large is touched. Memory: about three times
+            as much.
         keep_s: how long replaced files stay below ``_downspout/``, in seconds.
         sweep_after_s: from which age on staged files are those of a dead writer, in seconds.
         forget_missing: files that the log names and that are gone count no more; else they are an error.
@@ -189,6 +135,10 @@ class Compactor:
         except OSError as error:
             raise self._cannot(error) from error
         return plan(self.log.files.values(), self._target_bytes)
+
+    def missing(self) -> list[str]:
+        """Return the files that count and are gone: what ``forget_missing`` would forget. Changes nothing."""
+        return self._recovery.gone()
 
     def run(self) -> Compacted:
         """Compact, and delete what is old; return what was done."""

@@ -53,8 +53,8 @@ class Source:
             raise SinkError(f"{path} cannot be read: {error}", cure="restore it from a backup") from None
         if (rows, len(self.content)) != (self.file.rows, self.file.bytes):
             raise SinkError(
-                f"{path} holds {rows:,} rows in {len(self.content):,} bytes; by the commit log it is {self.file.rows:,} "
-                f"in {self.file.bytes:,}",
+                f"{path} holds {rows:,} rows in {len(self.content):,} bytes; by the commit log these are "
+                f"{self.file.rows:,} in {self.file.bytes:,}",
                 cure="restore it from a backup; downspout audit names the records",
             )
 
@@ -116,7 +116,9 @@ def check(sources: Sequence[Source], merged: Source, path: object) -> None:
         raise _differs(path, f"{merged.parquet.metadata.num_rows:,} rows instead of {wanted:,}, or other columns")
     names = [name for name in ORIGIN_SCHEMA.names if name in schema.names]
     # NaN is not equal to itself, so a column of floats cannot be compared like this.
-    for name in names or [field.name for field in schema if "float" not in str(field.type) and "double" not in str(field.type)]:
+    for name in names or [
+        field.name for field in schema if "float" not in str(field.type) and "double" not in str(field.type)
+    ]:
         whole: Any = merged.parquet.read(columns=[name]).column(0)
         at = 0
         for source in sources:
