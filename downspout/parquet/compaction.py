@@ -275,6 +275,10 @@ class Compactor:
             written = Source(new, self.disk.read(self.directory / STAGING_FOLDER / made))
             check(sources, written, self.directory / STAGING_FOLDER / made)
             committed = self._commit(new, removed)
+        except FileNotFoundError:
+            self._catch_up()
+            if not self.log.fenced_files([made]):
+                raise
         finally:
             if not committed:  # given up, failed or interrupted; in doubt the log knows
                 self._discard_unless_committed(made)
@@ -305,9 +309,6 @@ class Compactor:
         while all(path in self.log.files for path in removed):
             settled = self._settled()
             if not self.disk.exists(staged):
-                self._catch_up()
-                if self.log.fenced_files([new.path]):
-                    return False
                 raise FileNotFoundError(errno.ENOENT, "it was deleted while it was waiting", str(staged))
             try:
                 if self.log.append(self._entry(COMPACT, removed=tuple(removed), files=(new,), settled=settled)):
