@@ -209,7 +209,7 @@ class _Look:
         for names in (found.gone, found.staged, found.unknown, found.changed, found.replaced, found.outdated):
             names.sort()
         staging = self._directory / STAGING_FOLDER
-        hidden = {path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file()}
+        hidden = {path.relative_to(staging).as_posix() for path in staging.rglob("*.parquet")}
         found.leftovers = len(hidden - log.named.keys())
         found.aggregates = bool(found.logged) and self._reader.files == 0 and self._reader.without > 0
         if found.aggregates:
