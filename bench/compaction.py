@@ -88,8 +88,9 @@ def main() -> None:
         size = sum(path.stat().st_size for path in visible_files(directory))
         done: list[Any] = []
         wall, cpu = timed(lambda: done.append(Compactor(directory, say=print).run()))
-        print(f"compacted in {wall:.1f} s ({cpu:.1f} CPU-s): {size / wall / 1e6:.1f} MB/s of small files, "
-              f"{arguments.files * arguments.rows / wall:,.0f} rows/s, {done[0].merged / wall:,.0f} files/s")  # fmt: skip
+        rows = arguments.files * arguments.rows
+        print(f"compacted in {wall:.1f} s ({cpu:.1f} CPU-s); in a CPU-s {size / cpu / 1e6:.1f} MB of small files, "
+              f"{rows / cpu:,.0f} rows, {done[0].merged / cpu:,.0f} files")  # fmt: skip
         for name, read in readers(directory).items():
             (wall, cpu), (wall_after, cpu_after) = before[name], timed(read, 3)
             print(f"{name}: {wall:.3f} s ({cpu:.3f} CPU-s) before, {wall_after:.3f} s ({cpu_after:.3f} CPU-s) after: "

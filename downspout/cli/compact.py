@@ -105,6 +105,7 @@ def render(directory: str, done: Compacted) -> str:
             (done.gave_way, "given up, because others were faster"),
             (done.swept, "staged by stopped writers and swept"),
             (done.deleted, "replaced long ago and deleted"),
+            (done.snapshots, "snapshots of readers deleted"),
             (len(done.forgotten), "gone and forgotten"),
         )
         if count

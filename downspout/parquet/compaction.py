@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,10 @@ __all__ = ["KEEP_S", "TARGET_BYTES", "Compacted", "Compactor"]
 logger = logging.getLogger("downspout.parquet")
 
 KEEP_S = 7 * 86_400.0
-"""A reader that holds a list of files, and a streaming query that was stopped over a weekend, find them all."""
+"""Seconds. A reader that holds a list of files, and a streaming query that stood still over a weekend, find them."""
+
+SWEPT = ".swept-"
+"""How the name of a snapshot begins that is being deleted."""
 
 
 @dataclass
@@ -63,7 +67,8 @@ class Compacted:
         made: files that took their place.
         gave_way: merged files that were given up, because somebody else was faster.
         swept: staged files of stopped writers that were deleted.
-        deleted: replaced files and snapshots' files that were deleted, being old enough.
+        deleted: replaced files that were deleted, being old enough.
+        snapshots: readers' snapshots that were deleted, being old enough.
         forgotten: files that count no more, because they were gone.
     """
 
@@ -76,6 +81,7 @@ class Compacted:
     gave_way: int = 0
     swept: int = 0
     deleted: int = 0
+    snapshots: int = 0
     forgotten: list[str] = field(default_factory=list)
 
 
@@ -347,13 +353,24 @@ class Compactor:
                 self._delete(path)
         top = self.directory / SNAPSHOT_FOLDER
         for name in self.disk.names(top):
-            if self.disk.modified(top / name) <= before:
-                for path in list(self.disk.files_below(top / name)):
-                    self._delete(path)
+            if name.startswith(SWEPT) or self.disk.modified(top / name) <= before:
+                self._delete_snapshot(top / name)
 
     def _delete(self, path: Path) -> None:
         self.disk.remove(path)
         self._done.deleted += 1
+
+    def _delete_snapshot(self, snapshot: Path) -> None:
+        """Delete a folder whole: a reader that listed it half empty would take what is left for everything."""
+        swept = snapshot
+        if not snapshot.name.startswith(SWEPT):
+            swept = snapshot.with_name(f"{SWEPT}{snapshot.name}")
+            try:
+                self.disk.rename(snapshot, swept)
+            except FileNotFoundError:
+                return
+        shutil.rmtree(swept, ignore_errors=True)
+        self._done.snapshots += 1
 
     def _cannot(self, error: OSError) -> SinkError:
         place = error.filename or self.directory
