@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--target-size", default="128MB", metavar="SIZE",
         help="make files of up to this size, and leave those that are as large (default: 128MB); "
-        "takes about three times as much memory",
+        "takes about four times as much memory",
     )  # fmt: skip
     parser.add_argument(
         "--keep", default="7d", metavar="TIME",

@@ -90,7 +90,7 @@ class Compactor:
 
     Args:
         directory: what ``parquet.directory`` says.
-        target_bytes: no file is made larger than that, and none that is as large is touched. Memory: about three times
+        target_bytes: no file is made larger than that, and none that is as large is touched. Memory: about four times
             as much.
         keep_s: how long replaced files stay below ``_downspout/``, in seconds.
         sweep_after_s: from which age on staged files are those of a dead writer, in seconds.
@@ -270,16 +270,11 @@ class Compactor:
         """Put one file in the place of several; False if others have changed these meanwhile."""
         self._renew_if_fenced()
         removed = [source.file.path for source in sources]
-        folder = PurePosixPath(removed[0]).parent
-        made = (folder / data_name(self._writer, self._sequence)).as_posix()
+        made = (PurePosixPath(removed[0]).parent / data_name(self._writer, self._sequence)).as_posix()
         self._sequence += 1
-        content = merge(sources)
-        new = DataFile(made, sum(source.file.rows for source in sources), len(content))
         committed = False
         try:
-            self._stage(new, content)
-            written = Source(new, self.disk.read(self.directory / STAGING_FOLDER / made))
-            check(sources, written, self.directory / STAGING_FOLDER / made)
+            new = self._stage(made, sources)
             committed = self._commit(new, removed)
         except FileNotFoundError:
             self._catch_up()
@@ -294,20 +289,29 @@ class Compactor:
         self._bring(made, removed)
         self._done.merged += len(removed)
         self._done.made += 1
-        before = sum(source.file.bytes for source in sources)
-        self._say(
-            f"{'.' if folder == PurePosixPath('.') else folder}: {counted(len(removed), 'file')} ({size(before)}) → 1 "
-            f"({size(new.bytes)}), {counted(new.rows, 'row')}"
-        )
+        self._tell(sources, new)
         return True
 
-    def _stage(self, new: DataFile, content: bytes) -> None:
-        path = self.directory / STAGING_FOLDER / new.path
+    def _tell(self, sources: Sequence[Source], new: DataFile) -> None:
+        folder, before = PurePosixPath(new.path).parent, sum(source.file.bytes for source in sources)
+        self._say(
+            f"{folder}: {counted(len(sources), 'file')} ({size(before)}) → 1 ({size(new.bytes)}), "
+            f"{counted(new.rows, 'row')}"
+        )
+
+    def _stage(self, made: str, sources: Sequence[Source]) -> DataFile:
+        """Merge the files into a staged one, force it to the disk, read it again and compare."""
+        path = self.directory / STAGING_FOLDER / made
+        content = merge(sources)
+        new = DataFile(made, sum(source.file.rows for source in sources), len(content))
         self.disk.make_folder(path.parent)
         self.disk.write(path, content)
+        del content  # as large as the file that is read again
         self.disk.sync(path)
         for folder in up_to(path.parent, self.directory):
             self.disk.sync(folder)
+        check(sources, Source(new, self.disk.read(path)), path)
+        return new
 
     def _commit(self, new: DataFile, removed: Sequence[str]) -> bool:
         """Append the entry; False if by now a file of ours counts no more, or we are fenced."""

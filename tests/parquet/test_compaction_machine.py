@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from downspout.parquet.audit_files import look_at_files
 from downspout.parquet.layout import LOG_FOLDER
@@ -29,6 +38,7 @@ from tests.parquet.compaction_support import (
 )
 from tests.parquet.support import Stopped
 
+EXAMPLES = int(os.environ.get("COMPACTION_EXAMPLES", "40"))
 OFFSETS = st.integers(0, 20).flatmap(lambda start: st.integers(1, 8).map(lambda count: range(start, start + count)))
 STEPS = st.integers(1, 90)
 
@@ -156,5 +166,8 @@ class Machine(RuleBasedStateMachine):
             shutil.rmtree(self.directory.parent)
 
 
-Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
-test_any_sequence = Machine.TestCase
+@pytest.mark.slow
+def test_any_sequence_keeps_each_row_once() -> None:
+    """Whatever is written, replayed, compacted, stopped, swept and begun anew, in whatever order: each row once."""
+    given = settings(max_examples=EXAMPLES, stateful_step_count=25, deadline=None)
+    run_state_machine_as_test(Machine, settings=given)

@@ -95,6 +95,7 @@ def test_a_second_stop_in_the_recovery_changes_no_row(tmp_path: Path) -> None:
             assert plain(directory) == through_the_log(directory) == expected(ROWS), f"{number}, {again}"
 
 
+@pytest.mark.slow
 def test_a_flush_at_any_step_is_kept(tmp_path: Path) -> None:
     """Whatever step of a compaction another writer's flush comes before, its rows are there once, and so are all."""
     steps = steps_of_a_compaction(tmp_path / "count")
@@ -106,6 +107,7 @@ def test_a_flush_at_any_step_is_kept(tmp_path: Path) -> None:
         assert audit(directory).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_writer_that_stays_open_goes_on(tmp_path: Path) -> None:
     """A writer that was open before a compaction flushes replays and new rows behind it, at whatever step."""
     steps = steps_of_a_compaction(tmp_path / "count")
@@ -117,6 +119,7 @@ def test_a_writer_that_stays_open_goes_on(tmp_path: Path) -> None:
         assert plain(directory) == expected(range(45)), f"before step {number}"
 
 
+@pytest.mark.slow
 def test_a_compaction_at_any_step_of_a_flush_changes_no_row(tmp_path: Path) -> None:
     """Whatever step of a flush a whole compaction comes before, also where replaced files are deleted at once, each
     row is there once."""
@@ -129,6 +132,7 @@ def test_a_compaction_at_any_step_of_a_flush_changes_no_row(tmp_path: Path) -> N
         assert audit(directory).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep_s", [0.0, 1e6])
 def test_another_compaction_at_any_step_is_harmless(tmp_path: Path, keep_s: float) -> None:
     """Of two compactions of the same files one makes way, whichever step they meet at, and each row stays once."""
@@ -144,6 +148,7 @@ def test_another_compaction_at_any_step_is_harmless(tmp_path: Path, keep_s: floa
     assert gave_way
 
 
+@pytest.mark.slow
 def test_a_new_generation_at_any_step_stays_empty(tmp_path: Path) -> None:
     """Rows of an earlier generation do not come back, whatever step of their compaction the new one begins before."""
     steps = steps_of_a_compaction(tmp_path / "count")
@@ -155,6 +160,7 @@ def test_a_new_generation_at_any_step_stays_empty(tmp_path: Path) -> None:
         assert audit(directory).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_compactor_that_is_taken_for_dead_starts_again(tmp_path: Path) -> None:
     """Whatever step a sweeper comes before, what it deletes is made again under another name, and no row is lost."""
     steps = steps_of_a_compaction(tmp_path / "count")
@@ -210,6 +216,7 @@ def test_what_a_stopped_compaction_has_staged_is_swept(tmp_path: Path) -> None:
     assert plain(directory) == expected(ROWS)
 
 
+@pytest.mark.slow
 def test_an_interrupted_compaction_leaves_nothing_staged(tmp_path: Path) -> None:
     """Ctrl-C at any step leaves no staged file that no entry names, and no row changed."""
     steps = steps_of_a_compaction(tmp_path / "count")
@@ -225,6 +232,7 @@ def test_an_interrupted_compaction_leaves_nothing_staged(tmp_path: Path) -> None
         assert look_at_files(directory, VirtualClock()).leftovers == 0, f"before step {number}"
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_at_any_step_is_named(tmp_path: Path) -> None:
     """A disk that is full at any one step ends in an error that names the directory, and changes no row."""
     steps = steps_of_a_compaction(tmp_path / "count")
