@@ -167,7 +167,7 @@ def take_notes(report: AuditReport) -> None:
         (found.staged, "committed but not in sight yet; the next start of the topology renames them"),
         (found.replaced, "replaced by a compaction and still in sight; downspout compact moves them away"),
         (found.outdated, "of an earlier generation and still in sight; the next start of the topology moves them away"),
-        (found.forgotten, "that were gone, forgotten with --forget-missing; their rows are missing"),
+        (found.forgotten, "gone, and forgotten with --forget-missing; their rows are missing"),
         (found.unknown, "not named by the log"),
         (found.changed, "of another size or number of rows than the log says"),
         (list(found.unreadable), "unreadable"),

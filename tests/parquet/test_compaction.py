@@ -315,6 +315,24 @@ def test_what_is_settled_is_forgotten_by_the_log(tmp_path: Path) -> None:
     assert log.rows == 40
 
 
+def test_a_removed_file_that_lingers_is_not_settled(tmp_path: Path) -> None:
+    """A removed file that came into sight late is not struck off the list, and the next start moves it away."""
+    directory = fill(tmp_path / "out")
+    late = Path("month=0") / "part-w1-0.parquet"
+
+    class Late(Disk):
+        def rename(self, source: Path, target: Path) -> None:
+            if source != directory / late:  # a slow writer brings it into sight just behind us
+                super().rename(source, target)
+
+    done = Compactor(directory, disk=Late(), say=lambda line: None).run()
+    assert done.made == 2
+    assert [entry.settled for entry in read_entries(directory)][3:] == [3, 3]
+    assert plain(directory) != expected(range(30))
+    opened(directory, "next")
+    assert plain(directory) == expected(range(30))
+
+
 def test_a_paused_writer_whose_file_was_compacted_and_deleted_goes_on(tmp_path: Path) -> None:
     """A writer that wakes between its entry and its rename, when its file was merged and deleted for its age, has
     nothing to complain of."""
