@@ -211,10 +211,14 @@ class Compactor:
         """Return the number below which no entry has removed a file that is still in sight, or may come into it.
 
         A file goes one way: from staging into sight, from there away. So one that is not seen in staging, and after
-        that not in sight, is away for good, whoever else may be moving it.
+        that not in sight, is away for good, whoever else may be moving it; as soon as that is durable, for a power cut
+        would bring it back.
         """
         length = self.log.length
         lingering = [number for path, number in self.log.removed.items() if self._is_near(path)]
+        for folder in sorted({(self.directory / path).parent for path in self.log.removed}):
+            if self.disk.exists(folder):
+                self.disk.sync(folder)
         return min(lingering, default=length)
 
     def _is_near(self, path: str) -> bool:

@@ -333,6 +333,30 @@ def test_a_removed_file_that_lingers_is_not_settled(tmp_path: Path) -> None:
     assert plain(directory) == expected(range(30))
 
 
+def test_what_is_settled_is_durable(tmp_path: Path) -> None:
+    """Between the last file that was moved out of a folder and the entry that says so, the folder is forced to the
+    disk: a power cut would bring the file back, and nobody would know it any more."""
+    directory, steps = fill(tmp_path / "out"), list[tuple[str, str]]()
+
+    class Noting(Disk):
+        def rename(self, source: Path, target: Path) -> None:
+            super().rename(source, target)
+            steps.append(("moved from", source.parent.relative_to(directory).as_posix()))
+
+        def sync(self, path: Path) -> None:
+            steps.append(("sync", path.relative_to(directory).as_posix()))
+
+        def link(self, source: Path, target: Path) -> None:
+            super().link(source, target)
+            steps.append(("entry", target.stem[-1]))
+
+    Compactor(directory, disk=Noting(), say=lambda line: None).run()
+    assert read_entries(directory)[4].settled == 4
+    before = steps[: steps.index(("entry", "4"))]
+    last_move = max(at for at, step in enumerate(before) if step == ("moved from", "month=0"))
+    assert ("sync", "month=0") in before[last_move:]
+
+
 def test_a_paused_writer_whose_file_was_compacted_and_deleted_goes_on(tmp_path: Path) -> None:
     """A writer that wakes between its entry and its rename, when its file was merged and deleted for its age, has
     nothing to complain of."""
