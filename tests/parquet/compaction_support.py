@@ -54,7 +54,7 @@ def rows(offsets: Iterable[int]) -> tuple[Identities, pa.Table]:
     """Return a row for each offset, of two months and two partitions."""
     wanted = list(offsets)
     identities = Identities.of([(TOPIC, "id", offset % 2, offset, "") for offset in wanted])
-    columns = {
+    columns: dict[str, Any] = {
         "month": pa.array([offset % 3 // 2 for offset in wanted], pa.int8()),
         "value": pa.array(wanted, pa.int64()),
     }
