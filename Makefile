@@ -79,10 +79,11 @@ format: $(VENV)/.dev  ## let ruff lay out the code
 docs: $(VENV)/.dev  ## write the generated tables
 	$(BIN)/python -m docs.generate
 
-bench: $(VENV)/.dev  ## record mode beside a bare kafka-python loop; what the ledger costs; a run with poison beside one without; Storm's pipe; a real Storm; Spark sources
+bench: $(VENV)/.dev  ## record mode beside a bare kafka-python loop; what the ledger costs; a run with poison beside one without; compaction; Storm's pipe; a real Storm; Spark sources
 	$(BIN)/python -m bench.ledger
 	$(BIN)/python -m bench.record_mode
 	$(BIN)/python -m bench.poison
+	$(BIN)/python -m bench.compaction
 	$(BIN)/python -m bench.wire
 	$(BIN)/python -m bench.storm
 	$(BIN)/python -m bench.spark_source

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "figure"]
+__all__ = ["counted", "figure", "size"]
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
@@ -26,3 +26,17 @@ def figure(value: float) -> str:
     ('1,800,000', '10', '0.25')
     """
     return f"{int(value):,}" if value == int(value) else f"{value:g}"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes, in units of 1,000 as disks have them.
+
+    >>> size(999), size(1_500), size(128_000_000), size(2_340_000_000)
+    ('999 B', '1.5 kB', '128 MB', '2.3 GB')
+    """
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if round(value) < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.1f} {unit}" if value < 10 and unit != "B" else f"{value:.0f} {unit}"

@@ -12,7 +12,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("run", "check", "audit", "compare", "dlq", "kafka", "offsets", "storm", "spark", "settings", "simulate")
+COMMANDS = (
+    "run", "check", "audit", "compact", "compare", "dlq", "kafka", "offsets", "storm", "spark", "settings", "simulate",
+)  # fmt: skip
 
 
 def build_parser() -> argparse.ArgumentParser:

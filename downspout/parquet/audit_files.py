@@ -1,12 +1,13 @@
 """The audit's first witness: what is in the data files, and whether they are those that the log names.
 
 Nothing here trusts the sink. The rows' origins are read from every visible file, as any reader sees them. Only
-aggregates, whose files hold no origins, are taken from the log, and only from entries whose files are all in place.
+aggregates, whose files hold no origins, are taken from the log, and only from entries whose files are all in place, or
+those that compactions have made of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import SinkError
 from downspout.parquet import spans
+from downspout.parquet.audit_log import LogSide, read_log
 from downspout.parquet.coverage import Coverage, Stream
-from downspout.parquet.entry import DataFile, Entry
-from downspout.parquet.layout import STAGING_FOLDER
-from downspout.parquet.log import CommitLog
+from downspout.parquet.layout import REPLACED_FOLDER, STAGING_FOLDER
 from downspout.parquet.spans import Spans
 
 __all__ = ["Found", "look_at_files", "visible_files"]
 
 _ORIGIN = ("_topic", "_topic_id", "_partition", "_offset", "_path")
 _TEXTS = ("_topic", "_topic_id", "_path")
+TURNS, TURN_S = 6, 0.2
+"""How often, and after how many seconds, a file that should move is looked at again."""
+ATTEMPTS = 5
 
 
 @dataclass
@@ -49,6 +54,9 @@ class Found:
         changed: files that have another size or number of rows than the log says.
         unreadable: files that are no Parquet, with the reason.
         leftovers: staged files that no entry names: of flushes that were stopped.
+        replaced: files that a compaction has replaced, and that are in sight all the same.
+        outdated: files of an earlier generation that are in sight.
+        forgotten: files that were gone, and that somebody has let the log forget.
     """
 
     entries: int = 0
@@ -66,6 +74,9 @@ class Found:
     changed: list[str] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
     leftovers: int = 0
+    replaced: list[str] = field(default_factory=list)
+    outdated: list[str] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
 
     @property
     def streams(self) -> list[Stream]:
@@ -87,103 +98,162 @@ def visible_files(directory: Path) -> Iterator[Path]:
             yield path
 
 
-def look_at_files(directory: Path) -> Found:
+def look_at_files(directory: Path, clock: Clock = SYSTEM_CLOCK) -> Found:
     """Read the log and the origins of all rows. Memory: about 40 bytes per row of the largest stream, 8 for the others.
 
-    Writers may be at work meanwhile. The files are listed before the log is read: a file comes into sight after its
-    entry was made, so the log names each file that was listed. A file of a later entry is looked up by its name.
+    Writers and compactors may be at work meanwhile. What is told is how the directory was as of one entry, the last one
+    that was read: each file that counted then is read where it is by now, in sight or already replaced.
 
     Raises:
-        SinkError: the log is damaged or has holes: then nothing can be said.
+        SinkError: the log is damaged or has holes, or files are deleted faster than they can be read: then nothing can
+            be said.
     """
-    found = Found()
-    on_disk = {path.relative_to(directory).as_posix(): path for path in visible_files(directory)}
-    log = CommitLog(directory, checkpoints=False)
-    entries = log.refresh()
-    log.check_complete()
-    found.entries = len(entries)
-    found.logged = {stream: log.coverage.ranges(stream) for stream in log.coverage.streams()}
-    named = log.files
-    for name in named.keys() - on_disk.keys():
-        _look_up(name, directory, on_disk, found)
-    reader = _OriginReader()
-    counts = {name: _read(reader, name, path, found) for name, path in on_disk.items()}
-    found.file_count = len(on_disk)
-    _compare(found, directory, named, counts)
-    found.aggregates = bool(found.logged) and reader.files == 0 and reader.without > 0
-    if found.aggregates:
-        _take_from_log(found, entries)
-    else:
-        found.without_origin = reader.without
-        reader.result(found)
-        if found.surplus:
-            _name_repeats(found, on_disk)
-    return found
+    for _ in range(ATTEMPTS):
+        try:
+            return _Look(directory, clock).look()
+        except _MovedOnError:
+            continue
+    raise SinkError(
+        f"{directory}: compactions delete replaced files faster than they can be read",
+        cure="downspout compact with a longer --keep; or audit again when it has ended",
+    )
 
 
-def _look_up(name: str, directory: Path, on_disk: dict[str, Path], found: Found) -> None:
-    """Say where a file of the log is that was not listed. It may be renamed into sight at this very moment."""
-    path, staged = directory / name, directory / STAGING_FOLDER / name
-    if path.exists() or (not staged.exists() and path.exists()):
-        on_disk[name] = path
-    elif staged.exists():
-        found.staged.append(name)
-    else:
-        found.gone.append(name)
+class _MovedOnError(Exception):
+    """A file that counted was replaced meanwhile, and the replaced one deleted; or another came into sight again."""
 
 
-def _read(reader: _OriginReader, name: str, path: Path, found: Found) -> int:
-    """Take a file's origins; return its number of rows, -1 where it cannot be read."""
-    try:
-        rows = reader.read(path)
-    except (OSError, pa.ArrowException) as error:
-        found.unreadable[name] = " ".join(str(error).split())[:200]
-        return -1
-    found.row_count += rows
-    return rows
+class _Look:
+    """One look at a directory.
 
+    Files that are on their way are waited for: one that is committed comes into sight at once, one that was replaced
+    goes out of it, unless their process was stopped. Those that do not move are told as a reader meets them.
+    """
 
-def _compare(found: Found, directory: Path, named: dict[str, DataFile], counts: dict[str, int]) -> None:
-    """Say which files are not as the log has them."""
-    for name, file in named.items():
-        if name in counts and name not in found.unreadable:
-            size = (directory / name).stat().st_size
-            if (counts[name], size) != (file.rows, file.bytes):
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._found = Found()
+        self._reader = _OriginReader()
+        self._paths: dict[str, Path] = {}
+        """what was read, and where"""
+        # Listed first: a file comes into sight after its entry was made, so the log names each file that was listed.
+        self._visible = {path.relative_to(directory).as_posix(): path for path in visible_files(directory)}
+        self._log = self._later = read_log(directory)
+
+    def look(self) -> Found:
+        """Return what is there."""
+        found, log = self._found, self._log
+        found.entries, found.forgotten = log.length, log.forgotten
+        found.logged = {stream: log.coverage.ranges(stream) for stream in log.coverage.streams()}
+        coming = [name for name in log.files if not self._read(name)]
+        leaving = [name for name in self._visible if name in log.replaced]
+        self._wait(coming, leaving)
+        for name in self._visible.keys() - log.files.keys() - log.replaced.keys():
+            if self._read(name) and log.length:
+                found.unknown.append(name)
+        self._sum_up()
+        return found
+
+    def _wait(self, coming: list[str], leaving: list[str]) -> None:
+        """Read the files that come into sight, and those that do not leave it."""
+        found = self._found
+        for turn in range(TURNS):
+            coming = [name for name in coming if not self._read(name) and not self._is_elsewhere(name)]
+            leaving = [name for name in leaving if (self._directory / name).exists()]
+            if not coming and not leaving:
+                return
+            if turn < TURNS - 1:
+                self._clock.sleep(TURN_S)
+        found.staged = coming
+        for name in leaving:
+            if not self._read(name):
+                raise _MovedOnError  # it left at last, and what took its place may have come into sight before
+            (found.outdated if name in self._log.outdated else found.replaced).append(name)
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """Return whether a file that counts is not in staging: gone, or replaced since we read the log."""
+        if (self._directory / STAGING_FOLDER / name).exists():
+            return False
+        if self._read(name):  # it came into sight between two looks
+            return True
+        if name in self._later.files:
+            self._later = read_log(self._directory)
+        if name in self._later.files:
+            self._found.gone.append(name)
+        elif not self._read(name, self._directory / REPLACED_FOLDER / name):
+            raise _MovedOnError
+        return True
+
+    def _read(self, name: str, path: Path | None = None) -> bool:
+        """Take a file's origins; return whether it was there."""
+        found, path = self._found, path or self._directory / name
+        try:
+            size = path.stat().st_size
+            rows = self._reader.read(path)
+        except FileNotFoundError:
+            return False
+        except (OSError, pa.ArrowException) as error:
+            found.unreadable[name] = " ".join(str(error).split())[:200]
+        else:
+            found.row_count += rows
+            logged = self._log.named.get(name)
+            if logged is not None and (logged.rows, logged.bytes) != (rows, size):
                 found.changed.append(name)
-    found.gone.sort()
-    found.staged.sort()
-    found.unknown = sorted(counts.keys() - named.keys()) if found.entries else []
-    staging = directory / STAGING_FOLDER
-    hidden = {path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file()}
-    found.leftovers = len(hidden - named.keys())
+        self._paths[name] = path
+        return True
+
+    def _sum_up(self) -> None:
+        found, log = self._found, self._log
+        found.file_count = len(self._paths)
+        for names in (found.gone, found.staged, found.unknown, found.changed, found.replaced, found.outdated):
+            names.sort()
+        staging = self._directory / STAGING_FOLDER
+        hidden = {path.relative_to(staging).as_posix() for path in staging.rglob("*.parquet")}
+        found.leftovers = len(hidden - log.named.keys())
+        found.aggregates = bool(found.logged) and self._reader.files == 0 and self._reader.without > 0
+        if found.aggregates:
+            _take_from_log(found, log, self._paths.keys() - {*found.changed, *found.unreadable})
+            return
+        found.without_origin = self._reader.without
+        self._reader.result(found)
+        if found.surplus:
+            _name_repeats(found, self._paths)
 
 
-def _name_repeats(found: Found, on_disk: dict[str, Path]) -> None:
+def _name_repeats(found: Found, paths: dict[str, Path]) -> None:
     """Say which files hold the rows of offsets that have several. Reads all files again, which only damage needs."""
     repeated = Coverage()
     for stream, ranges in found.surplus.items():
         for start, end in spans.union(ranges):
             repeated.add_range(stream, start, end)
-    for name, path in on_disk.items():
+    for name, path in paths.items():
         if name in found.unreadable:
             continue
-        _, parts = _origins(path)
+        try:
+            _, parts = _origins(path)
+        except FileNotFoundError:
+            raise _MovedOnError from None
         if rows := sum(int(repeated.contains(stream, offsets).sum()) for stream, offsets in parts or ()):
             found.repeated_in[name] = rows
 
 
-def _take_from_log(found: Found, entries: Sequence[Entry]) -> None:
-    """Take an aggregate's rows from those entries whose files are as they were written."""
+def _take_from_log(found: Found, log: LogSide, shown: Collection[str]) -> None:
+    """Take an aggregate's rows from those entries whose files, or what took their place, are as they were written.
+
+    An entry's rows are there as often as those of all its files are: once, unless a compaction was stopped half way.
+    """
     known = Coverage()
-    broken = {*found.gone, *found.staged, *found.changed, *found.unreadable}
-    for entry in entries:
-        if not broken.isdisjoint(file.path for file in entry.files):
+    copies = log.copies(shown)
+    for entry in log.flushes:
+        counts = [copies[file.path] for file in entry.files]
+        if not min(counts):
             continue
-        if entry.coverage.intersects(known):
-            for stream in entry.coverage.streams():
-                again = spans.intersect(known.ranges(stream), entry.coverage.ranges(stream))
-                found.surplus[stream] = [*found.surplus.get(stream, []), *again]
-            found.repeated_in.update({file.path: file.rows for file in entry.files})
+        for stream in entry.coverage.streams():
+            ranges = entry.coverage.ranges(stream)
+            if surplus := spans.intersect(known.ranges(stream), ranges) + ranges * (max(counts) - 1):
+                found.surplus[stream] = [*found.surplus.get(stream, []), *surplus]
+                found.repeated_in.update({file.path: file.rows for file in entry.files if file.path in shown})
         known.update(entry.coverage)
     found.rows = {stream: known.ranges(stream) for stream in known.streams()}
 

@@ -99,7 +99,11 @@ class AuditReport:
         found = self.found
         sorts = {
             "missing": {"gone": found.gone, "unreadable": list(found.unreadable)},
-            "extra": {"unknown to the log": found.unknown, "not as logged": found.changed},
+            "extra": {
+                "unknown to the log": found.unknown,
+                "not as logged": found.changed,
+                "of an earlier generation": found.outdated,
+            },
         }
         for what, names in sorts.get(kind, {}).items():
             if names:
@@ -146,7 +150,8 @@ class AuditReport:
             "files": {
                 "visible": found.file_count, "gone": found.gone, "staged": found.staged, "unknown": found.unknown,
                 "changed": found.changed, "unreadable": found.unreadable, "leftovers": found.leftovers,
-                "repeated": found.repeated_in,
+                "repeated": found.repeated_in, "replaced": found.replaced, "outdated": found.outdated,
+                "forgotten": found.forgotten,
             },
             "notes": self.notes,
         }  # fmt: skip
@@ -160,6 +165,9 @@ def take_notes(report: AuditReport) -> None:
     for names, what in (
         (found.gone, "named by the log, but gone"),
         (found.staged, "committed but not in sight yet; the next start of the topology renames them"),
+        (found.replaced, "replaced by a compaction and still in sight; downspout compact moves them away"),
+        (found.outdated, "of an earlier generation and still in sight; the next start of the topology moves them away"),
+        (found.forgotten, "gone, and forgotten with --forget-missing; their rows are missing"),
         (found.unknown, "not named by the log"),
         (found.changed, "of another size or number of rows than the log says"),
         (list(found.unreadable), "unreadable"),

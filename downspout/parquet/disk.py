@@ -109,6 +109,16 @@ class Disk:
         except FileNotFoundError:
             return 0.0
 
+    def changed(self, path: Path) -> float:
+        """Return when a file was last written, linked or given its name, in seconds since the epoch.
+
+        0.0 for one that is gone. Not :meth:`modified`: a file keeps the age of its content when it is renamed.
+        """
+        try:
+            return path.stat().st_ctime
+        except FileNotFoundError:
+            return 0.0
+
     # --- made of them ---
 
     def put_if_absent(self, path: Path, content: bytes, temporary: Path) -> bool:

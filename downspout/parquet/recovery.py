@@ -14,7 +14,7 @@ the sweeper, having read it, brings the files into sight instead.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from downspout.clock import Clock
@@ -112,17 +112,23 @@ class Recovery:
         known = {path for path in visible if path in self._log.files or path in self._log.removed}
         return {path for path in visible - known if not self._log.length or incarnation_of(path)}
 
-    def _refuse_gone(self, there: set[str]) -> None:
-        """Raise where files that count are nowhere. One that was not seen may have been on its way into sight.
+    def gone(self, there: Collection[str] = ()) -> list[str]:
+        """Return the files that count and are nowhere. One that was not seen may have been on its way into sight.
 
         The race: another process moves a file from staging into sight while we look at the one and then at the other,
         or compacts it away. So each is looked up by its name, and then the log is asked again.
+
+        Args:
+            there: files that need no look.
         """
         gone = [path for path in self._log.files if path not in there and not self._is_somewhere(path)]
         if gone:
             self._catch_up()
             gone = [path for path in gone if path in self._log.files and not self._is_somewhere(path)]
-        if gone:
+        return gone
+
+    def _refuse_gone(self, there: set[str]) -> None:
+        if gone := self.gone(there):
             raise SinkError(
                 f"{self._directory / gone[0]} is gone, and the commit log names it "
                 f"({counted(len(gone), 'such file')}): its rows are missing, and would not be written again",

@@ -343,7 +343,11 @@ class SinkWriter:
     def _reveal(self, files: Sequence[DataFile]) -> None:
         """Rename staged files into sight; whoever does it second finds nothing left to do."""
         for path in move(self.disk, self.directory, [file.path for file in files], STAGING_FOLDER, Path()):
-            if not any(self.disk.exists(self.directory / place / path) for place in (Path(), REPLACED_FOLDER)):
+            if any(self.disk.exists(self.directory / place / path) for place in (Path(), REPLACED_FOLDER)):
+                continue
+            log = CommitLog(self.directory, self.disk)
+            log.refresh()
+            if path in log.files:  # else we were paused until it was compacted away, and that deleted for its age
                 raise SinkError(
                     f"{self.directory / STAGING_FOLDER / path} was deleted, and the commit log names it: its rows are "
                     "missing, and would not be written again",

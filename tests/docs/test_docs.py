@@ -38,6 +38,14 @@ def test_the_how_to_on_tls_runs(tmp_path: Path) -> None:
     names["test_a_record_comes_back"](tmp_path)  # type: ignore[operator]
 
 
+def test_the_how_to_on_compaction_runs() -> None:
+    """The function that the how-to shows passes as it stands there."""
+    names: dict[str, object] = {"__name__": "how_to"}
+    code = python_blocks(ROOT / "docs" / "how-to" / "compact-a-directory.md")
+    exec(compile(code, "compact-a-directory.md", "exec"), names)
+    names["test_compaction_keeps_the_rows"]()  # type: ignore[operator]
+
+
 def test_the_quickstart_topology_is_well_formed(tmp_path: Path) -> None:
     """The topology of the quickstart passes the check."""
     from downspout.cli import main

@@ -11,6 +11,7 @@ from downspout.cli import audit as command
 from downspout.errors import ConfigError, SinkError, TopologyError
 from downspout.local.load import load
 from downspout.parquet.audit import Window
+from downspout.parquet.compaction import Compactor
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.harness import run_topology
 
@@ -72,6 +73,24 @@ def test_every_record_is_explained(project: FakeKafka, directory: str, capsys: p
     assert lines[2].split() == ["lines[0]", "0–6", "6", "3", "2", "1"]
     assert lines[-1].startswith("exact: 3 offsets are ")
     assert lines[-1].endswith("each exactly once; 2 filtered, 1 dead-lettered")
+
+
+@pytest.mark.parametrize("directory", ["words", "counts"])
+def test_compaction_changes_nothing_that_is_found(
+    project: FakeKafka, directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Compacted between runs, and run again from the start by another group, rows and aggregates are there once."""
+    for number, group in enumerate(("g", "g", "again")):
+        if group == "g":
+            project.produce("lines", b"and so on", partition=0)
+        settings = {"kafka.bootstrap": project.bootstrap, "kafka.group": group, "kafka.retries_max": 1}
+        run_topology(load("words_topology.py"), config=settings)
+        done = Compactor(Path(directory)).run()
+        assert (done.made, done.files_after) == (int(number < 2), 1)
+    letters = ("--dead-letters", "again.dead-letters")
+    capsys.readouterr()
+    assert run(project, directory, *WITH_TOPOLOGY, *letters) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("exact: 5 offsets are ")
 
 
 def test_without_them_it_is_missing(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,162 @@
+"""The audit's second witness: what the log says, entry by entry, and whether it can be so.
+
+Checksums show what was torn. What was edited by somebody who also made a new checksum shows here, as far as entries
+contradict one another, or by what the files hold instead. All entries are read, from the first: a checkpoint is only
+compared with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from downspout.errors import SinkError
+from downspout.parquet.coverage import Coverage
+from downspout.parquet.disk import Disk
+from downspout.parquet.entry import COMPACT, FENCE, FLUSH, GENERATION, DataFile, Entry
+from downspout.parquet.history import History
+from downspout.parquet.layout import CHECKPOINT_FOLDER, incarnation_of
+from downspout.parquet.log import CommitLog
+
+__all__ = ["LogSide", "read_log"]
+
+_CURE = "restore the log from a backup; a log that was changed by hand cannot be trusted"
+
+
+@dataclass
+class LogSide:
+    """What a log says.
+
+    Attributes:
+        length: how many entries.
+        coverage: the rows that are in the directory.
+        files: those that count, by path.
+        named: all that were ever named.
+        replaced: paths that count no more → number of the entry that has removed them.
+        compactions: number → the files that a compaction has made.
+        flushes: those of this generation that came with rows.
+        outdated: paths that a new generation has removed.
+        forgotten: paths that were removed because they were gone.
+    """
+
+    length: int = 0
+    coverage: Coverage = field(default_factory=Coverage)
+    files: Mapping[str, DataFile] = field(default_factory=dict)
+    named: dict[str, DataFile] = field(default_factory=dict)
+    replaced: dict[str, int] = field(default_factory=dict)
+    compactions: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
+    flushes: list[Entry] = field(default_factory=list)
+    outdated: set[str] = field(default_factory=set)
+    forgotten: list[str] = field(default_factory=list)
+
+    def take(self, entry: Entry, before: History) -> None:
+        """Take the next entry; ``before`` is the state that it found."""
+        if entry.kind == GENERATION:
+            self.outdated.update(before.files)
+            self.replaced.update(dict.fromkeys(before.files, entry.number))
+            self.flushes.clear()
+        if entry.kind == COMPACT:
+            self.replaced.update(dict.fromkeys(entry.removed, entry.number))
+            self.compactions[entry.number] = entry.files
+            self.forgotten += [] if entry.files else entry.removed
+        if entry.kind == FLUSH and entry.files:
+            self.flushes.append(entry)
+        self.named.update((file.path, file) for file in entry.files)
+
+    def copies(self, shown: Collection[str]) -> dict[str, int]:
+        """Return for each file that was ever named how often its rows are in sight.
+
+        They are where they were written, if that file is shown, and wherever compactions have taken them since. Files
+        are looked at in the reverse order of their entries, because what takes a file's place is always younger.
+
+        Args:
+            shown: the files that readers see and that are as the log says.
+        """
+        found: dict[str, int] = {}
+        for path in reversed(self.named):
+            heirs = self.compactions.get(self.replaced.get(path, -1), ())
+            found[path] = (path in shown) + min((found[heir.path] for heir in heirs), default=0)
+        return found
+
+
+def read_log(directory: Path) -> LogSide:
+    """Read a directory's log, and compare it with itself and with its checkpoints.
+
+    Raises:
+        SinkError: it is damaged, has holes, contradicts itself, or a checkpoint says something else.
+    """
+    # Listed before the log is read: a checkpoint is made after its entries.
+    checkpoints = _checkpoints(directory)
+    log = CommitLog(directory, checkpoints=False)
+    entries = log.refresh()
+    log.check_complete()
+    side, history = LogSide(), History()
+    for entry in entries:
+        if contradiction := _contradiction(entry, history, side.named):
+            raise SinkError(f"{log.path(entry.number)} is damaged: {contradiction}", cure=_CURE)
+        side.take(entry, history)
+        history.take(entry)
+        if (checkpoint := checkpoints.pop(history.length, None)) is not None:
+            _compare(log.checkpoint_path(history.length), checkpoint, history)
+    for length in checkpoints:
+        raise SinkError(
+            f"{log.path(length - 1)} is missing, and {log.checkpoint_path(length)} says that it was there",
+            cure=f"restore {log.folder} from a backup; without it the directory's history is unknown",
+        )
+    side.length, side.coverage, side.files = history.length, history.coverage, history.files
+    return side
+
+
+def _checkpoints(directory: Path) -> dict[int, History]:
+    """Return the checkpoints that a writer would believe, by their length. Others it ignores, and so do we."""
+    found: dict[int, History] = {}
+    disk = Disk()
+    for name in disk.names(directory / CHECKPOINT_FOLDER):
+        made = History()
+        try:
+            made.restore(disk.read(directory / CHECKPOINT_FOLDER / name))
+        except (OSError, ValueError):
+            continue
+        if made.length and name == f"{made.length:020d}.json":
+            found[made.length] = made
+    return found
+
+
+def _compare(path: Path, checkpoint: History, history: History) -> None:
+    if checkpoint.to_bytes() != history.to_bytes():
+        raise SinkError(
+            f"{path} does not say what the {history.length:,} entries before it say: who writes next would believe it",
+            cure=f"stop what writes there, delete {path}, and audit again: it is a cache, the entries are what counts",
+        )
+
+
+def _contradiction(entry: Entry, before: History, named: Mapping[str, DataFile]) -> str:
+    """Return what in an entry cannot be so, after all the entries before it; nothing, if it can."""
+    paths = [file.path for file in entry.files]
+    if again := _first(path for path in paths if path in named):
+        return f"it names {again}, which an earlier entry has named"
+    if len(set(paths)) < len(paths):
+        return "it names a file twice"
+    if late := _first(path for path in paths if incarnation_of(path) in before.fenced):
+        return f"it names {late}, whose writer was fenced before"
+    if entry.kind in (FENCE, GENERATION) and (paths or entry.coverage.total):
+        return f"a {entry.kind} has no files and no rows"
+    if entry.kind == GENERATION and entry.generation <= before.generation:
+        return f"generation {entry.generation} after generation {before.generation}"
+    return _contradiction_of_compact(entry, before) if entry.kind == COMPACT else ""
+
+
+def _contradiction_of_compact(entry: Entry, before: History) -> str:
+    if entry.coverage.total:
+        return "a compaction brings no rows"
+    if absent := _first(path for path in entry.removed if path not in before.files):
+        return f"it replaces {absent}, which did not count"
+    removed = sum(before.files[path].rows for path in entry.removed)
+    if entry.files and removed != entry.rows:
+        return f"it replaces {removed:,} rows by {entry.rows:,}"
+    return "" if entry.settled <= entry.number else f"it says what is settled before entry {entry.settled}"
+
+
+def _first(paths: Iterable[str]) -> str:
+    return next(iter(paths), "")
