@@ -191,7 +191,9 @@ class Compactor:
         )
 
     def _catch_up(self) -> list[Entry]:
-        return self.log.refresh()
+        entries = self.log.refresh()
+        self.log.sync()
+        return entries
 
     def _entry(self, kind: str, **fields: Any) -> Entry:
         """Return the next entry; the directory stays its sink's."""
