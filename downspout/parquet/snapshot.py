@@ -19,8 +19,7 @@ import uuid
 from calendar import timegm
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,9 +39,10 @@ __all__ = ["pin", "read_table", "snapshot", "sweep_snapshots", "take_snapshot"]
 
 logger = logging.getLogger("downspout.parquet")
 
-NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-.+")
+_NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-.+")
 """A snapshot's name begins with the time at which it was taken."""
 _TIME = "%Y%m%dT%H%M%SZ"
+_SWEPT = ".swept-"
 EMPTY_NAME = "empty.parquet"
 _THREADS = 4
 
@@ -70,11 +70,11 @@ def snapshot(directory: str | Path, *, disk: Disk | None = None, clock: Clock = 
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
 
 
 def take_snapshot(directory: str | Path, *, disk: Disk | None = None, clock: Clock = SYSTEM_CLOCK) -> Path:
-    """Return a new snapshot, which its caller removes.
+    """Return a new snapshot, which its caller removes; for those who cannot say where a block ends.
 
     Raises:
         SinkError: as for :func:`snapshot`.
@@ -112,7 +112,7 @@ def pin(view: View, files: Iterable[DataFile], *, disk: Disk | None = None, cloc
             if target.parent not in made:
                 disk.make_folder(target.parent)
                 made.add(target.parent)
-            wherever(view.directory, file.path, partial(disk.link, target=target))
+            wherever(view.directory, file.path, lambda place, target=target: disk.link(place, target))  # type: ignore[misc]
         if not made:  # no engine reads a folder without files: what are its columns?
             disk.make_folder(top)
             content = pa.BufferOutputStream()
@@ -124,18 +124,28 @@ def pin(view: View, files: Iterable[DataFile], *, disk: Disk | None = None, cloc
     return top
 
 
-def sweep_snapshots(directory: Path, keep_s: float, clock: Clock = SYSTEM_CLOCK) -> int:
+def sweep_snapshots(directory: Path, keep_s: float, *, clock: Clock = SYSTEM_CLOCK) -> int:
     """Delete the snapshots that are older than ``keep_s`` seconds; return how many that were.
 
-    Nobody can tell whether a reader is alive: one that needs its rows for longer fails, naming a file.
+    Nobody can tell whether a reader is alive. One that needs its rows for longer fails, as it must: the folder goes by
+    one rename, since a reader that lists it while it is being emptied would take what is left for everything.
     """
     top = directory / SNAPSHOT_FOLDER
     swept = 0
     for name in Disk().names(top):
-        if (found := NAME.fullmatch(name)) and clock.wall() - timegm(time.strptime(found[1], _TIME)) >= keep_s:
+        if name.startswith(_SWEPT):  # by one who was stopped
             shutil.rmtree(top / name, ignore_errors=True)
+        elif (found := _NAME.fullmatch(name)) and clock.wall() - timegm(time.strptime(found[1], _TIME)) >= keep_s:
+            _remove(top / name)
             swept += 1
     return swept
+
+
+def _remove(snapshot: Path) -> None:
+    swept = snapshot.with_name(f"{_SWEPT}{snapshot.name}")
+    with suppress(OSError):  # somebody else was first
+        snapshot.rename(swept)
+        shutil.rmtree(swept, ignore_errors=True)
 
 
 # --- into Arrow ---------------------------------------------------------------------------------------------

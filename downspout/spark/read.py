@@ -18,6 +18,7 @@ import difflib
 import json
 import logging
 import shutil
+import time
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from pathlib import Path
@@ -71,8 +72,11 @@ _READ_OPTIONS = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "
 _FINISHERS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 """Which function finishes an aggregate's partial results."""
 
-_snapshots: dict[tuple[Path, int], Path] = {}
-"""By directory and length of its log: what was read twice without a change between is linked once."""
+_snapshots: dict[tuple[Path, int], tuple[Path, float]] = {}
+"""By directory and length of its log, with the time: what is read twice without a change between is linked once."""
+_ours: list[Path] = []
+REUSED_S = 3600.0
+"""For no longer, or who asks last would get one that is about to be swept."""
 
 
 def read_sink(spark: SparkSession, directory: str | Path, *, origins: bool = False) -> DataFrame:
@@ -99,26 +103,33 @@ def read_sink(spark: SparkSession, directory: str | Path, *, origins: bool = Fal
 
 
 def _frame_now(spark: SparkSession, view: View) -> DataFrame:
-    known = _snapshots.get((view.directory, view.length))
     try:
-        if known is None or not known.is_dir():
-            known = _snapshots[view.directory, view.length] = pin(view, view.files)
-            if len(_snapshots) == 1:
-                atexit.register(_remove_snapshots)
+        path = _pinned(view)
     except FileNotFoundError:
         raise
     except OSError as error:
-        logger.warning(
-            "%s: no links can be made (%s): a compaction may make the frame fail", view.directory, error.strerror
-        )
+        logger.warning("%s: no links can be made (%s): a compaction may make reads fail", view.directory, error)
         return _frame_in_place(spark, view, view.files)
-    return _reader(spark, view).parquet(str(known))
+    return _reader(spark, view).parquet(str(path))
+
+
+def _pinned(view: View) -> Path:
+    """Return a snapshot that lives as long as this process."""
+    now = time.monotonic()
+    path, since = _snapshots.get((view.directory, view.length), (None, 0.0))
+    if path is not None and now - since < REUSED_S and path.is_dir():
+        return path
+    if not _ours:
+        atexit.register(_remove_snapshots)
+    path = pin(view, view.files)
+    _snapshots[view.directory, view.length] = path, now
+    _ours.append(path)
+    return path
 
 
 def _remove_snapshots() -> None:
-    for path in _snapshots.values():
+    for path in _ours:
         shutil.rmtree(path, ignore_errors=True)
-    _snapshots.clear()
 
 
 def _reader(spark: SparkSession, view: View) -> Any:

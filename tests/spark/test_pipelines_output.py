@@ -41,7 +41,7 @@ def test_a_job_never_writes_where_a_sink_does(words: Words, spark: SparkSession,
 
 
 def test_a_directory_that_a_query_wrote_is_no_sinks(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """The output of a query is no sink's: reading it as one is refused. Beside a sink's log, such a list hides nothing."""
+    """What a query has written is refused as a sink's directory; beside a sink's log, a query's list hides nothing."""
     words.flush(("a", 1, 0))
     drain(stream_sink(spark, words.directory), tmp_path / "out")
     for read in (read_sink, stream_sink):
@@ -117,7 +117,8 @@ def test_what_other_sources_keep_is_no_list_of_files(spark: SparkSession, words:
     out = tmp_path / "out"
     words.flush(("a", 1, 0))
     drain(stream_sink(spark, words.directory), out)
-    (log,) = (tmp_path / "out.checkpoint" / "sources" / "0").glob("0")
+    log = tmp_path / "out.checkpoint" / "sources" / "0" / "0"
+    log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"\0v1\n" + b'{"topic":{"0":5}}')
     assert parquet_stream(stream_sink(spark, words.directory), out) is not None
 

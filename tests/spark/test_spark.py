@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bolts.aggregate import AggregateBolt
 from downspout.errors import ConfigError, SinkError
 from downspout.spark.read import ORIGIN_COLUMNS, finish_aggregates, read_sink
 from downspout.spark.session import spark_session
+from tests.parquet.support import sink, tup
 from tests.spark.pipelines_support import Words
 from topologies import word_count_report
 
@@ -136,12 +138,12 @@ def test_finishing_refuses(spark: SparkSession, aggregate: str, said: str) -> No
 def test_word_counts_are_finished(spark: SparkSession, tmp_path: Path) -> None:
     """The counts of the Spark twin equal Python's Counter over all words, however they were split into files."""
     words = ("to be or not to be that is the question " * 3).split()
+    conf = {"parquet.schema": ["word:string!"], "parquet.keys": ["word"], "parquet.aggregates": ["count"]}
+    bolt = sink(AggregateBolt, tmp_path / "word_counts", fields=["origin", "word"], **conf)
     for number, piece in enumerate(_fours(words)):
-        counts = Counter(piece)
-        write(
-            tmp_path / "word_counts" / f"part-{number}.parquet",
-            word=list(counts), count=list(counts.values()),
-        )  # fmt: skip
+        for place, word in enumerate(piece):
+            bolt.process(tup(("t", "", 0, 4 * number + place, ""), word))
+        bolt.drain()
     assert word_count_report.run(spark, tmp_path) == Counter(words)
 
 
