@@ -25,9 +25,10 @@ from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, SinkError
 from downspout.parquet import hive
 from downspout.parquet.disk import Disk
-from downspout.parquet.layout import LOG_FOLDER, SNAPSHOT_FOLDER, STAGING_FOLDER
+from downspout.parquet.layout import LOG_FOLDER, REPLACED_FOLDER, SNAPSHOT_FOLDER, STAGING_FOLDER
 from downspout.parquet.log import CommitLog
 from downspout.parquet.snapshot import read_table, snapshot, sweep_snapshots, take_snapshot
+from downspout.parquet.view import wherever
 from downspout.testing.clock import VirtualClock
 from tests.parquet.readers_support import compact, delete_replaced, seen, start_anew
 from tests.parquet.support import SteppedDisk, Stopped, sink, tup, write_rows
@@ -111,6 +112,30 @@ def test_files_that_move_on_while_they_are_linked(tmp_path: Path) -> None:
         path = take_snapshot(directory, disk=SteppedDisk(interfere))
         assert sorted(pq.read_table(path)["n"].to_pylist()) == [0, 1, 2, 3]
         assert len(list((directory / SNAPSHOT_FOLDER).iterdir())) == 1
+
+
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("second", range(4))
+def test_a_file_is_found_wherever_it_moves(tmp_path: Path, first: int, second: int) -> None:
+    """A file that moves into sight and away, before any of the looks, is found: looks follow the way of the files."""
+    way = (STAGING_FOLDER, Path(), REPLACED_FOLDER)
+    path = tmp_path / way[0] / "part-w-0.parquet"
+    for place in way:
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    path.touch()
+    looks = 0
+
+    def look(place: Path) -> Path:
+        nonlocal path, looks
+        for move in sorted((first, second)):
+            if looks == move:
+                following = way[way.index(path.parent.relative_to(tmp_path)) + 1]
+                path = path.rename(tmp_path / following / path.name)
+        looks += 1
+        place.stat()
+        return place
+
+    assert wherever(tmp_path, path.name, look) == path
 
 
 def test_a_race_that_never_ends_is_given_up(tmp_path: Path) -> None:
