@@ -11,6 +11,7 @@ in files together with others, which it may have read.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -145,7 +146,23 @@ class Follower:
             if limited and files > 1 and self._is_too_much(files, size):
                 break
             end = after
+        if end != start:
+            self._make_durable()
         return end
+
+    def _make_durable(self) -> None:
+        """Force the entries to the disk before somebody writes down that they were read.
+
+        The race: a writer has linked its entry, and not synced the folder yet. We read it, and the query's checkpoint
+        says so. A power cut now would take the entry, another one would get its number, and would never be read.
+        """
+        try:
+            self._log.sync()
+        except OSError as error:
+            if error.errno != errno.EROFS:  # nobody writes here
+                raise SinkError(
+                    f"{self._log.folder} cannot be forced to the disk: {error.strerror}", cure="a disk that works"
+                ) from error
 
     def _is_too_much(self, files: int, size: int) -> bool:
         return (self._files_max is not None and files > self._files_max) or (

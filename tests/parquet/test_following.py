@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from downspout.errors import ConfigError, SinkError
 from downspout.parquet import log as commit_log
+from downspout.parquet.disk import Disk
 from downspout.parquet.entry import DataFile
 from downspout.parquet.following import Follower, Position, files_before
 from downspout.parquet.log import CommitLog
@@ -192,6 +194,27 @@ def test_a_batch_of_a_new_stream_is_the_same_after_a_crash(tmp_path: Path) -> No
     restarted = Follower(tmp_path)
     assert numbers(tmp_path, restarted.files(Position(), kept(end))) == [0, 1]
     assert drained(tmp_path, kept(end))[0] == [2, 3]
+
+
+def test_what_was_read_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a stream says how far it has read, the entries are on the disk: a power cut cannot take one of them."""
+    write(tmp_path, 0)
+    synced: list[tuple[Path, int]] = []
+    folder = CommitLog(tmp_path).folder
+    monkeypatch.setattr(Disk, "sync", lambda self, path: synced.append((path, len(list(folder.glob("*.json"))))))
+    follower = Follower(tmp_path)
+    position = follower.latest(Position())
+    assert synced == [(folder, 1)]
+    assert follower.latest(position) == position
+    monkeypatch.undo()
+    write(tmp_path, 1)
+
+    def refuse(self: Disk, path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Disk, "sync", refuse)
+    with pytest.raises(SinkError, match=r"cannot be forced to the disk: Input/output error"):
+        follower.latest(position)
 
 
 def test_a_new_generation_ends_a_stream(tmp_path: Path) -> None:
