@@ -12,11 +12,9 @@ Neither ever writes to the log, and neither waits for a writer.
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 import time
 import uuid
-from calendar import timegm
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -35,13 +33,12 @@ from downspout.parquet.entry import DataFile
 from downspout.parquet.layout import SNAPSHOT_FOLDER
 from downspout.parquet.view import ORIGIN_COLUMNS, View, restarting, wherever
 
-__all__ = ["pin", "read_table", "snapshot", "sweep_snapshots", "take_snapshot"]
+__all__ = ["pin", "read_table", "snapshot", "take_snapshot"]
 
 logger = logging.getLogger("downspout.parquet")
 
-_NAME = re.compile(r"([0-9]{8}T[0-9]{6}Z)-.+")
-"""A snapshot's name begins with the time at which it was taken."""
 _TIME = "%Y%m%dT%H%M%SZ"
+"""A snapshot's name begins with it, for people; no reader of Parquet looks into folders that begin with a dot."""
 _SWEPT = ".swept-"
 EMPTY_NAME = "empty.parquet"
 _THREADS = 4
@@ -124,26 +121,10 @@ def pin(view: View, files: Iterable[DataFile], *, disk: Disk | None = None, cloc
     return top
 
 
-def sweep_snapshots(directory: Path, keep_s: float, *, clock: Clock = SYSTEM_CLOCK) -> int:
-    """Delete the snapshots that are older than ``keep_s`` seconds; return how many that were.
-
-    Nobody can tell whether a reader is alive. One that needs its rows for longer fails, as it must: the folder goes by
-    one rename, since a reader that lists it while it is being emptied would take what is left for everything.
-    """
-    top = directory / SNAPSHOT_FOLDER
-    swept = 0
-    for name in Disk().names(top):
-        if name.startswith(_SWEPT):  # by one who was stopped
-            shutil.rmtree(top / name, ignore_errors=True)
-        elif (found := _NAME.fullmatch(name)) and clock.wall() - timegm(time.strptime(found[1], _TIME)) >= keep_s:
-            _remove(top / name)
-            swept += 1
-    return swept
-
-
 def _remove(snapshot: Path) -> None:
+    """Remove a folder, by one rename first: who lists it half empty would take what is left for everything."""
     swept = snapshot.with_name(f"{_SWEPT}{snapshot.name}")
-    with suppress(OSError):  # somebody else was first
+    with suppress(OSError):  # a compaction was first
         snapshot.rename(swept)
         shutil.rmtree(swept, ignore_errors=True)
 

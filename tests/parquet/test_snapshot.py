@@ -27,7 +27,7 @@ from downspout.parquet import hive
 from downspout.parquet.disk import Disk
 from downspout.parquet.layout import LOG_FOLDER, REPLACED_FOLDER, SNAPSHOT_FOLDER, STAGING_FOLDER
 from downspout.parquet.log import CommitLog
-from downspout.parquet.snapshot import read_table, snapshot, sweep_snapshots, take_snapshot
+from downspout.parquet.snapshot import read_table, snapshot, take_snapshot
 from downspout.parquet.view import wherever
 from downspout.testing.clock import VirtualClock
 from tests.parquet.readers_support import compact, delete_replaced, seen, start_anew
@@ -253,27 +253,20 @@ def test_a_snapshot_is_removed_after_an_error(tmp_path: Path) -> None:
     assert list((tmp_path / SNAPSHOT_FOLDER).iterdir()) == []
 
 
-def test_snapshots_of_the_dead_are_swept(tmp_path: Path) -> None:
-    """What a killed reader left is deleted when it is old enough, and not before; half a sweep is finished."""
+def test_what_a_killed_reader_leaves_harms_nobody(tmp_path: Path) -> None:
+    """A snapshot whose process died keeps its rows, under a name that tells the time, and no reader sees it."""
     write(tmp_path, 0)
-    program = (
-        "import os, sys; from downspout.parquet.snapshot import take_snapshot; take_snapshot(sys.argv[1]); os._exit(9)"
-    )
+    program = "import os, sys, downspout.parquet.snapshot as s; s.take_snapshot(sys.argv[1]); os._exit(9)"
     killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert killed.returncode == 9
     (left,) = (tmp_path / SNAPSHOT_FOLDER).iterdir()
-    shutil.rmtree(left)
+    write(tmp_path, 1)
+    compact(tmp_path)
+    delete_replaced(tmp_path)
+    assert pq.read_table(left)["n"].to_pylist() == [0]
+    assert seen(tmp_path) == [0, 1]
     clock = VirtualClock()
-    old = take_snapshot(tmp_path, clock=clock)
-    clock.advance(3_600)
-    new = take_snapshot(tmp_path, clock=clock)
-    assert sweep_snapshots(tmp_path, 3_601, clock=clock) == 0
-    shutil.copytree(new, new.with_name(".swept-before"))
-    clock.advance(2)
-    assert sweep_snapshots(tmp_path, 3_601, clock=clock) == 1
-    assert sorted((tmp_path / SNAPSHOT_FOLDER).iterdir()) == [new]
-    assert not old.exists()
-    assert seen(tmp_path) == [0]
+    assert take_snapshot(tmp_path, clock=clock).name.startswith("20231114T221320Z-")
 
 
 def test_where_no_links_can_be_made(tmp_path: Path) -> None:
