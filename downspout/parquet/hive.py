@@ -6,6 +6,7 @@ cannot lead out of the directory, because the folder always begins with the colu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ NAME_BYTES_MAX = 255
 """The longest name that Linux file systems take."""
 
 _ESCAPED = {chr(code): f"%{code:02X}" for code in [*range(0x20), 0x7F, *map(ord, "\"#%'*/:=?\\{[]^")]}
+
+_CODE = re.compile("%([0-9A-F]{2})")
 
 
 def folder(column: str, value: Any) -> str:
@@ -37,6 +40,20 @@ def folder(column: str, value: Any) -> str:
         ):  # data that looks like null: Spark decodes the first letter again (to pyarrow it is null)
             text = f"%5F{text[1:]}"
     return f"{_escape(column)}={text}"
+
+
+def values(path: str) -> dict[str, str | None]:
+    """Return what the folders of a data file say, as texts; the other way round as :func:`folder`.
+
+    >>> values("month=7/path=..%2Fa%3Db/x=__HIVE_DEFAULT_PARTITION__/part-a-1.parquet")
+    {'month': '7', 'path': '../a=b', 'x': None}
+    """
+    pairs = (name.partition("=") for name in path.split("/")[:-1] if "=" in name)
+    return {_unescape(column): None if text == NULL_FOLDER else _unescape(text) for column, _, text in pairs}
+
+
+def _unescape(text: str) -> str:
+    return _CODE.sub(lambda found: chr(int(found[1], 16)), text)
 
 
 def _escape(text: str) -> str:

@@ -77,7 +77,7 @@ class CommitLog(History):
         if self._use_checkpoints and not self.length:
             self._begin_at_checkpoint()
         new: list[Entry] = []
-        while (entry := self._read(self.length)) is not None:
+        while (entry := self.entry(self.length)) is not None:
             new.append(entry)
             self.take(entry)
         return new
@@ -93,7 +93,12 @@ class CommitLog(History):
             self.disk.sync(self.folder)
             self._durable = self.length
 
-    def _read(self, number: int) -> Entry | None:
+    def entry(self, number: int) -> Entry | None:
+        """Return one entry, read anew; None where there is none.
+
+        Raises:
+            SinkError: it is torn, was edited, or is not the one its name says.
+        """
         path = self.path(number)
         try:
             content = self.disk.read(path)

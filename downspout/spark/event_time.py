@@ -16,15 +16,18 @@ for it with the last time that was seen there, is looked at by the watermark, an
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from downspout.errors import ConfigError
+from downspout.parquet.following import Position, files_before
 from downspout.spark.listening import watermark_of
-from downspout.spark.output import files_in
+from downspout.spark.read import frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -116,12 +119,12 @@ def _seen(frame: DataFrame, column: str, partitions: int, checkpoint: Path) -> M
     """
     from pyspark.sql import functions as F
 
-    logs = sorted((checkpoint / "sources").glob("[0-9]*"))
-    files = [str(path) for log in logs for path in files_in(log)]
+    directory = _directory(frame)
+    files = files_before(directory, _position(checkpoint))
     if not files:
         return {}
-    rows = frame.sparkSession.read.parquet(*files)
-    if dict(rows.dtypes).get(column) != "timestamp" or "_partition" not in rows.columns:
+    rows = frame_of(frame.sparkSession, directory, files)
+    if dict(rows.dtypes).get(column) != "timestamp":
         raise ConfigError(
             f"{column} is no column of the sink, and where each partition was cannot be told",
             cure="event_time on what stream_sink returned, before other steps",
@@ -130,3 +133,28 @@ def _seen(frame: DataFrame, column: str, partitions: int, checkpoint: Path) -> M
         rows = rows.where(F.col(column) >= F.lit(watermark))
     latest = rows.groupBy(_number(partitions).alias("part")).agg(F.max(column).alias("seen"))
     return {row["part"]: row["seen"] for row in latest.where("seen IS NOT NULL").collect()}
+
+
+def _directory(frame: DataFrame) -> Path:
+    """Return the directory that a stream reads, from Spark's plan of it."""
+    from downspout.spark.sink_source import NAME
+
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    for leaf in map(leaves.apply, range(leaves.size())):
+        if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName() == NAME:
+            return Path(leaf.extraOptions().get("path"))
+    raise ConfigError(
+        "where each partition was can be told of a sink's directory only",
+        cure="event_time on what stream_sink returned",
+    )
+
+
+def _position(checkpoint: Path) -> Position:
+    """Return how far the query's sources have read, or have begun to: of several the one that is furthest behind."""
+    batches = [path for path in (checkpoint / "offsets").glob("[0-9]*") if path.name.isdecimal()]
+    found: list[Position] = []
+    for line in max(batches, key=lambda path: int(path.name)).read_text("utf-8").splitlines()[2:] if batches else ():
+        _, brace, rest = line.partition("{")  # a name may stand before it
+        with suppress(ConfigError, ValueError):  # of another source, or of earlier versions: the query says so
+            found.append(Position.from_json(json.loads(brace + rest)))
+    return min(found, key=lambda position: (position.entry, position.file), default=Position())

@@ -1,69 +1,90 @@
 """From a sink's directory to a DataFrame: of all rows (batch), or of those that come (streaming).
 
-Why a streaming query sees each row exactly once. Spark's file source remembers the names of the files that it has
-read, and its checkpoint holds them. So a file must appear whole, once, and never change, and that is what the sinks do
-(``downspout/parquet/writer.py``). A file is staged below ``_downspout/``, where Spark does not look. It comes into
-sight by one rename, after the commit log names its rows. Its name holds the writer's unique id, so it is never used
-again, and nothing in sight is ever rewritten. A writer that stops between entry and rename only delays the file.
+Both go through the commit log, and so see the same rows before, during and after a compaction.
 
-That delay is why :func:`stream_sink` sets ``maxFileAge``. By default Spark forgets files that are a week older than the
-newest one it has read, and passes over whatever comes into sight with such an age. A file keeps the time at which it
-was staged: one whose writer died before the rename, and that is renamed when the topology starts again weeks later,
-beside another task that went on writing, would be lost without a word.
+A DataFrame is lazy: Spark lists the files when it is made, and reads them when somebody asks for rows, maybe after a
+compaction has moved them. So :func:`read_sink` reads a *snapshot*, hard links to the files that count now (see
+``downspout/parquet/snapshot.py``), with Spark's own Parquet reader. Nobody can tell when the last frame that came of it
+is gone: the links live as long as this process.
+
+A streaming query of Spark's file source remembers names: to it, a compacted file is a new one. So :func:`stream_sink`
+has a source of its own, which reads the log (``downspout/spark/sink_source.py``).
 """
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import json
-from collections.abc import Sequence
+import logging
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downspout.errors import ConfigError, SinkError
-from downspout.parquet.aggregate import Aggregate, fold
 from downspout.parquet.disk import Disk
-from downspout.parquet.entry import Entry
-from downspout.parquet.log import CommitLog
-from downspout.parquet.schema import ORIGIN_SCHEMA, Columns
+from downspout.parquet.entry import DataFile
+from downspout.parquet.snapshot import pin
+from downspout.parquet.view import (
+    ORIGIN_COLUMNS,
+    PLACES,
+    View,
+    logged_columns,
+    logged_schema,
+    place_of,
+    restarting,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["ORIGIN_COLUMNS", "finish_aggregates", "read_sink", "sink_schema", "stream_sink"]
+__all__ = ["ORIGIN_COLUMNS", "finish_aggregates", "frame_of", "read_sink", "sink_schema", "stream_sink"]
 
-ORIGIN_COLUMNS = tuple(ORIGIN_SCHEMA.names)
-"""What the sinks write beside the row: which record it came from, and which of that record's rows it is."""
+logger = logging.getLogger("downspout.spark")
 
 SPARK_LOG = "_spark_metadata"
 """What a streaming query keeps in the directory that it writes: its list of files. Spark then reads no others."""
 
-MAX_FILE_AGE = "36500d"
-"""A hundred years: no file is too old to be read."""
-
-STREAM_OPTIONS = ("maxFilesPerTrigger", "maxBytesPerTrigger", "maxCachedFiles", "discardCachedInputRatio", "maxFileAge")
-"""Options of Spark's file source that :func:`stream_sink` passes on."""
+STREAM_OPTIONS = ("maxFilesPerTrigger", "maxBytesPerTrigger")
+"""Options of :func:`stream_sink`; they mean what they mean to Spark's file source."""
 
 _REFUSED = {
-    "latestFirst": "newest files first let the watermark run ahead, and the older rows would be dropped as late",
-    "fileNameOnly": "files of one flush have one name in several folders, and all but one would be passed over",
+    "latestFirst": "files are read in the order of the commit log: newest first would let the watermark run ahead",
+    "maxFileAge": "no file is too old: the commit log says which there are",
+    "maxCachedFiles": "nothing is listed, so nothing is cached",
+    "discardCachedInputRatio": "nothing is listed, so nothing is cached",
+    "fileNameOnly": "files are known by the commit log, not by their names",
     "cleanSource": "the commit log names the files of a sink: one that is deleted or moved is missing to the audit",
     "sourceArchiveDir": "the commit log names the files of a sink: one that is moved is missing to the audit",
     "recursiveFileLookup": "folders such as month=7 would be no columns any more",
+    "pathGlobFilter": "rows would be missing without a word",
     "ignoreCorruptFiles": "rows would be missing without a word",
     "ignoreMissingFiles": "rows would be missing without a word",
 }
 
+_READ_OPTIONS = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "__globPaths__": "false"}
+"""A session may say otherwise for other files. The last one is Spark's own: a path is a path, whatever is in it."""
+
 _FINISHERS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 """Which function finishes an aggregate's partial results."""
 
+_snapshots: dict[tuple[Path, int], tuple[Path, float]] = {}
+"""By directory and length of its log, with the time: what is read twice without a change between is linked once."""
+_ours: list[Path] = []
+REUSED_S = 3600.0
+"""For no longer, or who asks last would get one that is about to be swept."""
+
 
 def read_sink(spark: SparkSession, directory: str | Path, *, origins: bool = False) -> DataFrame:
-    """Return the rows of a sink's directory, each exactly once; Hive folders become columns.
+    """Return the rows of a sink's directory as they are now, each exactly once; Hive folders become columns.
 
-    Nothing special is needed to read such a directory: any reader sees each row once. This function checks that
-    there is something, and hides the origin columns.
+    The DataFrame keeps these rows, whatever is flushed, compacted or started anew before it is evaluated, until the
+    process ends, and for no longer than ``downspout compact --keep`` says. Where no links can be made in the directory
+    (it may be read-only), it reads the files where they are, and fails if a compaction moves one before it is read.
 
     Args:
         spark: the session.
@@ -71,33 +92,91 @@ def read_sink(spark: SparkSession, directory: str | Path, *, origins: bool = Fal
         origins: whether to keep the origin columns.
 
     Raises:
-        SinkError: the directory does not exist, holds no data file yet, or a streaming query has written to it.
+        SinkError: the directory does not exist, no sink has flushed to it, or its log is damaged.
     """
-    path = Path(directory)
+    path = Path(directory).resolve()
     if not path.is_dir():
         raise SinkError(f"{path} does not exist", cure="run the topology that writes it")
-    _check_unowned(path)
-    if not any(_data_files(path)):
-        raise SinkError(f"{path} holds no data files", cure="run the topology until it has flushed once")
-    frame = spark.read.parquet(str(path.absolute()))
+    _check_sinks(path)
+    frame = restarting(path, None, lambda view: _frame_now(spark, view))
     return frame if origins else frame.drop(*ORIGIN_COLUMNS)
 
 
-def _data_files(directory: Path) -> list[Path]:
-    """Return what Spark would read: nothing whose name, or folder's name, begins with ``_`` or ``.``."""
-    return [
-        path
-        for path in directory.rglob("*.parquet")
-        if not any(part[0] in "_." for part in path.relative_to(directory).parts)
+def _frame_now(spark: SparkSession, view: View) -> DataFrame:
+    try:
+        path = _pinned(view)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        logger.warning("%s: no links can be made (%s): a compaction may make reads fail", view.directory, error)
+        return _frame_in_place(spark, view, view.files)
+    return _reader(spark, view).parquet(str(path))
+
+
+def _pinned(view: View) -> Path:
+    """Return a snapshot that lives as long as this process."""
+    now = time.monotonic()
+    path, since = _snapshots.get((view.directory, view.length), (None, 0.0))
+    if path is not None and now - since < REUSED_S and path.is_dir():
+        return path
+    if not _ours:
+        atexit.register(_remove_snapshots)
+    path = pin(view, view.files)
+    _snapshots[view.directory, view.length] = path, now
+    _ours.append(path)
+    return path
+
+
+def _remove_snapshots() -> None:
+    for path in _ours:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _reader(spark: SparkSession, view: View) -> Any:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return spark.read.schema(from_arrow_schema(view.schema)).options(**_READ_OPTIONS)
+
+
+def _frame_in_place(spark: SparkSession, view: View, files: Iterable[DataFile]) -> DataFrame:
+    """Return the rows of files where they are now.
+
+    Raises:
+        FileNotFoundError: one is nowhere any more.
+    """
+    found: dict[Path, list[str]] = {}
+    for file in files:
+        place = place_of(view.directory, file.path)
+        found.setdefault(place, []).append(str(view.directory / place / file.path))
+    frames = [
+        _reader(spark, view).option("basePath", str(view.directory / place)).parquet(*found[place])
+        for place in PLACES
+        if place in found
     ]
+    if not frames:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return spark.createDataFrame([], from_arrow_schema(view.schema))
+    return reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def _check_unowned(path: Path) -> None:
-    if (path / SPARK_LOG).exists():
+def frame_of(spark: SparkSession, directory: Path, files: Sequence[DataFile]) -> DataFrame:
+    """Return the rows of some files that the log has named, to be evaluated at once.
+
+    Raises:
+        SinkError: a file is gone.
+    """
+    try:
+        return _frame_in_place(spark, View.of(directory), files)
+    except FileNotFoundError as error:
+        raise SinkError(f"{error.filename} is gone", cure="restore it from a backup") from None
+
+
+def _check_sinks(path: Path) -> None:
+    """Raise where there is no commit log, but another query's list of files."""
+    if (path / SPARK_LOG).exists() and logged_columns(path) is None:
         raise SinkError(
-            f"{path} is the output of a streaming query: Spark reads what {SPARK_LOG} lists, no file of a sink",
-            cure=f"spark.read.parquet for a query's output; if a sink writes here too, move {SPARK_LOG} and the "
-            "query's files elsewhere",
+            f"{path} is the output of a streaming query, no sink's", cure="spark.read.parquet for a query's output"
         )
 
 
@@ -106,7 +185,8 @@ def stream_sink(
 ) -> DataFrame:
     """Return the rows of a sink's directory as a stream, those that are there and those that come, each exactly once.
 
-    The topology may be writing meanwhile, may have stopped, or may not have started yet.
+    They come in the order of the commit log. The topology may be writing meanwhile, may have stopped, or may not have
+    started yet; the directory may be compacted, and even moved between two runs of the query.
 
     Args:
         spark: the session.
@@ -115,26 +195,40 @@ def stream_sink(
             stream needs its columns beforehand. Afterwards the commit log has them.
         origins: whether to keep the origin columns; watermarks by partition need them
             (:func:`~downspout.spark.event_time.event_time`).
-        options: of Spark's file source: those in STREAM_OPTIONS. ``maxFilesPerTrigger=100`` bounds a micro-batch.
+        options: those in STREAM_OPTIONS. ``maxFilesPerTrigger=100`` bounds a micro-batch.
 
     Raises:
         SinkError: the columns are not known, the log has others than the sink, or a streaming query has written there.
-        ConfigError: an option is unknown, or would lose rows.
+            A query fails with one if the directory was started anew, or if it was behind for longer than compactions
+            keep what they replace.
+        ConfigError: an option is unknown, or makes no sense here.
+        MissingExtraError: PySpark is older than 4.2.
     """
-    path = Path(directory).resolve()  # Spark knows files by their whole names: one directory must have one
+    from downspout.spark.versions import check_pyspark
+
+    check_pyspark()
+    from pyspark.sql.types import StructType
+
+    from downspout.spark.sink_source import NAME, SinkSource
+
+    path = Path(directory).resolve()
     given = _checked_options(options)
-    if glob := sorted(set(str(path)) & set("{}[]*?\\")):
-        raise ConfigError(f"{path}: Spark takes {' '.join(glob)} for a pattern", cure="a directory without it")
+    _check_sinks(path)
     schema = sink_schema(path, sink)
-    _check_unowned(path)
     _make(path)
-    frame = spark.readStream.schema(schema).options(**given).parquet(str(path))
-    return frame if origins else frame.drop(*ORIGIN_COLUMNS)
+    fields = [field for field in schema.fields if origins or field.name not in ORIGIN_COLUMNS]
+    spark.dataSource.register(SinkSource)
+    reader = spark.readStream.format(NAME).schema(StructType(fields)).options(**given)
+    return reader.option("parallelism", _parallelism(spark)).load(str(path))
+
+
+def _parallelism(spark: SparkSession) -> str:
+    return str(spark.sparkContext.defaultParallelism)
 
 
 def _checked_options(options: dict[str, str | int]) -> dict[str, str]:
     known = {name.lower(): name for name in (*STREAM_OPTIONS, *_REFUSED)}
-    given = {"maxFileAge": MAX_FILE_AGE}
+    given = {}
     for name, value in options.items():
         spelled = known.get(name.lower())
         if spelled is None:
@@ -143,14 +237,16 @@ def _checked_options(options: dict[str, str | int]) -> dict[str, str]:
                 f"{name} is no option of stream_sink",
                 cure=known[near[0]] if near else f"one of {', '.join(STREAM_OPTIONS)}",
             )
-        if spelled in _REFUSED and str(value).lower() not in ("false", "off"):
+        if spelled in _REFUSED:
             raise ConfigError(f"{spelled}={value}: {_REFUSED[spelled]}", cure=f"leave {spelled} out")
+        if not str(value).isdecimal() or not int(value):
+            raise ConfigError(f"{spelled}={value} is no number above 0", cure=f"{spelled}=100")
         given[spelled] = str(value)
     return given
 
 
 def _make(path: Path) -> None:
-    """Make a directory that the sink has not made yet: durably, as the sink would, and Spark insists on one."""
+    """Make a directory that the sink has not made yet, durably, as the sink would."""
     disk = Disk()
     new = [place for place in (path, *path.parents) if not place.exists()]
     disk.make_folder(path)
@@ -171,7 +267,7 @@ def sink_schema(directory: str | Path, sink: Any = None) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     path = Path(directory)
-    logged = _logged(path)
+    logged = logged_columns(path)
     declared = _declared(sink) if sink is not None else None
     if logged is None and declared is None:
         raise SinkError(
@@ -183,18 +279,7 @@ def sink_schema(directory: str | Path, sink: Any = None) -> StructType:
             f"{path} has the columns {', '.join(logged)}; the sink has {', '.join(declared)}",
             cure="the directory of that sink, or no sink at all: the commit log knows the columns",
         )
-    return from_arrow_schema(_arrow_schema(logged or declared or ()))
-
-
-def _logged(path: Path) -> tuple[str, ...] | None:
-    """Return the columns as the log's first entry has them; all entries have the same."""
-    log = CommitLog(path)
-    try:
-        return Entry.from_bytes(log.path(0).read_bytes()).schema
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise SinkError(f"{log.path(0)} is damaged: {error}", cure="restore it from a backup") from None
+    return from_arrow_schema(logged_schema(logged or declared or ()))
 
 
 def _declared(sink: Any) -> tuple[str, ...]:
@@ -204,29 +289,6 @@ def _declared(sink: Any) -> tuple[str, ...]:
     keys = [f"key {name}" for name in config.get("parquet.keys", ())]
     aggregates = [text.replace(":", "_") for text in config.get("parquet.aggregates", ())]
     return (*columns, *keys, *aggregates, *(f"/{name}" for name in config.get("parquet.partition_by", ())))
-
-
-def _arrow_schema(fingerprint: Sequence[str]) -> Any:
-    """Return the columns of the rows, from the words in which a commit log holds them.
-
-    >>> _arrow_schema(["word:string", "n:int16", "key word", "count", "sum_n"]).names
-    ['word', 'count', 'sum_n']
-    >>> _arrow_schema(["word:string", "n:int16", "/word"]).names
-    ['n', '_topic', '_topic_id', '_partition', '_offset', '_path', 'word']
-    """
-    import pyarrow as pa
-
-    columns = Columns.parse([text for text in fingerprint if ":" in text]).schema
-    folders = [text[1:] for text in fingerprint if text.startswith("/") and ":" not in text]
-    keys = [text[4:] for text in fingerprint if text.startswith("key ") and ":" not in text]
-    if keys:
-        names = [text for text in fingerprint if ":" not in text and not text.startswith(("/", "key "))]
-        functions = [Aggregate(function, column or None) for function, _, column in (n.partition("_") for n in names)]
-        rows = fold(columns.empty_table(), keys, functions).schema
-    else:
-        rows = pa.schema([*columns, *ORIGIN_SCHEMA])
-    # Spark puts folders' columns behind the others, and a stream that starts before there are folders must do the same.
-    return pa.schema([field for field in rows if field.name not in folders] + [columns.field(name) for name in folders])
 
 
 def finish_aggregates(frame: DataFrame, keys: Sequence[str], aggregates: Sequence[str]) -> DataFrame:

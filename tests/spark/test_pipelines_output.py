@@ -11,7 +11,7 @@ import pytest
 
 from downspout.errors import DownspoutError, SinkError
 from downspout.spark.output import check_output, committed_files, parquet_stream
-from downspout.spark.read import read_sink, stream_sink
+from downspout.spark.read import read_sink, sink_schema, stream_sink
 from tests.spark.pipelines_support import Words, drain, rows_in
 
 if TYPE_CHECKING:
@@ -41,13 +41,16 @@ def test_a_job_never_writes_where_a_sink_does(words: Words, spark: SparkSession,
 
 
 def test_a_directory_that_a_query_wrote_is_no_sinks(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """Spark would read nothing of a sink beside a query's own list of files: reading such a directory is refused."""
+    """What a query has written is refused as a sink's directory; beside a sink's log, a query's list hides nothing."""
     words.flush(("a", 1, 0))
     drain(stream_sink(spark, words.directory), tmp_path / "out")
-    (tmp_path / "out" / "_spark_metadata").rename(words.directory / "_spark_metadata")
     for read in (read_sink, stream_sink):
         with pytest.raises(SinkError, match=r"output of a streaming query.*Try: spark\.read\.parquet"):
-            read(spark, words.directory)
+            read(spark, tmp_path / "out")
+    (tmp_path / "out" / "_spark_metadata").rename(words.directory / "_spark_metadata")
+    assert read_sink(spark, words.directory).count() == 1
+    drain(stream_sink(spark, words.directory), tmp_path / "again")
+    assert len(rows_in(spark, tmp_path / "again")) == 1
 
 
 def test_output_and_checkpoint_stay_together(spark: SparkSession, words: Words, tmp_path: Path) -> None:
@@ -68,8 +71,8 @@ def test_output_and_checkpoint_stay_together(spark: SparkSession, words: Words, 
     assert [row[0] for row in rows_in(spark, out)] == [1, 2]
 
 
-def test_a_directory_has_one_name(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """By a link nothing is read again; a directory that was moved is refused, as all its rows would come again."""
+def test_a_directory_is_known_by_its_log(spark: SparkSession, words: Words, tmp_path: Path) -> None:
+    """By a link, and where it was moved to, nothing of a directory is read again; another one is refused."""
     out, link = tmp_path / "out", tmp_path / "link"
     words.flush(("a", 1, 0))
     drain(stream_sink(spark, words.directory), out)
@@ -78,8 +81,35 @@ def test_a_directory_has_one_name(spark: SparkSession, words: Words, tmp_path: P
     drain(stream_sink(spark, link), out)
     assert [row[0] for row in rows_in(spark, out)] == [1, 2]
     moved = words.directory.rename(tmp_path / "moved")
+    Words(moved).flush(("b", 3, 0), partition=1)
+    drain(stream_sink(spark, moved), out)
+    assert [row[0] for row in rows_in(spark, out)] == [1, 2, 3]
+    for number in range(4):
+        Words(words.directory).flush(("a", number, 0), partition=number)
+    with pytest.raises(Exception, match="another commit log than the one that was read"):
+        drain(stream_sink(spark, words.directory), out)
+
+
+def test_files_that_were_read_by_name_are_not_moved(spark: SparkSession, words: Words, tmp_path: Path) -> None:
+    """A query of Spark's file source over a directory that was moved is refused, as all its rows would come again."""
+    out = tmp_path / "out"
+    words.flush(("a", 1, 0))
+    schema = sink_schema(words.directory)
+    drain(spark.readStream.schema(schema).parquet(str(words.directory)), out)
+    moved = words.directory.rename(tmp_path / "moved")
     with pytest.raises(SinkError, match=r"was read, and it is gone.*Try: the directory's old place"):
-        parquet_stream(stream_sink(spark, moved), out)
+        parquet_stream(spark.readStream.schema(schema).parquet(str(moved)), out)
+
+
+def test_a_checkpoint_of_the_file_source_is_refused(spark: SparkSession, words: Words, tmp_path: Path) -> None:
+    """A query that earlier versions began over the names of the files does not go on over the log: it says so."""
+    out = tmp_path / "out"
+    words.flush(("a", 1, 0))
+    drain(spark.readStream.schema(sink_schema(words.directory)).parquet(str(words.directory)), out)
+    words.flush(("a", 2, 0))
+    with pytest.raises(Exception, match="read the directory's files by their names"):
+        drain(stream_sink(spark, words.directory, origins=True), out)
+    assert len(rows_in(spark, out)) == 1
 
 
 def test_what_other_sources_keep_is_no_list_of_files(spark: SparkSession, words: Words, tmp_path: Path) -> None:
@@ -87,7 +117,8 @@ def test_what_other_sources_keep_is_no_list_of_files(spark: SparkSession, words:
     out = tmp_path / "out"
     words.flush(("a", 1, 0))
     drain(stream_sink(spark, words.directory), out)
-    (log,) = (tmp_path / "out.checkpoint" / "sources" / "0").glob("0")
+    log = tmp_path / "out.checkpoint" / "sources" / "0" / "0"
+    log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"\0v1\n" + b'{"topic":{"0":5}}')
     assert parquet_stream(stream_sink(spark, words.directory), out) is not None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -14,9 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bolts.aggregate import AggregateBolt
 from downspout.errors import ConfigError, SinkError
 from downspout.spark.read import ORIGIN_COLUMNS, finish_aggregates, read_sink
 from downspout.spark.session import spark_session
+from tests.parquet.support import sink, tup
+from tests.spark.pipelines_support import Words
 from topologies import word_count_report
 
 if TYPE_CHECKING:
@@ -65,23 +69,25 @@ def test_python_workers_have_our_packages(spark: SparkSession) -> None:
     assert found == [sys.executable]
 
 
-def test_read_sees_what_is_in_sight(spark: SparkSession, tmp_path: Path) -> None:
-    """Visible files are read, with their Hive folders as columns; the sink's own folders are not."""
-    origin = {name: ["t"] for name in ORIGIN_COLUMNS}
-    write(tmp_path / "month=1" / "part-a-1.parquet", word=["a"], **origin)
-    write(tmp_path / "month=2" / "part-a-2.parquet", word=["b"], **origin)
-    write(tmp_path / "_downspout" / "staging" / "part-a-3.parquet", word=["hidden"], **origin)
-    rows = read_sink(spark, tmp_path).orderBy("word").collect()
-    assert [row.asDict() for row in rows] == [{"word": "a", "month": 1}, {"word": "b", "month": 2}]
-    assert set(ORIGIN_COLUMNS) <= set(read_sink(spark, tmp_path, origins=True).columns)
+def test_read_sees_what_the_log_says(spark: SparkSession, tmp_path: Path) -> None:
+    """The files that the log names are read, with their Hive folders as columns; no other, in sight or hidden."""
+    Words(tmp_path / "a[1]").flush(("a", 1, 0), ("007", 2, 0), (None, 3, 0))
+    directory = tmp_path / "a[1]"
+    (seen,) = directory.glob("word=a/*.parquet")
+    for place in ("word=a/other.parquet", "_downspout/staging/part-a-3.parquet"):
+        (directory / place).parent.mkdir(exist_ok=True)
+        shutil.copy(seen, directory / place)
+    rows = read_sink(spark, directory).orderBy("n").drop("at").collect()
+    assert [tuple(row) for row in rows] == [(1, "a"), (2, "007"), (3, None)]
+    assert set(ORIGIN_COLUMNS) <= set(read_sink(spark, directory, origins=True).columns)
 
 
 def test_read_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
-    """No directory, and a directory in which only the sink's own folders hold files, are errors with a cure."""
+    """No directory, and a directory that no sink has flushed to, are errors with a cure."""
     with pytest.raises(SinkError, match=r"does not exist\. Try: run the topology"):
         read_sink(spark, tmp_path / "none")
     write(tmp_path / "sink" / "_downspout" / "staging" / "x.parquet", a=[1])
-    with pytest.raises(SinkError, match="holds no data files"):
+    with pytest.raises(SinkError, match="no sink has flushed"):
         read_sink(spark, tmp_path / "sink")
 
 
@@ -132,12 +138,12 @@ def test_finishing_refuses(spark: SparkSession, aggregate: str, said: str) -> No
 def test_word_counts_are_finished(spark: SparkSession, tmp_path: Path) -> None:
     """The counts of the Spark twin equal Python's Counter over all words, however they were split into files."""
     words = ("to be or not to be that is the question " * 3).split()
+    conf = {"parquet.schema": ["word:string!"], "parquet.keys": ["word"], "parquet.aggregates": ["count"]}
+    bolt = sink(AggregateBolt, tmp_path / "word_counts", fields=["origin", "word"], **conf)
     for number, piece in enumerate(_fours(words)):
-        counts = Counter(piece)
-        write(
-            tmp_path / "word_counts" / f"part-{number}.parquet",
-            word=list(counts), count=list(counts.values()),
-        )  # fmt: skip
+        for place, word in enumerate(piece):
+            bolt.process(tup(("t", "", 0, 4 * number + place, ""), word))
+        bolt.drain()
     assert word_count_report.run(spark, tmp_path) == Counter(words)
 
 
