@@ -1,4 +1,4 @@
-"""What the tests of readers share: a compaction made by hand, step by step, and the rows that readers see."""
+"""What the tests of readers share: compactions, and the rows that readers see."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from downspout.parquet.compaction import Compactor
 from downspout.parquet.disk import Disk
 from downspout.parquet.entry import COMPACT, FENCE, GENERATION, DataFile, Entry
 from downspout.parquet.layout import REPLACED_FOLDER, STAGING_FOLDER, data_name
@@ -30,8 +31,11 @@ def append(log: CommitLog, kind: str, **fields: Any) -> None:
             return
 
 
-def compact(directory: Path, disk: Disk | None = None, *, most: int = 100) -> None:
-    """Put one file in the place of several of a folder: stage, commit, bring into sight, take the old ones away."""
+def compact(directory: Path, disk: Disk | None = None, *, most: int | None = None) -> None:
+    """Compact as ``downspout compact`` does; with ``most``, by hand: that many files of each folder and no more."""
+    if most is None:
+        Compactor(directory, disk=disk).run()
+        return
     disk = disk or Disk()
     log = CommitLog(directory, disk)
     log.refresh()
