@@ -12,6 +12,7 @@ from downspout.kafka import handshake, probe
 
 PORT_DEFAULT = 9092
 ANSWER_S_MAX = 3.0
+SILENT_S_MAX = 0.5
 START = "start the broker (`downspout kafka start`), or correct kafka.bootstrap"
 
 
@@ -54,7 +55,7 @@ def troubles(addresses: Sequence[tuple[str, int]], client: Mapping[str, Any] | N
     """Return what is wrong with each address; nothing if one of them can be used.
 
     Args:
-        addresses: from :func:`parse_bootstrap`; asked one after the other, each for at most 3 s.
+        addresses: from :func:`parse_bootstrap`; asked one after the other, each for 3 or 4 s at most.
         client: kafka-python properties; those about TLS and SASL are used.
 
     Raises:
@@ -82,7 +83,8 @@ def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
     except socket.gaierror:
         return Trouble(f"the host name {host} is unknown")
     except TimeoutError:
-        return _mismatch(host, port, client) or Trouble(f"{host}:{port} is silent")
+        # Who is silent once is silent again: a short look, for a spout must answer within 5 s whatever its broker does.
+        return _mismatch(host, port, client, SILENT_S_MAX) or Trouble(f"{host}:{port} is silent")
     except handshake.RefusedError as error:
         return Trouble(f"{host}:{port}: {error}", error.cure)
     except (probe.NotKafkaError, ssl.SSLError):
@@ -92,9 +94,9 @@ def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
     return None
 
 
-def _mismatch(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
+def _mismatch(host: str, port: int, client: Mapping[str, Any], step_s_max: float = 1.0) -> Trouble | None:
     """Return what is wrong where a broker is there and wants to be spoken to in another way."""
-    ours, found = handshake.protocol_of(client), handshake.listener_at(host, port)
+    ours, found = handshake.protocol_of(client), handshake.listener_at(host, port, step_s_max)
     if found is None:
         return None
     if found.protocol == ours:
