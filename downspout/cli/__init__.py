@@ -17,6 +17,10 @@ COMMANDS = (
 )  # fmt: skip
 
 
+CLOSED_PIPE = 141
+"""128 + SIGPIPE, as shells say of a program whose reader has gone. Not 0: nobody knows what the rest would be."""
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser with all commands."""
     parser = argparse.ArgumentParser(
@@ -41,7 +45,7 @@ def _version() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; 130 after Ctrl-C, as shells do."""
+    """Run one command and return its exit code; 130 after Ctrl-C and 141 after a closed pipe, as shells do."""
     from downspout.errors import DownspoutError
 
     # Topologies import `spouts.x` and `bolts.y` relative to the project root, or to src/ in it, as under `sparse run`.
@@ -59,4 +63,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # `downspout … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return CLOSED_PIPE

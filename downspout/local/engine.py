@@ -349,9 +349,11 @@ class Engine:
     def _expire(self, now: float) -> bool:
         expired = sum(spout.forest.expire(now - spout.timeout_s) for spout in self.spouts)
         if expired:
-            self.log.warning("%s tuples timed out", f"{expired:,}")
+            held = {bolt.name: 0 for bolt in self.bolts}
             for bolt in self.bolts:
-                acker.sweep(bolt.held)
+                held[bolt.name] += acker.sweep(bolt.held)
+            where = ", ".join(f"{count:,} in {name}" for name, count in held.items() if count)
+            self.log.warning("%s tuples timed out%s", f"{expired:,}", f" ({where})" if where else "")
         return expired > 0
 
     def _whereabouts(self, spout: SpoutTask, tup_id: Any) -> str:

@@ -56,10 +56,12 @@ class LogSide:
             self.outdated.update(before.files)
             self.replaced.update(dict.fromkeys(before.files, entry.number))
             self.flushes.clear()
-        if entry.kind == COMPACT:
+            self.forgotten.clear()
+        if entry.kind == COMPACT and not entry.files:
+            self.forgotten += entry.removed  # nothing took their place: one that is there again is a stranger
+        elif entry.kind == COMPACT:
             self.replaced.update(dict.fromkeys(entry.removed, entry.number))
             self.compactions[entry.number] = entry.files
-            self.forgotten += [] if entry.files else entry.removed
         if entry.kind == FLUSH and entry.files:
             self.flushes.append(entry)
         self.named.update((file.path, file) for file in entry.files)

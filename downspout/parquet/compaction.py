@@ -154,7 +154,6 @@ class Compactor:
             if self._forget_missing:
                 self._forget()
             self._recovery.settle()
-            self.log.check_complete()
             done.swept = self._recovery.sweep(self._sweep_after_s)
             while not self._merge_all():
                 self._recovery.settle()  # a file that somebody has deleted by hand ends the loop here
@@ -178,6 +177,7 @@ class Compactor:
         if not self.disk.exists(self.directory):
             raise SinkError(f"{self.directory} does not exist", cure="the directory that parquet.directory names")
         self._catch_up()
+        self.log.check_complete()
         if self.log.length:
             return
         if self.disk.exists(self.directory / "_spark_metadata"):
@@ -305,10 +305,23 @@ class Compactor:
             f"{counted(new.rows, 'row')}"
         )
 
+    def _merged(self, sources: Sequence[Source]) -> bytes:
+        """Return the merged file.
+
+        Raises:
+            SinkError: a source cannot be decoded. Arrow says so by an OSError that has no number and names no file.
+        """
+        try:
+            return merge(sources)
+        except OSError:
+            for source in sources:
+                source.check_values(self.directory / source.file.path)
+            raise
+
     def _stage(self, made: str, sources: Sequence[Source]) -> DataFile:
         """Merge the files into a staged one, force it to the disk, read it again and compare."""
         path = self.directory / STAGING_FOLDER / made
-        content = merge(sources)
+        content = self._merged(sources)
         new = DataFile(made, sum(source.file.rows for source in sources), len(content))
         self.disk.make_folder(path.parent)
         self.disk.write(path, content)

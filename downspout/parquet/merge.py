@@ -58,6 +58,13 @@ class Source:
                 cure="restore it from a backup; downspout audit names the records",
             )
 
+    def check_values(self, path: object) -> None:
+        """Raise a SinkError if its values cannot be read. Reads all of them."""
+        try:
+            self.parquet.read()
+        except (OSError, pa.ArrowException) as error:
+            raise SinkError(f"{path} cannot be read: {error}", cure="restore it from a backup") from None
+
 
 def alike(sources: Sequence[Source]) -> list[list[Source]]:
     """Return the files in groups of one schema, metadata included, and one codec; each group in the order given."""

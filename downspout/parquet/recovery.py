@@ -29,7 +29,7 @@ from downspout.parquet.layout import (
     is_data,
     up_to,
 )
-from downspout.parquet.log import CommitLog
+from downspout.parquet.log import CommitLog, read_entries
 from downspout.wording import counted
 
 __all__ = ["SWEEP_AFTER_S", "Recovery", "move"]
@@ -101,12 +101,23 @@ class Recovery:
                 cure=f"restore {self._log.folder} from a backup, or use another parquet.directory",
             )
         if unknown := {path for path in self._unknown(visible) if self._disk.exists(self._directory / path)}:
+            self._refuse_revenant(min(unknown))
             raise SinkError(
                 f"{self._directory / min(unknown)} is named by no entry of the commit log ({len(unknown)} such): "
                 "were the log's last entries deleted, its rows would be written twice",
                 cure=f"restore {self._log.folder} from a backup; or move the file away if its rows are not wanted",
             )
         return self._visible()
+
+    def _refuse_revenant(self, path: str) -> None:
+        """Raise if the log once took this file out of sight, and somebody has put it back. Reads all entries."""
+        removers = [entry for entry in read_entries(self._directory) if path in entry.removed]
+        if removers:
+            how = "compacted away" if removers[-1].files else "forgotten with --forget-missing"
+            raise SinkError(
+                f"{self._directory / path} was {how} (entry {removers[-1].number}), and is there again",
+                cure="move it away; rows that were forgotten come again in a new generation (parquet.generation)",
+            )
 
     def _unknown(self, visible: set[str]) -> set[str]:
         known = {path for path in visible if path in self._log.files or path in self._log.removed}

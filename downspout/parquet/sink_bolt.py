@@ -246,7 +246,8 @@ class SinkBolt(Bolt):
         self._told_covered = True
         logger.warning(
             "%s: all %s of a flush (from %s) are in %s already, and none was written. After a restart that is as it "
-            "should be; to process records anew, set parquet.generation=%d, or another directory",
+            "should be. To process records anew: parquet.generation=%d, or another directory, together with another "
+            "kafka.group and kafka.start=EARLIEST",
             self.component_name, counted(len(batch.ids), "row"), batch.identities.place(0), self.writer.directory,
             self.writer.log.generation + 1,
         )  # fmt: skip

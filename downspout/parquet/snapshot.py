@@ -189,7 +189,10 @@ def _read_file(view: View, path: str, shape: dict[str, Any]) -> pa.Table:
             fragment.ensure_complete_metadata()
         except (OSError, pa.ArrowInvalid) as error:
             raise _damaged(view, path, error) from error
-        return cast(pa.Table, fragment.to_table(**shape))
+        try:
+            return cast(pa.Table, fragment.to_table(**shape))
+        except OSError as error:  # pages that cannot be decoded
+            raise _damaged(view, path, error) from error
 
 
 def open_file(view: View, path: str) -> pa.NativeFile:

@@ -133,10 +133,10 @@ class SinkWriter:
             self.disk.write(probe, b"")
             self.disk.remove(probe)
             self._catch_up()
+            self.log.check_complete()  # before the data files: without an entry they are named by none
             self._begin_generation()
             recovery = Recovery(self.log, self._catch_up, self._entry, self._clock)
             recovery.settle()
-            self.log.check_complete()
             recovery.sweep()
         except OSError as error:
             raise self._cannot_write(error) from error
@@ -207,7 +207,11 @@ class SinkWriter:
         """Start the directory anew, if we are the first of our generation."""
         while self._of_the_past():
             if self.log.append(self._entry(GENERATION, generation=self._generation)) and self.log.length > 1:
-                logger.warning("%s starts anew as generation %d", self.directory, self._generation)
+                logger.warning(
+                    "%s starts anew as generation %d, without a row: what it held is kept in %s for a while. It fills "
+                    "up from where kafka.group and kafka.start begin",
+                    self.directory, self._generation, self.directory / REPLACED_FOLDER,
+                )  # fmt: skip
             self._catch_up()
 
     def flush(self, identities: Identities, build: Build) -> Flushed:

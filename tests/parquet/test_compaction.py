@@ -27,6 +27,7 @@ from downspout.parquet.layout import REPLACED_FOLDER, SNAPSHOT_FOLDER
 from downspout.parquet.log import CommitLog, read_entries
 from downspout.parquet.merge import Source, alike, check, merge
 from downspout.parquet.packing import OUTWEIGHS, SMALL_BYTES, plan
+from downspout.parquet.snapshot import read_table
 from downspout.parquet.writer import _encode
 from tests.parquet.compaction_support import compact, expected, flush, opened, plain, rows, through_the_log, write
 from tests.parquet.support import rows_of, sink, tup
@@ -421,3 +422,36 @@ def test_missing_files_are_an_error_until_they_are_forgotten(tmp_path: Path) -> 
     assert sum(part.count("missing") for part in report.partitions) == len(gone)
     assert any("--forget-missing" in note for note in report.notes)
     assert compact(directory, forget_missing=True).forgotten == []
+
+
+def test_a_forgotten_file_that_is_put_back_is_told_as_what_it_is(tmp_path: Path) -> None:
+    """A file that was forgotten and is there again is extra to the audit; neither sink nor compaction takes it in."""
+    directory = fill(tmp_path / "out")
+    path = directory / "month=1" / "part-w1-0.parquet"
+    content = path.read_bytes()
+    path.unlink()
+    compact(directory, forget_missing=True)
+    compact(directory)
+    path.write_bytes(content)
+    assert audit(directory).exit_code == 13
+    for use in (lambda: compact(directory), lambda: opened(directory, "next")):
+        with pytest.raises(SinkError, match=r"was forgotten with --forget-missing \(entry \d+\), and is there again"):
+            use()
+    path.unlink()
+    compact(directory)
+
+
+def test_pages_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
+    """A file whose values cannot be decoded is named, by compaction and by readers, and nothing is replaced."""
+    directory = fill(tmp_path / "out")
+    path = min(visible_files(directory))
+    content = bytearray(path.read_bytes())
+    at = content.index(b"\x28\xb5\x2f\xfd")  # where a page of zstd begins
+    content[at : at + 4] = b"\xff\xff\xff\xff"
+    path.write_bytes(content)
+    before = len(read_entries(directory))
+    with pytest.raises(SinkError, match=path.name):
+        compact(directory)
+    with pytest.raises(SinkError, match=path.name):
+        read_table(directory)
+    assert len(read_entries(directory)) == before

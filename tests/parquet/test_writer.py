@@ -225,3 +225,14 @@ def test_a_directory_belongs_to_one_sink(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="belongs to delays of topology t, not to routes"):
         write_rows(tmp_path, [("t", "id", 0, 1, "")], component="routes")
     write_rows(tmp_path, [("t", "id", 0, 2, "")], component="delays", writer="other")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_missing_entry_is_named_and_not_the_files_that_it_named(tmp_path: Path, number: int) -> None:
+    """Where an entry is gone and later ones are there, the error names the entry, not files that are good."""
+    for writer in range(3):
+        flush(tmp_path, range(4 * writer, 4 * writer + 4), f"w{writer}")
+    path = CommitLog(tmp_path).path(number)
+    path.unlink()
+    with pytest.raises(SinkError, match=path.name):
+        flush(tmp_path, range(12), "next")

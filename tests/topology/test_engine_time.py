@@ -35,6 +35,26 @@ class Plain(Topology):
     keep = Keep.spec(inputs=[words])
 
 
+class Forgetful(Bolt):
+    auto_ack = False
+
+    def process(self, tup):
+        if tup.values.word != "b":
+            self.ack(tup)
+
+
+class Forgotten(Topology):
+    words = Words.spec()
+    forgetful = Forgetful.spec(inputs=[words])
+
+
+def test_timeouts_are_told_with_the_bolt_that_kept_the_tuples(caplog):
+    """The line about tuples that timed out says in which bolts they were."""
+    config = {"topology.message.timeout.secs": 12}
+    run_topology(Forgotten, spouts={"words": [["a"], ["b"], ["c"], ["b"]]}, config=config, for_s=15)
+    assert "2 tuples timed out (2 in forgetful)" in caplog.text
+
+
 def test_a_tuple_that_is_never_acked_times_out_and_is_replayed():
     """A lost tuple fails after topology.message.timeout.secs, not before, and is processed in the end."""
     result = run_topology(
