@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from streamparse import Topology
 
+from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from downspout.cli import main
 from downspout.errors import TopologyError
@@ -126,6 +127,24 @@ def test_a_topology_without_a_sink_is_refused() -> None:
     """Where nothing is written there is nothing to judge, and the error says so."""
     with pytest.raises(TopologyError, match="has 0 Parquet sinks"):
         simulate(Scenario(Bare, lambda rng, number: b"", lambda record: []), [1])
+
+
+class Anonymous(Topology):
+    """A topology whose rows do not tell where they came from."""
+
+    spout = KafkaSpout.spec(topics=["orders"], fields=["value"])
+    sink = ParquetBolt.spec(inputs=[spout], directory="anonymous", schema={"value": "string"})
+
+
+anonymous = Scenario(Anonymous, lambda rng, number: b"x", lambda record: [{"value": "x"}])
+
+
+def test_rows_without_origins_are_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is wrong in every world is one error with a cure, and no violation of each seed."""
+    assert main(["simulate", f"{Path(__file__)}:anonymous", "--seeds", "4", "--jobs", "1"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("Anonymous: its rows have no column '_topic'. Try: the field origin in every tuple") == 1
 
 
 def made(offset: int, **facts: object) -> Sent:

@@ -94,21 +94,20 @@ def soak(
         failures_max: stop after so many violations.
     """
     total, started = Total(), time.monotonic()
+    redrawn = progress is not None and progress.isatty()
     parts = [list(seeds[at : at + CHUNK]) for at in range(0, len(seeds), CHUNK)]
     for part in _results(target, parts, jobs):
         total.add(part)
         if progress is not None:
             passed = time.monotonic() - started
-            print(
-                f"\r{total.seeds:,} of {len(seeds):,} seeds, {total.simulated_s / 3600:,.1f} simulated hours in "
-                f"{passed:,.0f} s, {len(total.reports)} violations",
-                end="",
-                file=progress,
-                flush=True,
+            line = (
+                f"{total.seeds:,} of {len(seeds):,} seeds, {total.simulated_s / 3600:,.1f} simulated hours in "
+                f"{passed:,.0f} s, {len(total.reports)} violations"
             )
+            print(f"\r{line}" if redrawn else line, end="" if redrawn else "\n", file=progress, flush=True)
         if len(total.reports) >= failures_max:
             break
-    if progress is not None:
+    if redrawn:
         print(file=progress)
     return total
 
@@ -138,6 +137,8 @@ def run_part(target: str, seeds: Sequence[int], path: list[str]) -> Total:
         again = f"downspout simulate {_short(where)} --seed {{seed}} --trace"
         try:
             outcome = run_seed(scenarios[name], seed, again=again)
+        except TopologyError:
+            raise  # it is wrong in every world
         except Exception as error:
             total.reports.append(error_outcome(seed, error))
             total.seeds += 1
