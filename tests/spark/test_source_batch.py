@@ -146,7 +146,11 @@ def test_large_records_and_many(bench: Bench) -> None:
         ({"startingOfset": "latest"}, "startingofset is no option of the source. Try: startingOffsets"),
         ({"subscribe": "not-there"}, "not-there does not exist at"),
         ({"kafka__fetch__max__byts": "1"}, "Try: kafka.fetch.max.bytes"),
-        ({"kafka__security__protocol": "SASL_PLAINTEXT", "fetchOffset__numRetries": "0"}, "security_protocol"),
+        ({"kafka__security__protocol": "SASL_PLAINTEXT"}, "sasl_mechanism is not set, and SASL_PLAINTEXT needs it"),
+        (
+            {"kafka__security__protocol": "SSL", "fetchOffset__numRetries": "0"},
+            "speaks PLAINTEXT, and kafka.client.sec",
+        ),
     ],
 )
 def test_errors_are_clear(bench: Bench, options: dict[str, str], said: str) -> None:
