@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +42,7 @@ from downspout.parquet.log import CommitLog, FencedError
 from downspout.parquet.merge import Source, alike, check, merge
 from downspout.parquet.packing import TARGET_BYTES, plan
 from downspout.parquet.recovery import SWEEP_AFTER_S, Recovery, move
+from downspout.parquet.snapshot import SWEPT, remove_snapshot
 from downspout.wording import counted, size
 
 __all__ = ["KEEP_S", "TARGET_BYTES", "Compacted", "Compactor"]
@@ -51,9 +51,6 @@ logger = logging.getLogger("downspout.parquet")
 
 KEEP_S = 7 * 86_400.0
 """Seconds. A reader that holds a list of files, and a streaming query that stood still over a weekend, find them."""
-
-SWEPT = ".swept-"
-"""How the name of a snapshot begins that is being deleted."""
 
 
 @dataclass
@@ -127,7 +124,6 @@ class Compactor:
         self._say = say
         self._clock = clock
         self._name = self._writer = writer or f"compact-{uuid.uuid4().hex[:12]}"
-        self._renewed = 0
         self._sequence = 0
         self._done = Compacted()
         self._recovery = Recovery(self.log, self._catch_up, self._entry, clock)
@@ -205,9 +201,7 @@ class Compactor:
         )  # fmt: skip
 
     def _renew_if_fenced(self) -> None:
-        while self._writer in self.log.fenced:
-            self._renewed += 1
-            self._writer = f"{self._name}.{self._renewed}"
+        self._writer = self.log.unfenced(self._name)
 
     def _settled(self) -> int:
         """Return the number below which no entry has removed a file that is still in sight, or may come into it.
@@ -377,23 +371,11 @@ class Compactor:
         top = self.directory / SNAPSHOT_FOLDER
         for name in self.disk.names(top):
             if name.startswith(SWEPT) or self.disk.modified(top / name) <= before:
-                self._delete_snapshot(top / name)
+                self._done.snapshots += remove_snapshot(top / name, self.disk)
 
     def _delete(self, path: Path) -> None:
         self.disk.remove(path)
         self._done.deleted += 1
-
-    def _delete_snapshot(self, snapshot: Path) -> None:
-        """Delete a folder whole: a reader that listed it half empty would take what is left for everything."""
-        swept = snapshot
-        if not snapshot.name.startswith(SWEPT):
-            swept = snapshot.with_name(f"{SWEPT}{snapshot.name}")
-            try:
-                self.disk.rename(snapshot, swept)
-            except FileNotFoundError:
-                return
-        shutil.rmtree(swept, ignore_errors=True)
-        self._done.snapshots += 1
 
     def _cannot(self, error: OSError) -> SinkError:
         place = error.filename or self.directory

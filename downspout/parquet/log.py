@@ -13,6 +13,7 @@ What the log does not know: Parquet, tuples, Kafka.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -165,6 +166,11 @@ class CommitLog(History):
 
     def _temporary(self, writer: str, number: int) -> Path:
         return self.directory / STAGING_FOLDER / temporary_name(writer, number)
+
+    def unfenced(self, writer: str) -> str:
+        """Return a writer's name; where that is fenced, the first of ``writer.1``, ``writer.2`` … that is not."""
+        names = itertools.chain([writer], (f"{writer}.{number}" for number in itertools.count(1)))
+        return next(name for name in names if name not in self.fenced)
 
     def fenced_files(self, paths: Sequence[str]) -> list[str]:
         """Return those that are of fenced writers."""

@@ -33,13 +33,14 @@ from downspout.parquet.entry import DataFile
 from downspout.parquet.layout import SNAPSHOT_FOLDER
 from downspout.parquet.view import ORIGIN_COLUMNS, View, restarting, wherever
 
-__all__ = ["pin", "read_table", "snapshot", "take_snapshot"]
+__all__ = ["SWEPT", "pin", "read_table", "remove_snapshot", "snapshot", "take_snapshot"]
 
 logger = logging.getLogger("downspout.parquet")
 
 _TIME = "%Y%m%dT%H%M%SZ"
 """A snapshot's name begins with it, for people; no reader of Parquet looks into folders that begin with a dot."""
-_SWEPT = ".swept-"
+SWEPT = ".swept-"
+"""How the name of a snapshot begins that is being deleted."""
 EMPTY_NAME = "empty.parquet"
 _THREADS = 4
 
@@ -67,7 +68,8 @@ def snapshot(directory: str | Path, *, disk: Disk | None = None, clock: Clock = 
     try:
         yield path
     finally:
-        _remove(path)
+        with suppress(OSError):  # what stays is deleted by a compaction
+            remove_snapshot(path)
 
 
 def take_snapshot(directory: str | Path, *, disk: Disk | None = None, clock: Clock = SYSTEM_CLOCK) -> Path:
@@ -121,12 +123,23 @@ def pin(view: View, files: Iterable[DataFile], *, disk: Disk | None = None, cloc
     return top
 
 
-def _remove(snapshot: Path) -> None:
-    """Remove a folder, by one rename first: who lists it half empty would take what is left for everything."""
-    swept = snapshot.with_name(f"{_SWEPT}{snapshot.name}")
-    with suppress(OSError):  # a compaction was first
-        snapshot.rename(swept)
-        shutil.rmtree(swept, ignore_errors=True)
+def remove_snapshot(snapshot: Path, disk: Disk | None = None) -> bool:
+    """Delete a snapshot; return whether it was still there.
+
+    By one rename first: who lists a folder that is half empty would take what is left for everything.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    swept = snapshot
+    if not snapshot.name.startswith(SWEPT):
+        swept = snapshot.with_name(f"{SWEPT}{snapshot.name}")
+        try:
+            (disk or Disk()).rename(snapshot, swept)
+        except FileNotFoundError:
+            return False
+    shutil.rmtree(swept, ignore_errors=True)
+    return True
 
 
 # --- into Arrow ---------------------------------------------------------------------------------------------

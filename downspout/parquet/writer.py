@@ -113,8 +113,7 @@ class SinkWriter:
         self._inputs = tuple(inputs)
         self._input_names = input_names or {}
         self.steps: Mapping[str, str] = {}
-        self._writer = writer
-        self._renewed = 0
+        self._name = self._writer = writer
         self._compression = compression
         self._wanted_generation = generation
         self._generation: int | None = None
@@ -264,9 +263,7 @@ class SinkWriter:
 
     def _renew_if_fenced(self) -> None:
         """Take another name if somebody has taken us for dead: we may have been paused for longer than others wait."""
-        while self._writer in self.log.fenced:
-            self._renewed += 1
-            self._writer = f"{self._writer.partition('.')[0]}.{self._renewed}"
+        self._writer = self.log.unfenced(self._name)
 
     def _raise_if_fenced(self, paths: Sequence[str]) -> None:
         """Raise a FencedError if files that are gone were swept."""

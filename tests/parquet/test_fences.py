@@ -183,6 +183,16 @@ def test_a_writer_can_be_fenced_again_and_again(tmp_path: Path) -> None:
     assert sweeps > 4
 
 
+def test_the_next_name_of_a_writer_is_no_other_writers(tmp_path: Path) -> None:
+    """Two writers of a component with a dot in its name that are both fenced do not become one."""
+    names = ("my.flights-3-0a1b", "my.flights-4-2c3d")
+    log = opened(tmp_path, names[0]).log
+    log.fenced.update(names)
+    assert [log.unfenced(name) for name in names] == [f"{name}.1" for name in names]
+    log.fenced.add(f"{names[0]}.1")
+    assert log.unfenced(names[0]) == f"{names[0]}.2"
+
+
 def test_a_batch_whose_files_were_swept_is_made_again(tmp_path: Path) -> None:
     """What tasks have staged under a fenced name is never committed: the batch is outdated, and nothing is in sight."""
     committer = opened(tmp_path, "driver", cls=BatchWriter)
