@@ -14,10 +14,10 @@ has a source of its own, which reads the log (``downspout/spark/sink_source.py``
 from __future__ import annotations
 
 import atexit
+import contextlib
 import difflib
 import json
 import logging
-import shutil
 import time
 from collections.abc import Iterable, Sequence
 from functools import reduce
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from downspout.errors import ConfigError, SinkError
 from downspout.parquet.disk import Disk
 from downspout.parquet.entry import DataFile
-from downspout.parquet.snapshot import pin
+from downspout.parquet.snapshot import pin, remove_snapshot
 from downspout.parquet.view import (
     ORIGIN_COLUMNS,
     PLACES,
@@ -129,7 +129,8 @@ def _pinned(view: View) -> Path:
 
 def _remove_snapshots() -> None:
     for path in _ours:
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # what stays is deleted by a compaction
+            remove_snapshot(path)
 
 
 def _reader(spark: SparkSession, view: View) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_an_executor_that_cannot_import_is_named(
     bootstrap, topic, _ = published
     code, report, _ = drive([bootstrap, topic, str(tmp_path)], standalone.master, None, tmp_path)
     assert code == MissingExtraError.exit_code
-    assert f"({standalone.folder}/work/" in report["error"]
+    assert f"({standalone.folder / 'work'}{os.sep}" in report["error"]
     assert "cannot import downspout: ModuleNotFoundError: No module named 'downspout'" in report["error"]
     assert "downspout spark bundle" in report["error"]
     assert not (tmp_path / "out").exists()

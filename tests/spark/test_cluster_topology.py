@@ -179,7 +179,7 @@ def test_a_topology_whose_executors_cannot_import_writes_nothing(
     """Without the archive the error names executor, module, reason and cure before a record is read."""
     code, said = place.run(standalone.master, None, "--until", "end", home=tmp_path / "machine")
     assert code == MissingExtraError.exit_code, said
-    assert f"downspout: The executor on {os.uname().nodename} ({standalone.folder}/work/" in said
+    assert f"downspout: The executor on {os.uname().nodename} ({standalone.folder / 'work'}{os.sep}" in said
     assert "cannot import downspout: ModuleNotFoundError: No module named 'downspout'. Try: make the archive" in said
     assert "Traceback" not in said
     assert not list(place.project.glob("output/*/*.parquet"))

@@ -106,10 +106,11 @@ def test_a_stream_goes_on_across_a_compaction(spark: SparkSession, words: Words,
     compact(words.directory, most=3)
     delete_replaced(words.directory)
     assert run() == [(number, "a") for number in range(4)]
-    compact(words.directory)
+    # By hand: `downspout compact` would leave the first file alone, whose codec is not the sink's.
+    compact(words.directory, most=100)
     for number in range(4, 7):
         words.flush(("a", number, 0))
-    compact(words.directory)
+    compact(words.directory, most=100)
     assert len(list(words.directory.glob("word=a/*.parquet"))) == 1
     assert run() == [(number, "a") for number in range(7)]
     delete_replaced(words.directory)
