@@ -26,11 +26,15 @@ storm-demo: $(VENV)/.demo  ## the main job on a real Storm: sparse submit, lag 0
 spark-demo: $(VENV)/.demo  ## the main job on Spark, killed in the middle; and all engines compared (FLIGHTS=20000: fewer; FRESH=1: publish anew)
 	@$(BIN)/python -m topologies.spark_demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(FRESH),--fresh)
 
-test: $(VENV)/.dev lint types  ## everything that CI runs
-	$(BIN)/python -m pytest --doctest-modules $(CODE) tests
+# Tests wait more than they work: for sessions to end, retries to be due, JVMs to start.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --doctest-modules $(CODE) tests
 
-check: $(VENV)/.dev lint types  ## the quick loop, under a minute: no broker, no Spark, no Storm
-	$(BIN)/python -m pytest -q --doctest-modules $(CODE) tests -m "not broker and not spark and not storm and not slow"
+test: $(VENV)/.dev lint types  ## everything that CI runs
+	$(PYTEST) --durations=40
+
+check: $(VENV)/.dev lint types  ## the quick loop, about a minute: no broker, no Spark, no Storm, nothing slow
+	LEDGER_EXAMPLES=20 $(PYTEST) -q -m "not broker and not spark and not storm and not slow"
 
 # The state machine runs in parts with a seed each: Hypothesis remembers every example of a run, about 20 KB of it.
 SOAK_PARTS ?= 20
@@ -39,7 +43,7 @@ MACHINE := tests/ledger/test_ledger_machine.py
 
 SOAK_SEEDS ?= 10000
 
-soak: $(VENV)/.dev  ## whole topologies in 10,000 simulated worlds (half an hour on two cores; SOAK_SEEDS=1000: fewer)
+soak: $(VENV)/.dev  ## whole topologies in 10,000 simulated worlds (about 40 minutes on two cores; SOAK_SEEDS=1000: fewer)
 	$(BIN)/downspout simulate tests/simulation/scenarios.py --seeds $(SOAK_SEEDS)
 
 soak-ledger: $(VENV)/.dev  ## the proofs of the ledger at length: larger models, 200,000 examples, a million payloads (hours)
@@ -48,8 +52,8 @@ soak-ledger: $(VENV)/.dev  ## the proofs of the ledger at length: larger models,
 	done
 	DOWNSPOUT_SOAK=1 $(BIN)/python -m pytest -q --timeout 0 tests/ledger --ignore $(MACHINE)
 
-chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; REPORT=FILE)
-	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(REPORT),--report $(REPORT))
+chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; EMIT=chunk; REPORT=FILE)
+	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(EMIT),--emit $(EMIT)) $(if $(REPORT),--report $(REPORT))
 
 soak-real: $(VENV)/.dev  ## the main job at a constant rate on a real broker for 30 minutes: memory, lag, audit (MINUTES=5; RATE=1000)
 	@$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
@@ -57,7 +61,7 @@ soak-real: $(VENV)/.dev  ## the main job at a constant rate on a real broker for
 FUZZ_S ?= 60
 fuzz: $(VENV)/.dev  ## search for input that breaks a parser, FUZZ_S=60 seconds for each (installs atheris)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
-	for parser in "commit metadata" "dead letter" "log entry" "checkpoint of the log" "offsets in Spark's options" "offsets in a checkpoint"; do \
+	for parser in "commit metadata" "dead letter" "log entry" "checkpoint of the log" "offsets in Spark's options" "offsets in a checkpoint" "record batches"; do \
 	  $(BIN)/python -m tests.security.fuzz "$$parser" -max_total_time=$(FUZZ_S) || exit 1; \
 	done
 
@@ -79,15 +83,11 @@ format: $(VENV)/.dev  ## let ruff lay out the code
 docs: $(VENV)/.dev  ## write the generated tables
 	$(BIN)/python -m docs.generate
 
-bench: $(VENV)/.dev  ## record mode beside a bare kafka-python loop; what the ledger costs; a run with poison beside one without; compaction; Storm's pipe; a real Storm; Spark sources
-	$(BIN)/python -m bench.ledger
-	$(BIN)/python -m bench.record_mode
-	$(BIN)/python -m bench.poison
-	$(BIN)/python -m bench.compaction
-	$(BIN)/python -m bench.wire
-	$(BIN)/python -m bench.storm
-	$(BIN)/python -m bench.spark_source
-	$(BIN)/python -m bench.spark_topology
+BENCHES ?= race growth failures latency workers columns ledger parse wire compaction storm spark_source spark_topology
+
+bench: $(VENV)/.dev  ## beside the peers; growth, failures, latency; Storm, Spark; an hour and more (QUICK=1: does it work? BENCHES="race latency")
+	@failed=; for bench in $(BENCHES); do $(BIN)/python -m bench.$$bench $(if $(QUICK),--quick) || failed="$$failed $$bench"; done; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 spark-versions: $(VENV)/.dev  ## the source and a topology on every PySpark that is supported, each in a fresh environment (minutes, 500 MB each)
 	$(BIN)/python -m tests.spark.versions

@@ -8,7 +8,6 @@ with PyArrow, and with DuckDB where that is installed; compacted; and read again
 
 from __future__ import annotations
 
-import argparse
 import resource
 import tempfile
 import time
@@ -20,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from bench.harness import Options
 from bolts.parquet import with_origins
 from downspout.parquet.audit_files import visible_files
 from downspout.parquet.compaction import Compactor
@@ -76,15 +76,15 @@ def readers(directory: Path) -> dict[str, Callable[[], Any]]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--files", type=int, default=2000)
-    parser.add_argument("--rows", type=int, default=500)
-    arguments = parser.parse_args()
+    options = Options(__doc__, runs=3)
+    options.size("--files", 2_000, 100, type=int)
+    options.size("--rows", 500, 500, type=int)
+    arguments = options.read()
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "out"
         fill(directory, arguments.files, arguments.rows)
         print(f"{arguments.files:,} files of {arguments.rows:,} rows")
-        before = {name: timed(read, 3) for name, read in readers(directory).items()}
+        before = {name: timed(read, arguments.runs) for name, read in readers(directory).items()}
         size = sum(path.stat().st_size for path in visible_files(directory))
         done: list[Any] = []
         wall, cpu = timed(lambda: done.append(Compactor(directory, say=print).run()))
@@ -92,7 +92,7 @@ def main() -> None:
         print(f"compacted in {wall:.1f} s ({cpu:.1f} CPU-s); in a CPU-s {size / cpu / 1e6:.1f} MB of small files, "
               f"{rows / cpu:,.0f} rows, {done[0].merged / cpu:,.0f} files")  # fmt: skip
         for name, read in readers(directory).items():
-            (wall, cpu), (wall_after, cpu_after) = before[name], timed(read, 3)
+            (wall, cpu), (wall_after, cpu_after) = before[name], timed(read, arguments.runs)
             print(f"{name}: {wall:.3f} s ({cpu:.3f} CPU-s) before, {wall_after:.3f} s ({cpu_after:.3f} CPU-s) after: "
                   f"{wall / wall_after:.0f} times as fast")  # fmt: skip
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

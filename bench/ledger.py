@@ -45,6 +45,16 @@ def out_of_order(orders: list[list[int]]) -> None:
         ledger.committed(commit_point())
 
 
+def in_ranges() -> None:
+    """As :func:`in_order`, with ranges of a hundred records."""
+    ledger = PartitionLedger(0)
+    for start in range(0, 100 * CYCLES, 100):
+        ledger.emit_range(start, start + 100, 100, 0)
+        ledger.ack(start)
+        ledger.commit_point()
+    ledger.committed(ledger.commit_point())
+
+
 def failing(ledger: PartitionLedger) -> None:
     """All records that are out fail at once, and the lowest retry is asked for."""
     fail, earliest = ledger.fail, ledger.earliest_ready_retry
@@ -118,6 +128,7 @@ def main() -> None:
     failed = seconds(failing, lambda: flying(FAILURES))
     print(f"cycles in order                     {CYCLES / ordered:12,.0f} /s   (aim: 400,000)")
     print(f"cycles out of order, window {WINDOW:,}  {CYCLES / unordered:12,.0f} /s   (aim: 250,000)")
+    print(f"cycles of ranges, in order          {CYCLES / seconds(in_ranges):12,.0f} /s   (aim: 100,000)")
     print(f"{FAILURES:,} failures at once             {failed:12.3f} s    (aim: 0.1)")
     retried = seconds(failing_and_retried, lambda: flying(FAILURES))
     print(f"  and each found, retried and acked {retried:12.3f} s")

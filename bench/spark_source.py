@@ -1,7 +1,8 @@
 """The Kafka source in Python against Spark's JVM connector, on one topic, in one run, interleaved.
 
-Three jobs: count the records; write them to Parquet; write them to Parquet by a stream that ends at what is there. The
-connector runs in an environment of its own, made in a temporary directory, with a PySpark for which its jars resolve.
+Four jobs: count the records; write them to Parquet as they are; parse them as JSON and write typed columns; and write
+them as they are by a stream that ends at what is there. The connector runs in an environment of its own, that of the
+peers, with a PySpark for which its jars resolve.
 
 Each source has one session, which has read the topic once before: starting the JVM and the workers is in neither
 figure. Every result is checked: as many rows as there are records.
@@ -9,7 +10,6 @@ figure. Every result is checked: as many rows as there are records.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -17,18 +17,21 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
 
-JOBS = ("batch count", "batch → Parquet", "availableNow → Parquet")
-CONNECTOR_PYSPARK = "4.0.0"
+from bench.contenders import connector_jars
+from bench.environments import python_of, version_of
+from bench.harness import BenchError, Options, begin, cpu_of_tree, load, machine, save, say, spread, table
+
+JOBS = ("batch count", "batch → Parquet", "batch, JSON → typed Parquet", "availableNow → Parquet")
 
 WORKER = r"""
 import json, shutil, sys, time
 from pathlib import Path
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import col, from_json
 
-kind, bootstrap, topic, out, jars = sys.argv[1:]
+kind, bootstrap, topic, out, jars, flight = sys.argv[1:]
 builder = SparkSession.builder.master("local[2]").appName(kind)
 for name, value in {
     "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
@@ -48,14 +51,21 @@ def count(path):
 def batch(path):
     spark.read.format(kind).options(**options).load().write.parquet(path + "/out")
 
+def typed(path):
+    parsed = from_json(col("value").cast("string"), flight, {"mode": "FAILFAST"}).alias("flight")
+    frame = spark.read.format(kind).options(**options).load()
+    rows = frame.select(parsed, col("partition").alias("_partition"), col("offset").alias("_offset"))
+    rows.select("flight.*", "_partition", "_offset").write.parquet(path + "/out")
+
 def stream(path):
     frame = spark.readStream.format(kind).options(**options, startingOffsets="earliest").load()
     writer = frame.writeStream.format("parquet").option("path", path + "/out")
     writer.option("checkpointLocation", path + "/checkpoint").trigger(availableNow=True).start().awaitTermination()
 
 count(out)
+print("ready", flush=True)
 for line in sys.stdin:
-    job = (count, batch, stream)[int(line)]
+    job = (count, batch, typed, stream)[int(line)]
     shutil.rmtree(out, ignore_errors=True)
     before = time.monotonic()
     rows = job(out)
@@ -67,22 +77,12 @@ spark.stop()
 """
 
 
-def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process, of all that it started, and of what of these has ended, in seconds."""
-    children: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended meanwhile
-            continue
-        ticks[int(path.parent.name)] = sum(int(field) for field in fields[11:15])
-        children.setdefault(int(fields[1]), []).append(int(path.parent.name))
-    total, todo = 0, [pid]
-    while todo:
-        total += ticks.get(one := todo.pop(), 0)
-        todo += children.get(one, [])
-    return total / os.sysconf("SC_CLK_TCK")
+def _fields() -> str:
+    """Return the fields of a flight, as Spark declares them."""
+    from topologies.flight_delays import KEYS, TYPES
+
+    fields = ((KEYS.get(field, field), "INT" if kind.startswith("int") else "STRING") for field, kind in TYPES.items())
+    return ", ".join(f"{name} {kind}" for name, kind in fields)
 
 
 class Contender:
@@ -92,7 +92,7 @@ class Contender:
         self.kind = kind
         self.seconds: list[list[float]] = [[] for _ in JOBS]
         self.cpu_s: list[list[float]] = [[] for _ in JOBS]
-        command = [python, "-c", WORKER, kind, bootstrap, topic, str(out / f"{kind}-out"), jars]
+        command = [python, "-c", WORKER, kind, bootstrap, topic, str(out / f"{kind}-out"), jars, _fields()]
         environment = os.environ | {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
         if kind == "downspout":
             environment["PYTHONPATH"] = os.getcwd()
@@ -104,19 +104,26 @@ class Contender:
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
 
+    def wait(self) -> None:
+        """Wait until it has read the topic once: what its start costs is not the first job's."""
+        self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        if not (line := self._process.stdout.readline()):
+            raise BenchError(f"{self.kind} ended:\n{self._log.read_text()[-3000:]}")
+        return line
+
     def run(self, job: int, records: int) -> None:
         """Do a job once, and check how many rows it saw."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        before = cpu_s(self._process.pid)
+        before = cpu_of_tree(self._process.pid)
         print(job, file=self._process.stdin, flush=True)
-        if not (line := self._process.stdout.readline()):
-            sys.exit(f"{self.kind} ended:\n{self._log.read_text()[-3000:]}")
-        done = json.loads(line)
+        done = json.loads(self._answer())
         if done["rows"] != records:
-            sys.exit(f"{self.kind}, {JOBS[job]}: {done['rows']:,} rows of {records:,} records")
+            raise BenchError(f"{self.kind}, {JOBS[job]}: {done['rows']:,} rows of {records:,} records")
         self.seconds[job].append(done["seconds"])
-        self.cpu_s[job].append(cpu_s(self._process.pid) - before)
+        self.cpu_s[job].append(cpu_of_tree(self._process.pid) - before)
 
     def close(self) -> None:
         """End the process."""
@@ -125,40 +132,20 @@ class Contender:
         self._process.wait(60)
 
 
-def connector_environment(folder: Path) -> tuple[str, str]:
-    """Make an environment with the connector's PySpark where it is not there; return its Python, and the jars."""
-    from downspout import jars
-
-    python = str(folder / "bin" / "python")
-    if not folder.exists():
-        print(f"installing PySpark {CONNECTOR_PYSPARK} for the JVM connector", file=sys.stderr)
-        venv.create(folder, with_pip=True)
-        install = [python, "-m", "pip", "install", "-q", f"pyspark=={CONNECTOR_PYSPARK}", "setuptools<81"]
-        subprocess.run(install, check=True)
-    needed = ("spark-sql-kafka", "spark-token-provider", "kafka-clients", "commons-pool2")  # PySpark has the others
-    found = [str(path) for path in jars.resolve("spark-kafka") if path.name.startswith(needed)]
-    return python, ",".join(found)
-
-
-def report(ours: Contender, theirs: Contender, records: int) -> str:
-    """Return the Markdown table."""
-    lines = [
-        f"{records:,} flights as JSON, 4 partitions, local[2], {len(ours.seconds[0])} interleaved runs; "
-        f"median (min – max) in seconds; {os.cpu_count()} cores. CPU time is that of the JVM and its workers.",
-        "",
-        f"| job | | Python source | JVM connector {CONNECTOR_PYSPARK} | rate against the connector |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+def report(ours: Contender, theirs: Contender, records: int, described: str) -> str:
+    """Return the Markdown report."""
+    rows = []
     for job, name in enumerate(JOBS):
         for what in ("wall", "CPU"):
             mine, other = ((source.seconds if what == "wall" else source.cpu_s)[job] for source in (ours, theirs))
             ratio = statistics.median(other) / statistics.median(mine)
-            lines.append(f"| {name} | {what} | {_spread(mine)} | {_spread(other)} | {ratio:.2f}x |")
-    return "\n".join(lines)
-
-
-def _spread(seconds: list[float]) -> str:
-    return f"{statistics.median(seconds):.2f} ({min(seconds):.2f} – {max(seconds):.2f})"
+            rows.append([f"{name}, {what}", spread(mine), spread(other), f"{ratio:.2f}x"])
+    connector = f"JVM connector {version_of('spark_connector', 'pyspark')}, s"
+    return "\n".join([
+        f"{records:,} flights as JSON, 4 partitions, local[2], {len(ours.seconds[0])} interleaved runs; median "
+        "(min – max). CPU time is that of the JVM and its workers. `python -m bench.spark_source`", "", described, "",
+        table(["job", "Python source, s", connector, "rate against the connector"], rows),
+    ])  # fmt: skip
 
 
 def main() -> None:
@@ -167,36 +154,31 @@ def main() -> None:
     from downspout.kafka.port import cluster_for
     from topologies.flights_data import Flights, load_flights, publish
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=336_776, help="how many flights, at most all")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--environment", type=Path, help="keep the connector's environment there; default: made anew")
-    given = parser.parse_args()
+    options = Options(__doc__, runs=5)
+    options.size("--records", 336_776, 20_000, type=int, help="how many flights, at most all")
+    given = options.read()
+    before, contenders = load(), []
+    python, jars = str(python_of("spark_connector")), connector_jars()
     scratch = Path(tempfile.mkdtemp(prefix="downspout-bench-"))
-    contenders: list[Contender] = []
     try:
-        python, jars = connector_environment(given.environment or scratch / "connector")
         with EmbeddedKafka(scratch / "broker") as broker:
-            print(f"publishing {given.records:,} flights", file=sys.stderr)
+            say(f"publishing {given.records:,} flights")
             publish(cluster_for(broker.bootstrap), Flights(load_flights(given.records)), "flights")
             for kind, program, classpath in (("downspout", sys.executable, ""), ("kafka", python, jars)):
                 contenders.append(Contender(kind, program, broker.bootstrap, "flights", scratch, classpath))
+            for contender in contenders:
+                contender.wait()
             for run in range(given.runs):
                 for job, name in enumerate(JOBS):
                     for contender in contenders:
                         contender.run(job, given.records)
-                        took = contender.seconds[job][-1]
-                        print(f"run {run + 1}: {name}: {contender.kind}: {took:.2f} s", file=sys.stderr)
+                        say(f"run {run + 1}: {name}: {contender.kind}: {contender.seconds[job][-1]:.2f} s")
             for contender in contenders:
                 contender.close()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    table = report(*contenders, given.records)
-    print(table)
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / "spark-source.md").write_text(table + "\n", encoding="utf-8")
+    save(given.results, "spark-source", report(*contenders, given.records, machine(before)))
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -1,5 +1,9 @@
-"""The word count as a topology on Spark against its native twin, on one topic, in one session, interleaved.
+"""Topologies on Spark: records against chunks, and against native twins. On one topic, in one session, interleaved.
 
+**Flights.** The flight delays (JSON → joins → every flight, and delays added up) as they are, a tuple for each record,
+and with ``kafka.emit=chunk``, where a tuple is a RecordBatch of Spark's. The twin is a batch of Spark's own functions.
+
+**Words.** The word count, whose bolts know only records, against its twin as a batch and as a stream.
 The topology (unmodified bolts: a call of Python per line, a tuple per word) leaves exact partial counts in Parquet, by
 way of a commit log. The twin (``explode``, ``groupBy``: compiled by Spark) leaves the finished table: as a batch, which
 keeps nothing, and as a stream with a checkpoint, which is what the topology is. Both read by the same source in Python.
@@ -9,30 +13,85 @@ The session has run each job once before: starting the JVM and the workers is in
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.spark_source import cpu_s
+from bench.harness import Options, begin, cpu_of_tree, load, machine, save, say, spread, table
 
 WORDS = 10
 VOCABULARY = 5_000
+Job = Callable[[Path], None]
+Figures = dict[str, list[tuple[float, float]]]
 
 
-class Bench:
-    """The jobs, in one session."""
+class Bench(ABC):
+    """Jobs in one session, each of which leaves something in a folder.
 
-    def __init__(self, spark: Any, bootstrap: str, scratch: Path, lines: int) -> None:
-        self.spark, self.bootstrap, self.scratch, self.lines = spark, bootstrap, scratch, lines
-        self.source = {"kafka.bootstrap.servers": bootstrap, "subscribe": "lines"}
+    Args:
+        spark: the session.
+        bootstrap: the broker.
+        scratch: a folder for what jobs leave.
+        records: in the topic.
+    """
+
+    topic: str
+
+    def __init__(self, spark: Any, bootstrap: str, scratch: Path, records: int) -> None:
+        self.spark, self.bootstrap, self.scratch, self.records = spark, bootstrap, scratch, records
+        self.source = {"kafka.bootstrap.servers": bootstrap, "subscribe": self.topic}
         self._number = 0
+
+    @abstractmethod
+    def jobs(self) -> dict[str, Job]:
+        """Return the jobs by name; the first is what the others are compared with."""
+
+    @abstractmethod
+    def wrong(self, out: Path) -> str:
+        """Return what is wrong with what a job has left; empty: nothing."""
+
+    def measure(self, name: str, job: Job) -> tuple[float, float]:
+        """Do a job, check what it left, and return wall and CPU seconds."""
+        self._number += 1
+        out = self.scratch / f"{self.topic}-{self._number}"
+        out.mkdir()
+        wall, cpu = time.monotonic(), cpu_of_tree(os.getpid())
+        job(out)
+        wall, cpu = time.monotonic() - wall, cpu_of_tree(os.getpid()) - cpu
+        if wrong := self.wrong(out):
+            sys.exit(f"{name}: {wrong}")
+        shutil.rmtree(out)
+        return wall, cpu
+
+    def run(self, runs: int) -> Figures:
+        """Do each job once, and then so many times by turns; return the figures."""
+        jobs = self.jobs()
+        figures: Figures = {name: [] for name in jobs}
+        for name, job in jobs.items():
+            self.measure(name, job)
+        for number in range(runs):
+            for name, job in jobs.items():
+                figures[name].append(self.measure(name, job))
+                wall, cpu = figures[name][-1]
+                say(f"run {number + 1}: {name}: {wall:.1f} s, {cpu:.1f} CPU-s")
+        return figures
+
+
+class Words(Bench):
+    """The word count."""
+
+    topic = "lines"
+
+    def jobs(self) -> dict[str, Job]:
+        """Return the topology and its twins."""
+        return {"topology": self.topology, "native twin, stream": self.stream, "native twin, batch": self.batch}
 
     def topology(self, out: Path) -> None:
         """Run the topology to the end of the topic."""
@@ -65,20 +124,55 @@ class Bench:
         writer = counts.writeStream.outputMode("complete").foreachBatch(write).trigger(availableNow=True)
         writer.option("checkpointLocation", str(out / "checkpoint")).start().awaitTermination()
 
-    def measure(self, job: Callable[[Path], None]) -> tuple[float, float]:
-        """Do a job, check what it left, and return wall and CPU seconds."""
-        self._number += 1
-        out = self.scratch / f"run-{self._number}"
-        out.mkdir()
-        wall, cpu = time.monotonic(), cpu_s(os.getpid())
-        job(out)
-        wall, cpu = time.monotonic() - wall, cpu_s(os.getpid()) - cpu
+    def wrong(self, out: Path) -> str:
+        """Count the words."""
         found = self.spark.read.parquet(str(out / "counts")).groupBy("word").sum("count").collect()
         total = sum(row[1] for row in found)
-        if total != self.lines * WORDS or len(found) != VOCABULARY:
-            sys.exit(f"{job.__name__}: {total:,} words, {len(found):,} different ones")
-        shutil.rmtree(out)
-        return wall, cpu
+        is_right = total == self.records * WORDS and len(found) == VOCABULARY
+        return "" if is_right else f"{total:,} words, {len(found):,} different ones"
+
+
+class FlightDelays(Bench):
+    """The flight delays."""
+
+    topic = "flights"
+
+    def jobs(self) -> dict[str, Job]:
+        """Return the topology in both modes, and its twin."""
+        return {
+            "topology, by record": lambda out: self.topology(out, "record"),
+            "topology, in chunks": lambda out: self.topology(out, "chunk"),
+            "native twin, batch": self.batch,
+        }
+
+    def topology(self, out: Path, emit: str) -> None:
+        """Run the topology to the end of the topic."""
+        from downspout.spark.topology import run
+
+        folders = [f"{name}:parquet.directory={out / name}" for name in ("flights", "route_delays")]
+        run(
+            "topologies/flight_delays.py",
+            spark=self.spark,
+            overrides=[f"kafka.bootstrap={self.bootstrap}", f"spout:kafka.emit={emit}", *folders],
+            options={"run.until": "end"},
+            checkpoint=out / "checkpoint",
+        )
+
+    def batch(self, out: Path) -> None:
+        """Run the twin as a batch; both of its tables come from one reading."""
+        from topologies.flight_delays_spark import twin
+
+        records = self.spark.read.format("downspout").options(**self.source).load().persist()
+        for name, frame in twin(self.spark, {"spout": records}).items():
+            frame.write.parquet(str(out / name))
+        records.unpersist()
+
+    def wrong(self, out: Path) -> str:
+        """Count the flights in both tables."""
+        flights = self.spark.read.parquet(str(out / "flights")).count()
+        added_up = self.spark.read.parquet(str(out / "route_delays")).groupBy().sum("count").collect()[0][0]
+        is_right = flights == added_up == self.records
+        return "" if is_right else f"{flights:,} flights, {added_up:,} in the delays"
 
 
 def publish(bootstrap: str, lines: int) -> None:
@@ -95,59 +189,63 @@ def publish(bootstrap: str, lines: int) -> None:
     producer.close()
 
 
-def report(figures: dict[str, list[tuple[float, float]]], lines: int) -> str:
-    """Return the Markdown table."""
-    made = [
-        f"{lines:,} lines of {WORDS} words, {VOCABULARY:,} different ones, 4 partitions, local[2], "
-        f"{len(figures['topology'])} interleaved runs; median (min – max) in seconds; {os.cpu_count()} cores. "
-        "CPU time is that of the JVM, the driver and the workers.",
-        "",
-        "| job | wall | CPU | the topology's rate against it: wall | CPU |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+def rows_of(figures: Figures, records: int) -> list[list[str]]:
+    """Return the rows of a table: what a job took, what a million records take, and how it compares with the first."""
     medians = {
         name: [statistics.median(column) for column in zip(*runs, strict=True)] for name, runs in figures.items()
     }
-    for name, runs in figures.items():
-        columns = [f"{statistics.median(c):.2f} ({min(c):.2f} – {max(c):.2f})" for c in zip(*runs, strict=True)]
-        ratios = [f"{medians[name][place] / medians['topology'][place]:.2f}x" for place in (0, 1)]
-        made.append(f"| {name} | {' | '.join(columns)} | {' | '.join(ratios)} |")
-    return "\n".join(made)
+    first = next(iter(medians.values()))
+    return [
+        [
+            name,
+            *(spread(column) for column in zip(*runs, strict=True)),
+            f"{medians[name][1] / records * 1_000_000:.1f}",
+            *(f"{medians[name][place] / first[place]:.2f}x" for place in (0, 1)),
+        ]
+        for name, runs in figures.items()
+    ]
+
+
+def report(flights: Figures, words: Figures, sizes: tuple[int, int], described: str) -> str:
+    """Return the Markdown report."""
+    columns = ["job", "wall, s", "CPU-s", "CPU-s per million records", "cost against the first: wall", "CPU"]
+    runs = len(next(iter(words.values())))
+    return "\n".join([
+        f"4 partitions, local[2], {runs} interleaved runs; median (min – max). CPU time is that of the JVM, the driver "
+        "and the workers, a query's start included. `python -m bench.spark_topology`", "", described, "",
+        f"**Flights**: {sizes[0]:,} flights as JSON, to rows and to delays added up.", "",
+        table(columns, rows_of(flights, sizes[0])), "",
+        f"**Words**: {sizes[1]:,} lines of {WORDS} words, {VOCABULARY:,} different ones, counted.", "",
+        table(columns, rows_of(words, sizes[1])),
+    ])  # fmt: skip
 
 
 def main() -> None:
     """Publish, do each job in turn, print and save the table."""
     from downspout.kafka.embedded import EmbeddedKafka
+    from downspout.kafka.port import cluster_for
     from downspout.spark import register
     from downspout.spark.session import spark_session
+    from topologies.flights_data import Flights, load_flights
+    from topologies.flights_data import publish as publish_flights
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lines", type=int, default=200_000)
-    parser.add_argument("--runs", type=int, default=5)
-    given = parser.parse_args()
+    options = Options(__doc__, runs=5)
+    options.size("--lines", 200_000, 10_000, type=int)
+    options.size("--flights", 336_776, 10_000, type=int, help="how many, at most all")
+    given, before = options.read(), load()
     scratch = Path(tempfile.mkdtemp(prefix="downspout-bench-"))
     try:
         with EmbeddedKafka(scratch / "broker") as broker, spark_session("bench") as spark:
             publish(broker.bootstrap, given.lines)
+            publish_flights(cluster_for(broker.bootstrap), Flights(load_flights(given.flights)), "flights")
             register(spark)
-            bench = Bench(spark, broker.bootstrap, scratch, given.lines)
-            jobs = {"topology": bench.topology, "native twin, stream": bench.stream, "native twin, batch": bench.batch}
-            figures: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
-            for job in jobs.values():
-                bench.measure(job)
-            for run in range(given.runs):
-                for name, job in jobs.items():
-                    figures[name].append(bench.measure(job))
-                    wall, cpu = figures[name][-1]
-                    print(f"run {run + 1}: {name}: {wall:.1f} s, {cpu:.1f} CPU-s", file=sys.stderr)
+            flights = FlightDelays(spark, broker.bootstrap, scratch, given.flights).run(given.runs)
+            words = Words(spark, broker.bootstrap, scratch, given.lines).run(given.runs)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    table = report(figures, given.lines)
-    print(table)
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / "spark-topology.md").write_text(table + "\n", encoding="utf-8")
+    text = report(flights, words, (given.flights, given.lines), machine(before))
+    save(given.results, "spark-topology", text, {"flights": flights, "words": words})
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

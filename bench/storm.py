@@ -9,10 +9,8 @@ every record once and nimbus says that every tuple was acked.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -28,11 +26,13 @@ from typing import Any
 
 from bench import storm_parts
 from bench.flights import flights, publish
+from bench.harness import Options, begin, load, machine, save, say, spread, table
 from downspout import jars
 from downspout.kafka.embedded import EmbeddedKafka
 from downspout.kafka.port import Cluster, TopicPartition, cluster_for
 from downspout.storm import groups, nimbus, node_files, stats
 from downspout.storm.node import StormNode
+from downspout.wire.streams import CHUNKS
 
 TOPIC, PARTITIONS = "bench-storm", 4
 SPOUT = "org.apache.storm.kafka.spout."
@@ -45,6 +45,8 @@ WARM = 3
 PENDING = 5_000
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 PARTS = ("jvm", "spout", "bolt")
+CHUNKED = {"kafka.emit": "chunk", CHUNKS: {"spout": ["default"]}}
+"""Flux knows nothing of what a class of a topology would say of itself."""
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Run:
 
 @dataclass
 class Peer:
-    """One contender: a class of ``storm_parts``, ours, or ``java``; and its bolt."""
+    """One contender: a class of ``storm_parts``, ours, ours in chunks, or ``java``; and its bolt."""
 
     name: str
     spout: str
@@ -77,6 +79,8 @@ PEERS = (
     ("our KafkaSpout, stock bolt", "ours", "StockBolt"),
     ("Java KafkaSpout, stock bolt", "java", "StockBolt"),
     ("Java KafkaSpout, bolt on our wire", "java", "WireBolt"),
+    ("our KafkaSpout in chunks, bolt that takes chunks", "chunks", "ChunkBolt"),
+    ("our KafkaSpout in chunks, bolt on our wire that takes records", "chunks", "WireBolt"),
 )
 
 
@@ -117,7 +121,8 @@ def topology(peer: Peer, name: str, bootstrap: str, records: int, notes: Path) -
     if peer.spout == "java":
         components, spout = java_spout(bootstrap, name)
     else:
-        path = "spouts.kafka.KafkaSpout" if peer.spout == "ours" else f"bench.storm_parts.{peer.spout}"
+        ours = peer.spout in ("ours", "chunks")
+        path = "spouts.kafka.KafkaSpout" if ours else f"bench.storm_parts.{peer.spout}"
         spout = shell("spout", path, storm_parts.FIELDS)
     return {
         "name": name,
@@ -132,6 +137,7 @@ def topology(peer: Peer, name: str, bootstrap: str, records: int, notes: Path) -
             "kafka.group": name,
             "kafka.fields": storm_parts.FIELDS,
             "kafka.commit_period_ms": 1_000,
+            **(CHUNKED if peer.spout == "chunks" else {}),
             "bench.records": records,
             "bench.notes": str(notes),
         },
@@ -254,7 +260,7 @@ def measure(peer: Peer, node: StormNode, jar: Path, bootstrap: str, truth: Mappi
     notes, records = jar.with_name(f"{name}.notes"), truth["count"]
     submit(node, jar, topology(peer, name, bootstrap, records, notes))
     run = follow(node, notes, records)
-    await_acks(node, name, records, cluster_for(bootstrap))
+    await_acks(node, name, records, cluster_for(bootstrap), chunks=peer.spout == "chunks")
     last = read_notes(notes)[-1]  # a record that came twice makes one more note
     if any(last[key] != value for key, value in truth.items()):
         sys.exit(f"{peer.name}: the bolt's figures are {last}, and should be {truth}")
@@ -264,16 +270,17 @@ def measure(peer: Peer, node: StormNode, jar: Path, bootstrap: str, truth: Mappi
     peer.runs.append(run)
 
 
-def await_acks(node: StormNode, name: str, records: int, cluster: Cluster) -> None:
+def await_acks(node: StormNode, name: str, records: int, cluster: Cluster, chunks: bool) -> None:
     """Wait until nimbus has counted an ack of every tuple, and the group has committed the end of the topic."""
     deadline = time.monotonic() + COUNTERS_S_MAX
     acked = committed = 0
-    while acked != records or committed != records:
+    wanted = records
+    while acked != wanted or committed != records:
         if time.monotonic() > deadline:
             sys.exit(f"{acked:,} tuples were acked and {committed:,} offsets committed, of {records:,}")
         time.sleep(0.5)
         spout = stats.collect(*node.address, name, with_lag=False).component("spout")
-        acked = spout.acked
+        acked, wanted = spout.acked, spout.emitted if chunks else records
         if spout.failed:
             sys.exit(f"{spout.failed:,} tuples failed")
         committed = committed_offsets(cluster, name)
@@ -299,36 +306,27 @@ def expected(records: int) -> dict[str, int]:
     return {"count": records, "places": places, "delay": delay}
 
 
-def spread(values: list[float], form: str) -> str:
-    """Return the smallest and the largest."""
-    return f"{min(values):{form}} – {max(values):{form}}"
-
-
-def report(peers: list[Peer], records: int, load: float) -> str:
-    """Return the Markdown table."""
+def report(peers: list[Peer], records: int, described: str) -> str:
+    """Return the Markdown report."""
     size = statistics.mean(len(value) for _, value in flights(1_000))
-    lines = [
-        f"{records:,} flights as JSON of about {size:.0f} bytes, {PARTITIONS} partitions; one spout, one bolt that "
-        f"parses and counts, one acker, one worker, max.spout.pending {PENDING:,}, every tuple with an id; "
-        f"{len(peers[0].runs)} interleaved runs of each, measured over the last {records - records // WARM:,} records. "
-        f"Storm {jars.STORM_VERSION}, Python {platform.python_version()}, {os.cpu_count()} cores that are shared: the "
-        f"load was {load:.1f} on average, so CPU time says more than records/s. The CPU time is that of the worker: "
-        "its JVM, the spout's process (none for the Java spout), the bolt's.",
-        "",
-        "| what | acked records/s (median) | min – max | x stock | CPU-s per million (median) | min – max | "
-        "JVM + spout + bolt | CPU of stock / CPU |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
     stock_rate, stock_cpu = middle(peers[0])
+    rows = []
     for peer in peers:
         rate, cpu = middle(peer)
-        rates, cpus = [run.rate for run in peer.runs], [run.total for run in peer.runs]
         parts = " + ".join(f"{statistics.median(run.cpu[part] for run in peer.runs):.0f}" for part in PARTS)
-        lines.append(
-            f"| {peer.name} | {rate:,.0f} | {spread(rates, ',.0f')} | {rate / stock_rate:.1f} "
-            f"| {cpu:.1f} | {spread(cpus, '.1f')} | {parts} | {stock_cpu / cpu:.1f} |"
-        )
-    return "\n".join(lines)
+        rows.append([
+            peer.name, spread([run.rate for run in peer.runs], 0), f"{rate / stock_rate:.1f}",
+            spread([run.total for run in peer.runs], 1), parts, f"{stock_cpu / cpu:.1f}",
+        ])  # fmt: skip
+    columns = ("what", "acked records/s", "x stock", "CPU-s per million", "JVM + spout + bolt", "CPU of stock / CPU")
+    return "\n".join([
+        f"{records:,} flights as JSON of about {size:.0f} bytes, {PARTITIONS} partitions; one spout, one bolt that "
+        f"parses and counts, one acker, one worker, max.spout.pending {PENDING:,}, every tuple with an id; "
+        f"{len(peers[0].runs)} interleaved runs of each, measured over the last {records - records // WARM:,} records, "
+        f"median (min – max). Storm {jars.STORM_VERSION}. The CPU time is that of the worker: its JVM, the spout's "
+        "process (none for the Java spout), the bolt's. `python -m bench.storm`", "", described, "",
+        table(columns, rows),
+    ])  # fmt: skip
 
 
 def middle(peer: Peer) -> tuple[float, float]:
@@ -347,45 +345,33 @@ def cluster(scratch: Path, records: int) -> Iterator[tuple[StormNode, str]]:
             yield node, kafka.bootstrap
 
 
-def compare(peers: list[Peer], runs: int, scratch: Path, truth: Mapping[str, int], loads: list[float]) -> None:
-    """Run all peers in turns; note the machine's load at the end of each run."""
+def compare(peers: list[Peer], runs: int, scratch: Path, truth: Mapping[str, int]) -> None:
+    """Run all peers in turns."""
     with cluster(scratch, truth["count"]) as (node, bootstrap):
         jar = make_jar(scratch / "bench.jar")
         for number in range(runs):
             for peer in peers:
                 measure(peer, node, jar, bootstrap, truth)
-                loads.append(os.getloadavg()[0])
                 run = peer.runs[-1]
                 parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in run.cpu.items())
-                print(
-                    f"run {number + 1}: {peer.name}: {run.rate:,.0f}/s, {run.total:.1f} CPU-s per million ({parts})",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            print(report(peers, truth["count"], statistics.mean(loads)), file=sys.stderr, flush=True)
+                say(f"run {number + 1}: {peer.name}: {run.rate:,.0f}/s, {run.total:.1f} CPU-s per million ({parts})")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=150_000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", default="", help="numbers of peers, as in 1,3")
-    parser.add_argument("--directory", default=None, help="where logs and data go, and stay (a temporary one)")
-    options = parser.parse_args()
-    chosen = [int(number) - 1 for number in options.only.split(",") if number] or range(len(PEERS))
+    options = Options(__doc__, runs=3)
+    options.size("--records", 150_000, 15_000, type=int)
+    options.add_argument("--only", default="", help="numbers of peers, as in 1,3; there is no report then")
+    options.add_argument("--directory", default=None, help="where logs and data go, and stay (a temporary one)")
+    given, before = options.read(), load()
+    chosen = [int(number) - 1 for number in given.only.split(",") if number] or range(len(PEERS))
     peers = [Peer(*PEERS[number]) for number in chosen]
-    truth, loads = expected(options.records), []
     with tempfile.TemporaryDirectory() as temporary:
-        scratch = Path(options.directory or temporary).absolute()
+        scratch = Path(given.directory or temporary).absolute()
         scratch.mkdir(parents=True, exist_ok=True)
-        compare(peers, options.runs, scratch, truth, loads)
-    table = report(peers, options.records, statistics.mean(loads))
-    print(table)
-    if not options.only:
-        results = Path(__file__).parent / "results"
-        results.mkdir(exist_ok=True)
-        (results / "storm.md").write_text(table + "\n", encoding="utf-8")
+        compare(peers, given.runs, scratch, expected(given.records))
+    if not given.only:
+        save(given.results, "storm", report(peers, given.records, machine(before)))
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

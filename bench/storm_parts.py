@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import orjson
 import streamparse
@@ -77,3 +77,19 @@ class StockBolt(streamparse.Bolt):
 
 class WireBolt(Wired, StockBolt):
     """The same on our wire."""
+
+
+class ChunkBolt(WireBolt):
+    """The same with a chunk at a time: each record is parsed all the same."""
+
+    def process_chunk(self, tup: Any) -> None:
+        chunk = tup.values
+        rows = zip(*(chunk.column(name).to_pylist() for name in ("partition", "offset", "value")), strict=True)
+        for partition, offset, value in rows:
+            self.process(Row(values=(None, partition, offset, None, value)))
+
+
+class Row(NamedTuple):
+    """As much of a tuple as the bolt looks at."""
+
+    values: Any

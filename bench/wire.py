@@ -8,10 +8,8 @@ checked for its answer.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,12 +18,12 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import orjson
 import streamparse
 
+from bench.harness import Options, begin, by_turns, load, machine, save, say, spread, table
 from downspout.wire import Wired
 
 FIELDS = ["origin", "carrier", "flight", "delay", "value"]
@@ -174,31 +172,26 @@ def measure(peer: Peer, records: int, scratch: str) -> None:
     peer.cpu_s.append(usage.ru_utime + usage.ru_stime)
 
 
-def report(peers: list[Peer], base: dict[str, float], records: int) -> str:
-    million = records / 1e6
-    lines = [
-        f"{records:,} tuples of about 240 bytes, {len(peers[0].cpu_s)} interleaved runs; {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}. The parent that plays Storm is Python too, so records/s is a floor.",
-        "",
-        "| what | records/s (median) | component's CPU-s per million (median) | min – max | CPU of stock / CPU |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+def report(peers: list[Peer], base: dict[str, float], records: int, described: str) -> str:
+    rows, million = [], records / 1e6
     for peer in peers:
         cpu = [(seconds - base[peer.component]) / million for seconds in peer.cpu_s]
         first = next(p for p in peers if p.component.endswith(peer.component[-4:]) and p.component.startswith("Stock"))
         stock = statistics.median((seconds - base[first.component]) / million for seconds in first.cpu_s)
-        lines.append(
-            f"| {peer.name} | {records / statistics.median(peer.wall_s):,.0f} | {statistics.median(cpu):.1f} "
-            f"| {min(cpu):.1f} – {max(cpu):.1f} | {stock / statistics.median(cpu):.1f} |"
-        )
-    return "\n".join(lines)
+        rate = f"{records / statistics.median(peer.wall_s):,.0f}"
+        rows.append([peer.name, rate, spread(cpu, 1), f"{stock / statistics.median(cpu):.1f}"])
+    columns = ("what", "records/s (median)", "component's CPU-s per million", "CPU of stock / CPU")
+    return "\n".join([
+        f"{records:,} tuples of about 240 bytes, {len(peers[0].cpu_s)} interleaved runs, median (min – max). The "
+        "parent that plays Storm is Python too, so records/s is a floor. `python -m bench.wire`", "", described, "",
+        table(columns, rows),
+    ])  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=100_000)
-    parser.add_argument("--runs", type=int, default=3)
-    options = parser.parse_args()
+    options = Options(__doc__, runs=3)
+    options.size("--records", 100_000, 5_000, type=int)
+    given, before = options.read(), load()
     peers = [
         Peer("spout, stock pystorm, 1 emit per next", "StockSpout", 1),
         Peer("spout, stock pystorm, 100 emits per next", "StockSpout", 100),
@@ -213,18 +206,11 @@ def main() -> None:
             idle = Peer("", component, 1)
             measure(idle, 1, scratch)
             base[component] = idle.cpu_s[0]
-        for run in range(options.runs):
-            for peer in peers:
-                measure(peer, options.records, scratch)
-                print(
-                    f"run {run + 1}: {peer.name}: {peer.cpu_s[-1]:.1f} CPU-s, {peer.wall_s[-1]:.1f} s", file=sys.stderr
-                )
-    table = report(peers, base, options.records)
-    print(table)
-    results = Path(__file__).parent / "results"
-    results.mkdir(exist_ok=True)
-    (results / "wire.md").write_text(table + "\n", encoding="utf-8")
+        for number, peer in by_turns(peers, given.runs):
+            measure(peer, given.records, scratch)
+            say(f"run {number + 1}: {peer.name}: {peer.cpu_s[-1]:.1f} CPU-s, {peer.wall_s[-1]:.1f} s")
+    save(given.results, "wire", report(peers, base, given.records, machine(before)))
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -14,10 +14,17 @@ attribute                               who uses it, and for what
 ``exhausted()``                         spout in a bounded run: all was emitted, acks are outstanding
 ``end_reached()``                       spout in a bounded run: all was acked and committed
 ``waits_for_acks()``                    spout: a hand-over waits for what is out; the engine lets the bolts drain
+``process_chunk(tup)``                  bolt: takes a chunk, a RecordBatch in ``tup.values``; others get its records
+``process_many(tups)``                  bolt: takes many tuples, see ``downspout.local.many``; others get one by one
+``ack_many(tup_ids)``                   spout: called instead of ``ack`` for many
+``emit_many(rows, tup_ids)``            spout: the engine puts its own here
 ``drain()``                             bolt: write out what you hold now, do not wait for a tick
+``drain_at()``                          bolt: when it wants ``drain`` to be called, by its clock; None: not now
 ``fail_because(tup, error)``            bolt: the engine puts its own here, so that the spout learns the reason
 ``attend()``                            spout: called now and then while enough is out and ``next_tuple`` is not called
 ``whereabouts(tup_id)``                 spout: the engine puts its own here, which tells the bolts that have a tuple
+``retries_failed``                      spout: whether what fails comes again, so that nobody need finish it
+``neighbours``                          spout: the engine puts the other spouts of the process here
 ``report()``                            both: figures for the live view and the summary
 ``close()``                             both: called once at the end of a run
 ``before_exit()``                       both, on Storm: called before the process ends (``downspout.wire``)
@@ -26,7 +33,7 @@ attribute                               who uses it, and for what
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -36,6 +43,7 @@ from streamparse.dsl.bolt import ShellBoltSpec
 from downspout import config as configuration
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.wire import Wired
+from downspout.wire.specs import BoltSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,8 @@ class Bolt(Wired, streamparse.Bolt):
     settings_scopes: ClassVar[tuple[str, ...]] = ()
     requires: ClassVar[tuple[str, ...]] = ()
     clock: Clock = SYSTEM_CLOCK
+    wants_tick_s: ClassVar[int] = 0
+    """How often it wants a tick, in seconds, where its config does not say; 0: never."""
 
     @classmethod
     def spec(
@@ -151,9 +161,11 @@ class Bolt(Wired, streamparse.Bolt):
         """
         if settings and len(cls.settings_scopes) != 1:
             raise TypeError(f"{cls.__name__}.spec() takes no {', '.join(settings)}")
+        if cls.wants_tick_s:
+            config = {"topology.tick.tuple.freq.secs": cls.wants_tick_s, **(config or {})}
         for scope in cls.settings_scopes:
             config = {**(config or cls.config or {}), **configuration.component_config(scope, settings)}
-        return ShellBoltSpec(
+        return BoltSpec(
             cls,
             command="streamparse_run",
             script=f"{cls.__module__}.{cls.__name__}",
@@ -168,6 +180,21 @@ class Bolt(Wired, streamparse.Bolt):
     def outputs_of(cls, config: Mapping[str, Any]) -> Any:
         """Return streamparse's ``outputs``. A bolt whose fields depend on its settings overrides this."""
         return cls.outputs
+
+    def ack_many(self, tups: Iterable[Any]) -> None:
+        """Ack tuples, or ids of tuples; the local engine puts its own here, which is one call for all."""
+        for tup in tups:
+            self.ack(tup)
+
+    def emit_many(self, rows: Sequence[Sequence[Any]], anchors: Sequence[Any]) -> None:
+        """Emit a tuple of each row to the default stream, each anchored to one tuple; in the local engine by one call.
+
+        Args:
+            rows: the values of each tuple.
+            anchors: as many tuples.
+        """
+        for row, anchor in zip(rows, anchors, strict=True):
+            self.emit(list(row), anchors=[anchor])
 
     def fail_because(self, tup: Any, error: Exception) -> None:
         """Fail one tuple and say why, without raising; the local engine puts its own here, which tells the spout."""

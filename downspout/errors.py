@@ -53,6 +53,10 @@ class BrokerError(DownspoutError):
     exit_code = 4
 
 
+class FencedError(BrokerError):
+    """Another process has taken this one's place in the consumer group. To try again would throw that one out."""
+
+
 class RecordError(DownspoutError):
     """A record could not be processed; the message starts with its coordinates."""
 

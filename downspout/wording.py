@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "figure", "size"]
+__all__ = ["counted", "figure", "lasting", "size"]
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
@@ -26,6 +26,18 @@ def figure(value: float) -> str:
     ('1,800,000', '10', '0.25')
     """
     return f"{int(value):,}" if value == int(value) else f"{value:g}"
+
+
+def lasting(seconds: float) -> str:
+    """Return how long something takes, as exactly as people want to know it.
+
+    >>> lasting(0.4), lasting(119), lasting(600), lasting(9_000), lasting(400_000)
+    ('0 s', '119 s', '10 min', '2.5 h', '4.6 days')
+    """
+    for unit, name in ((86_400, "days"), (3_600, "h")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.1f} {name}"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def size(count: int) -> str:

@@ -12,13 +12,15 @@ file connects it with Storm's callbacks on one side and with the consumer port (
 * A failed record is read again: the consumer seeks back to the lowest one whose back-off is over.
 * Before a planned hand-over the spout drains: it polls nothing, waits some calls for acks, commits, and only then
   lets the consumer give its partitions up.
+* With ``kafka.emit=chunk`` a tuple is a range of records, as columns, under the same rules
+  (``downspout.kafka.chunked``).
 * So it is under AT_LEAST_ONCE. The other guarantees are in ``downspout.kafka.guarantee``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import streamparse
@@ -28,7 +30,7 @@ from streamparse.dsl.spout import ShellSpoutSpec
 from downspout import config as configuration
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.component import Failure
-from downspout.errors import BrokerError
+from downspout.errors import BrokerError, ConfigError
 from downspout.kafka.deadletter import DeadLetters
 from downspout.kafka.giving_up import GivingUp
 from downspout.kafka.hooks import Hooks
@@ -43,6 +45,7 @@ from downspout.kafka.translate import streams
 from downspout.kafka.untracked import Untracked
 from downspout.wire import Outlet, Wired, WireError
 from downspout.wire.kryo import KRYO
+from downspout.wire.specs import SpoutSpec
 
 JOIN_AGAIN_MS = 2_000
 """How long ``next_tuple`` leaves a broker alone that did not answer when the group was to be joined again."""
@@ -61,6 +64,10 @@ class KafkaSpout(Wired, streamparse.Spout):
     outputs: ClassVar[list[str]] = list(configuration.SETTINGS["kafka.fields"].default)
     settings_scopes: ClassVar[tuple[str, ...]] = ("kafka",)
     clock: Clock = SYSTEM_CLOCK
+    neighbours: Collection[Any] = ()
+    """The other spouts of this process; the local engine, which knows, puts them here."""
+    emit_many: Any = None
+    """Emits many tuples by one call; the local engine puts its own here."""
     _member: Member | None = None
     _idle: bool
     """Whether the last poll brought nothing."""
@@ -82,7 +89,7 @@ class KafkaSpout(Wired, streamparse.Spout):
         """
         given = {**(config or {}), **configuration.component_config("kafka", settings)}
         parsed = configuration.parse_scope(given, "kafka", "spec")
-        return ShellSpoutSpec(
+        return SpoutSpec(
             cls,
             command="streamparse_run",
             script=f"{cls.__module__}.{cls.__name__}",
@@ -114,6 +121,11 @@ class KafkaSpout(Wired, streamparse.Spout):
         finished = member.finished()
         if self._means.commit_timer.due(now) or finished or member.reader.crowded():
             member.commit(now, wait=finished or self._guarantee.waits)
+        if member.handed_over:
+            # The last commit says that we have ended in order. A record that is out now and kills us would not be
+            # found guilty, and the next owner would not know of it: so nothing leaves before we are told what stays.
+            member.reader.join(now)
+            return
         self._work.emit_held(member.membership.parts.values(), self._out, now)
         if not member.turns and not self._means.poll_patience.waits(now):
             member.turns.extend(member.reader.poll(now, busy=self._giving_up.busy))
@@ -142,6 +154,10 @@ class KafkaSpout(Wired, streamparse.Spout):
             return False  # the next turn will
         return member.commit(self._now()) and member.membership.parts.get(part.tp) is part
 
+    def _lone_elsewhere(self) -> list[Partition]:
+        works = [getattr(spout, "_work", None) for spout in self.neighbours]
+        return [part for work in works if isinstance(work, Tracked) for part in work.lone()]
+
     @property
     def _out(self) -> Any:
         """Where tuples go; another may have been put in the place of ``emit``."""
@@ -159,6 +175,11 @@ class KafkaSpout(Wired, streamparse.Spout):
         """Take an ack. Unknown, double and late ones change nothing."""
         if self._work.ack(tup_id) and not (self._figures.acked & self._work.look_up_mask and self._active):
             self._between_turns()
+
+    def ack_many(self, tup_ids: Sequence[str]) -> None:
+        """Take many acks."""
+        self._work.ack_many(tup_ids)
+        self._between_turns()
 
     def fail(self, tup_id: str) -> None:
         """Take a fail of unknown reason: its age tells whether it is a timeout."""
@@ -179,15 +200,21 @@ class KafkaSpout(Wired, streamparse.Spout):
         now = self._now()
         if now - self._next_at < UNATTENDED_MS or member is None:
             return
+        member.catch_up()  # the last poll that kept us alive may have told what is lost
         if self._means.commit_timer.due(now):
             member.commit(now, self._guarantee.waits)
-        member.reader.stay_alive(now)
         self._stalls.look(member, now, self._next_at, self.whereabouts)
+        member.reader.stay_alive(now)
 
     def attend(self) -> None:
         """Look at the timers while nobody asks for tuples: the engine has enough out, and nothing comes back."""
         if self._active:
             self._between_turns()
+
+    @property
+    def retries_failed(self) -> bool:
+        """Whether what fails is emitted again, or given up: tuples of it that no bolt has begun with may be dropped."""
+        return self._guarantee.tracks
 
     def whereabouts(self, tup_id: str) -> str:
         """Return which bolts have a tuple; the local engine, which knows, puts its own here."""
@@ -203,7 +230,7 @@ class KafkaSpout(Wired, streamparse.Spout):
             BrokerError: no broker answers, or a bounded run lacks a topic.
         """
         self._log = self.logger or logging.getLogger(__name__)
-        self._setup = setup = Setup.of(storm_conf, context)
+        self._setup = setup = Setup.of(self._emitting(storm_conf, context), context)
         setup.warn(self._log)
         self._settings, self._guarantee = setup.settings, setup.guarantee
         self._figures = Figures()
@@ -215,7 +242,11 @@ class KafkaSpout(Wired, streamparse.Spout):
         name = self.component_name or ""
         self._work: Tracked | Untracked = Untracked(self._means, name, self.clock)
         if self._guarantee.tracks:
-            self._work = Tracked(self._means, name, self.clock, self._write_down)
+            kind = Tracked
+            if self._settings["emit"] == "chunk":
+                from downspout.kafka.chunked import Chunked as kind
+            emit_many = None if self.on_wire else self.emit_many
+            self._work = kind(self._means, name, self.clock, self._write_down, self._lone_elsewhere, emit_many)
         self._stalls = Stalls(setup, self._means.patiences, self._log, self._now())
         self._outlet = Outlet(self.emit, self._refused, storm_conf) if self.on_wire else None
         self._left: Member | None = None
@@ -223,6 +254,24 @@ class KafkaSpout(Wired, streamparse.Spout):
         self._idle = True
         self._next_at = self._join_at = self._now()
         self._join()
+
+    def _emitting(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the configuration; with records where Storm's pipe would take each chunk apart.
+
+        Raises:
+            ConfigError: chunks are asked for on a pipe that is not ours.
+        """
+        if conf.get("kafka.emit") != "chunk":
+            return conf
+        if self.on_foreign_wire:
+            raise ConfigError(
+                f"kafka.emit = chunk: {type(self.serializer).__name__} cannot send columns",
+                cure="streamparse's JSON serializer, or kafka.emit=record",
+            )
+        if not self.on_wire or self.chunk_streams.issuperset(context.get("stream->outputfields") or ()):
+            return conf
+        self._log.info("kafka.emit = chunk: records are emitted, because a reader needs them one by one")
+        return {**conf, "kafka.emit": "record"}
 
     def activate(self) -> None:
         """Go on after ``deactivate``, joining the group again if it was left."""
@@ -314,9 +363,8 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     def report(self) -> Mapping[str, float]:
         """Return figures for the live view; ``downspout.metrics`` explains them."""
-        member = self._member
-        parts, consumer = (member.parts, member.consumer) if member is not None else ([], None)
-        return summarise(self._figures, parts, consumer, self._now()) | self._stalls.report(self._now())
+        now = self._now()
+        return summarise(self._figures, self._member, now) | self._stalls.report(now)
 
     def _now(self) -> int:
         return int(self.clock.monotonic() * 1000)

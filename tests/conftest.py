@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from typing import Any
 
 import pytest
 
@@ -20,25 +22,26 @@ SKIPS_ALLOWED_IN_CI: dict[str, str] = {}
 
 
 class RealCounts:
-    """Counts the tests that passed against the real things, and notes skips that nobody allowed."""
+    """Counts the tests that passed against the real things, and notes skips that nobody allowed.
+
+    Tests may run in several processes. What is known of one travels with its report, in its user properties.
+    """
 
     def __init__(self) -> None:
         self.passed = dict.fromkeys(REAL, 0)
-        self.marked: dict[str, set[str]] = {marker: set() for marker in REAL}
         self.skipped: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Note who is marked; a report's keywords hold the names of parameters too."""
         for item in items:
-            for marker, marked in self.marked.items():
-                if item.get_closest_marker(marker):
-                    marked.add(item.nodeid)
+            item.user_properties += [("real", marker) for marker in REAL if item.get_closest_marker(marker)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Look at one finished test."""
         if report.when == "call" and report.passed:
-            for marker, marked in self.marked.items():
-                self.passed[marker] += report.nodeid in marked
+            for name, marker in report.user_properties:
+                if name == "real":
+                    self.passed[str(marker)] += 1
         if report.skipped and report.nodeid not in SKIPS_ALLOWED_IN_CI:
             self.skipped.append(report.nodeid)
 
@@ -61,6 +64,19 @@ def pytest_configure(config: pytest.Config) -> None:
     twins.pytest_configure(config)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give a file's tests to one process, and all that may start a Storm to one: two Storms are more than a machine."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneStorm(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "storm" if "storm" in file else file
+
+    return OneStorm(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep state out of the checkout, and settings out of the user's environment."""
@@ -70,15 +86,23 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 @pytest.fixture(autouse=True)
-def _log_is_text(request: pytest.FixtureRequest) -> None:
-    """Undo what PySpark does to the log that tests look at.
+def _log_is_whole_text_and_the_tests(request: pytest.FixtureRequest) -> None:
+    """Undo what a command and PySpark do to the log that tests look at, and what shared clients write into it.
 
-    For errors in a query PySpark makes loggers that do not propagate and turn each handler that they are given to JSON.
-    pytest gives its own handlers to all loggers that do not propagate.
+    A command shows kafka-python's lines only now and then, in each handler that there is: pytest's stay for the tests
+    that follow. For errors in a query PySpark makes loggers that do not propagate and turn each handler that they are
+    given to JSON. pytest gives its own handlers to all loggers that do not propagate. A client of kafka-python that was
+    there before the test asks for its topics again every five minutes, in a thread of its own, and tells which are
+    gone: that is not the test's.
     """
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         if name in logging.root.manager.loggerDict:
             logging.getLogger(name).propagate = True
+    older = {thread.ident for thread in threading.enumerate() if thread.name.startswith("kafka-io-")}
     if (plugin := request.config.pluginmanager.get_plugin("logging-plugin")) is not None:
-        plugin.caplog_handler.setFormatter(plugin.formatter)
-        plugin.report_handler.setFormatter(plugin.formatter)
+        for handler in (plugin.caplog_handler, plugin.report_handler):
+            handler.setFormatter(plugin.formatter)
+            handler.filters.clear()
+            handler.addFilter(lambda record: record.thread not in older)
+    for name in ("kafka", "kafka.coordinator.assignors"):
+        logging.getLogger(name).setLevel(logging.NOTSET)

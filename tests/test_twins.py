@@ -32,6 +32,7 @@ def run(directory: Path, test: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_twin_that_is_left_out_is_no_skip(tmp_path: Path) -> None:
     """Without the broker a test runs on the fake, its twin is deselected, and the summary counts it."""
     code, told = run(tmp_path, BOTH)
@@ -41,6 +42,7 @@ def test_a_twin_that_is_left_out_is_no_skip(tmp_path: Path) -> None:
     assert "1 tests of FakeKafka are written for the real broker too, 0 for the fake alone" in told
 
 
+@pytest.mark.slow
 def test_a_reason_is_printed(tmp_path: Path) -> None:
     """A test that says why it has no twin runs on the fake alone, and the run says why."""
     code, told = run(tmp_path, f"@pytest.mark.fake_only('a broker never does that')\n{BOTH}")
@@ -50,6 +52,7 @@ def test_a_reason_is_printed(tmp_path: Path) -> None:
     assert "  1 a broker never does that" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("test", "message"),
     [

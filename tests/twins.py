@@ -31,8 +31,10 @@ class Twins:
     """Makes the twins, and counts the tests that have one and those that have none."""
 
     def __init__(self) -> None:
-        self._both: set[str] = set()
-        self._fake_only: Counter[str] = Counter()
+        self._reasons: dict[str, str] = {}
+        """Test → why it has no twin; empty: it has one"""
+        self._run: dict[str, str] = {}
+        """the same, of those that were run"""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Let a test run on the fake, and on the broker unless it says why not."""
@@ -47,23 +49,41 @@ class Twins:
         if mark is None:
             if not kinds and not where.startswith(CONTRACT):
                 raise pytest.UsageError(f"{where} uses FakeKafka: let it use bare_kafka, or say why not (fake_only)")
-            self._both.add(where)
+            self._reasons[where] = ""
             return
         reason = mark.args[0] if len(mark.args) == 1 else ""
         if not isinstance(reason, str) or len(reason) < REASON_LENGTH_MIN:
             raise pytest.UsageError(f"{where}: fake_only needs the reason why the broker cannot run it")
-        self._fake_only[reason] += 1
+        self._reasons[where] = reason
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Let a test's report say it, which may come from another process."""
+        for item in items:
+            if (reason := self._reasons.get(_function(item.nodeid))) is not None:
+                item.user_properties.append(("twin", reason))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Look at one finished test."""
+        for name, reason in report.user_properties:
+            if name == "twin":
+                self._run[_function(report.nodeid)] = str(reason)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say how many tests have a twin, and why the others have none."""
-        if not self._both and not self._fake_only:
+        if not self._run:
             return
-        alone = sum(self._fake_only.values())
+        fake_only = Counter(reason for reason in self._run.values() if reason)
+        alone = sum(fake_only.values())
+        both = len(self._run) - alone
         terminalreporter.write_line(
-            f"{len(self._both)} tests of FakeKafka are written for the real broker too, {alone} for the fake alone:"
+            f"{both} tests of FakeKafka are written for the real broker too, {alone} for the fake alone:"
         )
-        for reason, count in sorted(self._fake_only.items(), key=lambda found: (-found[1], found[0])):
+        for reason, count in sorted(fake_only.items(), key=lambda found: (-found[1], found[0])):
             terminalreporter.write_line(f"  {count:3} {reason}")
+
+
+def _function(nodeid: str) -> str:
+    return nodeid.partition("[")[0]
 
 
 def uses_fake(metafunc: pytest.Metafunc) -> bool:
@@ -114,9 +134,10 @@ def wide_kafka(rebalance_kind: str, request: pytest.FixtureRequest) -> Iterator[
 def backstage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backstage]:
     """A broker that one test after the other has to itself."""
     from downspout.kafka.embedded import EmbeddedKafka
+    from downspout.testing.plugin import UNHURRIED
     from tests.topology.broker_kafka import Backstage
 
-    with EmbeddedKafka(tmp_path_factory.mktemp("twins")) as broker:
+    with EmbeddedKafka(tmp_path_factory.mktemp("twins"), properties=UNHURRIED) as broker:
         made = Backstage(broker.bootstrap)
         yield made
         made.close()

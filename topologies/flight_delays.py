@@ -70,6 +70,9 @@ FLIGHT = {
 """The columns of a flight. ``year`` to ``minute`` are local time as scheduled, ``scheduled_at`` is that moment in UTC,
 delays and ``air_time`` are minutes, ``distance`` is miles."""
 
+TYPES = {field: FLIGHT.get(field, "string") for field in FLIGHT_FIELDS}
+"""What the JSON must hold. With types a whole chunk (``kafka.emit=chunk``) is parsed, enriched and written at once."""
+
 DELAYS = ["count", "count:dep_delay", "count:arr_delay"] + [
     f"{function}:{column}" for column in ("dep_delay", "arr_delay") for function in ("sum", "max")
 ]
@@ -91,6 +94,7 @@ class FlightDelays(Topology):
     parse = JsonParseBolt.spec(
         inputs=[spout],
         fields=[f"{field}={KEYS[field]}" if field in KEYS else field for field in FLIGHT_FIELDS],
+        types=TYPES,
     )
     enrich = EnrichBolt.spec(inputs=[parse])
     flights = ParquetBolt.spec(inputs=[enrich], directory="output/flights", schema=FLIGHT, partition_by=["month"])

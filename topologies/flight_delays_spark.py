@@ -24,12 +24,10 @@ parallelism of a component               partitions of the data, decided by Spar
 DataFrames are plans. No function below reads a record; ``write`` does, and then Spark runs the whole plan in one
 optimised pass.
 
-**Bad records.** The topology dead-letters what is no JSON object, and what has a value that a sink's column does not
-take; the twin leaves the same rows out, table by table, and keeps no copy. Records that differ all the same, all of
-them odd: one that is wrong in a field that only the other table holds, if a bolt before the sinks stumbles over it
-(half a surrogate pair, a list as the carrier), or if this table's bolt does not mind (minute 200); a ``time_hour`` in
-another ISO form than the data has; an airport that is no text; a record that ``downspout dlq replay`` wrote, which the
-sinks know and Spark counts anew.
+**Bad records.** The topology dead-letters what is no JSON object, what has a value that is not of the declared type,
+and what a sink's column does not take; the twin leaves the same rows out, table by table, and keeps no copy. Records
+that differ all the same, all of them odd: a ``time_hour`` in another ISO form than the data has; a record that
+``downspout dlq replay`` wrote, which the sinks know and Spark counts anew.
 
 Run it as a batch over what is in the topic, or as a stream that goes on::
 
@@ -57,9 +55,6 @@ from topologies.flight_delays import FLIGHT, KEYS
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
-DELAY_FIELDS = ("time_hour", "hour", "minute", "from_airport", "to_airport", "dep_delay", "arr_delay")
-"""What of a record the table ``route_delays`` depends on: of the two times, whether the bolt can read them."""
-
 WHOLE: Mapping[str, tuple[str, int]] = {"int8": ("tinyint", 7), "int16": ("smallint", 15)}
 """The columns' types of whole numbers: what Spark calls them, and their bits besides the sign."""
 
@@ -81,11 +76,8 @@ def twin(spark: SparkSession, records: Mapping[str, DataFrame]) -> Mapping[str, 
         spark: the session.
         records: the Kafka records of ``spout``, as the source gives them, of a batch or of a stream.
     """
-    given = records["spout"]
-    return {
-        "flights": flights(parse(given, FLIGHT_FIELDS), *lookups(spark)),
-        "route_delays": route_delays(parse(given, DELAY_FIELDS)),
-    }
+    parsed = parse(records["spout"], FLIGHT_FIELDS)
+    return {"flights": flights(parsed, *lookups(spark)), "route_delays": route_delays(parsed)}
 
 
 # --- the bolt parse ---
@@ -128,8 +120,6 @@ def _is_number(field: str) -> bool:
 
 
 def _json_type(field: str) -> str:
-    if field == "minute":  # the bolt writes it with two digits, and 15.0 has no such form: it raises
-        return "bigint"
     return "double" if _is_number(field) else "variant"
 
 

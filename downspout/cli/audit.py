@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from downspout.errors import ConfigError
 from downspout.wording import counted
 
 if TYPE_CHECKING:
+    from downspout.cli.audit_apart import ReplayApart
     from downspout.kafka.port import Cluster
     from downspout.parquet.audit import AuditReport, Window
 
@@ -64,32 +67,57 @@ def handle(arguments: argparse.Namespace) -> int:
     if arguments.files_only and arguments.group:
         raise ConfigError("--group needs Kafka, and --files-only forbids it", cure="one of the two")
     cluster = None if arguments.files_only else open_cluster(arguments)
-    replay, letters = None, arguments.dead_letters
-    if arguments.topology:
-        from downspout.cli.audit_replay import make_replay
-
-        replay = make_replay(
-            arguments.topology,
-            Path(arguments.directory),
-            topology=arguments.topology_class,
-            overrides=arguments.overrides,
+    letters = arguments.dead_letters
+    if cluster is not None and letters and not existing(cluster, [letters]):
+        raise ConfigError(
+            f"--dead-letters {letters}: there is no such topic",
+            cure="mostly GROUP.dead-letters; a run names it in its last lines",
         )
-        letters = letters or (existing(cluster, replay.dead_letters) if cluster else None)
-    report = audit(
-        arguments.directory,
-        cluster=cluster,
-        topics=arguments.topic,
-        dead_letters=letters,
-        replay=replay,
-        windows=parse_windows(arguments.start, arguments.end),
-        group=arguments.group,
-        sample=REPLAY_SAMPLE,
-        several=replay is not None and replay.several,
-    )
+    with _replay(arguments) as replay:
+        if replay is not None and not letters:
+            letters = existing(cluster, replay.dead_letters) if cluster else None
+        report = audit(
+            arguments.directory,
+            cluster=cluster,
+            topics=arguments.topic,
+            dead_letters=letters,
+            replay=replay,
+            windows=parse_windows(arguments.start, arguments.end),
+            group=arguments.group,
+            sample=REPLAY_SAMPLE,
+            several=replay is not None and replay.several,
+        )
     if replay is None and report.kafka and report.count("missing"):
         report.hint = "(records that yield no row by design show as missing: add --topology FILE)"
     print(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report))
     return report.exit_code
+
+
+@contextmanager
+def _replay(arguments: argparse.Namespace) -> Iterator[ReplayApart | None]:
+    """Give what runs the topology again; it ends with the context."""
+    if not arguments.topology:
+        yield None
+        return
+    from downspout.cli.audit_apart import ReplayApart
+
+    overrides = _with_group(arguments.overrides, arguments.group)
+    with redirect_stdout(sys.stderr):  # what the file prints as it is loaded is no part of the report
+        replay = ReplayApart(
+            arguments.topology, Path(arguments.directory), topology=arguments.topology_class, overrides=overrides
+        )
+    with closing(replay):
+        yield replay
+
+
+def _with_group(overrides: Sequence[str], group: str | None) -> list[str]:
+    """Return the settings that the topology was run with: the group whose commits are asked for is its own.
+
+    >>> _with_group(["parquet.directory=x"], "g"), _with_group(["spout:kafka.group=h"], "g")
+    (['parquet.directory=x', 'kafka.group=g'], ['spout:kafka.group=h'])
+    """
+    named = any(given.partition("=")[0].rpartition(":")[2].strip() == "kafka.group" for given in overrides)
+    return [*overrides, *([f"kafka.group={group}"] if group and not named else [])]
 
 
 def existing(cluster: Cluster, topics: Sequence[str]) -> list[str]:
@@ -115,6 +143,9 @@ def parse_windows(start: str | None, end: str | None) -> dict[int | None, Window
     from downspout.parquet.audit import Window
 
     starts, ends = parse_offset_list("--from", start), parse_offset_list("--to", end)
+    for partition, to in ends.items():
+        if to is not None and to < (begin := starts.get(partition, starts.get(None, 0))):
+            raise ConfigError(f"--to {to} is before --from {begin}", cure="the offset after the last one")
     return {
         partition: Window(starts.get(partition, starts.get(None, 0)), ends.get(partition, ends.get(None)))
         for partition in {None, *starts, *ends}

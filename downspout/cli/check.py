@@ -20,13 +20,14 @@ def add_parser(commands: Any) -> None:
 
 def handle(arguments: argparse.Namespace) -> int:
     """Print the values and findings; exit with 2 if there is an error among them."""
+    from downspout.cli.check_chunks import chunk_findings
     from downspout.local import check
     from downspout.local.load import load
 
     graph = load(arguments.target, arguments.topology)
     settings = check.resolve(graph, arguments.overrides)
     print(check.values_table(graph, settings, everything=not arguments.given))
-    findings = check.findings(graph, settings)
+    findings = [*check.findings(graph, settings), *chunk_findings(graph, settings)]
     for finding in findings:
         print(finding)
     errors = sum(finding.is_error for finding in findings)

@@ -86,7 +86,7 @@ def _dry_run(compactor: Compactor, arguments: argparse.Namespace) -> int:
         print(json.dumps(facts, indent=2))
         return 0
     for files in bins:
-        folder = files[0].path.rpartition("/")[0] or "."
+        folder = files[0].path.rpartition("/")[0] or arguments.directory
         total = size(sum(file.bytes for file in files))
         print(f"{folder}: {counted(len(files), 'file')} ({total}) would become 1")
     for path in gone:

@@ -20,7 +20,9 @@ from downspout.errors import ConfigError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-NAMES = ("local", "storm", "spark", "native")
+NAMES = ("local", "local-chunk", "storm", "spark", "spark-chunk", "native")
+BY_DEFAULT = ("local", "storm", "spark", "native")
+"""In chunk mode an engine is run where it is asked for."""
 
 
 def add_parser(commands: Any) -> None:
@@ -36,7 +38,8 @@ def add_parser(commands: Any) -> None:
         "as of now. What bolts of your own do elsewhere, they do once on each engine.",
     )
     add_topology(parser)
-    parser.add_argument("--engines", metavar="NAMES", help=f"some of {','.join(NAMES)} (default: those that are there)")
+    parser.add_argument("--engines", metavar="NAMES", help=f"some of {','.join(NAMES)} (default: those of "
+                        f"{','.join(BY_DEFAULT)} that are there); -chunk: with kafka.emit=chunk")  # fmt: skip
     parser.add_argument("--keep", type=Path, metavar="DIR", help="write the tables and logs there and leave them")
     add_settings(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -54,7 +57,7 @@ def handle(arguments: argparse.Namespace) -> int:
     with directory(arguments.keep) as folder, sigterm_as_ctrl_c(), Shown() as shown:
         job = freeze(arguments.target, arguments.topology, arguments.overrides, folder)
         shown("compare", f"{job.graph.name}, {job.records:,} offsets, in {folder}")
-        report = run(job, engines or NAMES, explicit=bool(engines), told=shown)
+        report = run(job, engines or BY_DEFAULT, explicit=bool(engines), told=shown)
     print(json.dumps(report.as_dict(), indent=2, default=str) if arguments.json else report.render())
     return report.exit_code
 

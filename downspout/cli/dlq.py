@@ -168,10 +168,18 @@ def _group_facts(group: Group) -> dict[str, Any]:
 
 
 def render_groups(groups: list[Group]) -> str:
-    """Return a table, and the total."""
+    """Return a table, and the total.
+
+    >>> from downspout.kafka.letters import Group
+    >>> group = Group("orders", "RecordError", 2, example="orders[0]@7", message="orders[0]@7: no JSON")
+    >>> print(render_groups([group]).splitlines()[1].split("  ")[-1])
+    orders[0]@7: no JSON
+    """
     rows = [["records", "topic", "exception", "first failed", "last failed", "for example"]]
     for group in groups:
-        example = f"{group.example}: {group.message}" if group.message else group.example
+        # Errors of ours begin with the place themselves.
+        named = [] if group.message.startswith(group.example) else [group.example]
+        example = ": ".join(filter(None, [*named, group.message]))
         rows.append([
             f"{group.count:,}", group.topic or "unknown", group.error_class, _stamp(group.first_ms),
             _stamp(group.last_ms), _one_line(example),
@@ -232,7 +240,7 @@ def letter_facts(letter: DeadLetter, limit: int) -> dict[str, Any]:
     from downspout.kafka.letters import identity_of
 
     names = ("topic", "topic_id", "partition", "offset", "attempts", "first_failure_ms", "last_failure_ms", "kind",
-             "component", "task", "error_class", "error", "stack", "is_ours")  # fmt: skip
+             "component", "task", "error_class", "error", "stack", "incomplete", "is_ours")  # fmt: skip
     origin, record = identity_of(letter), letter.letter
     replay_of = None if origin is None or origin[:4] == letter.origin else list(origin[:4])
     return {
@@ -265,6 +273,8 @@ def render_letter(letter: DeadLetter, limit: int) -> str:
         *(why if letter.is_ours else ["  no dead letter of ours"]),
         f"  timestamp: {_stamp(record.timestamp)}",
     ]
+    if letter.incomplete:
+        lines.append(f"  not whole: {letter.incomplete}")
     if facts["replay_of"]:
         topic, _, partition, offset = facts["replay_of"]
         lines.append(f"  replay of: {coordinates(topic, partition, offset)}")

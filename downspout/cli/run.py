@@ -1,4 +1,4 @@
-"""``downspout run``: a topology in one process."""
+"""``downspout run``: a topology in one process, or in several on this machine."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "run",
-        help="run a topology in this process",
-        description="Runs a streamparse topology in this process. Ctrl-C lets it finish what is in flight; a second "
-        "Ctrl-C stops it at once.",
+        help="run a topology in this process, or in several",
+        description="Runs a streamparse topology in this process; with --workers in several that share its Kafka "
+        "partitions. Ctrl-C lets it finish what is in flight; a second Ctrl-C stops it at once.",
         epilog="Exit codes: 0 done; 130 stopped by Ctrl-C and 143 by SIGTERM (after a clean drain); 2 the topology or "
         "a setting is wrong; 4 no broker, or the last commit failed; 6 lost data; 7 the sink cannot write; "
         "8 a component failed.",
@@ -34,12 +34,16 @@ def add_parser(commands: Any) -> None:
     add_bounds(parser)
     parser.add_argument("--records", type=int, metavar="N", help="stop once at least this many tuple trees are done")
     parser.add_argument(
+        "--workers", type=int, metavar="N", help="run in N processes, which share the partitions; who dies is restarted"
+    )
+    parser.add_argument(
         "--member", type=int, metavar="N", help="number of this process, where several run one topology"
     )
     parser.add_argument("--redeploy", action="store_true", default=None, help="renew the topology id")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of shuffles")
     add_settings(parser)
     add_summary(parser, "no view and no summary")
+    parser.add_argument("--channel", type=int, help=argparse.SUPPRESS)  # how a worker is started (downspout.workers)
     parser.set_defaults(handler=handle)
 
 
@@ -60,20 +64,24 @@ def handle(arguments: argparse.Namespace) -> int:
     from downspout.cli.logs import log_to_stderr
     from downspout.local import live, runner
     from downspout.local.load import load
+    from downspout.local.settings import resolve
+    from downspout.workers.channel import Job
+    from downspout.workers.serve import serve
+    from downspout.workers.supervise import supervise
 
-    options = {
-        "run.until": arguments.until,
-        "run.for_s": None if arguments.for_s is None else seconds(arguments.for_s),
-        "run.records": arguments.records,
-        "run.member": arguments.member,
-        "run.redeploy": arguments.redeploy,
-        "run.seed": arguments.seed,
-    }
-    view = live.make_view(quiet=arguments.quiet)
     log_to_stderr(arguments.quiet)
+    if arguments.channel is not None:
+        return serve(arguments.channel, _exit_code)
+    options = _options(arguments)
+    view = live.make_view(quiet=arguments.quiet)
     graph = load(arguments.target, arguments.topology)
+    settings = resolve(graph, arguments.overrides, options=options)
     try:
-        result = runner.run(graph, overrides=arguments.overrides, options=options, view=view)
+        if (settings.run.values["run.workers"] or 1) > 1:
+            job = Job(arguments.target, arguments.topology, arguments.overrides, options)
+            result = supervise(graph, settings, job, view=view, quiet=arguments.quiet)
+        else:
+            result = runner.run(graph, overrides=arguments.overrides, options=options, view=view)
     finally:
         if view is not None:
             view.close()
@@ -87,6 +95,26 @@ def handle(arguments: argparse.Namespace) -> int:
     return _close(result)
 
 
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that have an option of their own."""
+    return {
+        "run.until": arguments.until,
+        "run.for_s": None if arguments.for_s is None else seconds(arguments.for_s),
+        "run.records": arguments.records,
+        "run.workers": arguments.workers,
+        "run.member": arguments.member,
+        "run.redeploy": arguments.redeploy,
+        "run.seed": arguments.seed,
+    }
+
+
+def _exit_code(result: RunResult) -> int:
+    """Return how a run that has ended in order counts."""
+    if result.uncommitted:
+        return BrokerError.exit_code
+    return 0 if result.signal is None else 128 + result.signal
+
+
 def _close(result: RunResult) -> int:
     """Say how the run ended, where that is not simply at its end; return the exit code."""
     how = f"stopped by {signal.Signals(result.signal).name}" if result.signal is not None else ""
@@ -95,12 +123,15 @@ def _close(result: RunResult) -> int:
         what = " and ".join(f"{counted(count, 'record')} of {spout}" for spout, count in result.uncommitted.items())
         again = "are not committed and will be processed again at the next start"
         print(f"downspout: {how}the last commit failed: {what} {again}", file=sys.stderr)
-        return BrokerError.exit_code
-    if result.signal is None:
-        return 0
-    end = "after a clean drain" if result.drained else f"with {counted(result.in_flight, 'tuple')} in flight"
-    print(f"downspout: {how} {end}", file=sys.stderr)
-    return 128 + result.signal
+    elif result.signal is not None:
+        flying = f"with {counted(result.in_flight, 'tuple')} in flight, to be processed again at the next start"
+        end = flying if result.in_flight else "at once"
+        if result.drained:
+            end = "at once, with nothing in flight" if result.reason == "aborted" else "after a clean drain"
+        if result.retry_later:
+            end += f"; {counted(result.retry_later, 'failed record')} will be tried again at the next start"
+        print(f"downspout: {how} {end}", file=sys.stderr)
+    return _exit_code(result)
 
 
 def write_json(path: str, summary: dict[str, Any]) -> None:

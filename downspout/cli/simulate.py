@@ -24,24 +24,30 @@ def add_parser(commands: Any) -> None:
 
 def handle(arguments: argparse.Namespace) -> int:
     """Run; exit with 1 if a property was violated."""
-    from downspout.testing.simulation.soak import soak
+    from downspout.testing.simulation.soak import load_scenarios, scenario_of, soak
 
     if arguments.seed is not None:
         return _one(arguments)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    total = soak(arguments.target, seeds, jobs=arguments.jobs, progress=sys.stderr)
-    for report in total.reports:
-        print(report, end="\n\n")
+
+    def tell(report: str) -> None:
+        print(f"\n{report}", end="\n\n", flush=True)
+
+    total = soak(arguments.target, seeds, jobs=arguments.jobs, progress=sys.stderr, tell=tell)
     print(total)
+    scenarios = load_scenarios(arguments.target)
+    ran = {scenario_of(scenarios, seed) for seed in seeds}
+    if left := [name for name in scenarios if name not in ran]:
+        print(f"with so few seeds these scenarios were not run: {', '.join(left)}")
     return 1 if total.reports else 0
 
 
 def _one(arguments: argparse.Namespace) -> int:
     from downspout.testing.simulation.run import run_seed
-    from downspout.testing.simulation.soak import load_scenarios
+    from downspout.testing.simulation.soak import load_scenarios, scenario_of
 
     scenarios = load_scenarios(arguments.target)
-    name = list(scenarios)[arguments.seed % len(scenarios)]
+    name = scenario_of(scenarios, arguments.seed)
     again = f"downspout simulate {arguments.target} --seed {{seed}} --trace"
     outcome = run_seed(scenarios[name], arguments.seed, again=again)
     if arguments.trace:

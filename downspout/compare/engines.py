@@ -19,12 +19,16 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from downspout import config
 from downspout.compare.job import Frozen, Job
 from downspout.compare.tables import Sink, read_finished
-from downspout.errors import DownspoutError
+from downspout.errors import ConfigError, DownspoutError
+from downspout.kafka.sense import check_emit
 from downspout.spark.source.ranges import to_json
 
-__all__ = ["Engine", "EngineError", "Local", "Native", "Spark", "run_program", "twin_of"]
+__all__ = [
+    "Engine", "EngineError", "Local", "LocalChunks", "Native", "Spark", "SparkChunks", "run_program", "twin_of",
+]  # fmt: skip
 
 END_S_MAX = 20.0
 """How long a process that is asked to end may take."""
@@ -41,12 +45,20 @@ class Engine(ABC):
     """One way to run a job."""
 
     name: ClassVar[str]
+    emit: ClassVar[str] = ""
+    """What spouts emit, ``record`` or ``chunk``; empty: what the topology says."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
 
     def missing(self) -> str:
         """Return why it cannot run here; empty where it can."""
+        for spout in self.job.spouts if self.emit else ():
+            settings = config.parse_scope({**self.job.confs[spout.name], "kafka.emit": self.emit}, "kafka")
+            try:
+                check_emit(settings)
+            except ConfigError as error:
+                return f"{spout.name}: {error.message}"
         return ""
 
     @abstractmethod
@@ -74,9 +86,10 @@ class Engine(ABC):
         """Run a command of ours on the topology, from the user's folder but with a state of its own."""
         job = self.job
         chosen = ["--topology", job.topology] if job.topology else []
+        emit = [f"--set={spout.name}:kafka.emit={self.emit}" for spout in job.spouts if self.emit]
         run_program(
             [sys.executable, "-m", "downspout", *command, job.target, *chosen, "--until", "end", "--quiet",
-             *job.options(self.name)],
+             *job.options(self.name), *emit],
             self.folder,
         )  # fmt: skip
 
@@ -98,7 +111,7 @@ class Spark(Engine):
 
     def missing(self) -> str:
         """Say if there is no PySpark."""
-        return _without_pyspark()
+        return _without_pyspark() or super().missing()
 
     def run(self) -> None:
         """Run the query until it has read the ranges."""
@@ -107,6 +120,20 @@ class Spark(Engine):
     def groups(self, spout: Frozen) -> list[str]:
         """Return the group, and that for lag tools."""
         return [*super().groups(spout), *(f"{group}-spark" for group in super().groups(spout))]
+
+
+class LocalChunks(Local):
+    """The local engine, whose spouts emit chunks."""
+
+    name = "local-chunk"
+    emit = "chunk"
+
+
+class SparkChunks(Spark):
+    """The topology on Spark, whose spouts emit chunks."""
+
+    name = "spark-chunk"
+    emit = "chunk"
 
 
 class Native(Engine):

@@ -83,6 +83,11 @@ class Job:
         """How many offsets are read."""
         return sum(end - start for spout in self.spouts for start, end in spout.ranges.values())
 
+    @property
+    def letter_bolts(self) -> list[str]:
+        """The bolts that write to Kafka, dead letters of rejects, as the first spout would."""
+        return [bolt.name for bolt in self.graph.bolts if reads(bolt, "kafka")]
+
     def output(self, engine: str, sink: str) -> Path:
         """Return where an engine's sink writes."""
         return self.directory / engine / sink
@@ -108,6 +113,14 @@ class Job:
                 "kafka.start_offsets": spout.offsets(0),
                 "kafka.stop_offsets": spout.offsets(1),
                 **({"kafka.dead_letter_topic": self.letters(engine, spout)} if spout.has_letters else {}),
+            }
+        for name in self.letter_bolts:
+            first = self.spouts[0]
+            settings[name] = {
+                "kafka.bootstrap": first.bootstrap,
+                **{config.CLIENT_PREFIX + key: value for key, value in first.client.items()},
+                "kafka.group": self.group(engine, first),
+                "kafka.dead_letter_topic": self.letters(engine, first) if first.has_letters else "",
             }
         for sink in self.sinks:
             settings[sink.name] = {"parquet.directory": str(self.output(engine, sink.name))}

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.compare.engines import Engine, Local, Native, Spark
+from downspout.compare.engines import Engine, Local, LocalChunks, Native, Spark, SparkChunks
 from downspout.compare.job import Job
 from downspout.compare.multiset import compare
 from downspout.compare.report import EngineRun, Report, Table
@@ -18,7 +18,7 @@ from downspout.kafka.client import KafkaCluster, connection_properties
 
 __all__ = ["ENGINES", "run"]
 
-ENGINES: dict[str, type[Engine]] = {each.name: each for each in (Local, Storm, Spark, Native)}
+ENGINES: dict[str, type[Engine]] = {each.name: each for each in (Local, LocalChunks, Storm, Spark, SparkChunks, Native)}
 """In the order in which they run, the cheapest first."""
 
 LEAVE_S_MAX = 20.0

@@ -107,6 +107,7 @@ class Answer:
     """
 
     def __init__(self, future: Any, count: int) -> None:
+        self.since = time.monotonic()
         self.exception: BaseException | None = None
         self._left = count
         self._counts: dict[Any, int] = {}
@@ -232,6 +233,10 @@ class Batches:
         for tp in list(self._open):
             self._hand_over(tp)
         self._chosen.clear()
+
+    def waited_s(self) -> float:
+        """Return for how long the oldest batch has had no answer, in seconds."""
+        return time.monotonic() - self.answers[0].since if self.answers else 0.0
 
     def flush(self, timeout_s: float) -> bool:
         """Hand over, and wait for all answers, at most so long; return whether they are there.

@@ -68,6 +68,20 @@ def connection_properties(client: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in client.items() if name.startswith(CONNECTING) and name in known}
 
 
+def _pass_over_the_dead(manager: Any) -> None:
+    """Let a client that begins ask the addresses of its bootstrap list that have not refused it a moment ago.
+
+    By itself it draws one by chance, and again after a failure, and waits for what it draws, longer after each failure.
+    With half of the list dead, one start in thirty used up its time by five such draws, without a look at the rest.
+    """
+    known = manager.cluster.bootstrap_brokers
+
+    def bootstrap_brokers() -> list[Any]:
+        return [broker for broker in known() if not manager.connection_delay(broker.node_id)] or known()
+
+    manager.cluster.bootstrap_brokers = bootstrap_brokers
+
+
 class KafkaCluster:
     """Real brokers behind a bootstrap string; a :class:`~downspout.kafka.port.Cluster`.
 
@@ -100,6 +114,7 @@ class KafkaCluster:
 
         def factory(**properties: Any) -> Any:
             made.append(KafkaNetClient(**properties))
+            _pass_over_the_dead(made[-1]._manager)
             return made[-1]
 
         self._check(client)
@@ -124,6 +139,7 @@ class KafkaCluster:
         instance_id: str | None = None,
         client: Mapping[str, Any] | None = None,
         auto_commit_ms: int | None = None,
+        columns: bool = False,
     ) -> KafkaConsumerPort:
         """Return a consumer that commits only when told, and with ``auto_commit_ms`` also by itself.
 
@@ -149,7 +165,7 @@ class KafkaCluster:
                 kafka_client=factory,
                 **properties,
             )
-        return KafkaConsumerPort(made, starts_at_beginning)
+        return KafkaConsumerPort(made, starts_at_beginning, columns)
 
     def producer(self, *, client: Mapping[str, Any] | None = None) -> KafkaProducerPort:
         """Return an idempotent producer with acks=all.

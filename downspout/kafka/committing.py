@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from kafka.errors import KafkaError
+
 from downspout.kafka.guarantee import RENEW_MS
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Partition
@@ -77,14 +79,20 @@ def commit(
     for part in parts:
         point = part.commit_point(consumer)
         watch = part.watch_at(point)
-        told = watch.end() if last else watch
+        told = watch.end(idle=part.untouched) if last else watch
         failures = leniency.attempts(part, point, watch) if leniency else part.ledger.failures_from(point)
         metadata = _metadata(part, point, identity, failures, told)
         if _is_due(part, point, metadata, now):
             due[part.tp] = (part, point, metadata, watch)
     if not due:
         return False
-    consumer.commit({tp: OffsetAndMetadata(point, metadata, -1) for tp, (_, point, metadata, _) in due.items()})
+    try:
+        consumer.commit({tp: OffsetAndMetadata(point, metadata, -1) for tp, (_, point, metadata, _) in due.items()})
+    except KafkaError:
+        for part, *_ in due.values():
+            # What the broker has is not known: the next commit says all, even what it said before.
+            part.committed_at = None
+        raise
     for part, point, metadata, watch in due.values():
         part.commit, part.committed_at = (point, metadata), now
         part.keep_watch(point, watch)

@@ -9,24 +9,7 @@ What kafka-python does by itself, and what of it we use (read in its source, ver
 * *Leaving.* ``close`` sends LeaveGroup for a dynamic member and never for a static one (its rule is
   ``is_dynamic_member``). Broker and request know both, so :meth:`KafkaConsumerPort.close` answers that question by
   what the caller wants.
-* *A pending rejoin.* The heartbeat's answer sets a flag on the coordinator, and changed metadata another;
-  ``need_rejoin`` looks at both. Nothing is revoked before the next ``poll``.
-* *A rejoin that comes up in the middle of a poll.* A poll that finds no records goes round until its time is over, and
-  joins again as soon as a round sees the flag. Then everything is revoked before anybody could commit what is done:
-  the next owner processes it again. So a poll that began with no rejoin pending ends when it meets one
-  (:class:`_RejoinPending`), and the next one joins.
-* *A join that outlasts a poll.* A join that was begun because metadata changed (a new topic, a new partition) is
-  finished by a later ``poll`` only if that sees a need to join. As leader we have noted the new metadata by then and
-  see none: the member hangs without partitions and without heartbeats, for ever. So ``poll`` keeps the need alive
-  while a join is under way.
-* *A join that ends between two polls.* Its outcome is thrown away (``_join_task.is_done``) and another join begun,
-  which makes every other member join again. Where two members are polled in turns, by one thread, each one's join ends
-  while the other is polled: they rebalance for ever. So a join that nobody has asked for its outcome does not say that
-  it is done (:class:`_Unread`).
-* *A rejoin for nothing.* The leader assigns by the metadata it has, and notes as "assigned by" an older copy: the one
-  of the last metadata answer that it looked at. Where the first answer came with the join, that copy is empty, so the
-  next look finds a difference and wants to join again; our hand-over would wait its whole budget for acks. So the
-  copy is taken again right after the assignment, on the same thread.
+* *Joining.* Much of it goes wrong between two polls, or in the middle of one (``downspout.kafka.joining``).
 * *Pausing.* What was fetched for a partition that is then paused is parked, and not fetched again. After it is resumed
   it comes back only when the slot for the records in line is None: a slot whose records are used up (false, not None)
   blocks it for ever, and one that a busy partition refills blocks it as long as that is busy. So ``poll`` puts what is
@@ -35,8 +18,9 @@ What kafka-python does by itself, and what of it we use (read in its source, ver
   a word: one that is new has no end then (KeyError), or no record since a time. So it is made to learn them first.
 * *Metadata.* Its questions for a topic wait without limit and let brokers create topics that do not exist. Ours are
   sent as requests of their own.
-* *Aborted records.* It passes their batches without a word. The class that does so is replaced, in each consumer's
-  fetcher, by one that notes them.
+* *Aborted records, records that cannot be read.* The class that passes them is replaced, in each consumer's fetcher
+  (``downspout.kafka.fetched``, and with columns ``downspout.kafka.columns.fetch``).
+* *Small reads.* It reads sockets by 4 KiB (``downspout.kafka.receiving``).
 * *Questions behind a fetch.* A broker answers the requests of a connection in order, and a fetch that finds nothing is
   answered after ``fetch_max_wait_ms``. So at the end of a log any question to the one broker would wait half a second.
   A group's coordinator has a connection to itself, without fetches: we ask there, unless a join waits on it.
@@ -48,7 +32,8 @@ once and not in the middle of a rebalance.
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import kafka
@@ -57,7 +42,11 @@ from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.protocol.metadata import MetadataRequest
 
 from downspout.errors import BrokerError
+from downspout.kafka.fetched import watched
+from downspout.kafka.joining import PARTS as JOINING_PARTS
+from downspout.kafka.joining import Joining
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, RebalanceListener, Record, TopicPartition
+from downspout.kafka.receiving import receive_widely
 
 REMOTE_MS_MAX = 4000
 """How long a call that asks a broker may wait. Under Storm no call of a spout may take longer than 5 s."""
@@ -85,68 +74,24 @@ class _Relay(ConsumerRebalanceListener):
         self._listener.on_partitions_lost(lost)
 
 
-def _note_what_was_assigned_by(coordinator: Any) -> None:
-    """Let the leader remember the metadata that it assigned by ("A rejoin for nothing", above)."""
-    assign = coordinator._perform_assignment
-
-    def perform_assignment(leader_id: str, protocol_name: str, members: Any) -> Any:
-        assignment = assign(leader_id, protocol_name, members)
-        snapshot = coordinator._build_metadata_snapshot(coordinator._subscription, coordinator._cluster)
-        coordinator._metadata_snapshot = coordinator._assignment_snapshot = snapshot
-        return assignment
-
-    coordinator._perform_assignment = perform_assignment
-
-
-def _note_what_is_aborted(fetcher: Any, aborted: list[tuple[TopicPartition, int, int]]) -> None:
-    """Let batches of aborted transactions, which the client passes without a word, be told."""
-
-    class Records(fetcher.PartitionRecords):
-        def _is_batch_aborted(self, batch: Any) -> bool:
-            is_aborted = bool(super()._is_batch_aborted(batch))
-            if is_aborted:
-                aborted.append((self.topic_partition, batch.base_offset, batch.records_count))
-            return is_aborted
-
-    fetcher.PartitionRecords = Records
-
-
-class _RejoinPending(Exception):
-    """Ends a poll that was not told to join ("A rejoin that comes up in the middle of a poll", above)."""
-
-
-class _Unread:
-    """A join whose outcome was not read yet ("A join that ends between two polls", above)."""
-
-    is_done = False
-
-    def __init__(self, future: Any) -> None:
-        self.add_callback = future.add_callback
-        self.add_errback = future.add_errback
-        self._future = future
-
-    def __await__(self) -> Any:
-        return self._future.__await__()
-
-
 class KafkaConsumerPort:
     """A consumer; see :class:`~downspout.kafka.port.ConsumerPort`. Made by :meth:`KafkaCluster.consumer`.
 
     Every call that asks a broker is bounded by :data:`REMOTE_MS_MAX` and then raises KafkaTimeoutError (retriable).
     """
 
-    def __init__(self, consumer: Any, starts_at_beginning: bool) -> None:
+    def __init__(self, consumer: Any, starts_at_beginning: bool, columns: bool = False) -> None:
         _self_test(consumer)
         # kafka-python does not hand this property of the consumer on to the part that it is meant for.
         consumer._cluster.config["allow_auto_create_topics"] = consumer.config["allow_auto_create_topics"]
+        receive_widely(consumer._manager)
         self._consumer = consumer
         self._coordinator = consumer._coordinator
-        _note_what_was_assigned_by(self._coordinator)
-        self._join, self._may_join = self._coordinator.ensure_active_group, True
-        self._coordinator.ensure_active_group = self._join_if_told
+        self._joining = Joining(self._coordinator, consumer.config["group_instance_id"])
         self._fetcher = consumer._fetcher
         self._aborted: list[tuple[TopicPartition, int, int]] = []
-        _note_what_is_aborted(self._fetcher, self._aborted)
+        self._columns = columns
+        self._gather: Callable[[Sequence[Any]], tuple[Sequence[Record], int | None]] | None = None
         self._starts_at_beginning = starts_at_beginning
         self._closed = False
 
@@ -172,7 +117,7 @@ class KafkaConsumerPort:
 
     def rejoin_pending(self) -> bool:
         """Return whether the next poll may revoke partitions; asks nobody."""
-        return not self._closed and bool(self._coordinator.need_rejoin() or self._coordinator.rejoining)
+        return not self._closed and self._joining.pending()
 
     # --- reading ---
 
@@ -183,25 +128,36 @@ class KafkaConsumerPort:
             OffsetOutOfRangeError: a position is outside the log; the first argument maps partition to position.
             LogTruncationError: the end of the log was cut off below a position (unclean leader election).
         """
-        if self._coordinator.rejoining:
-            self._coordinator.request_rejoin()  # "A join that outlasts a poll", above
-        join = self._coordinator._join_task
-        if join is not None and not isinstance(join, _Unread):
-            self._coordinator._join_task = _Unread(join)
+        if self._gather is None:
+            self._begin_to_read()
         self._unpark()
-        self._may_join = self.rejoin_pending()
-        try:
-            return self._consumer.poll(timeout_ms=timeout_ms, max_records=max_records)  # type: ignore[no-any-return]
-        except _RejoinPending:
-            return {}
-        except errors.NoOffsetForPartitionError as error:
-            self._start_at_beginning(error)
-            return {}
+        found: dict[TopicPartition, Any] = {}
+        with self._joining.round():
+            try:
+                found = self._consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
+            except errors.NoOffsetForPartitionError as error:
+                self._start_at_beginning(error)
+        return {tp: self._gathered(tp, parts) for tp, parts in found.items()}
 
-    def _join_if_told(self, timeout_ms: float | None = None) -> bool:
-        if not self._may_join:
-            raise _RejoinPending
-        return bool(self._join(timeout_ms=timeout_ms))
+    def _begin_to_read(self) -> None:
+        """Let polls find columns. Arrow, which that loads, is for those that read."""
+        from downspout.kafka.columns.fetch import gathered, install
+
+        install(self._consumer)
+        self._fetcher.PartitionRecords = watched(self._fetcher.PartitionRecords, self._aborted)
+        self._gather = gathered
+
+    def _gathered(self, partition: TopicPartition, parts: Sequence[Any]) -> Sequence[Record]:
+        """Return what a poll has found of a partition as one piece; what is too much for one is read again.
+
+        Where columns are not wanted, their records are, all made at once: at a fraction of what the client's cost.
+        """
+        assert self._gather is not None
+        columns, left = self._gather(parts)
+        if left is not None:
+            with suppress(errors.IllegalStateError):  # it was taken away while we polled: its next owner reads the rest
+                self._consumer.seek(partition, left)
+        return columns if self._columns else list(columns)
 
     def _unpark(self) -> None:
         """Put the records of a resumed partition in line; see "Pausing", above."""
@@ -313,7 +269,12 @@ class KafkaConsumerPort:
             while waited_for and unknown():
                 for tp in unknown():
                     cluster.add_topic(tp.topic)
-                await cluster.request_update()
+                try:
+                    await cluster.request_update()
+                except errors.KafkaError as error:
+                    # A broker that its controller takes for dead for a moment (it had no time to run) knows no brokers.
+                    if not error.retriable:
+                        raise
                 await manager._net.sleep(LEADERS_PERIOD_S if unknown() else 0)
 
         async def in_time() -> None:
@@ -400,26 +361,22 @@ def _id_of(described: Any) -> str:
 def _self_test(consumer: Any) -> None:
     """Raise a BrokerError if the installed kafka-python lacks one of the private parts that we use."""
     parts = {
-        "_coordinator.need_rejoin": "method",
+        **{f"_coordinator.{name}": kind for name, kind in JOINING_PARTS.items()},
         "_coordinator.coordinator_id": "NoneType",
         "_coordinator._client.is_ready": "method",
-        "_coordinator.ensure_active_group": "method",
-        "_coordinator.request_rejoin": "method",
-        "_coordinator.rejoining": "bool",
-        "_coordinator._join_task": "NoneType",
         "_coordinator.is_dynamic_member": "method",
         "_coordinator.maybe_leave_group_async": "method",
         "_coordinator.fetch_committed_offsets": "method",
-        "_coordinator._perform_assignment": "method",
-        "_coordinator._build_metadata_snapshot": "method",
         "_cluster.config": "dict",
         "_fetcher._paused_partition_records": "dict",
         "_fetcher.PartitionRecords._is_batch_aborted": "function",
+        "_fetcher.PartitionRecords.take": "function",
         "_fetcher._next_partition_records": "NoneType",
         "_manager.run": "method",
         "_manager.send": "method",
         "_manager.wait_for": "method",
         "_manager.call_soon": "method",
+        "_manager.connection_delay": "method",
         "_manager._net.sleep": "method",
         "_cluster.leader_for_partition": "method",
         "_cluster.add_topic": "method",

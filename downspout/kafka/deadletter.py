@@ -36,6 +36,8 @@ IDLE_POLLS_MAX = 150
 _OFFSET, _ATTEMPTS = PREFIX + "offset", PREFIX + "attempts"
 _FIRST_FAILURE, _LAST_FAILURE = PREFIX + "first.failure.ms", PREFIX + "last.failure.ms"
 _MESSAGE, _STACK = PREFIX + "exception.message", PREFIX + "exception.stacktrace"
+INCOMPLETE = PREFIX + "incomplete"
+"""A header that only letters have which do not hold the whole record; it says why."""
 Header = tuple[str, bytes]
 
 PRODUCER = {
@@ -167,6 +169,22 @@ class DeadLetters:
             self._queued.clear()
         return settled
 
+    def answered(self, *, late: bool, wait_s: float = 0.0) -> bool:
+        """Return whether all queued letters are acknowledged by all replicas; hand over those that wait for a batch.
+
+        Args:
+            late: whether it is too late for an answer: what has none by now is given up.
+            wait_s: how long to wait for one, in seconds.
+
+        Raises:
+            BrokerError: as in :meth:`flush`.
+        """
+        if self.settled():
+            return True
+        if late or wait_s:
+            self.flush(wait_s)
+        return late or wait_s > 0
+
     @property
     def is_open(self) -> bool:
         """Whether there is a producer, so that a letter needs no more than its own time."""
@@ -209,12 +227,13 @@ class DeadLetter:
         attempts: how often the record was tried.
         first_failure_ms: milliseconds since the epoch.
         last_failure_ms: likewise.
-        kind: ``fail``, ``exception``, ``timeout`` or ``crash``.
+        kind: ``fail``, ``exception``, ``timeout``, ``crash``, or ``reject`` (a bolt put it aside).
         component: the bolt that failed it.
         task: that bolt's task.
         error_class: class of the exception.
         error: its message, or else a description of the failure.
         stack: its traceback.
+        incomplete: why the letter does not hold the whole record; None: it does.
         letter: the letter itself, in the dead-letter topic.
     """
 
@@ -231,6 +250,7 @@ class DeadLetter:
     error_class: str | None
     error: str | None
     stack: str | None
+    incomplete: str | None
     letter: Record
 
     @property
@@ -268,6 +288,7 @@ def parse_dead_letter(letter: Record) -> DeadLetter:
         error_class=_text(told.get("exception.class")),
         error=_text(told.get("exception.message")),
         stack=_text(told.get("exception.stacktrace")),
+        incomplete=_text(told.get("incomplete")),
         letter=letter,
     )
 

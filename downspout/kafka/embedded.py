@@ -167,6 +167,8 @@ class EmbeddedKafka:
             broker = self._launch(command, cluster, lock)
             broker_files.write(self.directory, replace(cluster, port=broker.port, formatted=True))
             broker_files.write(self.directory, broker)
+            if self.detached:
+                self._call_off()  # from now on anybody can find it, and stop it
         except OSError as error:
             self._end_process()
             lock.release()
@@ -224,18 +226,22 @@ class EmbeddedKafka:
         arguments += ["-t", cluster.cluster_id, "-c", "server.properties", *self._security.format_arguments()]
         secret = self.directory / "format.args"  # on the command line everybody would see the password
         format_command = [*command, argument_file(secret, arguments)]
-        with (self.directory / "logs" / "console.log").open("wb") as console:
-            done = subprocess.run(
-                format_command,
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                timeout=self._start_s_max,
-                check=False,
-            )
-        secret.unlink()
+        try:
+            with (self.directory / "logs" / "console.log").open("wb") as console:
+                done = subprocess.run(
+                    format_command,
+                    cwd=self.directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=console,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    timeout=self._start_s_max,
+                    check=False,
+                )
+        except subprocess.TimeoutExpired as error:
+            raise self._died(f"took longer than {self._start_s_max:g} s to format {self.directory}/data") from error
+        finally:
+            secret.unlink()
         if done.returncode != 0:
             raise self._died(f"could not format {self.directory}/data (exit code {done.returncode})")
 
@@ -278,10 +284,9 @@ class EmbeddedKafka:
         log_start = log.stat().st_size if log.exists() else 0
         with (self.directory / "logs" / "console.log").open("wb") as console:
             # A session of its own: Ctrl-C in our terminal must not take the broker down before we have drained.
-            self._process = subprocess.Popen(
+            self._process = process.start_gated(
                 [*command, "kafka.Kafka", "server.properties"],
                 cwd=self.directory,
-                stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -289,10 +294,11 @@ class EmbeddedKafka:
             )
         pid = self._process.pid
         born = process.birth(pid)
-        if born is not None and not self.detached:
+        if born is not None:
             self._watchdog = process.start_watchdog(pid, born)
-        elif self.detached:
+        if self.detached:
             _detached.append(self._process)
+        process.let_go(self._process)
         self._await_answer(port, cluster.cluster_id, log_start)
         return Broker(HOST, port, pid, born or "", cluster.cluster_id)
 
@@ -393,6 +399,10 @@ class EmbeddedKafka:
             if self._process in _detached:
                 _detached.remove(self._process)
             self._process = None
+        self._call_off()
+
+    def _call_off(self) -> None:
+        """Stop watching."""
         if self._watchdog is not None:
             process.stop_watchdog(self._watchdog)
             self._watchdog = None

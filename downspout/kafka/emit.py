@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -13,7 +14,7 @@ from downspout.kafka.port import Record
 from downspout.kafka.replayed import origin_of
 from downspout.ledger.origin import Origin
 
-__all__ = ["FIELDS", "check_fields", "tuple_maker"]
+__all__ = ["FIELDS", "check_fields", "rows_maker", "tuple_maker"]
 
 FIELDS = ("topic", "partition", "offset", "key", "value", "timestamp", "headers", "origin")
 """What a tuple may hold. ``origin`` is the identity that makes the sinks exactly-once."""
@@ -68,5 +69,46 @@ def tuple_maker(
             replayed = origin_of(record, topic_id) if honour_replays and record.headers else None
             values[origin_at] = replayed or new_tuple(Origin, own)
         return values
+
+    return make
+
+
+def rows_maker(
+    fields: Sequence[str], key_format: str, value_format: str, topic_id: str, honour_replays: bool = True
+) -> Callable[[Sequence[Record]], list[tuple[Any, ...]] | None]:
+    """Return a function that makes for many records of one partition what :func:`tuple_maker` makes for each.
+
+    It returns None where that takes a look at each: a null among what is to be decoded, a value that is not in its
+    format, headers that may be a replay's.
+
+    >>> from types import SimpleNamespace
+    >>> records = [SimpleNamespace(topic="t", partition=0, offset=n, key=None, value=b"v", headers=()) for n in (7, 9)]
+    >>> rows_maker(["offset", "value", "origin"], "utf8", "bytes", "")(records)[1]
+    (9, b'v', Origin(topic='t', topic_id='', partition=0, offset=9, path=''))
+    """
+    decoders = {"key": DECODERS[key_format], "value": DECODERS[value_format]}
+    getters = [(attrgetter("offset" if field == "origin" else field), field, decoders.get(field)) for field in fields]
+    looks_at_headers = honour_replays and "origin" in fields
+    headers_of, new_tuple = attrgetter("headers"), tuple.__new__
+
+    def make(records: Sequence[Record]) -> list[tuple[Any, ...]] | None:
+        if looks_at_headers and any(map(headers_of, records)):
+            return None
+        first = records[0]
+        columns: list[Iterable[Any]] = []
+        for get, field, decode in getters:
+            column: Iterable[Any] = map(get, records)
+            if field == "origin":
+                own = zip(
+                    repeat(first.topic), repeat(topic_id), repeat(first.partition), column, repeat(""), strict=False
+                )
+                column = map(new_tuple, repeat(Origin), own)
+            elif decode is not None:
+                column = map(decode, column)
+            columns.append(column)
+        try:
+            return list(zip(*columns, strict=True))
+        except (ValueError, TypeError):  # who it was, and why, is found one by one
+            return None
 
     return make

@@ -30,7 +30,7 @@ from downspout.ledger.offsets import NEVER
 from downspout.ledger.retries import Backoff
 from downspout.wording import counted
 
-__all__ = ["GivingUp"]
+__all__ = ["GivingUp", "describe_failure"]
 
 WRITE_MS_MAX = 1_000
 """Letters are sent for at most so long (and one batch more) in one call of ``next_tuple``."""
@@ -128,7 +128,7 @@ class GivingUp:
         if trip is not None and self._tripped is None:
             self._tripped = RecordError(
                 f"{part.place(offset)}: {trip.given_up:,} of the last {trip.read:,} records failed for good, "
-                f"most often with {trip.error} ({trip.times:,} times); {_describe(failure)}",
+                f"most often with {trip.error} ({trip.times:,} times); {describe_failure(failure)}",
                 cure="repair what was deployed last; these records are not committed and come again "
                 "(kafka.breaker_ratio decides how many may fail)",
             )
@@ -249,9 +249,7 @@ class GivingUp:
         letters = self._letters
         if self._sent and letters is not None:
             try:
-                if wait_s or now() >= self._sent_until:
-                    letters.flush(wait_s)
-                elif not letters.settled():
+                if not letters.answered(late=now() >= self._sent_until, wait_s=wait_s):
                     return
             except (KafkaError, BrokerError) as error:
                 self._fail(error, now())
@@ -320,12 +318,13 @@ def refuse(part: Partition, offset: int, attempts: int, setback: Setback | None)
     """Return the error that stops a run without a dead-letter topic."""
     failure = setback.failure if setback else None
     return RecordError(
-        f"{part.place(offset)}: failed {counted(attempts, 'time')}; {_describe(failure)}",
+        f"{part.place(offset)}: failed {counted(attempts, 'time')}; {describe_failure(failure)}",
         cure="repair the bolt, or set kafka.dead_letter_topic; the record is not committed and comes again",
     )
 
 
-def _describe(failure: Failure | None) -> str:
+def describe_failure(failure: Failure | None) -> str:
+    """Return where a record failed, and with what."""
     if failure is None:
         return "the reason is not known"
     where = f" in {failure.component}" if failure.component else ""

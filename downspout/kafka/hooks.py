@@ -19,7 +19,10 @@ __all__ = ["Hooks", "SpoutListener", "listener_class"]
 
 
 class SpoutListener:
-    """Base of listeners; override what you want to hear. It is made without arguments, once per task."""
+    """Base of listeners; override what you want to hear. It is made without arguments, once per task.
+
+    With ``kafka.emit=chunk`` it hears of each record of a chunk, which costs as much as tuples of records do.
+    """
 
     def initialize(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """The task begins; ``conf`` and ``context`` are Storm's."""

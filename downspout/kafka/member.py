@@ -116,7 +116,7 @@ class Member:
         self.bounds: Bounds | None
         self.consumer, self.bounds = open_consumer(cluster, setup, bounds, means.log)
         now, settings = means.now(), setup.settings
-        figures.uncommitted = 0
+        figures.uncommitted = figures.retry_later = 0
         self.membership: Membership = Membership(
             self.consumer, settings, setup.identity, figures, means.log, last_epoch, self.bounds
         )
@@ -141,6 +141,11 @@ class Member:
     def draining(self) -> bool:
         """Return whether a hand-over waits for what is out."""
         return self._drain_until is not None and self._drain_until != DRAINED
+
+    @property
+    def handed_over(self) -> bool:
+        """Return whether all is committed for others, and a rebalance has yet to tell what stays with us."""
+        return self._drain_until == DRAINED
 
     # --- what changes hands ---
 
@@ -193,8 +198,8 @@ class Member:
     def drains(self, now: int) -> bool:
         """Before a planned hand-over: return whether this call should do nothing but wait for acks.
 
-        Drained, or out of time, the member commits, and polls from then on: only that lets the join complete. What is
-        not acked by now goes to the next owner.
+        Drained, or out of time, the member commits, and polls from then on, but for no records: that lets the join
+        complete. What is not acked by now goes to the next owner.
         """
         if not self.consumer.rejoin_pending():
             if self._drain_until is not None:
@@ -204,7 +209,7 @@ class Member:
         if self._drain_until is None:
             self._drain_until = now + self._means.setup.settings["drain_ms_max"]
             self.put_back()
-        if self._drain_until == DRAINED:
+        if self.handed_over:
             return False
         in_time = now < self._drain_until
         if in_time and (self._means.giving_up.out or not self.idle):
@@ -231,7 +236,7 @@ class Member:
             self.membership.check_topics(now)
             parts, identity = self.membership.parts.values(), means.setup.identity
             if means.setup.guarantee.tracks:
-                last = last or self._drain_until == DRAINED
+                last = last or self.handed_over
                 leniency = self._leniency(last or leaving)
                 committing.commit(self.consumer, parts, identity, now, last=last, leniency=leniency)
             else:
@@ -250,8 +255,9 @@ class Member:
         return committing.Leniency(retries_max, tripped) if ends or tripped else None
 
     def commit_last(self, now: int) -> None:
-        """Commit before the group is left: there is no later commit. What it could not say is counted."""
+        """Commit before the group is left: there is no later commit. What is left to do, or to say, is counted."""
         means = self._means
+        means.figures.retry_later = sum(part.ledger.failed for part in self.membership.parts.values())
         committed = self.commit(now, last=True)
         if not committed and not means.is_late(now):
             # One that failed for the moment is worth one more try at once.

@@ -17,7 +17,7 @@ from kafka import errors
 
 from downspout.kafka.bounds import Bounds
 from downspout.kafka.data_loss import DataLoss
-from downspout.kafka.emit import tuple_maker
+from downspout.kafka.emit import rows_maker, tuple_maker
 from downspout.kafka.listener import Listener
 from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.spout_state import Figures, Partition
@@ -68,6 +68,7 @@ class Membership:
         """Told of failed records that were gone before their retry."""
         self._consumer = consumer
         self._settings = settings
+        self._log = log
         self._loss = DataLoss(settings["on_data_loss"], figures, log)
         self._assignment: Assignment[TopicPartition] = Assignment(last_epoch)
         self._bounds = bounds
@@ -75,6 +76,10 @@ class Membership:
         self._earlier: dict[TopicPartition, Earlier] = {}
         """Of partitions that are not ours any more, or not yet again."""
         self._topics_due = 0
+        self._read: set[str] = set()
+        """Topics of which a partition was ours."""
+        self._gone_since: dict[str, int] = {}
+        self._told_gone: set[str] = set()
         self.unanswered_at = -1
         """When the broker did not say which topics there are; asking again at once would take as long again."""
         self._unstarted: set[TopicPartition] = set()
@@ -164,19 +169,32 @@ class Membership:
             BrokerError: a bounded run waits for a topic that is not there any more.
         """
         wanted = self._bounds.topics if self._bounds is not None else set()
-        known = {part.tp.topic for part in self.parts.values() if part.topic_id} | wanted
+        self._read.update(part.tp.topic for part in self.parts.values() if part.topic_id)
+        known = self._read | wanted
         if now < self._topics_due or not known:
             return
         self.unanswered_at = now
         topic_ids = self._consumer.topic_ids(known)
-        gone = [topic for topic in wanted if not topic_ids.get(topic) and not self._consumer.partitions_for(topic)]
+        gone = [topic for topic in known if not topic_ids.get(topic) and not self._consumer.partitions_for(topic)]
         self.unanswered_at = -1
         self._topics_due = now + SAME_TOPICS_MS
         for tp, part in list(self.parts.items()):
             if another(part.topic_id, topic_ids.get(tp.topic, "")):
                 self._begin_again(tp)
         if self._bounds is not None:
-            self._bounds.miss(gone, now)
+            self._bounds.miss([topic for topic in gone if topic in wanted], now)
+        self._tell_gone(gone, now)
+
+    def _tell_gone(self, gone: Collection[str], now: int) -> None:
+        """Say once that a topic was deleted, and once that it is there again; one look alone proves nothing."""
+        for topic in sorted(self._told_gone.difference(gone)):
+            self._log.warning("%s is there again", topic)
+        self._told_gone.intersection_update(gone)
+        self._gone_since = {topic: self._gone_since.get(topic, now) for topic in gone}
+        for topic, since in sorted(self._gone_since.items()):
+            if now - since >= SAME_TOPICS_MS and topic not in self._told_gone:
+                self._told_gone.add(topic)
+                self._log.warning("%s was deleted: nothing of it is read until it is there again", topic)
 
     def check_log(self, now: int, cut: Mapping[TopicPartition, int | None]) -> None:
         """A position is outside the log: find the partitions, and go by ``kafka.on_data_loss``.
@@ -269,16 +287,20 @@ class Membership:
         settings = self._settings
         formats = (settings["fields"], settings["key_format"], settings["value_format"])
         make: Callable[[Any], Any]
+        make_many = None
         if translator := translator_of(settings, tp.topic):
             make = translator.maker(topic_id, settings["emit_null"], settings["honour_replays"])
         else:
             make = tuple_maker(*formats, topic_id, settings["honour_replays"])
+            make_many = rows_maker(*formats, topic_id, settings["honour_replays"])
         part = Partition(
             tp=tp,
             topic_id=topic_id,
             epoch=self._assignment.epoch(tp),
             ledger=beginning.ledger,
             make=make,
+            make_many=make_many,
+            make_chunk=self._chunk_maker(topic_id),
             stream=translator.stream if translator else None,
             breaker=Breaker(settings["breaker_ratio"], settings["breaker_window"]),
             retry_cache_bytes=settings["retry_cache_bytes"],
@@ -294,6 +316,16 @@ class Membership:
         self._earlier.pop(tp, None)
         part.seek(self._consumer, part.reading)
         self._consumer.resume([tp])
+
+    def _chunk_maker(self, topic_id: str) -> Any:
+        """Return what makes chunks; None where each record is a tuple. (Arrow is loaded where it is needed.)"""
+        settings = self._settings
+        if settings["emit"] == "record":
+            return None
+        from downspout.kafka.emit_chunk import ChunkMaker
+
+        formats = (settings["fields"], settings["key_format"], settings["value_format"])
+        return ChunkMaker(*formats, topic_id, settings["honour_replays"])
 
     def _restart_truncated(self, part: Partition, begin: int, end: int) -> None:
         start = self._loss.restart(part.tp, max(part.reading, part.ledger.next), begin, end)

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 
 from kafka import errors
 
-from downspout.errors import BrokerError
+from downspout.errors import BrokerError, FencedError, MissingExtraError
 from downspout.kafka.spout_state import Figures
 from downspout.ledger.retries import Backoff
 
@@ -106,11 +106,16 @@ class Patience:
 
         Raises:
             BrokerError: it does not pass.
+            MissingExtraError: a package is missing.
         """
+        if isinstance(error, errors.UnsupportedCodecError):
+            raise MissingExtraError(
+                f"{self._bootstrap}: {self._work} failed: {describe(error)}", cure="`pip install 'downspout[codecs]'`"
+            ) from error
         if isinstance(error, errors.FencedInstanceIdError):
-            raise BrokerError(
+            raise FencedError(
                 f"another process is the same member of the group now ({self._work})",
-                cure="give each process that runs this topology its own --member N",
+                cure="give each process that runs this topology its own --member N, or run it once, with --workers N",
             ) from error
         if not (getattr(error, "retriable", False) or isinstance(error, MEMBERSHIP)):
             raise BrokerError(

@@ -176,10 +176,12 @@ class Cluster(Protocol):
         instance_id: str | None = None,
         client: Mapping[str, Any] | None = None,
         auto_commit_ms: int | None = None,
+        columns: bool = False,
     ) -> ConsumerPort:
         """Return a consumer; ``group=None`` for reading by ``assign`` alone.
 
         It commits only when told; with ``auto_commit_ms`` also by itself, so often: all that its polls have returned.
+        With ``columns`` the records of a partition come as a :class:`~downspout.kafka.columns.RecordColumns`.
         """
 
     def producer(self, *, client: Mapping[str, Any] | None = None) -> ProducerPort:

@@ -14,7 +14,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+GATED = 'read -r go && exec "$@" </dev/null'
+"""A shell's program: wait for a line, and become the command; where the input ends before there is one, end as well."""
 
 
 def birth(pid: int) -> str | None:
@@ -54,6 +61,49 @@ def send_signal(pid: int, born: str, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def start_gated(words: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process that does nothing before :func:`let_go`: until then its watchdog is started, for example.
+
+    It ends by itself if we end before. So there is no moment at which a ``kill -9`` of ours would leave it alone in the
+    world: not between its start and the watchdog's either.
+
+    Args:
+        words: the command line; the process id is the same before and after.
+        options: of :class:`subprocess.Popen`, but ``stdin``, which the command finds empty.
+
+    >>> process = start_gated(["echo", "begun"], stdout=subprocess.PIPE)
+    >>> let_go(process)
+    >>> process.communicate()[0]
+    b'begun\\n'
+    """
+    return subprocess.Popen(["/bin/sh", "-c", GATED, "sh", *words], stdin=subprocess.PIPE, **options)
+
+
+def let_go(process: subprocess.Popen[bytes]) -> None:
+    """Let a gated process begin."""
+    gate, process.stdin = process.stdin, None
+    assert gate is not None
+    with suppress(BrokenPipeError):  # it was ended already
+        gate.write(b"go\n")
+        gate.flush()
+    with suppress(BrokenPipeError):
+        gate.close()
+
+
+def end_with_parent() -> None:
+    """End this process of :mod:`multiprocessing` when the one that started it ends, whatever it is about just then."""
+    import multiprocessing  # not at the top: a watchdog starts in milliseconds
+
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def start_watchdog(pid: int, born: str) -> subprocess.Popen[bytes]:

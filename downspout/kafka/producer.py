@@ -75,7 +75,7 @@ class KafkaProducerPort:
         """
         if not self._batches.flush(timeout_s):
             self._late = True
-            raise errors.KafkaTimeoutError(f"no answer within {timeout_s:g} s")
+            raise errors.KafkaTimeoutError(f"no answer within {self._batches.waited_s():.1f} s")
         self._collect()
         self._raise()
 

@@ -18,8 +18,12 @@ __all__ = ["Reader"]
 BUSY_POLL_MS = 10
 """Longest wait in a poll while something else may come: acks of tuples that are out, which need this thread, or word of
 dead letters; or while a bounded run has nothing left to read."""
+JOIN_POLL_MS = 100
+"""Longest wait in a poll that is for a rebalance alone: once that is over, the rest of it would be idle."""
 TURN_MS = 1_000
 """A partition that has had no records for so long, although there are some, is polled alone."""
+TURNS_APART_MS = 100
+"""Such polls are at least so far apart: they fetch for nobody else, and wait in vain where there is no leader."""
 ALIVE_MS = 60_000
 """After so long without a poll, one with all partitions paused keeps the membership (the client allows 300 s)."""
 
@@ -53,6 +57,8 @@ class Reader:
         self._topic_patience = patience.for_work("looking at the topics")
         self._now = now
         self._polled_at = now()
+        self._turns_from = 0
+        """From when on a partition may be polled alone, in ms."""
 
     def poll(self, now: int, busy: bool = False) -> list[Partition]:
         """Poll once; return the partitions that have records waiting now.
@@ -70,10 +76,13 @@ class Reader:
         resting = [tp for tp, part in parts.items() if not self._aim(part, now)]
         patience_ms = self._patience_ms(now, busy)
         if passed_over := self._passed_over([part for tp, part in parts.items() if tp not in resting], now):
-            resting += parts.keys() - passed_over - {*resting}
+            resting += parts.keys() - {passed_over, *resting}
             patience_ms = min(patience_ms, BUSY_POLL_MS)
         batches = self._poll(resting, patience_ms, now)
-        if batches is None or self._membership.listener.facts:
+        if batches is None:
+            return []
+        if self._membership.listener.facts:
+            self._put_back(batches)
             return []
         for tp, part in parts.items():
             self._accept(part, batches.get(tp, ()), now)
@@ -81,21 +90,29 @@ class Reader:
             self._look_at_log(now)
         return [part for part in parts.values() if part.has_waiting]
 
-    def _passed_over(self, parts: Collection[Partition], now: int) -> set[TopicPartition]:
-        """Return those that had no records for so long, although there are some, that the next poll is theirs alone.
+    def _passed_over(self, parts: Collection[Partition], now: int) -> TopicPartition | None:
+        """Return the one that has had no records for longest, if the next poll is its alone.
 
         The client hands out all that it has fetched of one partition before it turns to the next. That may be so many
-        records that a slow topology leaves the other partitions alone for minutes.
+        records that a slow topology leaves the other partitions alone for minutes. One at a time: of several the
+        client would go on with the first of which it has records, and two partitions could keep all others waiting.
         """
-        found: set[TopicPartition] = set()
         for part in parts:
             if part.served_at is None:
                 part.served_at = now
-            end = self._consumer.highwater(part.tp)
-            if now - part.served_at >= TURN_MS and (end is None or end > part.reading):
-                part.served_at = now  # it had its turn, even if nothing comes of it
-                found.add(part.tp)
-        return found if len(found) < len(parts) else set()
+        if len(parts) < 2 or now < self._turns_from:
+            return None
+        oldest = min((part for part in parts if self._has_more(part)), key=_served_at, default=None)
+        if oldest is None or now - _served_at(oldest) < TURN_MS:
+            return None
+        oldest.served_at = now  # it had its turn, even if nothing comes of it
+        oldest.turns_in_vain += 1
+        self._turns_from = now + TURNS_APART_MS
+        return oldest.tp
+
+    def _has_more(self, part: Partition) -> bool:
+        end = self._consumer.highwater(part.tp)
+        return end is None or end > part.reading
 
     def _patience_ms(self, now: int, busy: bool) -> int:
         """Return how long a poll may wait for records: not past the moment at which a retry is due."""
@@ -123,10 +140,30 @@ class Reader:
             return part.commit_point(self._consumer) >= min(part.window_end, part.watch.until)
         return ledger.outstanding >= most and (ledger.commit_point() - ledger.base) * 8 >= most
 
+    def join(self, now: int) -> None:
+        """Poll with everything paused, so that a rebalance can go on."""
+        in_flight = any(part.ledger.in_flight for part in self._membership.parts.values())
+        self._poll_nothing(min(BUSY_POLL_MS if in_flight else JOIN_POLL_MS, self._settings["poll_timeout_ms"]), now)
+
     def stay_alive(self, now: int) -> None:
         """If the last poll is long ago, poll with everything paused: nothing comes, but the group sees us."""
         if now - self._polled_at >= ALIVE_MS and not self._patience.waits(now):
-            self._poll(list(self._consumer.assignment() - self._consumer.paused()), 0, now)
+            self._poll_nothing(0, now)
+
+    def _poll_nothing(self, timeout_ms: int, now: int) -> None:
+        # What a rebalance in this poll has given back to us was not paused any more, and may have brought records.
+        self._put_back(self._poll(list(self._consumer.assignment() - self._consumer.paused()), timeout_ms, now) or {})
+
+    def _put_back(self, batches: Mapping[TopicPartition, Sequence[Record]]) -> None:
+        """Let the next poll bring these again.
+
+        At once, since the position counts as how far the log was looked at: until the rebalance is folded, whoever
+        asks for the commit point would take what was dropped for a gap.
+        """
+        mine = self._consumer.assignment()
+        for tp, records in batches.items():
+            if tp in mine:
+                self._consumer.seek(tp, records[0].offset)
 
     def _poll(
         self, resting: Collection[TopicPartition], timeout_ms: int, now: int
@@ -204,7 +241,7 @@ class Reader:
 
     def _accept(self, part: Partition, records: Sequence[Record], now: int) -> None:
         if records:
-            part.served_at = now
+            part.served_at, part.turns_in_vain = now, 0
             self._figures.compacted += part.accept(records)
         elif part.sought is not None and (position := self._consumer.position(part.tp)) > part.sought:
             # Nothing but markers or emptied batches there: the reader has gone past it.
@@ -228,3 +265,7 @@ class Reader:
             self._membership.check_log(now, {tp: None if at is None else at.offset for tp, at in cut.items()})
         except errors.KafkaError as error:
             self._patience.bear(error, self._now())
+
+
+def _served_at(part: Partition) -> int:
+    return part.served_at or 0

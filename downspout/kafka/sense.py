@@ -21,7 +21,7 @@ from downspout.kafka.hooks import listener_class
 from downspout.kafka.port import is_registered
 from downspout.kafka.translate import check_translators, translator_of
 
-__all__ = ["check", "check_dead_letter_topic", "dead_letter_topic", "doubts", "pattern_without"]
+__all__ = ["check", "check_dead_letter_topic", "check_emit", "dead_letter_topic", "doubts", "pattern_without"]
 
 DECIDED = {
     "enable_auto_commit": "kafka.guarantee",
@@ -35,6 +35,9 @@ DECIDED = {
     "value_deserializer": "kafka.value_format",
 }
 """Properties of the client, and the setting of ours that decides each."""
+
+COLUMN_FORMATS = ("utf8", "bytes")
+"""Formats of keys and values that have a column of one type."""
 
 RESETS = ("earliest", "latest", "none")
 TOPIC_LEGAL = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
@@ -64,10 +67,33 @@ def check(settings: Mapping[str, Any], bounded: bool = False, member: int | None
             "kafka.mode = assign counts the tasks of one process, but run.member says that there are several",
             cure="kafka.mode=subscribe, or more tasks (par) in one process",
         )
+    check_emit(settings)
     _check_topics(settings)
     _check_times(settings)
     check_offsets(settings, bounded)
     _check_client(settings["client"])
+
+
+def check_emit(settings: Mapping[str, Any]) -> None:
+    """Raise a ConfigError where ``kafka.emit`` is chunk, and another setting does not let chunks be."""
+    if settings["emit"] == "record":
+        return
+    if settings["guarantee"] != "AT_LEAST_ONCE":
+        raise ConfigError(
+            f"kafka.emit = chunk goes by acks, which kafka.guarantee = {settings['guarantee']} does not look at",
+            cure="kafka.guarantee=AT_LEAST_ONCE, or kafka.emit=record",
+        )
+    if settings["translator"]:
+        raise ConfigError(
+            "kafka.translator makes the tuples of single records, and kafka.emit = chunk has none",
+            cure="a bolt with process_chunk, or kafka.emit=record",
+        )
+    for name in ("key_format", "value_format"):
+        if settings[name] not in COLUMN_FORMATS:
+            raise ConfigError(
+                f"kafka.{name} = {settings[name]} has a type for each record, and a column has one",
+                cure=f"kafka.{name}=utf8 and JsonParseBolt, or kafka.emit=record",
+            )
 
 
 def _check_bootstrap(bootstrap: str) -> None:

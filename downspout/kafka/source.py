@@ -28,7 +28,7 @@ from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition
 from downspout.kafka.spout_setup import Setup
 from downspout.kafka.spout_state import Timer
 
-__all__ = ["Assigned", "Source", "Subscribed", "open_consumer", "share", "source_of"]
+__all__ = ["Assigned", "Source", "Subscribed", "open_consumer", "share", "source_of", "topics_of"]
 
 
 def open_consumer(
@@ -52,6 +52,7 @@ def open_consumer(
             instance_id=setup.instance if setup.joins else None,
             client=setup.client,
             auto_commit_ms=setup.guarantee.auto_commit_ms(setup.settings),
+            columns=setup.settings["emit"] == "chunk",
         )
         missing = missing_topics(consumer, topics)
         if missing and setup.bounded:
@@ -60,7 +61,8 @@ def open_consumer(
         if unknown and setup.bounded:
             raise no_partition(*unknown[0], bootstrap)
         if setup.bounded and bounds is None:
-            bounds = Bounds.of(consumer, topics, offsets_of("kafka.stop_offsets", setup.settings["stop_offsets"]))
+            stops = offsets_of("kafka.stop_offsets", setup.settings["stop_offsets"])
+            bounds = Bounds.of(consumer, topics_of(consumer, setup), stops)
             for tp, end in bounds.short.items():
                 log.warning("%s ends at %d, before kafka.stop_offsets: so does the run", coordinates(*tp), end)
     except errors.KafkaError as error:
@@ -73,6 +75,13 @@ def open_consumer(
     for setting, tp in unknown:
         log.warning("%s names %s, which does not exist on %s", setting, coordinates(*tp), bootstrap)
     return consumer, bounds
+
+
+def topics_of(consumer: ConsumerPort, setup: Setup) -> list[str]:
+    """Return the topics that a task reads, by name or by pattern as of now."""
+    named: list[str] = setup.settings["topics"] or []
+    pattern = re.compile(setup.settings["pattern"] or "")
+    return named or sorted(name for name in consumer.topic_names() if pattern.fullmatch(name))
 
 
 def unknown_partitions(
@@ -136,8 +145,7 @@ class Assigned:
     def __init__(self, consumer: ConsumerPort, membership: Membership, setup: Setup, now: int) -> None:
         self._consumer = consumer
         self._membership = membership
-        self._topics: list[str] = setup.settings["topics"] or []
-        self._pattern = re.compile(setup.settings["pattern"] or "")
+        self._setup = setup
         self._index, self._tasks = setup.index, setup.tasks
         self._timer = Timer(setup.settings["refresh_period_ms"], now)
         self._timer.expedite()
@@ -163,7 +171,7 @@ class Assigned:
         listener.on_partitions_assigned(wanted - mine)
 
     def _partitions(self) -> list[TopicPartition]:
-        topics = self._topics or [name for name in self._consumer.topic_names() if self._pattern.fullmatch(name)]
+        topics = topics_of(self._consumer, self._setup)
         return [TopicPartition(topic, number) for topic in topics for number in self._consumer.partitions_for(topic)]
 
 

@@ -13,8 +13,14 @@ from downspout.kafka.guarantee import GUARANTEES, Guarantee
 from downspout.kafka.sense import check, check_dead_letter_topic, dead_letter_topic, doubts, pattern_without
 from downspout.kafka.starts import Identity
 
-__all__ = ["UI_KEYS", "Setup", "lag_config"]
+__all__ = ["UI_KEYS", "Setup", "gathering", "lag_config"]
 
+GATHER_BYTES, GATHER_MS = 128 * 1024, 100
+"""So much the broker gathers for a fetch of a spout that emits chunks, and so long it waits for it at most. A chunk of
+40 records costs five times as much for each of them as one of 400: at 20,000 records/s, 41 CPU-seconds per million
+became 15 by it."""
+FETCH_BYTES_MAX = {"max_partition_fetch_bytes": 1024 * 1024, "fetch_max_bytes": 50 * 1024 * 1024}
+"""What a fetch brings at most, and the client's defaults."""
 UI_KEYS = ("config.topics", "config.groupid", "config.bootstrap.servers")
 """What Storm's UI looks for in a spout's configuration; nobody else reads it."""
 
@@ -32,6 +38,7 @@ class Setup:
         identity: who commits.
         bounded: whether the run ends at the end of the log as of the start.
         timeout_ms: a tuple that is out for so long has timed out.
+        pending_max: Storm's limit of open tuples per task; 0: none.
         dead_letter_topic: empty: the run stops at a record that fails for good.
     """
 
@@ -43,6 +50,7 @@ class Setup:
     identity: Identity
     bounded: bool
     timeout_ms: float
+    pending_max: int
     dead_letter_topic: str
 
     @classmethod
@@ -60,8 +68,11 @@ class Setup:
         check_dead_letter_topic(settings, group)
         index, tasks = _number(context)
         letters = dead_letter_topic(settings, group)
+        settings["pattern"] = settings["pattern"] and pattern_without(letters, settings["pattern"])
+        if settings["emit"] == "chunk":
+            settings["poll_records_max"] = max(settings["poll_records_max"], settings["chunk_records_max"])
         return cls(
-            settings={**settings, "pattern": settings["pattern"] and pattern_without(letters, settings["pattern"])},
+            settings=settings,
             group=group,
             instance=_instance(topology, conf, context, index),
             index=index,
@@ -69,6 +80,7 @@ class Setup:
             identity=Identity(str(conf.get("storm.id") or topology), int(context.get("taskid") or 0)),
             bounded=bounded,
             timeout_ms=_message_timeout_ms(conf),
+            pending_max=int(conf.get("topology.max.spout.pending") or 0),
             dead_letter_topic=letters,
         )
 
@@ -87,12 +99,27 @@ class Setup:
         """Return the properties for the client: the user's, and what the spout needs."""
         # "none": where reading starts, and what happens when records are gone, is decided here and not by the client.
         ours = {"auto_offset_reset": "none", "session_timeout_ms": self.settings["session_timeout_ms"]}
-        return {**self.settings["client"], **ours}
+        users = self.settings["client"]
+        return {**(gathering(users) if self.settings["emit"] == "chunk" else {}), **users, **ours}
 
     def warn(self, log: logging.Logger) -> None:
         """Log what is allowed and may not be meant."""
         for what, cure in doubts(self.settings):
             log.warning("%s. Try: %s", what, cure)
+
+
+def gathering(client: Mapping[str, Any]) -> dict[str, int]:
+    """Return the properties by which a fetch brings enough for a chunk, where the user has not said how it shall be.
+
+    Never more than a quarter of what a fetch may bring: a broker that cannot reach the number waits in vain each time.
+
+    >>> gathering({}), gathering({"max_partition_fetch_bytes": 65536}), gathering({"fetch_max_wait_ms": 500})
+    ({'fetch_min_bytes': 131072, 'fetch_max_wait_ms': 100}, {'fetch_min_bytes': 16384, 'fetch_max_wait_ms': 100}, {})
+    """
+    if "fetch_min_bytes" in client or "fetch_max_wait_ms" in client:
+        return {}
+    most = min(int(client.get(name, default)) for name, default in FETCH_BYTES_MAX.items())
+    return {"fetch_min_bytes": max(1, min(GATHER_BYTES, most // 4)), "fetch_max_wait_ms": GATHER_MS}
 
 
 def lag_config(settings: Mapping[str, Any]) -> dict[str, str]:

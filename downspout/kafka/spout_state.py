@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from downspout.component import Failure
 from downspout.errors import coordinates
+from downspout.kafka.kept import Kept, index_of, offset_at
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
-from downspout.ledger.assignment import id_prefix
+from downspout.ledger.assignment import id_prefix, span_id
 from downspout.ledger.breaker import Breaker
 from downspout.ledger.offsets import PartitionLedger
 from downspout.ledger.watch import AT_WORK, GROWTH, WINDOW, Watch
@@ -33,6 +33,7 @@ class Figures:
     failed: int = 0
     timeouts: int = 0
     retries: int = 0
+    splits: int = 0
     dead_lettered: int = 0
     filtered: int = 0
     compacted: int = 0
@@ -43,6 +44,7 @@ class Figures:
     unclean: int = 0
     errors: int = 0
     uncommitted: int = 0
+    retry_later: int = 0
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class Partition:
         waiting: records that were polled and not yet looked at, from index ``at`` on.
         sought: the retry that the reader was sent back to, until records come from there.
         served_at: when records came last, or should have, in ms.
+        turns_in_vain: how often it was polled alone since records came, and none did.
         aborted_below: aborted records below it were counted.
         commit: offset and metadata that the broker has from us, or from an earlier owner.
         committed_at: when we said so last, in ms; None: it is an earlier owner's.
@@ -77,14 +80,22 @@ class Partition:
         window: how many offsets the watch lets out before the commit has moved past them.
         window_end: where that window ends; nothing from there on may be out.
         alone: the record that is out alone, or about to be, while the watch wants that.
+        waits_since: when its lone record, a suspect, was first to wait until no other is out, in ms; None: none waits.
+        waited_at: when it was last told to.
         killed_by: the record that was out alone when an earlier owner died.
         setbacks: by offset, of records that failed and are not resolved.
         condemned: offsets that will not be tried again: they go to the dead-letter topic.
         stream: where a translator's tuples go; None: there is no translator.
         shared: by offset, of records with several tuples out: how many have no answer yet, and what failed.
+        began: the first offset that was not seen when the partition became ours.
         on_compacted: is told of each offset that is not there any more when it should be tried again.
         retry_cache_bytes: room for records that failed; 0: all are read again.
         recent: the records that were waiting before those of ``waiting`` came.
+        make_chunk: makes a chunk of columns; None: each record is a tuple.
+        make_many: makes the values of many tuples, where that needs no look at each record.
+        unreadable: indexes into ``waiting`` of records that are not in their format; None: nobody has looked.
+        kept: records of ranges that failed.
+        listened: by lowest offset, the offsets of the records of ranges that are out, where somebody hears of each.
         held: records of ``setbacks`` (those that were in memory when they failed, and those in their last try) and of
             ``condemned``, as far as there is room.
     """
@@ -103,6 +114,7 @@ class Partition:
     at: int = 0
     sought: int | None = None
     served_at: int | None = None
+    turns_in_vain: int = 0
     aborted_below: int = 0
     commit: tuple[int, str] | None = None
     committed_at: int | None = None
@@ -110,6 +122,8 @@ class Partition:
     window: int = WINDOW // GROWTH
     window_end: int = 0
     alone: int | None = None
+    waits_since: int | None = None
+    waited_at: int = 0
     killed_by: int | None = None
     setbacks: dict[int, Setback] = field(default_factory=dict)
     condemned: set[int] = field(default_factory=set)
@@ -119,14 +133,33 @@ class Partition:
     stream: str | None = None
     shared: dict[int, tuple[int, Failure | None]] = field(default_factory=dict)
     on_compacted: Callable[[Partition, int], None] = lambda part, offset: None
+    make_chunk: Any = None
+    make_many: Callable[[Sequence[Record]], Sequence[Sequence[Any]] | None] | None = None
+    unreadable: list[int] | None = None
+    kept: Kept = field(init=False)
+    listened: dict[int, list[int]] = field(default_factory=dict)
+
+    began: int = 0
 
     def __post_init__(self) -> None:
+        self.began = self.ledger.next
         self.prefix = id_prefix(self.epoch, self.tp.topic, self.topic_id, self.tp.partition)
+        self.kept = Kept(self.retry_cache_bytes)
+
+    @property
+    def untouched(self) -> bool:
+        """Return whether no record of it was seen since it is ours."""
+        return self.ledger.next == self.began
 
     @property
     def key(self) -> str:
         """What message ids of this partition and epoch are found by."""
         return self.prefix[:-1]
+
+    def tup_id(self, offset: int) -> str:
+        """Return the message id of what is out and begins at an offset."""
+        end = self.ledger.out_until(offset) if self.make_chunk is not None else None
+        return self.prefix + (str(offset) if end is None else span_id(offset, end))
 
     def place(self, offset: int | None = None) -> str:
         """Name the partition, or a record in it, for messages."""
@@ -134,13 +167,13 @@ class Partition:
 
     def accept(self, records: Sequence[Record]) -> int:
         """Take what a poll brought; return how many records it resolved as compacted (see :meth:`close_gap`)."""
-        compacted = self.close_gap(records[0].offset)
-        self.reading = records[-1].offset + 1
+        compacted = self.close_gap(offset_at(records, 0))
+        self.reading = offset_at(records, -1) + 1
         if self.stop is not None and self.reading > self.stop:
-            records = [record for record in records if record.offset < self.stop]
+            records = records[: index_of(records, self.stop)]
         if self.retry_cache_bytes:
             self.recent = self.waiting
-        self.waiting, self.at = records, 0
+        self.waiting, self.at, self.unreadable = records, 0, None
         return compacted
 
     def close_gap(self, first: int) -> int:
@@ -156,21 +189,21 @@ class Partition:
     def note_read(self, start: int, seen: int) -> None:
         """Tell the breaker of the waiting records from index ``start`` to ``at`` that were not seen before."""
         records, at, breaker = self.waiting, self.at, self.breaker
-        while start < at and records[start].offset < seen:
-            start += 1
+        if start < at and offset_at(records, start) < seen:
+            start = index_of(records, seen)
         for first in range(start, at, breaker.width):
-            breaker.read(records[first].offset, min(breaker.width, at - first))
+            breaker.read(offset_at(records, first), min(breaker.width, at - first))
 
     def drop_waiting(self, consumer: ConsumerPort) -> None:
         """Put unread records back: they will be read again."""
         if self.at < len(self.waiting):
-            self.seek(consumer, self.waiting[self.at].offset)
+            self.seek(consumer, offset_at(self.waiting, self.at))
         self.waiting, self.at = (), 0
 
     def drop_waiting_below(self, offset: int) -> None:
         """Skip waiting records that a commit has covered."""
-        while self.at < len(self.waiting) and self.waiting[self.at].offset < offset:
-            self.at += 1
+        if self.has_waiting and offset_at(self.waiting, self.at) < offset:
+            self.at = index_of(self.waiting, offset)
 
     @property
     def has_waiting(self) -> bool:
@@ -203,16 +236,28 @@ class Partition:
         if offset in self.held or not self.retry_cache_bytes:
             return
         for records in (self.waiting, self.recent):
-            at = bisect_left(records, offset, key=_offset)
-            if at < len(records) and records[at].offset == offset:
+            at = index_of(records, offset)
+            if at < len(records) and offset_at(records, at) == offset:
                 if self.held_bytes + _size(records[at]) <= self.retry_cache_bytes:
                     self.hold(records[at])
                 return
 
-    def held_retry(self, now: int) -> Record | None:
-        """Return the lowest record whose retry is due, if it is held."""
-        retry = self.ledger.earliest_ready_retry(now) if self.held and not self.watch.solo else None
-        return None if retry is None or retry in self.condemned else self.held.get(retry)
+    def remember_range(self, start: int, end: int) -> None:
+        """Keep the records of a range that failed, if they are still in memory and there is room."""
+        for records in (self.waiting, self.recent):
+            at = index_of(records, start)
+            if at < len(records) and offset_at(records, at) == start and offset_at(records, -1) >= end - 1:
+                self.kept.keep(records[at : index_of(records, end)])
+                return
+
+    def held_retry(self, now: int) -> int | None:
+        """Return the lowest retry that is due, if it is in memory."""
+        if not (self.held or self.kept) or self.watch.solo:
+            return None
+        retry = self.ledger.earliest_ready_retry(now)
+        if retry is None or retry in self.condemned:
+            return None
+        return retry if retry in self.held or (self.kept and self.kept.find(retry) is not None) else None
 
     def answered(self, offset: int, failure: Failure | None) -> tuple[bool, Failure | None]:
         """Take the answer to one of several tuples of a record; return whether it is the last, and what failed."""
@@ -233,12 +278,15 @@ class Partition:
         self.condemned.discard(offset)
         if (record := self.held.pop(offset, None)) is not None:
             self.held_bytes -= _size(record)
+        if self.kept:
+            self.kept.release(offset, self.ledger)
 
     def forget_done(self) -> list[int]:
         """Drop what was kept about records that the ledger has resolved by itself; return their offsets."""
         done = [offset for offset in self.setbacks if self.ledger.is_done(offset)]
         for offset in done:
             self.forget(offset)
+        self.kept.sweep(self.ledger)
         return done
 
     def commit_point(self, consumer: ConsumerPort) -> int:
@@ -249,7 +297,7 @@ class Partition:
         return self.ledger.commit_point()
 
     def _next_waiting(self) -> int | None:
-        return self.waiting[self.at].offset if self.has_waiting else None
+        return offset_at(self.waiting, self.at) if self.has_waiting else None
 
     def watch_at(self, point: int) -> Watch:
         """Return the watch that a commit at ``point`` tells."""
@@ -262,7 +310,7 @@ class Partition:
 
     def end_of_window(self) -> int:
         """Under a watch: return the index behind the last waiting record that may be out before the next commit."""
-        return bisect_left(self.waiting, min(self.window_end, self.watch.until), key=_offset)
+        return index_of(self.waiting, min(self.window_end, self.watch.until))
 
     def keep_watch(self, point: int, watch: Watch) -> None:
         """A commit at ``point`` has told this watch: where that ends a window, begin the next."""
@@ -291,10 +339,6 @@ class Partition:
         if self.stop is None or self.has_waiting or self.ledger.failed or self.condemned:
             return False
         return self.ledger.next >= self.stop or consumer.position(self.tp) >= self.stop
-
-
-def _offset(record: Record) -> int:
-    return record.offset
 
 
 def _size(record: Record) -> int:

@@ -24,6 +24,9 @@ __all__ = ["LOOK_MS", "Stalls", "limit_ms"]
 
 LOOK_MS = 1_000
 """How often partitions are looked at."""
+IN_VAIN = 3
+"""A partition that was polled alone so often, and nothing came, does not wait for the others."""
+FASTER = "faster bolts, or more of them (downspout run --workers; on Storm: par)"
 
 Whereabouts = Callable[[str], str]
 
@@ -147,10 +150,12 @@ class Why:
         return self._unread(part)
 
     def _out(self, part: Partition, offset: int, emitted_at: int) -> tuple[str, str]:
-        bolts = self._whereabouts(part.prefix + str(offset))
+        bolts = self._whereabouts(part.tup_id(offset))
         where = f" in {bolts}" if bolts else ""
         seconds = (self._now - emitted_at) / 1000
         cure = f"a bolt must ack or fail each tuple: look at {bolts or 'the bolts and their logs'}"
+        if (part.ledger.out_until(offset) or offset) > offset + 1:
+            cure += f"; or smaller chunks, kafka.chunk_records_max (now {self._setup.settings['chunk_records_max']:,})"
         return f"it is out{where} for {seconds:.0f} s", cure
 
     def _retry(self, setback: Setback | None, trouble: Any) -> tuple[str, str]:
@@ -159,6 +164,11 @@ class Why:
         left = (trouble.ready_at - self._now) / 1000
         when = f"its next try is in {left:.0f} s" if left > 0 else "its next try is due and it is not read"
         cure = "repair the bolt, or fewer tries: kafka.retries_max, kafka.retry_delay_ms_max"
+        if failure is not None and failure.kind == "timeout":
+            cure = (
+                "faster bolts, a longer topology.message.timeout.secs, or less that is out at once: "
+                "topology.max.spout.pending with kafka.emits_per_next_max"
+            )
         return f"it failed {counted(trouble.setbacks, 'time')}{error}; {when}", cure
 
     def _unread(self, part: Partition) -> tuple[str, str]:
@@ -169,11 +179,25 @@ class Why:
             return "a hand-over waits for what is out", "a shorter kafka.drain_ms_max"
         if part.watch.until:
             return "processes died here, so records are tried a few at a time", "look for why they died"
-        if part.has_waiting and self._now - self._called_at >= LOOK_MS:
-            return "it was read, and is not asked for", "a larger topology.max.spout.pending, or faster bolts"
         if not part.ledger.may_poll(settings["uncommitted_max"], self._now):
             most = f"kafka.uncommitted_max = {settings['uncommitted_max']:,}"
             return f"{most} offsets are out beyond the commit", "faster bolts, or a larger kafka.uncommitted_max"
+        read = "it was read" if part.has_waiting else "it waits in Kafka"
         if self._now - self._called_at >= LOOK_MS:
-            return "nothing is read, as enough is out", "a larger topology.max.spout.pending, or faster bolts"
+            return self._not_asked(read)
+        if part.has_waiting or (part.turns_in_vain < IN_VAIN and self._others_come(part)):
+            return f"{read}, and records of other partitions come first", FASTER
         return "records wait in Kafka, and none arrive", "the partition needs a leader: look at the broker's log"
+
+    def _not_asked(self, read: str) -> tuple[str, str]:
+        out = sum(part.ledger.in_flight for part in self._member.membership.parts.values())
+        if (most := self._setup.pending_max) and out >= most:
+            reason = f"{read}, and topology.max.spout.pending = {most:,} tuples are out"
+            return reason, "faster bolts, or a larger topology.max.spout.pending"
+        seconds = (self._now - self._called_at) / 1000
+        return f"{read}, and the bolts have been busy with what came before for {seconds:.0f} s", FASTER
+
+    def _others_come(self, part: Partition) -> bool:
+        """Return whether others had records since this one's last turn."""
+        others = (other for other in self._member.membership.parts.values() if other is not part)
+        return any((other.served_at or 0) >= (part.served_at or 0) and not other.turns_in_vain for other in others)

@@ -1,22 +1,33 @@
 """How tuples leave under at-least-once, and how their answers come back: each record is in the ledger before it is out.
 
-Its counterpart for the other guarantees is ``downspout.kafka.untracked.Untracked``. This is the spout's hot path.
+Its counterpart for the other guarantees is ``downspout.kafka.untracked.Untracked``; for chunks,
+``downspout.kafka.chunked.Chunked``. This is the spout's hot path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from downspout.clock import Clock
 from downspout.component import Failure
 from downspout.errors import USER_ERRORS, UserError
+from downspout.kafka.kept import offset_at
 from downspout.kafka.member import Means
 from downspout.kafka.patience import describe
 from downspout.kafka.spout_state import Partition, Setback
+from downspout.kafka.streaks import Streak
 from downspout.kafka.translate import emit_rows
 
 __all__ = ["Tracked"]
+
+EmitMany = Callable[[Iterable[Any], Iterable[str]], None]
+PLAIN_MAX = 128
+"""Records that are looked at together."""
+SUSPECTS_TURN_MS = 10_000
+"""So long after its last turn others keep back for a partition whose suspect waits to be out alone."""
+_OFFSET, _VALUE = attrgetter("offset"), attrgetter("value")
 
 
 class Tracked:
@@ -27,12 +38,23 @@ class Tracked:
         component: the spout's name.
         clock: the time.
         write_down: commits that a lone record is about to be out; returns whether the broker has that.
+        lone_elsewhere: returns partitions of other spouts of this process that have a record out alone, or about to be,
+            or waiting to be: a death counts for it too.
+        emit_many: emits many tuples by one call; None: they leave one by one.
     """
 
     look_up_mask = 15
     """Every 16th ack looks at the clock."""
 
-    def __init__(self, means: Means, component: str, clock: Clock, write_down: Callable[[Partition], bool]) -> None:
+    def __init__(
+        self,
+        means: Means,
+        component: str,
+        clock: Clock,
+        write_down: Callable[[Partition], bool],
+        lone_elsewhere: Callable[[], Iterable[Partition]] = lambda: (),
+        emit_many: EmitMany | None = None,
+    ) -> None:
         self.by_key: dict[str, Partition] = {}
         """Whom answers are for: the present membership's."""
         self._settings = means.setup.settings
@@ -44,12 +66,16 @@ class Tracked:
         self._component = component
         self._wall = clock.wall
         self._write_down = write_down
+        self._lone_elsewhere = lone_elsewhere
+        self._emit_many = emit_many
+        self._streak = Streak(means.figures, self._settings["retries_max"], means.log)
 
     def emit_held(self, parts: Iterable[Partition], emit: Callable[..., Any], now: int) -> None:
         """Emit retries that are due and in memory; the others are read again."""
         left = self._settings["emits_per_next_max"]
         for part in parts:
-            while left > 0 and (record := part.held_retry(now)) is not None:
+            while left > 0 and (offset := part.held_retry(now)) is not None:
+                record = part.held[offset]
                 left -= 1
                 self._try_again(part, record, now)
                 part.ledger.emit(record.offset, now)
@@ -75,11 +101,20 @@ class Tracked:
             end = min(end, part.at + 1 if part.watch.solo else part.end_of_window())
         seen, told, retries_max = ledger.next, ledger.told, self._settings["retries_max"]
         start, sent = at, 0
+        plain = self._emit_many is not None and part.make_many is not None and not hooks
         while at < end and sent < most:
             record = records[at]
             at += 1
             part.at = at
             offset = record.offset
+            if plain and offset >= seen and record.value is not None:
+                count = self._emit_plain(
+                    part, records[at - 1 : min(end, at - 1 + most - sent, at - 1 + PLAIN_MAX)], now
+                )
+                at += max(count - 1, 0)
+                sent += count
+                if plain := count > 0:
+                    continue
             if offset < seen:
                 if not self._try_again(part, record, now):
                     continue
@@ -114,17 +149,39 @@ class Tracked:
         figures.records += sent
         return sent
 
+    def _emit_plain(self, part: Partition, records: Sequence[Any], now: int) -> int:
+        """Emit the first of these records, that were not seen before, together; return how many."""
+        values = list(map(_VALUE, records))
+        if not self._settings["emit_null"] and None in values:
+            records = records[: values.index(None)]
+        rows = part.make_many(records) if records and part.make_many is not None else None
+        if rows is None or self._emit_many is None:
+            return 0
+        offsets = list(map(_OFFSET, records))
+        if count := part.ledger.emit_many(offsets, now):
+            part.at += count - 1
+            self._emit_many(rows[:count], map(part.prefix.__add__, map(str, offsets[:count])))
+        return count
+
     def _emit_alone(self, part: Partition, emit: Callable[..., Any], now: int) -> int:
         """Under a watch over lone records: emit the next one, if none is out; return how many tuples that were."""
         sent = 0
         while part.has_waiting and not sent and not part.ledger.in_flight:
-            record = part.waiting[part.at]
-            if self._may_leave(part, record.offset, now):
-                if not self._is_lonely_enough(part, record.offset):
+            waiting, at = part.waiting, part.at
+            offset = offset_at(waiting, at)
+            if self._may_leave(part, offset, now):
+                if not self._is_lonely_enough(part, offset, now):
                     break
-                part.alone = record.offset
-                if not self._write_down(part) or not part.has_waiting or part.waiting[part.at] is not record:
+                part.alone = offset
+                if not self._write_down(part):
+                    # It does not leave. Were it to stay, the commit for another partition's lone record would tell of
+                    # both, and a death be blamed on this one too, which nobody has seen.
+                    part.alone = None
                     break
+                if part.waiting is not waiting or part.at != at:
+                    break
+            else:
+                part.waits_since = None
             sent = self._emit_some(part, 1, emit, now)
         return sent
 
@@ -136,16 +193,40 @@ class Tracked:
         trouble = ledger.trouble(offset)
         return trouble is not None and trouble.ready_at <= now and offset not in part.condemned
 
-    def _is_lonely_enough(self, part: Partition, offset: int) -> bool:
+    def _is_lonely_enough(self, part: Partition, offset: int, now: int) -> bool:
         """Return whether a lone record may be out beside those of other partitions under such a watch.
 
-        Partitions try their records alone at the same time: 100 of each, one after the other, would take too long. A
-        death then counts for the lone record of each. So one that was out at a death, and failed by that, is out while
-        no other is: from the second death on, only the culprit is blamed.
+        Partitions try their records alone at the same time, those of other spouts of the process too: 100 of each, one
+        after the other, would take too long. A death then counts for the lone record of each. So a suspect, one that
+        failed before, perhaps by being out at a death, is out while no other is: from the second death on, only the
+        culprit is blamed. Until it is out no other leaves, or a partition that is never at rest would keep it waiting;
+        of several suspects the one goes first that has waited longest.
         """
-        others = [other for other in self.by_key.values() if other.alone is not None and other is not part]
+        others = [other for other in [*self.lone(), *self._lone_elsewhere()] if other is not part]
         out = [other for other in others if other.watch.solo and other.ledger.in_flight]
-        return not out or not (self._failed_before(part, offset) or any(self._failed_before(o, o.alone) for o in out))
+        waiting = [other.waits_since for other in others if self._waits_to_be_alone(other, now)]
+        if not self._failed_before(part, offset):
+            part.waits_since = None
+            return not waiting and not any(self._failed_before(other, other.alone) for other in out)
+        part.waits_since, part.waited_at = now if part.waits_since is None else part.waits_since, now
+        if out or any(since is not None and since < part.waits_since for since in waiting):
+            return False
+        part.waits_since = None
+        return True
+
+    @staticmethod
+    def _waits_to_be_alone(part: Partition, now: int) -> bool:
+        """Return whether a suspect waits there that will go as soon as it may.
+
+        The word of a partition that is not looked at any more (its spout is deactivated, or hears nothing of its
+        broker) is soon no reason to wait.
+        """
+        waits = part.waits_since is not None and part.has_waiting and not part.ledger.in_flight and part.watch.solo
+        return waits and now - part.waited_at < SUSPECTS_TURN_MS
+
+    def lone(self) -> list[Partition]:
+        """Return the partitions that have a record out alone, or about to be, or waiting to be."""
+        return [part for part in self.by_key.values() if part.alone is not None or part.waits_since is not None]
 
     @staticmethod
     def _failed_before(part: Partition, offset: int | None) -> bool:
@@ -179,14 +260,38 @@ class Tracked:
             self._hooks.done(part, offset)
         return True
 
+    def ack_many(self, tup_ids: Iterable[str]) -> None:
+        """Take many acks; those that follow one another together."""
+        last, start, end = None, 0, 0
+        for tup_id in tup_ids:
+            key, _, text = tup_id.rpartition("/")
+            offset = int(text) if text.isdecimal() else -1
+            if offset == end and key == last:
+                end += 1
+                continue
+            self._ack_run(last, start, end)
+            last, start, end = key, offset, offset + 1
+        self._ack_run(last, start, end)
+
+    def _ack_run(self, key: str | None, start: int, end: int) -> None:
+        """Take the acks of the records in ``[start, end)``."""
+        if key is None:
+            return
+        part = self.by_key.get(key)
+        if part is None or part.shared or part.setbacks or self._hooks or start < 0:
+            for offset in range(start, end):
+                self.ack(f"{key}/{offset}")
+            return
+        acked = part.ledger.ack_many(start, end)
+        self._figures.acked += acked
+        self._figures.stale += end - start - acked
+
     def fail(self, tup_id: str, failure: Failure | None) -> bool:
         """Take a fail, with its reason where that is known; return whether it changed anything.
 
         Where it is not, the age tells whether it is a timeout, which counts no attempt.
         """
-        key, _, offset_text = str(tup_id).rpartition("/")
-        part = self.by_key.get(key)
-        offset = int(offset_text) if part is not None and offset_text.isdecimal() else -1
+        part, offset = self._find(tup_id)
         emitted_at = part.ledger.emitted_at(offset) if part is not None else None
         if part is None or emitted_at is None:
             self._figures.stale += 1
@@ -196,6 +301,16 @@ class Tracked:
         last, failure = part.answered(offset, failure or Failure("timeout" if timed_out else "fail"))
         if not last or failure is None:
             return False
+        return self._land(part, offset, failure, now)
+
+    def _find(self, tup_id: str) -> tuple[Partition | None, int]:
+        """Return whose message id this is, and the offset in it."""
+        key, _, offset_text = str(tup_id).rpartition("/")
+        part = self.by_key.get(key)
+        return part, int(offset_text) if part is not None and offset_text.isdecimal() else -1
+
+    def _land(self, part: Partition, offset: int, failure: Failure, now: int) -> bool:
+        """Take a fail of what is out."""
         timed_out = failure.kind == "timeout"
         trouble = (part.ledger.timeout if timed_out else part.ledger.fail)(offset, now)
         if trouble is None:
@@ -204,6 +319,8 @@ class Tracked:
         self._figures.failed += not timed_out
         self._set_back(part, offset, failure)
         part.remember(offset)
+        if not timed_out:
+            self._streak.note(part, offset, failure, self.by_key.values(), now)
         if trouble.failures > self._settings["retries_max"] or trouble.timeouts >= self._settings["timeouts_max"]:
             self._giving_up.condemn(part, offset)
         else:

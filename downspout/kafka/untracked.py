@@ -5,7 +5,7 @@ Its counterpart under at-least-once is ``downspout.kafka.tracked.Tracked``; both
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from downspout.clock import Clock
@@ -92,6 +92,10 @@ class Untracked:
         """Count an ack, which decides nothing."""
         self._figures.acked += 1
         return True
+
+    def ack_many(self, tup_ids: Sequence[str]) -> None:
+        """Count acks."""
+        self._figures.acked += len(tup_ids)
 
     def fail(self, tup_id: str, failure: Failure | None) -> bool:
         """Count a fail, which decides nothing."""

@@ -19,7 +19,7 @@ from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-__all__ = ["Assignment", "Changes", "Fact", "id_prefix", "split_id"]
+__all__ = ["Assignment", "Changes", "Fact", "id_prefix", "span_id", "span_of", "split_id"]
 
 P = TypeVar("P", bound=Hashable)
 
@@ -142,18 +142,38 @@ def id_prefix(epoch: int, topic: str, topic_id: str, partition: int) -> str:
     return f"{epoch}/{topic}/{topic_id}/{partition}/"
 
 
+def span_id(start: int, end: int) -> str:
+    """Return what follows the prefix in the id of a range ``[start, end)``."""
+    return f"{start}-{end}"
+
+
+def span_of(text: str) -> tuple[int, int]:
+    """Return the range that :func:`span_id` wrote.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> span_of(span_id(17, 42))
+    (17, 42)
+    """
+    start, _, end = text.partition("-")
+    return int(start), int(end)
+
+
 def split_id(message_id: object) -> tuple[str, int] | None:
-    """Return the prefix (without its last slash) and the offset of a message id; None where it is not one of ours.
+    """Return the prefix (without its last slash) and the first offset of a message id; None where it is none of ours.
 
     >>> split_id("3/orders/6jPMvg1sQ2uJmzGz1yRHQw/0/17")
+    ('3/orders/6jPMvg1sQ2uJmzGz1yRHQw/0', 17)
+    >>> split_id("3/orders/6jPMvg1sQ2uJmzGz1yRHQw/0/17-42")
     ('3/orders/6jPMvg1sQ2uJmzGz1yRHQw/0', 17)
     >>> split_id("from elsewhere") is None
     True
     """
     if not isinstance(message_id, str):
         return None
-    prefix, _, offset = message_id.rpartition("/")
+    prefix, _, place = message_id.rpartition("/")
     try:
-        return prefix, int(offset)
+        return prefix, int(place) if "-" not in place[1:] else span_of(place)[0]
     except ValueError:
         return None

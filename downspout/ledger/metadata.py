@@ -263,7 +263,7 @@ def _watch(base: int, words: list[str]) -> Watch:
         watch = Watch(starts, lone and base + lone, base + until, base + alone[0] if alone else None, ended)
         possible = until and starts >= 2 and lone <= until and not (alone and (ended or not lone))
     else:
-        watch, possible = Watch(starts), starts == 1
+        watch, possible = Watch(starts, ended=ended), starts == 1
     if not possible or _watch_word(base, watch) != word:
         raise ValueError(word)
     return watch

@@ -1,66 +1,22 @@
-"""What happened to each record of one partition.
+"""What changes the ledger of one partition: records that go out, words that come back, commits.
 
-The theory. Below ``base`` (the last commit) everything is done. From ``base`` to ``next`` (one more than the
-highest offset seen) every offset is in exactly one of three states:
-
-========  ====================================================================================================
-done      acked, filtered, dead-lettered or compacted; or never there at all (transaction markers, aborted
-          records, compacted before we read them: the reader went past it). Kept as ranges.
-flying    emitted once, no word yet. A plain dict: it needs no order.
-troubled  failed or timed out at least once: waits for its retry, or is out for it. A sorted map, since the
-          lowest one that is ready decides where the reader goes back to.
-========  ====================================================================================================
-
-So the offset to commit is the first one at or above ``base`` that is not done. An offset that was never
-emitted is done as soon as the reader has gone past it, so a gap never blocks. Ranges make memory grow with
-the number of holes, not of records.
-
-Above ``next`` only ``done`` and ``history`` know anything: what the metadata of the last commit told (see
-``downspout.ledger.metadata``) about records that this ledger has not seen.
-
-What it does not know: topics, consumers, time, threads, records. Times are integer milliseconds on the
-caller's clock.
+The theory is in ``downspout.ledger.state``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from heapq import heappop, heappush
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from itertools import repeat
 
-from sortedcontainers import SortedDict
-
-from downspout.ledger.ranges import Ranges
-from downspout.ledger.retries import Backoff
+from downspout.ledger.retries import NEVER, Trouble
+from downspout.ledger.state import LedgerState
 
 __all__ = ["NEVER", "PartitionLedger", "Trouble"]
 
-NEVER = 1 << 62
-"""A time that does not come."""
 
-
-@dataclass(slots=True)
-class Trouble:
-    """The state of an offset that failed.
-
-    Attributes:
-        failures: attempts that failed; a timeout is none.
-        timeouts: attempts that timed out while other records of the partition were acked.
-        setbacks: failures and all timeouts: the back-off grows with them.
-        ready_at: when it may be tried again, in ms.
-        emitted_at: when it was emitted again, in ms; None while it waits.
-        acks_seen: acks of the partition as of its last emit.
-    """
-
-    failures: int = 0
-    timeouts: int = 0
-    setbacks: int = 0
-    ready_at: int = 0
-    emitted_at: int | None = None
-    acks_seen: int = 0
-
-
-class PartitionLedger:
+class PartitionLedger(LedgerState):
     """The ledger of one partition during one assignment. ``h`` is the number of holes, ``f`` of troubled
     offsets.
 
@@ -74,57 +30,14 @@ class PartitionLedger:
     >>> [ledger.emit(offset, now=0) for offset in (10, 11, 13)]   # 12 does not exist
     [True, True, True]
     >>> ledger.ack(10), ledger.ack(13), ledger.commit_point()
-    (True, True, 11)
+    (1, 1, 11)
     >>> _ = ledger.fail(11, now=0); ledger.earliest_ready_retry(now=0)
     11
     >>> ledger.emit(11, now=0), ledger.ack(11), ledger.commit_point()
-    (True, True, 14)
+    (True, 1, 14)
     """
 
-    __slots__ = (
-        "_absent",
-        "_acks",
-        "_backoff",
-        "_done",
-        "_flying",
-        "_history",
-        "_known_end",
-        "_ready",
-        "_retrying",
-        "_schedule",
-        "_troubled",
-        "base",
-        "next",
-    )
-
-    def __init__(
-        self,
-        base: int,
-        backoff: Backoff | None = None,
-        done: Iterable[tuple[int, int]] = (),
-        failures: Mapping[int, int] | None = None,
-    ) -> None:
-        self.base = base
-        self.next = base
-        self._backoff = backoff or Backoff()
-        self._done = Ranges(done)
-        self._done.discard_below(base)
-        self._known_end = self._done.end or base
-        """Above this, an offset seen first cannot be done: no need to search."""
-        self._absent = Ranges()
-        """The part of done that was never emitted: only for counting what was."""
-        self._flying: dict[int, int] = {}
-        """offset → when it was emitted"""
-        self._troubled: SortedDict = SortedDict()
-        """offset → Trouble"""
-        self._retrying = 0
-        """How many troubled ones are out again."""
-        self._schedule: list[tuple[int, int]] = []
-        """Heap of (ready_at, offset); entries of the past are skipped when they come up."""
-        self._ready: list[int] = []
-        """Heap of troubled offsets whose time has come; those that are out or done are skipped when they come up."""
-        self._history: dict[int, int] = {o: n for o, n in (failures or {}).items() if o >= base and n > 0}
-        self._acks = 0
+    __slots__ = ()
 
     # --- what the reader and the topology tell ---
 
@@ -148,10 +61,87 @@ class PartitionLedger:
         trouble = self._troubled.get(offset)
         if trouble is None or trouble.emitted_at is not None or trouble.ready_at > now:
             return False
-        trouble.emitted_at = now
-        trouble.acks_seen = self._acks
-        self._retrying += 1
+        self._retries.send(trouble, now, self._acks)
         return True
+
+    def emit_many(self, offsets: Sequence[int], now: int) -> int:
+        """Do what :meth:`emit` does for the first of these, as many as were not seen and are not told of, without a
+        gap between them; return how many. O(those).
+
+        >>> ledger = PartitionLedger(base=10)
+        >>> ledger.emit_many([10, 11, 14], now=0), ledger.emit_many([14], now=0), ledger.emit_many([11], now=0)
+        (2, 1, 0)
+        """
+        first = offsets[0]
+        if first < self.next or self._history or first < self._known_end:
+            return 0
+        count = len(offsets)
+        if offsets[-1] - first >= count:  # a gap: what is before it
+            count = bisect_left(range(count), True, key=lambda place: offsets[place] - first > place)
+        if first > self.next:
+            self._pass_over(first)
+        self.next = first + count
+        self._flying.update(zip(range(first, self.next), repeat(now), strict=False))
+        return count
+
+    def ack_many(self, start: int, end: int) -> int:
+        """Take acks of the single records in ``[start, end)``; return how many of them were out. O(those).
+
+        >>> ledger = PartitionLedger(base=10)
+        >>> ledger.emit_many([10, 11, 12], now=0), ledger.ack_many(10, 12), ledger.ack_many(11, 13)
+        (3, 2, 1)
+        """
+        flying = self._flying
+        if not self._troubled and not self._spans.more and all(map(flying.__contains__, range(start, end))):
+            deque(map(flying.pop, range(start, end)), maxlen=0)
+            self._acks += end - start
+            self._done.add_range(start, end)
+            return end - start
+        return sum(map(self.ack, range(start, end)))
+
+    def emit_range(self, start: int, end: int, records: int, now: int) -> None:
+        """Take note that ``records`` records, all that there are in ``[start, end)``, are about to be emitted as one.
+
+        They were not seen before, there is one at ``start`` and one below ``end``, and :meth:`free_until` says that
+        they may be emitted. O(1).
+        """
+        if self.free_until(start, end) < end or start < self.next:
+            raise ValueError(f"[{start}, {end}) is not free")
+        if start > self.next:
+            self._pass_over(start)
+        self.next = end
+        self._flying[start] = now
+        if end > start + 1:
+            self._spans.add(start, end, records)
+
+    def emit_part(self, offset: int, start: int, end: int, records: int, now: int) -> int:
+        """Take note that of a range that waits at ``offset`` the part ``[start, end)`` is about to be emitted.
+
+        It holds ``records`` records, one at ``start`` and one below ``end``, and there is none below it. What is above
+        waits on. Returns how many records are not there any more. O(log f).
+
+        >>> ledger = PartitionLedger(base=0)
+        >>> ledger.emit_range(0, 8, records=8, now=0)
+        >>> ledger.fail(0, now=0).most
+        4
+        >>> ledger.emit_part(0, 0, 4, records=4, now=0), ledger.emit_part(4, 4, 8, records=4, now=0)
+        (0, 0)
+        >>> ledger.ack(0), ledger.fail(4, now=0).most, ledger.commit_point()
+        (4, 2, 4)
+        """
+        trouble = self._retries.remove(offset)
+        if trouble is None:
+            raise ValueError(f"nothing waits at {offset}")
+        self._done.add_range(offset, start)
+        left = trouble.records - records
+        if (rest := min(left, trouble.end - end)) > 0:
+            self._wait(end, trouble.part(end, trouble.end, rest))
+        else:
+            self._done.add_range(end, trouble.end)
+        part = trouble.part(start, end, records)
+        self._retries.add(start, part)
+        self._retries.send(part, now, self._acks)
+        return left - max(rest, 0)
 
     def recall(self, offset: int, now: int) -> None:
         """Take note that a record that failed before our time (:attr:`told`) was read; it waits, as for a retry."""
@@ -159,23 +149,38 @@ class PartitionLedger:
         self.next = offset + 1
         self._recall(offset, now)
 
-    def ack(self, offset: int) -> bool:
-        """Take an ack. O(1). False where nothing of it is out (late, double, foreign): then nothing changed."""
+    def ack(self, offset: int) -> int:
+        """Take an ack of what begins at ``offset``; return how many records that is. O(1).
+
+        0 where nothing of it is out (late, double, foreign): then nothing changed.
+        """
+        end, records = offset + 1, 1
         if self._flying.pop(offset, None) is None:
             trouble = self._troubled.get(offset)
             if trouble is None or trouble.emitted_at is None:
-                return False
-            del self._troubled[offset]
-            self._retrying -= 1
+                return 0
+            self._retries.remove(offset)
+            end, records = trouble.end, trouble.records
+        elif self._spans.more and offset in self._spans:
+            end, records = self._spans.take(offset)
         self._acks += 1
-        self._done.add(offset)
-        return True
+        if end == offset + 1:
+            self._done.add(offset)
+        else:
+            self._done.add_range(offset, end)
+        return records
 
     def fail(self, offset: int, now: int) -> Trouble | None:
-        """Count a failed attempt and schedule the next; None where nothing of it is out. O(log f)."""
+        """Count a failed attempt and schedule the next; None where nothing of it is out. O(log f).
+
+        Of a range none is counted: it is split.
+        """
         trouble = self._land(offset)
         if trouble is not None:
-            trouble.failures += 1
+            if trouble.end == offset + 1:
+                trouble.failures += 1
+            else:
+                trouble.most = (trouble.records + 1) // 2
             self._reschedule(offset, trouble, now)
         return trouble
 
@@ -183,7 +188,8 @@ class PartitionLedger:
         """Back off without counting an attempt; None where nothing of it is out.
 
         A timeout says nothing about the record while nothing else gets through either. So ``timeouts``
-        counts only those during which other records of the partition were acked.
+        counts only those during which other records of the partition were acked. A range is tried again as it is,
+        until the caller says :meth:`split`.
         """
         trouble = self._land(offset)
         if trouble is not None:
@@ -195,21 +201,27 @@ class PartitionLedger:
         """Let the retry of ``offset`` wait until then (:data:`NEVER`: it is settled in another way). O(log f)."""
         trouble = self._troubled.get(offset)
         if trouble is not None and trouble.emitted_at is None:
-            trouble.ready_at = until
-            if until != NEVER:
-                heappush(self._schedule, (until, offset))
+            self._retries.wait(offset, trouble, until)
+
+    def split(self, offset: int) -> None:
+        """Let the range that waits at ``offset`` be tried again in parts, as if it had failed."""
+        trouble = self._troubled[offset]
+        trouble.most = (trouble.records + 1) // 2
 
     def resolve(self, offset: int) -> bool:
-        """Take ``offset`` as done without an ack: filtered, dead-lettered. False: it was done before."""
+        """Take ``offset`` as done without an ack: filtered, dead-lettered. False: it was done before.
+
+        With it, the range that waits there.
+        """
         if offset >= self.next:
             self._pass_over(offset)
             self.next = offset + 1
             self._history.pop(offset, None)
         elif self._flying.pop(offset, None) is None:
-            trouble = self._troubled.pop(offset, None)
+            trouble = self._retries.remove(offset)
             if trouble is None:
                 return False
-            self._retrying -= trouble.emitted_at is not None
+            self._done.add_range(offset + 1, trouble.end)
         if offset in self._done:
             return False
         self._done.add(offset)
@@ -228,12 +240,18 @@ class PartitionLedger:
         """Resolve what waits for a retry in ``[start, end)``, because the log has no record there any more.
 
         Those that are out stay: their ack or fail is still to come. So do those that need no retry (postponed to
-        :data:`NEVER`). Returns how many were resolved.
+        :data:`NEVER`). A range of which only the beginning is gone begins later; how many records that has taken, its
+        retry will tell. Returns how many were resolved.
         """
-        waiting = self._waiting(start, end)
-        for offset in waiting:
-            self.resolve(offset)
-        return len(waiting)
+        count = 0
+        for offset in self._retries.waiting(start, end):
+            trouble = self._troubled[offset]
+            count += trouble.records
+            if trouble.end <= end:
+                self.resolve(offset)
+            else:
+                count -= self._cut(offset, end, min(trouble.records, trouble.end - end))
+        return count
 
     def skip_to(self, offset: int) -> int:
         """The log begins at ``offset`` now: resolve what waits for a retry below it, and pass over what was not seen.
@@ -241,6 +259,9 @@ class PartitionLedger:
         Those that are out stay, as in :meth:`gone`. Returns how many offsets are lost.
         """
         lost = self.lost_below(offset)
+        for start in self._retries.waiting(self.base, offset):
+            if left := self._left(start, offset):
+                self._cut(start, offset, left)
         self.gone(self.base, offset)
         if offset > self.next:
             self._pass_over(offset)
@@ -249,21 +270,11 @@ class PartitionLedger:
 
     def lost_below(self, offset: int) -> int:
         """Return what :meth:`skip_to` would return, and change nothing."""
-        lost = len(self._waiting(self.base, offset))
+        waiting = self._retries.waiting(self.base, offset)
+        lost: int = sum(self._troubled[start].records - self._left(start, offset) for start in waiting)
         if offset > self.next:
             lost += sum(end - start for start, end in self._done.missing(self.next, offset))
         return lost
-
-    # --- what the spout asks ---
-
-    @property
-    def told(self) -> Mapping[int, int]:
-        """Failed attempts as an earlier owner counted them, of records that were not seen yet."""
-        return self._history
-
-    def commit_point(self) -> int:
-        """Return the offset to commit: the lowest that is not done. O(1) while acks come in order, else O(log h)."""
-        return self._done.first_gap(self.base)
 
     def committed(self, offset: int) -> None:
         """Forget what lies below ``offset``: the broker has it now. O(ranges dropped)."""
@@ -273,108 +284,9 @@ class PartitionLedger:
         self.base = offset
         self._done.discard_below(offset)
         self._absent.discard_below(offset)
-
-    def may_poll(self, uncommitted_max: int, now: int) -> bool:
-        """Return whether more records may be read, by the reference's limit.
-
-        With fewer than ``uncommitted_max`` offsets emitted beyond the commit, yes. Else only where a retry
-        is ready among the first so many: going back to it cannot lead past them.
-        """
-        if self.outstanding < uncommitted_max:
-            return True
-        retry = self.earliest_ready_retry(now)
-        return retry is not None and retry <= self._nth(uncommitted_max)
-
-    def earliest_ready_retry(self, now: int) -> int | None:
-        """Return the lowest offset that waits for a retry and may have it. O(log f) amortised."""
-        while self._schedule and self._schedule[0][0] <= now:
-            ready_at, offset = heappop(self._schedule)
-            trouble = self._troubled.get(offset)
-            if trouble is not None and trouble.emitted_at is None and trouble.ready_at == ready_at:
-                heappush(self._ready, offset)
-        while self._ready:
-            trouble = self._troubled.get(self._ready[0])
-            waits = trouble is not None and trouble.emitted_at is None and trouble.ready_at != NEVER
-            if waits and trouble.ready_at <= now:
-                return self._ready[0]
-            offset = heappop(self._ready)
-            if waits:  # postponed, or failed again
-                heappush(self._schedule, (trouble.ready_at, offset))
-        return None
-
-    def next_retry(self) -> int | None:
-        """Return when the next back-off ends, in ms; None where none is under way. It may be too early, never too late.
-
-        Of those that :meth:`earliest_ready_retry` has found to be over, it says nothing. O(1).
-        """
-        return self._schedule[0][0] if self._schedule else None
-
-    @property
-    def outstanding(self) -> int:
-        """How many offsets were emitted (or filtered) and are not yet covered by the commit, done or not."""
-        return self.next - self.base - self._absent.total
-
-    @property
-    def in_flight(self) -> int:
-        """How many are out and wait for an ack or a fail."""
-        return len(self._flying) + self._retrying
-
-    @property
-    def failed(self) -> int:
-        """How many wait for a retry."""
-        return len(self._troubled) - self._retrying
-
-    @property
-    def pending(self) -> int:
-        """How many of the offsets seen are not done."""
-        return len(self._flying) + len(self._troubled)
-
-    @property
-    def holes(self) -> int:
-        """How many ranges beyond the commit are done: what memory grows with."""
-        return len(self._done)
-
-    def oldest_pending(self) -> int | None:
-        """Return the offset that holds the commit back; None where all that was seen is done."""
-        return self.commit_point() if self.pending else None
-
-    def emitted_at(self, offset: int) -> int | None:
-        """Return when ``offset`` was last emitted, in ms, if it is out."""
-        if (flying := self._flying.get(offset)) is not None:
-            return flying
-        trouble = self._troubled.get(offset)
-        return trouble.emitted_at if trouble else None
-
-    def trouble(self, offset: int) -> Trouble | None:
-        """Return the state of a troubled offset."""
-        found: Trouble | None = self._troubled.get(offset)
-        return found
-
-    def is_done(self, offset: int) -> bool:
-        """Return whether nothing is left to do for ``offset``."""
-        return offset < self.base or offset in self._done
-
-    def done_beyond(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges that are done above ``offset``, in order: what a commit's metadata should tell."""
-        for start, end in self._done:
-            if end > offset:
-                yield max(start, offset), end
-
-    def failures_from(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield (offset, failed attempts) from ``offset`` on, in order, of this and of earlier owners."""
-        yield from ((o, t.failures) for o, t in self._troubled.items() if o >= offset and t.failures)
-        # History lies above all that was seen, so the order holds.
-        yield from sorted((o, n) for o, n in self._history.items() if o >= offset)
+        self._spans.gaps.discard_below(offset)
 
     # --- inside ---
-
-    def _waiting(self, start: int, end: int) -> list[int]:
-        """Return the offsets in ``[start, end)`` that wait for a retry and need the log for it."""
-        return [
-            offset
-            for offset in self._troubled.irange(start, end - 1)
-            if self._troubled[offset].emitted_at is None and self._troubled[offset].ready_at != NEVER
-        ]
 
     def _pass_over(self, offset: int) -> None:
         """The reader went from ``next`` to ``offset``: what lies between is not there, or was done before."""
@@ -386,49 +298,37 @@ class PartitionLedger:
     def _recall(self, offset: int, now: int) -> None:
         """An earlier owner counted failures of this record: it comes as a retry that is due."""
         count = self._history.pop(offset)
-        self._troubled[offset] = Trouble(failures=count, setbacks=count, ready_at=now)
-        heappush(self._schedule, (now, offset))
+        self._wait(offset, Trouble(failures=count, setbacks=count, ready_at=now, end=offset + 1))
 
     def _land(self, offset: int) -> Trouble | None:
         """Take ``offset`` back from those that are out; None where it is not."""
         if self._flying.pop(offset, None) is not None:
-            trouble = Trouble()
-            self._troubled[offset] = trouble
+            if self._spans.more and offset in self._spans:
+                end, records = self._spans.take(offset)
+                trouble = Trouble(end=end, records=records, most=records)
+            else:
+                trouble = Trouble(end=offset + 1)
+            self._retries.add(offset, trouble)
             return trouble
         found: Trouble | None = self._troubled.get(offset)
         if found is None or found.emitted_at is None:
             return None
-        found.emitted_at = None
-        self._retrying -= 1
+        self._retries.land(found)
         return found
 
     def _reschedule(self, offset: int, trouble: Trouble, now: int) -> None:
         trouble.setbacks += 1
-        trouble.ready_at = now + self._backoff.delay(trouble.setbacks)
-        heappush(self._schedule, (trouble.ready_at, offset))
+        self._retries.wait(offset, trouble, now + self._backoff.delay(trouble.setbacks))
 
-    def _nth(self, count: int) -> int:
-        """Return the ``count``-th offset that was emitted beyond the commit."""
-        offset = self.base + count - 1
-        for start, end in self._absent:
-            if start > offset:
-                break
-            offset += end - start
-        return offset
+    def _wait(self, offset: int, trouble: Trouble) -> None:
+        """Let an entry that is not there yet wait for its time."""
+        self._retries.add(offset, trouble)
+        self._retries.wait(offset, trouble, trouble.ready_at)
 
-    def _check(self) -> None:
-        """Raise AssertionError where the three states do not partition ``[base, next)``."""
-        self._done._check()
-        self._absent._check()
-        done = {o for start, end in self._done for o in range(start, min(end, self.next))}
-        sets = [done, set(self._flying), set(self._troubled)]
-        union = set().union(*sets)
-        assert sum(map(len, sets)) == len(union), "an offset is in two states"
-        assert union == set(range(self.base, self.next)), "an offset between base and next has no state"
-        assert all(self._done.covers(start, end) for start, end in self._absent), "absent, but not done"
-        out = sum(t.emitted_at is not None for t in self._troubled.values())
-        assert out == self._retrying, f"{out} retries are out, but the count says {self._retrying}"
-        known = {offset for _, offset in self._schedule} | set(self._ready)
-        waiting = {o for o, t in self._troubled.items() if t.emitted_at is None and t.ready_at != NEVER}
-        assert waiting <= known, "a retry waits, but for no time"
-        assert all(o >= self.next for o in self._history), "history of an offset that was seen"
+    def _cut(self, start: int, to: int, left: int) -> int:
+        """The beginning of a range that waits is gone; the rest waits on, with so many records. Return how many."""
+        trouble = self._retries.remove(start)
+        assert trouble is not None
+        self._done.add_range(start, to)
+        self._wait(to, trouble.part(to, trouble.end, left))
+        return left

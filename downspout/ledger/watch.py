@@ -17,8 +17,9 @@ as the one before, which has to be committed first. After a death in a window th
 with lone records: so the distance to the record that kills shrinks by that factor with each death. The watch ends, and
 the row with it, when the commit has passed everything suspicious.
 
-An unclean start with a record out alone is a failed attempt of that record. An orderly end adds nothing to a row, ends
-a row of one, and hands a watch on. Where a partition has nothing beyond the commit, nothing can have killed anybody.
+An unclean start with a record out alone is a failed attempt of that record. An orderly end adds nothing to a row, hands
+a watch on, and ends a row of one, unless nothing was out. Where a partition has nothing beyond the commit, nothing can
+have killed anybody.
 
 What it does not know: why a process died.
 """
@@ -99,9 +100,17 @@ class Watch:
             return Watch(self.starts, 0, self.until)
         return Watch(self.starts, self.lone_until, self.until, alone)
 
-    def end(self) -> Watch:
-        """Return the watch that the last commit of an orderly end tells."""
-        return replace(self, alone=None, ended=True) if self.until else Watch(ended=True)
+    def end(self, *, idle: bool = False) -> Watch:
+        """Return the watch that the last commit of an orderly end tells.
+
+        Args:
+            idle: whether nothing was out under this owner, so that its end proves nothing.
+
+        >>> died = AT_WORK.start(base=10, reach=1000, end=5000)
+        >>> died.end().starts, died.end(idle=True).start(base=10, reach=1000, end=5000).starts
+        (0, 1)
+        """
+        return replace(self, alone=None, ended=True) if self.until or idle else Watch(ended=True)
 
 
 AT_WORK = Watch()

@@ -14,7 +14,7 @@ tuple was anchored to several. Settling takes the entry out, so a second ack, or
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from downspout.component import Failure
@@ -40,6 +40,9 @@ class Tree:
         return self.pending < 0
 
 
+new_tree: Callable[[type[Tree]], Tree] = object.__new__
+"""Makes a tree whose attributes the hot path sets itself: a call of ``__init__`` would be a tenth of a hop."""
+
 Root = Tree | tuple[Tree, ...]
 Held = dict[str, Root]
 
@@ -51,17 +54,24 @@ class Forest:
         open: trees that are not done, oldest first.
         completed: trees that are complete and whose spout was not told yet.
         failed: the same for failed and timed-out ones, with the reason.
+        sizes: how many records a tree's spout tuple held, where it was a chunk.
+        replays: whether the spout is known to emit again what has failed, or to give it up: nobody need finish it.
+        retries: the same of a spout that says so, where it is about what no bolt has begun with.
     """
 
-    __slots__ = ("completed", "failed", "open")
+    __slots__ = ("completed", "failed", "open", "replays", "retries", "sizes")
 
     def __init__(self) -> None:
         self.open: dict[Tree, None] = {}
         self.completed: list[Tree] = []
         self.failed: list[tuple[Tree, Failure]] = []
+        self.sizes: dict[Tree, int] = {}
+        self.replays = self.retries = False
 
-    def planted(self, tree: Tree) -> None:
+    def planted(self, tree: Tree, size: int = 1) -> None:
         """Take in a tree after its first deliveries; one that reached nobody is complete."""
+        if size != 1:
+            self.sizes[tree] = size
         if tree.pending:
             self.open[tree] = None
         else:
@@ -79,8 +89,8 @@ class Forest:
             tree.pending = CLOSED
             self.failed.append((tree, failure))
 
-    def expire(self, before: float) -> int:
-        """Time out all trees that started at or before that moment, and return how many. O(expired)."""
+    def expire(self, before: float) -> list[Tree]:
+        """Time out all trees that started at or before that moment, and return them. O(expired)."""
         late = []
         for tree in self.open:  # oldest first, because trees are planted in the order of time
             if tree.started > before:
@@ -88,7 +98,13 @@ class Forest:
             late.append(tree)
         for tree in late:
             self.fail(tree, TIMEOUT)
-        return len(late)
+        return late
+
+    def records(self, trees: Sequence[Tree]) -> int:
+        """Return how many records these trees were of, which are done. To be asked once. O(1) without chunks."""
+        if not self.sizes:
+            return len(trees)
+        return sum(self.sizes.pop(tree, 1) for tree in trees)
 
     def oldest(self) -> float | None:
         """Return when the oldest open tree started."""
@@ -101,6 +117,11 @@ TIMEOUT = Failure("timeout")
 def trees_of(root: Root) -> tuple[Tree, ...]:
     """Return the trees behind an entry of a Held map."""
     return (root,) if isinstance(root, Tree) else root
+
+
+def is_retried(root: Root) -> bool:
+    """Return whether all trees behind an entry have failed, and all come again."""
+    return all(tree.closed and (tree.forest.replays or tree.forest.retries) for tree in trees_of(root))
 
 
 def attach(held: Held, tuple_id: str, root: Root) -> None:

@@ -14,11 +14,21 @@ from downspout.component import Failure
 from downspout.errors import USER_ERRORS, ComponentError, DownspoutError, RecordError, UserError
 from downspout.local import acker
 from downspout.local.acker import Held, Tree
+from downspout.local.batching import make_process_batch
+from downspout.local.chunks import RecordBatch, deliver
 from downspout.local.graph import Component
-from downspout.local.task import Target, Task, describe, failure_of
+from downspout.local.many import MANY_MAX, bolt_acks_many, bolt_emits_many, for_many, run_many
+from downspout.local.task import Outlet, Target, Task, describe, failure_of
 from downspout.local.world import TICK, UNTRACKED, World
 
 _READING = ("_run", "read_tuple", "read_command", "read_message", "is_tick", "is_heartbeat")
+SLICE_S = 0.05
+"""About so long a bolt goes on with its queue before the time is looked at."""
+LOOK_EVERY = 8
+"""Tuples between two looks at the clock."""
+_FEW = range(LOOK_EVERY)
+SLICE_FIRST = 16
+CULPRITS_MAX = 100_000
 _new = tuple.__new__
 _SEQUENCES = (list, tuple)  # written inline as list | tuple it would be made anew by each call
 
@@ -37,12 +47,30 @@ class BoltTask(Task):
         self.tick_due = float("inf")
         self.batch_due = float("inf")
         self.restarts_max = int(conf.get("run.restarts_max", 3))
-        self._culprits: list[str] = []
-        """What the bolt raised on since it last processed anything, each tuple once."""
+        self._culprits: set[str] = set()
+        """All that the bolt ever raised on: bad tuples meet again when they are retried, and that says nothing new."""
+        self._in_a_row = 0
+        """On how many of them it raised for the first time since it last processed anything."""
         self._acked_at_restart = 0
         self._failure: Failure | None = None
+        self._process_many: Any = None
+        self.has_chunks = False
+        """Whether a chunk ever came: from then on, each tuple is looked at."""
+        self._slice = SLICE_FIRST
+        self._sizes: dict[str, int] = {}
+        """Records of each chunk that is held; they are what is counted."""
 
     # --- set-up -----------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Make the bolt, and see whether it takes chunks: its ``initialize`` may decide that."""
+        super().build()
+        self._sizes.clear()
+        self.world.takes_chunks.pop(self.task_id, None)
+        is_ours = isinstance(self.instance, OurBolt) and not self.is_batching
+        self._process_many = for_many(self.instance, "process_many", "process") if is_ours else None
+        if self._direct and not self.is_batching and callable(getattr(self.instance, "process_chunk", None)):
+            self.world.takes_chunks[self.task_id] = self
 
     def shortcut(self) -> None:
         """Hand emit, ack, fail and the reading of tuples over to the engine where they are pystorm's own."""
@@ -50,6 +78,7 @@ class BoltTask(Task):
         self.is_batching = isinstance(bolt, pystorm.bolt.BatchingBolt)
         self.is_tickless = isinstance(bolt, pystorm.bolt.TicklessBatchingBolt)
         self._direct = not self.overrides(*_READING)
+        self._drain_at = self.optional("drain_at")
         self._emit = make_emit(self, bolt, returns_ids=True)
         self._ack_one = make_ack(self)
         if not self.overrides("emit", "send_message"):
@@ -61,8 +90,14 @@ class BoltTask(Task):
             bolt.fail = self._fail_one
         if not self.overrides("raise_exception", "send_message"):
             bolt.raise_exception = self._raise_exception
+        if self.is_batching:
+            bolt.process_batch = make_process_batch(self)
         if isinstance(bolt, OurBolt):
             bolt.fail_because = self._fail_because  # type: ignore[method-assign]
+            if type(bolt).ack_many is OurBolt.ack_many:
+                bolt.ack_many = bolt_acks_many(self)  # type: ignore[method-assign,assignment]
+            if type(bolt).emit_many is OurBolt.emit_many:
+                bolt.emit_many = bolt_emits_many(self)  # type: ignore[method-assign,assignment]
 
     def deliver(self, tree: Tree, source: str, stream: str, task_id: int, values: Any) -> None:
         """Put a tuple into the queue that no task of this engine has emitted; ``tree`` counts it."""
@@ -94,7 +129,7 @@ class BoltTask(Task):
         tuple_id = tup.id if isinstance(tup, Tuple) else tup
         reason = self._failure or Failure("fail", self.name, self.task_id)
         if acker.fail(self.held, tuple_id, reason) or tuple_id.startswith(UNTRACKED):
-            self.failed += 1
+            self.failed += self._sizes.pop(tuple_id, 1)
             if self.world.observer is not None:
                 self.world.observer.on_fail(self, tuple_id)
 
@@ -115,58 +150,103 @@ class BoltTask(Task):
 
     # --- work ---------------------------------------------------------------------------------------------
 
-    def run_queue(self) -> None:
-        """Process what is in the queue now; what arrives meanwhile waits for the next call."""
-        queue, count = self.queue, len(self.queue)
-        if not self._direct:
-            for _ in range(count):
-                self._run_message(queue.popleft())
-            return
-        while count > 0:
-            # An error leaves the inner loop, which so needs no handler per tuple, and may replace the component.
-            count -= self._run_directly(count)
+    def run_queue(self, turn_s: float) -> None:
+        """Process what is in the queue now, for about so long; what arrives meanwhile waits for the next call.
 
-    def _run_directly(self, count: int) -> int:
+        Time is looked at after each slice of the queue. How many tuples that is goes by how long the one before took.
+        A bolt may be slow from one tuple to the next, as when its service is gone: so it is looked at within a slice.
+        """
+        clock, count = self.world.clock, len(self.queue)
+        now = clock.monotonic()
+        until = now + turn_s
+        while count > 0 and now < until:
+            taken = self._run_slice(min(count, self._slice), until)
+            count -= taken
+            before, now = now, clock.monotonic()
+            fitting = int(SLICE_S / max(now - before, 1e-9) * taken)
+            self._slice = max(1, min(2 * self._slice, fitting, MANY_MAX))
+
+    def _run_slice(self, most: int, until: float) -> int:
+        """Process up to so many tuples of the queue, and not long after ``until``; return how many were taken."""
+        if not self._direct:
+            self._run_message(self.queue.popleft())
+            return 1
+        if self._process_many is None or self.has_chunks:
+            # An error leaves the inner loop, which so needs no handler per tuple, and may replace the component.
+            return self._run_directly(most, until)
+        taken = run_many(self, self._process_many, most)
+        return taken + self._run_directly(1, until) if taken < most else taken
+
+    def _run_directly(self, count: int, until: float) -> int:
         """Process up to ``count`` tuples as pystorm's own ``_run`` would; return how many were taken."""
+        monotonic = self.world.clock.monotonic
         bolt, popleft, pop, tup = self.instance, self.queue.popleft, self.held.pop, None
-        process, ack = bolt.process, bolt.ack
+        process, ack = self._process_either if self.has_chunks else bolt.process, bolt.ack
         acks = not self.is_batching
-        inline = self._acks_directly and self.world.observer is None
+        inline = self._acks_directly and self.world.observer is None and not self.has_chunks
         done = acked = 0
         root: Any
         try:
-            for _ in range(count):
-                tup = popleft()
-                done += 1
-                bolt._current_tups = [tup]
-                process(tup)
-                if acks and bolt.auto_ack:
-                    if not inline:
-                        ack(tup)
-                    elif type(root := pop(tup[0], None)) is Tree:  # acker.settle, without the call
-                        acked += 1
-                        root.pending -= 1
-                        if not root.pending:
-                            root.forest.complete(root)
-                    else:
-                        self._settle(tup[0], root)
+            while done < count:
+                for _ in _FEW if count - done >= LOOK_EVERY else range(count - done):
+                    tup = popleft()
+                    done += 1
+                    bolt._current_tups = [tup]
+                    process(tup)
+                    if acks and bolt.auto_ack:
+                        if not inline:
+                            ack(tup)
+                        elif type(root := pop(tup[0], None)) is Tree:  # acker.settle, without the call
+                            acked += 1
+                            root.pending -= 1
+                            if not root.pending:  # Forest.complete
+                                forest = root.forest
+                                del forest.open[root]
+                                forest.completed.append(root)
+                        else:
+                            self.settle_one(tup[0], root)
+                if monotonic() >= until:
+                    break
             bolt._current_tups = []
         except USER_ERRORS as error:
             self.executed += done
             self.acked += acked
-            self._crashed(error, tup)
+            self.crashed(error, tup)
         else:
             self.executed += done
             self.acked += acked
         return done
 
-    def _settle(self, tuple_id: str, root: Any) -> None:
+    def _process_either(self, tup: Any) -> None:
+        """Process a record or a chunk."""
+        if isinstance(tup[4], RecordBatch):
+            size = self._sizes[tup[0]] = tup[4].num_rows
+            self.executed += size - 1
+            self.instance.process_chunk(tup)
+        else:
+            self.instance.process(tup)
+
+    def drop_queued(self) -> None:
+        """Take out of the queue what is of failed tries alone, all of which come again: nobody waits for it."""
+        held = self.held
+        kept = [tup for tup in self.queue if (root := held.get(tup[0])) is None or not acker.is_retried(root)]
+        if len(kept) < len(self.queue):
+            self.queue.clear()
+            self.queue.extend(kept)
+
+    def sweep(self) -> int:
+        """Drop tuples whose trees are closed; return how many."""
+        dropped = acker.sweep(self.held)
+        self._sizes = {tuple_id: size for tuple_id, size in self._sizes.items() if tuple_id in self.held}
+        return dropped
+
+    def settle_one(self, tuple_id: str, root: Any) -> None:
         """Count an ack for the trees that ``held`` had under this id."""
         if root is not None:
             acker.settle(root)
         elif not tuple_id.startswith(UNTRACKED):
             return  # a tick, or settled before
-        self.acked += 1
+        self.acked += self._sizes.pop(tuple_id, 1) if self._sizes else 1
         if self.world.observer is not None:
             self.world.observer.on_ack(self, tuple_id)
 
@@ -180,7 +260,7 @@ class BoltTask(Task):
         try:
             self.instance._run()
         except USER_ERRORS as error:
-            self._crashed(error, tup)
+            self.crashed(error, tup)
 
     def tick(self) -> None:
         """Deliver a tick tuple at once."""
@@ -196,7 +276,7 @@ class BoltTask(Task):
                 bolt.ack(tup)
             bolt._current_tups = []
         except USER_ERRORS as error:
-            self._crashed(error, tup)
+            self.crashed(error, tup)
 
     def run_batches(self, now: float) -> None:
         """Do what a TicklessBatchingBolt's timer thread would do now."""
@@ -207,22 +287,38 @@ class BoltTask(Task):
         """Ask the bolt to let go of what it holds: by ``drain``, or by processing its batches."""
         if (drain := self.optional("drain")) is not None:
             self._guarded(drain)
-        elif self.is_batching and self.instance._batches:
-            self._guarded(self.instance.process_batches)
+        elif self.is_batching:
+            for _ in range(len(self.instance._batches)):  # one that raises leaves those behind it
+                if self.instance._batches:
+                    self._guarded(self.instance.process_batches)
+
+    def drain_due(self) -> float:
+        """Return when the bolt wants to be asked to let go of what it holds, if that is soon.
+
+        Raises:
+            ComponentError: ``drain_at`` raised; a DownspoutError goes through as it is.
+        """
+        try:
+            moment = self._drain_at() if self._drain_at is not None else None
+        except DownspoutError:
+            raise
+        except USER_ERRORS as error:
+            raise self.told(error, "drain_at") from error
+        return float("inf") if moment is None else float(moment)
 
     def _guarded(self, call: Callable[[], Any]) -> None:
         try:
             call()
             self.instance._current_tups = []
         except USER_ERRORS as error:
-            self._crashed(error, None)
+            self.crashed(error, None)
 
     # --- errors -------------------------------------------------------------------------------------------
 
     def _about(self, tup: Any) -> str:
         return f"{self.place}: {describe(tup)}" if tup is not None else self.place
 
-    def _crashed(self, error: UserError, tup: Any) -> None:
+    def crashed(self, error: UserError, tup: Any) -> None:
         """Do what pystorm and Storm do when a bolt raises: report, fail, and restart unless it goes on.
 
         Raises:
@@ -251,12 +347,15 @@ class BoltTask(Task):
     def _restart(self, error: UserError, failure: Failure, tup: Any) -> None:
         """Replace the component, as Storm replaces its process; what the old one held is lost with it."""
         if self.acked > self._acked_at_restart:
-            self._culprits.clear()
+            self._in_a_row = 0
         self._acked_at_restart = self.acked
-        # One bad record that comes again and again is the spout's to give up; a bolt that fails on all is the user's.
+        # One bad record that comes again and again is the spout's to give up; a bolt that fails on all is the user's. A
+        # chunk says nothing: four of them, each with one bad record, are as good as four that are bad throughout.
         culprit = describe(tup) if tup is not None else ""
-        if not culprit or culprit not in self._culprits:
-            self._culprits.append(culprit)
+        if not _is_several(tup) and (not culprit or culprit not in self._culprits):
+            self._in_a_row += 1
+            if len(self._culprits) < CULPRITS_MAX:
+                self._culprits.add(culprit)
         waiting = {queued.id for queued in self.queue}
         innocent = Failure("timeout", self.name, self.task_id, "held by a task that was restarted")
         for tuple_id in [held for held in self.held if held not in waiting]:
@@ -265,9 +364,9 @@ class BoltTask(Task):
             self.failed += 1
             if self.world.observer is not None:
                 self.world.observer.on_fail(self, tuple_id)
-        if len(self._culprits) > self.restarts_max:
+        if self._in_a_row > self.restarts_max:
             raise ComponentError(
-                f"{self.error(error, 'process', tup).message}; on {len(self._culprits)} different tuples in a row",
+                f"{self.error(error, 'process', tup).message}; on {self._in_a_row} different tuples in a row",
                 cure="correct the bolt, or set exit_on_exception = False so that it goes on after a bad tuple",
             ) from error
         self.restarts += 1
@@ -275,9 +374,13 @@ class BoltTask(Task):
         self.build()
 
 
+def _is_several(tup: Any) -> bool:
+    return tup is not None and isinstance(tup[4], RecordBatch) and tup[4].num_rows > 1
+
+
 def make_ack(task: BoltTask) -> Callable[[Any], None]:
     """Return the function that acks a tuple or an id."""
-    pop, settle = task.held.pop, task._settle
+    pop, settle = task.held.pop, task.settle_one
 
     def ack(tup: Any) -> None:
         """Indicate that processing of a tuple has succeeded."""
@@ -285,6 +388,16 @@ def make_ack(task: BoltTask) -> Callable[[Any], None]:
         settle(tuple_id, pop(tuple_id, None))
 
     return ack
+
+
+def emit_chunk(
+    task: BoltTask, bolt: Any, outlet: Outlet, batch: Any, anchors: Any, direct_task: int | None
+) -> list[int]:
+    """Emit a chunk; return the tasks that got any of it."""
+    if anchors is None:
+        anchors = bolt._current_tups if bolt.auto_anchor else ()
+    root = acker.join(task.held, [anchor[0] if isinstance(anchor, Tuple) else anchor for anchor in anchors])
+    return deliver(task, outlet, batch, root, direct_task)
 
 
 def make_emit(task: BoltTask, bolt: Any, *, returns_ids: bool) -> Callable[..., list[int] | None]:
@@ -299,8 +412,11 @@ def make_emit(task: BoltTask, bolt: Any, *, returns_ids: bool) -> Callable[..., 
         """Emit a new tuple to a stream."""
         outlet = outlets.get(stream)
         if outlet is None or not isinstance(tup, _SEQUENCES) or len(tup) != outlet[2]:
+            if outlet is not None and isinstance(tup, RecordBatch):
+                reached = emit_chunk(task, bolt, outlet, tup, anchors, direct_task)
+                return reached if need_task_ids and returns_ids else None
             raise task.wrong_emit(outlet, stream, tup)
-        stream_name, kind, _, targets, route, _, is_direct = outlet
+        stream_name, kind, _, targets, route, _, is_direct, _ = outlet
         if anchors is None:
             anchors = bolt._current_tups if bolt.auto_anchor else ()
         root: Any

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from downspout.local.bolt_task import BoltTask
+from downspout.local.chunks import make_spread
 from downspout.local.graph import Component, Graph, Stream
 from downspout.local.groupings import combine, make_route
 from downspout.local.spout_task import SpoutTask
@@ -63,15 +64,16 @@ def build_tasks(
 def _outlet(
     graph: Graph, source: str, stream: Stream, targets: Mapping[str, list[Target]], rng: random.Random
 ) -> Outlet:
-    routes, direct = [], {}
+    routes, spreads, direct = [], [], {}
     for reader, given in graph.subscribers(source, stream.name):
         indexes = [stream.fields.index(name) for name in given.fields]
         routes.append(make_route(given.grouping, targets[reader.name], indexes, rng))
+        spreads.append(make_spread(given.grouping, targets[reader.name], indexes, routes[-1][1]))
         if given.grouping == "direct":
             direct.update({target[0]: target for target in targets[reader.name]})
     fixed, route = combine(routes) if routes else ((), lambda values: ())
     kind = namedtuple(_type_name(source, stream.name), stream.fields)  # type: ignore[misc]
-    return Outlet(stream.name, kind, len(stream.fields), fixed, route, direct, stream.direct)
+    return Outlet(stream.name, kind, len(stream.fields), fixed, route, direct, stream.direct, spreads)
 
 
 def _type_name(source: str, stream: str) -> str:

@@ -15,9 +15,11 @@ from downspout.errors import ConfigError, DownspoutError, TopologyError
 from downspout.kafka import sense
 from downspout.kafka.handshake import check_client
 from downspout.kafka.spout_setup import UI_KEYS
+from downspout.local import sharing
 from downspout.local.graph import Component, Graph, nearest
 from downspout.local.settings import Settings, reads, resolve
 from downspout.parquet.inputs import check_names, name_of
+from downspout.parquet.sink_bolt import too_old
 
 __all__ = ["Finding", "findings", "require_fields", "resolve", "values_table"]
 
@@ -49,8 +51,10 @@ def findings(graph: Graph, settings: Settings) -> list[Finding]:
         found += _never_flushes(component, conf)
         if reads(component, "parquet"):
             found += _sink(graph, component, conf)
+    found += _letters(graph, settings)
     found += _meetings(graph)
     found += _shared_directories(graph, settings)
+    found += _several_processes(graph, settings)
     return sorted(found, key=lambda finding: not finding.is_error)
 
 
@@ -121,6 +125,26 @@ def _kafka(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
             )
 
 
+def _letters(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find bolts that write dead letters where no spout of the topology does: some settings are a spout's own."""
+
+    def topic_of(component: Component) -> str:
+        conf = settings.components[component.name].values
+        values = {"dead_letter_topic": conf["kafka.dead_letter_topic"]}
+        return sense.dead_letter_topic(values, conf["kafka.group"] or str(conf.get("topology.name") or graph.name))
+
+    topics = {topic_of(spout) for spout in graph.spouts if reads(spout, "kafka")}
+    for bolt in graph.bolts:
+        if topics and reads(bolt, "kafka") and topic_of(bolt) not in topics:
+            yield Finding(
+                False,
+                bolt.name,
+                f"it writes dead letters to {topic_of(bolt) or 'no topic'}, and the spouts to "
+                f"{', '.join(sorted(topic or 'no topic' for topic in topics))}",
+                "kafka.group and kafka.dead_letter_topic of the topology, not of one component",
+            )
+
+
 def _never_flushes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
     """pystorm's BatchingBolt processes its batches on ticks alone."""
     if not issubclass(component.cls, pystorm.bolt.BatchingBolt):
@@ -155,15 +179,8 @@ def _stalls(graph: Graph, settings: Settings, spout: Component, conf: dict[str, 
 
 
 def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
-    age_s, timeout_s = float(conf["parquet.flush_age_s"]), float(conf["topology.message.timeout.secs"])
-    if age_s > timeout_s / 3:
-        yield Finding(
-            True,
-            component.name,
-            f"parquet.flush_age_s = {age_s:g} is more than a third of the message timeout of {timeout_s:g} s: rows "
-            "would time out while they wait",
-            f"parquet.flush_age_s of at most {timeout_s / 3:g}",
-        )
+    if doubt := too_old(conf, float(conf["parquet.flush_age_s"])):
+        yield Finding(True, component.name, *doubt)
     if conf.get("topology.acker.executors") == 0:
         yield Finding(
             False, component.name, "without ackers a crash loses what the sink holds", "topology.acker.executors = 1"
@@ -252,6 +269,16 @@ def _shared_directories(graph: Graph, settings: Settings) -> Iterator[Finding]:
                     "a directory for each sink",
                 )
         seen.append((sink.name, place))
+
+
+def _several_processes(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find what does not survive being cut into several processes (``run.workers``, ``run.member``)."""
+    if sharing.processes_of(settings) == 1:
+        return
+    if (problem := sharing.spout_problem(graph, settings)) is not None:
+        yield Finding(True, graph.name, problem.message, problem.cure or "one process")
+    for bolt, what, cure in sharing.split_groupings(graph):
+        yield Finding(False, bolt.name, what, cure)
 
 
 def _unreachable(graph: Graph) -> Iterator[Finding]:

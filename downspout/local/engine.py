@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from typing import Any, Protocol
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import TopologyError
 from downspout.local import acker
+from downspout.local.batching import forget_failed
 from downspout.local.bolt_task import BoltTask
 from downspout.local.build import build_tasks
 from downspout.local.graph import Graph
@@ -35,10 +37,13 @@ from downspout.local.result import RunResult, collect
 from downspout.local.spout_task import SpoutTask
 from downspout.local.task import Task
 from downspout.local.world import Observer, World
+from downspout.wording import counted
 
 BURST_TUPLES = 256
 """Tuples that spouts may emit before bolts get their turn; one call of next_tuple may emit more."""
 BURST_CALLS = 64
+TURN_S = 0.25
+"""After so long a bolt that still has something in its queue lets others have their turns: bolts, timers, the view."""
 PASSES_MAX = 64
 """How often the bolts' queues are gone through in a round; in a cycle they might never be empty."""
 IDLE_S = (0.001, 0.010)
@@ -152,8 +157,8 @@ class Engine:
 
     @property
     def in_flight(self) -> int:
-        """How many trees are open."""
-        return sum(len(spout.forest.open) for spout in self.spouts)
+        """How many records are out: trees that are open, with all records of those that are chunks."""
+        return sum(spout.in_flight for spout in self.spouts)
 
     @property
     def done(self) -> int:
@@ -205,6 +210,9 @@ class Engine:
         for spout in self.spouts:
             if spout.optional("attend") is not None and hasattr(spout.instance, "whereabouts"):
                 spout.instance.whereabouts = functools.partial(self._whereabouts, spout)
+            spout.forest.retries = bool(getattr(spout.instance, "retries_failed", False))
+            if hasattr(spout.instance, "neighbours"):
+                spout.instance.neighbours = [other.instance for other in self.spouts if other is not spout]
         for bolt in self.bolts:
             bolt.start_timers(now)
         self.activate()
@@ -218,19 +226,20 @@ class Engine:
             keep: bolts that go on after the batch; what they hold stays open.
         """
         for bolt in self.bolts:
-            self._run_bolts()
+            self._run_bolts(turn_s=math.inf)
             if bolt.tick_s and bolt not in keep:
                 bolt.tick()
             if bolt not in keep:
                 bolt.drain()
-        self._work()
+        self.work()
         kept = {tree for bolt in keep for root in bolt.held.values() for tree in acker.trees_of(root)}
         for spout in self.spouts:
             for tree in [tree for tree in spout.forest.open if tree not in kept]:
                 spout.forest.fail(tree, acker.TIMEOUT)
         for bolt in self.bolts:
-            acker.sweep(bolt.held)
-        self._work()
+            forget_failed(bolt)
+            bolt.sweep()
+        self.work()
 
     def _check_bounds_early(self) -> None:
         if self.bounds.until is None:
@@ -261,12 +270,12 @@ class Engine:
             self._sleep()
 
     def work(self) -> None:
-        """Let bolts process what is queued, and spouts hear of it."""
-        self._work()
+        """Let bolts process all that is queued, and spouts hear of it."""
+        self._work(turn_s=math.inf)
 
-    def _work(self) -> bool:
-        """Let bolts process what is queued and spouts hear of it; return whether there was anything."""
-        worked = self._run_bolts()
+    def _work(self, turn_s: float = TURN_S) -> bool:
+        """Let bolts process what is queued, and spouts hear of it; return whether there was anything."""
+        worked = self._run_bolts(turn_s)
         for spout in self.spouts:
             if spout.forest.completed or spout.forest.failed:
                 spout.settle()
@@ -309,25 +318,32 @@ class Engine:
         """Whether ``run.records`` needs no further tuples, unless some of those in flight fail."""
         return self.bounds.records is not None and self.done + self.in_flight >= self.bounds.records
 
-    def _run_bolts(self) -> bool:
-        worked = False
+    def _run_bolts(self, turn_s: float = TURN_S) -> bool:
+        """Let bolts process what is queued, each for so long; return whether there was anything.
+
+        A bolt that is slow, or a chunk whose records are many, would otherwise keep sinks from their flushes and tuples
+        that are done from being acked, until all have timed out.
+        """
+        worked, until = False, self.clock.monotonic() + turn_s
         for _ in range(PASSES_MAX):
             more = False
             for bolt in self.bolts:
                 if bolt.queue:
-                    bolt.run_queue()
+                    bolt.run_queue(turn_s)
                     more = True
                     if self._aborted:
                         return True
             if not more:
                 break
             worked = True
+            if self.clock.monotonic() >= until:
+                break
         return worked
 
     # --- time ---------------------------------------------------------------------------------------------
 
     def _timers(self) -> bool:
-        """Fire what is due: ticks, batches, timeouts, the view. Return whether a component did something."""
+        """Fire what is due: ticks, batches, flushes, timeouts, the view. Return whether a component did something."""
         now = self.clock.monotonic()
         self._timers_due = now + TIMER_S
         worked = False
@@ -339,21 +355,31 @@ class Engine:
             if now >= bolt.batch_due:
                 bolt.run_batches(now)
                 worked = True
+            if now >= bolt.drain_due():
+                bolt.drain()
+                worked = True
+        is_busy = self._has_queued()
         for spout in self.spouts:
-            spout.attend()
+            spout.attend(is_busy)
         worked = self._expire(now) or worked
         if self.view is not None:
             self.view.update(self)
         return worked
 
     def _expire(self, now: float) -> bool:
-        expired = sum(spout.forest.expire(now - spout.timeout_s) for spout in self.spouts)
-        if expired:
+        if any(spout.is_late(now) for spout in self.spouts):
+            for bolt in self.bolts:
+                forget_failed(bolt)
+        late = [(spout.forest, spout.forest.expire(now - spout.timeout_s)) for spout in self.spouts]
+        if expired := sum(len(trees) for _, trees in late):
             held = {bolt.name: 0 for bolt in self.bolts}
             for bolt in self.bolts:
-                held[bolt.name] += acker.sweep(bolt.held)
+                bolt.drop_queued()
+                held[bolt.name] += bolt.sweep()
             where = ", ".join(f"{count:,} in {name}" for name, count in held.items() if count)
-            self.log.warning("%s tuples timed out%s", f"{expired:,}", f" ({where})" if where else "")
+            records = sum(forest.sizes.get(tree, 1) for forest, trees in late for tree in trees)
+            what = counted(expired, "tuple") + (f" of {records:,} records" if records != expired else "")
+            self.log.warning("%s timed out%s", what, f" ({where})" if where else "")
         return expired > 0
 
     def _whereabouts(self, spout: SpoutTask, tup_id: Any) -> str:
@@ -365,7 +391,7 @@ class Engine:
 
     def _sleep(self) -> None:
         now = self.clock.monotonic()
-        waits = [min(bolt.tick_due, bolt.batch_due) - now for bolt in self.bolts]
+        waits = [min(bolt.tick_due, bolt.batch_due, bolt.drain_due()) - now for bolt in self.bolts]
         # The difference that _expire looks at: started + timeout - now may be 0 where started > now - timeout, rounded.
         # Nothing would be due then, and nobody would sleep; on a virtual clock, for ever. And no sleep may be so short
         # that it is lost in the rounding too.

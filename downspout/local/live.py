@@ -3,83 +3,94 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
 from downspout.local.engine import Engine
-from downspout.local.result import RunResult, counts_of
+from downspout.local.figures import Figures, figures_of
+from downspout.local.result import RunResult, WorkerResult
 from downspout.metrics import METRICS
-from downspout.wording import counted
+from downspout.wording import counted, lasting
 
 TABLE_EVERY_S = 0.5
 LINE_EVERY_S = 5.0
+RATE_OVER_S = 20.0
+"""A rate tells of about so long: sinks flush every few seconds, and what they hold is acked in one go."""
 
 REASONS = {
     "end": "the end was reached",
     "for": "its time was over",
     "records": "enough records were done",
     "signal": "a signal asked for it",
-    "aborted": "a second signal stopped it at once; what was in flight will be read again",
+    "aborted": "a second signal stopped it at once",
 }
 
 
 class Rates:
-    """Figures of a run and how fast they change, smoothed over a few looks."""
+    """Figures of a run and how fast they change: the mean since its start, and later that of the last while."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._at = engine.clock.monotonic()
-        self._done = engine.done
+    def __init__(self) -> None:
+        self._passed_s = 0.0
+        self._done = 0
         self.rate = 0.0
-        self.lag: float | None = None
 
-    def look(self) -> None:
+    def look(self, figures: Figures) -> None:
         """Take the figures as of now."""
-        now, done = self._engine.clock.monotonic(), self._engine.done
-        if (passed := now - self._at) > 0:
-            fresh = (done - self._done) / passed
-            self.rate = fresh if not self.rate else 0.7 * self.rate + 0.3 * fresh
-        self._at, self._done = now, done
-        lags = [report["lag"] for spout in self._engine.spouts if "lag" in (report := spout.report())]
-        self.lag = sum(lags) if lags else None
+        now, done = figures.result.duration_s, figures.result.completed
+        if (passed := now - self._passed_s) > 0:
+            weight = min(1.0, passed / min(now, RATE_OVER_S))
+            self.rate += weight * ((done - self._done) / passed - self.rate)
+        self._passed_s, self._done = now, done
 
-    @property
-    def passed_s(self) -> float:
-        """Seconds since the start."""
-        return self._at - self._engine.started
-
-    def eta_s(self) -> float | None:
+    def eta_s(self, figures: Figures) -> float | None:
         """Return the seconds that are left in a bounded run, where they can be told."""
-        bounds = self._engine.bounds
+        bounds = figures.bounds
         left: list[float] = []
         if bounds.for_s is not None:
-            left.append(bounds.for_s - self.passed_s)
+            left.append(bounds.for_s - figures.result.duration_s)
         if bounds.records is not None and self.rate:
-            left.append((bounds.records - self._done) / self.rate)
-        if bounds.until == "end" and self.lag is not None and self.rate:
-            left.append(self.lag / self.rate)
+            left.append((bounds.records - figures.result.completed) / self.rate)
+        if bounds.until == "end" and figures.lag is not None and self.rate:
+            left.append(figures.lag / self.rate)
         return max(0.0, min(left)) if left else None
 
-    def line(self) -> str:
+    def line(self, figures: Figures) -> str:
         """Return all of it in one line."""
-        engine = self._engine
-        parts = [f"{self.passed_s:6.0f} s", f"{engine.done:,} done ({self.rate:,.0f}/s)"]
-        parts.append(f"{engine.in_flight:,} in flight")
-        if self.lag is not None:
-            parts.append(f"lag {self.lag:,.0f}")
-        if failed := sum(spout.failed for spout in engine.spouts):
-            parts.append(f"{failed:,} failed")
-        if (p99 := engine.world.latencies.quantile_ms(0.99)) is not None:
-            parts.append(f"p99 {p99:,.0f} ms")
-        if (eta := self.eta_s()) is not None:
-            parts.append(f"{eta:,.0f} s left")
-        if engine.stopping:
+        result = figures.result
+        parts = [f"{result.duration_s:6.0f} s", f"{result.completed:,} done ({self.rate:,.0f}/s)"]
+        parts.append(f"{result.in_flight:,} in flight")
+        queued, slowest = max(((queued, name) for name, (queued, _) in figures.queues.items()), default=(0, ""))
+        if queued:
+            parts.append(f"{queued:,} wait for {slowest}")
+        if figures.lag is not None:
+            parts.append(f"lag {figures.lag:,.0f}")
+        if result.failed:
+            parts.append(f"{result.failed:,} failed")
+        if result.latency_p99_ms is not None:
+            parts.append(f"p99 {result.latency_p99_ms:,.0f} ms")
+        if (eta := self.eta_s(figures)) is not None:
+            parts.append(f"{lasting(eta)} left")
+        if figures.stopping:
             parts.append("draining")
+        if result.workers:
+            parts.append(_workers(result.workers))
         return "  ".join(parts)
+
+
+def _workers(workers: Sequence[WorkerResult]) -> str:
+    """Return how many workers are alive, and how many have been started again.
+
+    >>> _workers([WorkerResult(1, "running", 71), WorkerResult(2, "restarting", None, 3)])
+    '1 of 2 workers alive, 3 restarts'
+    """
+    alive, restarts = sum(worker.pid is not None for worker in workers), sum(worker.restarts for worker in workers)
+    again = f", {counted(restarts, 'restart')}" if restarts else ""
+    return f"{alive} of {counted(len(workers), 'worker')} alive{again}"
 
 
 class LinesView:
@@ -89,17 +100,21 @@ class LinesView:
         self._out = out or sys.stderr
         self._every_s = every_s
         self._due: float | None = None
-        self._rates: Rates | None = None
+        self._rates = Rates()
 
     def update(self, engine: Engine) -> None:
         """Print a line where it is time."""
-        now = engine.clock.monotonic()
-        if self._rates is None or self._due is None:
-            self._rates, self._due = Rates(engine), now + self._every_s
+        self.look(engine.clock.monotonic(), lambda: figures_of(engine))
+
+    def look(self, now: float, take: Callable[[], Figures]) -> None:
+        """Print a line where it is time; only then figures are taken."""
+        if self._due is None:
+            self._due = now + self._every_s
+            self._rates.look(take())
         if now >= self._due:
             self._due = now + self._every_s
-            self._rates.look()
-            print(self._rates.line(), file=self._out, flush=True)
+            self._rates.look(figures := take())
+            print(self._rates.line(figures), file=self._out, flush=True)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -111,39 +126,48 @@ class TableView:
     def __init__(self, console: Console | None = None) -> None:
         self._live = Live(console=console or Console(stderr=True), auto_refresh=False, transient=True)
         self._due: float | None = None
-        self._rates: Rates | None = None
+        self._rates = Rates()
 
     def update(self, engine: Engine) -> None:
         """Renew the table where it is time."""
-        now = engine.clock.monotonic()
-        if self._rates is None or self._due is None:
-            self._rates, self._due = Rates(engine), now
+        self.look(engine.clock.monotonic(), lambda: figures_of(engine))
+
+    def look(self, now: float, take: Callable[[], Figures]) -> None:
+        """Renew the table where it is time; only then figures are taken."""
+        if self._due is None:
+            self._due = now
             self._live.start()
         if now >= self._due:
             self._due = now + TABLE_EVERY_S
-            self._rates.look()
-            self._live.update(self._table(engine, self._rates), refresh=True)
+            self._rates.look(figures := take())
+            self._live.update(_table(figures, self._rates), refresh=True)
 
     def close(self) -> None:
         """Take the table away."""
         self._live.stop()
 
-    @staticmethod
-    def _table(engine: Engine, rates: Rates) -> Table:
-        table = Table(title=engine.graph.name, caption=rates.line(), title_justify="left", caption_justify="left")
-        for heading in ("component", "tasks", "emitted", "executed", "acked", "failed", "queue", "holds", "errors"):
-            table.add_column(heading, justify="left" if heading == "component" else "right")
-        queues: dict[str, list[int]] = {}
-        for bolt in engine.bolts:
-            sums = queues.setdefault(bolt.name, [0, 0])
-            sums[0] += len(bolt.queue)
-            sums[1] += len(bolt.held)
-        for spout in engine.spouts:
-            queues.setdefault(spout.name, [0, 0])[1] += len(spout.forest.open)
-        for name, counts in counts_of(engine.graph, engine.tasks).items():
-            figures = (counts.tasks, counts.emitted, counts.executed, counts.acked, counts.failed, *queues[name])
-            table.add_row(name, *(f"{figure:,}" for figure in figures), f"{counts.errors:,}")
-        return table
+
+def _table(figures: Figures, rates: Rates) -> RenderableType:
+    caption = rates.line(figures)
+    table = Table(title=figures.name, caption=caption, title_justify="left", caption_justify="left")
+    for heading in ("component", "tasks", "emitted", "executed", "acked", "failed", "queue", "holds", "errors"):
+        table.add_column(heading, justify="left" if heading == "component" else "right")
+    for name, counts in figures.result.components.items():
+        queues = figures.queues[name]
+        shown = (counts.tasks, counts.emitted, counts.executed, counts.acked, counts.failed, *queues, counts.errors)
+        table.add_row(name, *(f"{figure:,}" for figure in shown))
+    return Group(table, _workers_table(figures.result.workers)) if figures.result.workers else table
+
+
+def _workers_table(workers: Sequence[WorkerResult]) -> Table:
+    table = Table()
+    for heading in ("worker", "pid", "state", "restarts", "done", "in flight", "lag"):
+        table.add_column(heading, justify="left" if heading == "state" else "right")
+    for each in workers:
+        lag = "–" if each.lag is None else f"{each.lag:,.0f}"
+        done, pid = (f"{each.completed:,}", f"{each.in_flight:,}"), "" if each.pid is None else str(each.pid)
+        table.add_row(str(each.number), pid, REASONS.get(each.state, each.state), str(each.restarts), *done, lag)
+    return table
 
 
 def make_view(*, quiet: bool, out: TextIO | None = None) -> LinesView | TableView | None:
@@ -162,21 +186,21 @@ def _telling(report: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def dead_letter_lines(result: RunResult, topics: Mapping[str, str]) -> list[str]:
-    """Return a line per spout that wrote dead letters.
+    """Return a line per topic to which dead letters were written; a record that was processed again may have several.
 
     Args:
         result: the run.
-        topics: the dead-letter topic by spout.
+        topics: the dead-letter topic by spout, or bolt that writes letters.
     """
-    lines = []
-    for spout, report in result.reports.items():
-        if count := int(report.get("dead_lettered", 0)):
-            topic = topics.get(spout, "")
-            lines.append(
-                f"{counted(count, 'record')} went to the dead-letter topic {topic}: "
-                f"look at {'it' if count == 1 else 'them'} with `downspout dlq ls {topic}`"
-            )
-    return lines
+    written: Counter[str] = Counter()
+    for name, report in result.reports.items():
+        written[topics.get(name, "")] += int(report.get("dead_lettered", 0))
+    return [
+        f"{counted(count, 'dead letter')} {'was' if count == 1 else 'were'} written to topic {topic}: "
+        f"look at {'it' if count == 1 else 'them'} with `downspout dlq ls {topic}`"
+        for topic, count in written.items()
+        if count
+    ]
 
 
 def summary(name: str, result: RunResult) -> str:
@@ -202,5 +226,19 @@ def summary(name: str, result: RunResult) -> str:
             line += f", {counted(counts.errors, 'error')}, {counted(counts.restarts, 'restart')}"
         figures = ", ".join(f"{key} {value:,.0f}" for key, value in _telling(result.reports.get(component, {})))
         lines.append(f"{line}; {figures}" if figures else line)
+    lines += [_worker_line(worker) for worker in result.workers]
     lines += [f"  error: {error}" for error in result.errors]
     return "\n".join(lines)
+
+
+def _worker_line(worker: WorkerResult) -> str:
+    """Return what is said of one worker at the end of a run.
+
+    >>> _worker_line(WorkerResult(2, "end", None, 1, 5_000, deaths=["was killed by signal 9"]))
+    '  worker 2: 5,000 tuple trees complete; the end was reached; 1 restart (was killed by signal 9)'
+    """
+    line = f"  worker {worker.number}: {counted(worker.completed, 'tuple tree')} complete"
+    line += f"; {REASONS.get(worker.state, worker.state)}"
+    if worker.restarts:
+        line += f"; {counted(worker.restarts, 'restart')}"
+    return f"{line} ({'; '.join(dict.fromkeys(worker.deaths))})" if worker.deaths else line

@@ -72,7 +72,8 @@ def _choose(classes: dict[str, Any], target: str, wanted: str | None) -> Any:
     if wanted is None:
         if len(classes) > 1:
             raise TopologyError(
-                f"{target} holds several topologies: {', '.join(classes)}", cure=f"--topology {next(iter(classes))}"
+                f"{target} holds several topologies: {', '.join(classes)}",
+                cure=f"--topology {next(iter(classes))} (audit: --class)",
             )
         return next(iter(classes.values()))
     if wanted not in classes:
@@ -130,7 +131,7 @@ def _extend_path(*roots: Path, siblings: Path | None = None) -> None:
 def _explain(error: UserError, target: str) -> TopologyError:
     """Turn what the import raised into one sentence that names the user's line."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    where = _user_line(frames, target)
+    where = _user_line(frames, target, _OUR_OWN + _OUR_PARTS if isinstance(error, DownspoutError) else _OUR_OWN)
     if isinstance(error, SyntaxError) and error.filename:
         return TopologyError(f"{_short(error.filename)}:{error.lineno}: {error.msg}")
     if isinstance(error, DownspoutError):
@@ -182,11 +183,11 @@ def _explain_key(error: KeyError, frame: FrameType, where: str) -> TopologyError
     return TopologyError(f"{where}: KeyError: {error}")
 
 
-def _user_line(frames: list[tuple[FrameType, int]], target: str) -> str:
+def _user_line(frames: list[tuple[FrameType, int]], target: str, foreign: tuple[str, ...]) -> str:
     """Return ``file:line`` of the innermost frame that is the user's own code."""
     for frame, line in reversed(frames):
         file = frame.f_code.co_filename
-        if not file.startswith("<") and "site-packages" not in file and not file.startswith(_OUR_OWN):
+        if not file.startswith("<") and "site-packages" not in file and not os.path.realpath(file).startswith(foreign):
             return f"{_short(file)}:{line}"
     return target
 
@@ -197,4 +198,6 @@ def _short(file: str) -> str:
 
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
-_OUR_OWN = (str(Path(__file__).parent), os.path.dirname(os.__file__) + os.sep)
+_OUR_PARTS = tuple(str(_CHECKOUT / part) + os.sep for part in ("spouts", "bolts"))
+"""Where ours stand in a checkout, and perhaps the user's own: what refuses a setting there is not where it was made."""
+_OUR_OWN = (str(Path(__file__).parents[1]) + os.sep, os.path.dirname(os.__file__) + os.sep)

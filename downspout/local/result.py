@@ -30,13 +30,38 @@ class Counts:
 
 
 @dataclass
+class WorkerResult:
+    """What one of several workers did (``run.workers``).
+
+    Attributes:
+        number: of the worker, from 1.
+        state: why it stopped, as the ``reason`` of a run; before that ``starting``, ``running`` or ``restarting``.
+        pid: of its process; None while there is none.
+        restarts: how often it was started again.
+        completed: trees that were acked whole, in all of its lives.
+        in_flight: trees that are open.
+        lag: records of its partitions that are not committed; None: it has not said.
+        deaths: how each of its lives ended that nobody had asked to end.
+    """
+
+    number: int
+    state: str
+    pid: int | None = None
+    restarts: int = 0
+    completed: int = 0
+    in_flight: int = 0
+    lag: float | None = None
+    deaths: list[str] = field(default_factory=list)
+
+
+@dataclass
 class RunResult:
     """The outcome of a run.
 
     Attributes:
         reason: ``end``, ``for``, ``records``, ``signal`` (stopped and drained) or ``aborted`` (stopped at once).
         drained: whether nothing was left in flight.
-        duration_s: seconds from activation to the last close.
+        duration_s: seconds from activation to the last close; with workers from the start of the first process.
         components: by name.
         completed: trees that were acked whole (and spout tuples without an id).
         failed: trees that failed, timeouts among them.
@@ -51,6 +76,7 @@ class RunResult:
         signal: the number of the signal that stopped the run.
         spouts: the names of the spouts.
         uncommitted: by spout, records that will be processed again because the last commit failed.
+        workers: one by one, where several processes ran (``run.workers``); the other figures are those of all.
     """
 
     reason: str
@@ -69,10 +95,23 @@ class RunResult:
     signal: int | None = None
     spouts: Sequence[str] = ()
     uncommitted: Mapping[str, int] = field(default_factory=dict)
+    workers: Sequence[WorkerResult] = ()
+
+    @property
+    def retry_later(self) -> int:
+        """How many failed records still waited for their retry."""
+        return int(sum(report.get("retry_later", 0) for report in self.reports.values()))
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> RunResult:
+        """Return what :meth:`as_dict` gave, after its way through JSON."""
+        components = {name: Counts(**counts) for name, counts in stored["components"].items()}
+        workers = [WorkerResult(**worker) for worker in stored["workers"]]
+        return cls(**{**stored, "components": components, "workers": workers})
 
 
 def counts_of(graph: Graph, tasks: Sequence[Task]) -> dict[str, Counts]:
@@ -89,7 +128,7 @@ def counts_of(graph: Graph, tasks: Sequence[Task]) -> dict[str, Counts]:
 def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, duration_s: float) -> RunResult:
     """Return the figures of a run as of now."""
     spouts = [task for task in tasks if isinstance(task, SpoutTask)]
-    in_flight = sum(len(spout.forest.open) for spout in spouts)
+    in_flight = sum(spout.in_flight for spout in spouts)
     reports = _reports(tasks)
     return RunResult(
         reason=reason,

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.config import CLIENT_PREFIX, parse_scope
@@ -36,6 +36,7 @@ def run(
     options: Mapping[str, Any] | None = None,
     clock: Clock = SYSTEM_CLOCK,
     view: View | None = None,
+    bounds: Bounds | None = None,
 ) -> RunResult:
     """Run a topology in this process until it ends, is stopped, or fails.
 
@@ -46,6 +47,7 @@ def run(
         options: settings as strong as ``overrides``, such as ``{"run.until": "end"}``.
         clock: the time.
         view: shows the run.
+        bounds: when to stop, where that is not what the settings say.
 
     Raises:
         DownspoutError: the topology or a setting is wrong, or a component ended the run.
@@ -55,9 +57,9 @@ def run(
     require_fields(graph)
     values = settings.run.values
     confs = configurations(graph, settings, clock)
-    bounds = Bounds(values["run.until"], values["run.for_s"], values["run.records"], values["run.drain_s"])
+    bounds = bounds or bounds_of(values)
     engine = Engine(graph, confs, bounds=bounds, clock=clock, rng=random.Random(values["run.seed"]), view=view)
-    with _signals(engine) as received, calm_gc():
+    with signals(engine) as received, calm_gc():
         try:
             result = engine.run()
         except KeyboardInterrupt:
@@ -68,16 +70,21 @@ def run(
     return result
 
 
+def bounds_of(values: Mapping[str, Any]) -> Bounds:
+    """Return when a run stops, by the settings ``run.*``."""
+    return Bounds(values["run.until"], values["run.for_s"], values["run.records"], values["run.drain_s"])
+
+
 def dead_letter_topics(
     graph: Graph, overrides: Sequence[str] = (), options: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
-    """Return the topic for dead letters of each Kafka spout, by its name."""
+    """Return the topic for dead letters of each Kafka spout, and of each bolt that writes letters, by its name."""
     settings = resolve(graph, overrides, options=options)
     found = {}
-    for spout in graph.spouts:
-        if reads(spout, "kafka"):
-            values = parse_scope(settings.components[spout.name].values, "kafka")
-            found[spout.name] = dead_letter_topic(values, values["group"] or graph.name)
+    for name, component in graph.components.items():
+        if reads(component, "kafka"):
+            values = parse_scope(settings.components[name].values, "kafka")
+            found[name] = dead_letter_topic(values, values["group"] or graph.name)
     return found
 
 
@@ -100,18 +107,34 @@ def configurations(graph: Graph, settings: Settings, clock: Clock = SYSTEM_CLOCK
     return confs
 
 
+class Stoppable(Protocol):
+    """What signals stop."""
+
+    def stop(self) -> None:
+        """Finish what is in flight."""
+
+    def abort(self) -> None:
+        """Stop at once."""
+
+
 @contextlib.contextmanager
-def _signals(engine: Engine) -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM lets the run finish, the second one stops it wherever it is."""
+def signals(run: Stoppable, *, interrupt: bool = True) -> Iterator[list[int]]:
+    """The first SIGINT or SIGTERM lets the run finish, the second one stops it wherever it is; yield their numbers.
+
+    Args:
+        run: what is stopped.
+        interrupt: raise a KeyboardInterrupt at the second one, out of whatever a component waits for.
+    """
     received: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
         received.append(number)
         if len(received) == 1:
-            engine.stop()
+            run.stop()
         else:
-            engine.abort()
-            raise KeyboardInterrupt  # out of whatever a component waits for
+            run.abort()
+            if interrupt:
+                raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield received

@@ -10,9 +10,11 @@ from pystorm.component import Tuple
 
 from downspout.component import Explains, Failure
 from downspout.errors import USER_ERRORS, DownspoutError, UserError
-from downspout.local.acker import Forest, Tree
+from downspout.local.acker import Forest, Tree, new_tree
+from downspout.local.chunks import RecordBatch, deliver
 from downspout.local.graph import Component
-from downspout.local.task import Task
+from downspout.local.many import for_many, spout_emits_many
+from downspout.local.task import Outlet, Task
 from downspout.local.world import World
 
 _READING = ("_run", "read_command", "read_message")
@@ -46,9 +48,23 @@ class SpoutTask(Task):
         self._waits = self.optional("waits_for_acks")
         self._attend = self.optional("attend")
         self._direct = not self.overrides(*_READING)
+        self._takes_many = self._direct and getattr(type(spout), "emit_many", self) is None
+        if self._takes_many:
+            spout.emit_many = spout_emits_many(self)
         self._fail_with: Callable[[Any, Failure], None] | None = (
             spout.fail_with if self._direct and isinstance(spout, Explains) else None
         )
+
+    def stamped(self) -> float:
+        """Look at the clock, once per call of next_tuple and not before it has waited for its records."""
+        self.stamp = self.world.clock.monotonic()
+        return self.stamp
+
+    @property
+    def in_flight(self) -> int:
+        """How many records are out; a tuple that is no chunk counts as one."""
+        sizes = self.forest.sizes
+        return len(self.forest.open) + sum(sizes.values()) - len(sizes)
 
     @property
     def may_emit(self) -> bool:
@@ -62,10 +78,15 @@ class SpoutTask(Task):
         self._call("next_tuple", "next")
         return self.emitted != before
 
-    def attend(self) -> None:
-        """Let the spout look at its timers, where it is asked for nothing."""
-        if self._attend is not None and not self.may_emit:
+    def attend(self, is_busy: bool) -> None:
+        """Let the spout look at its timers, where it is asked for nothing: enough is out, or bolts are busy."""
+        if self._attend is not None and (is_busy or not self.may_emit):
             self._ask("attend")
+
+    def is_late(self, now: float) -> bool:
+        """Return whether a tree is about to time out."""
+        oldest = self.forest.oldest()
+        return oldest is not None and oldest <= now - self.timeout_s
 
     def tree_of(self, tup_id: Any) -> Tree | None:
         """Return the open tree of a tuple. O(open trees)."""
@@ -92,16 +113,20 @@ class SpoutTask(Task):
                 observer.on_tree(self, tree.msg_id, failure)
         if self._direct and completed:
             try:
-                ack = self.instance.ack
-                for tree in completed:
-                    ack(tree.msg_id)
+                if self._takes_many and (ack_many := for_many(self.instance, "ack_many", "ack")) is not None:
+                    ack_many([tree.msg_id for tree in completed])
+                else:
+                    ack = self.instance.ack
+                    for tree in completed:
+                        ack(tree.msg_id)
             except USER_ERRORS as error:
                 raise self._fatal(error, "ack") from error
         else:
             for tree in completed:
                 self._call("ack", "ack", tree.msg_id)
-        self.acked += len(completed)
+        self.acked += forest.records(completed)
         for tree, failure in failed:
+            self.failed += forest.records([tree])
             self._fail(tree, failure)
         self.world.latencies.add(completed, self.world.clock.monotonic)
         return len(completed) + len(failed)
@@ -125,7 +150,6 @@ class SpoutTask(Task):
             raise self._fatal(error, question) from error
 
     def _fail(self, tree: Tree, failure: Failure) -> None:
-        self.failed += 1
         self.timeouts += failure.kind == "timeout"
         if self._fail_with is None:
             self._call("fail", "fail", tree.msg_id)
@@ -154,11 +178,29 @@ class SpoutTask(Task):
         return self.told(error, doing)
 
 
+def emit_chunk(
+    task: SpoutTask, outlet: Outlet, batch: Any, tup_id: Any, direct_task: int | None, need_task_ids: bool
+) -> list[int] | None:
+    """Emit a chunk; with an id it is the root of one tree, whatever becomes of it."""
+    forest, tree = task.forest, None
+    if tup_id is not None and task.world.ackers:
+        tree = Tree(forest, tup_id, task.stamp or task.stamped())
+    reached = deliver(task, outlet, batch, tree, direct_task)
+    if tree is not None:
+        forest.replays = True  # whoever emits chunks does: nobody can say of a chunk which of its records has failed
+        forest.planted(tree, batch.num_rows)
+    else:
+        task.untracked += batch.num_rows
+        if tup_id is not None:  # no ackers: Storm acks inside emit
+            task.instance.ack(tup_id)
+    return reached if need_task_ids else None
+
+
 def make_emit(task: SpoutTask) -> Callable[..., list[int] | None]:
     """Return the function that emits for a spout."""
     outlets, world, forest = task.outlets, task.world, task.forest
     name, task_id, observer = task.name, task.task_id, world.observer
-    next_id, next_untracked, monotonic = world.next_id, world.next_untracked, world.clock.monotonic
+    next_id, next_untracked, roots = world.next_id, world.next_untracked, forest.open
 
     def emit(
         tup: Any, tup_id: Any = None, stream: Any = None, direct_task: Any = None, need_task_ids: bool = False
@@ -166,8 +208,10 @@ def make_emit(task: SpoutTask) -> Callable[..., list[int] | None]:
         """Emit a spout tuple."""
         outlet = outlets.get(stream)
         if outlet is None or not isinstance(tup, _SEQUENCES) or len(tup) != outlet[2]:
+            if outlet is not None and isinstance(tup, RecordBatch):
+                return emit_chunk(task, outlet, tup, tup_id, direct_task, need_task_ids)
             raise task.wrong_emit(outlet, stream, tup)
-        stream_name, kind, _, targets, route, _, is_direct = outlet
+        stream_name, kind, _, targets, route, _, is_direct, _ = outlet
         values = _new(kind, tup)
         if direct_task is not None:
             targets = task.direct_targets(outlet, direct_task)
@@ -179,9 +223,8 @@ def make_emit(task: SpoutTask) -> Callable[..., list[int] | None]:
         ids: list[str] | None = None if observer is None else []
         tree = None
         if tup_id is not None and world.ackers:
-            if task.stamp is None:  # once per call of next_tuple, and not before it has waited for its records
-                task.stamp = monotonic()
-            tree = Tree(forest, tup_id, task.stamp)
+            tree = new_tree(Tree)
+            tree.forest, tree.msg_id, tree.started, tree.pending = forest, tup_id, task.stamp or task.stamped(), 0
         for _, target_held, put in targets:
             if tree is None:
                 tuple_id = next_untracked()
@@ -195,7 +238,10 @@ def make_emit(task: SpoutTask) -> Callable[..., list[int] | None]:
         if observer is not None and ids is not None:
             observer.on_emit(task, stream_name, values, ids)
         if tree is not None:
-            forest.planted(tree)
+            if tree.pending:
+                roots[tree] = None
+            else:
+                forest.completed.append(tree)
         else:
             task.untracked += 1
             if tup_id is not None:  # no ackers: Storm acks inside emit

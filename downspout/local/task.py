@@ -15,10 +15,11 @@ import io
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pystorm.bolt
 import pystorm.component
 import pystorm.spout
@@ -26,14 +27,19 @@ from pystorm.component import StormHandler
 from pystorm.exceptions import StormWentAwayError
 
 from downspout.component import Failure
-from downspout.errors import USER_ERRORS, ComponentError, DownspoutError, TopologyError
+from downspout.errors import USER_ERRORS, ComponentError, DownspoutError, TopologyError, coordinates
 from downspout.local.acker import Held
 from downspout.local.graph import Component, nearest
 from downspout.local.groupings import Route
 from downspout.local.world import World, raised_at, said
+from downspout.origins import FIELD, is_origins, origin_at
+from downspout.wording import counted
 
 Target = tuple[int, Held, Callable[[Any], None]]
 """A task that can be sent to: its id, its map of unsettled tuples, and the append of its queue."""
+
+Spread = Callable[[Any], Iterable[tuple[Target, Any]]]
+"""From a chunk to a subscriber's tasks, and what of it each of them gets."""
 
 
 class Outlet(NamedTuple):
@@ -47,6 +53,7 @@ class Outlet(NamedTuple):
         route: otherwise, the function that picks them.
         direct: targets by task id, of subscribers with a direct grouping.
         is_direct: whether every emit must name a task.
+        spreads: of each subscriber, the function that tells which of its tasks gets which part of a chunk.
     """
 
     stream: str
@@ -56,6 +63,12 @@ class Outlet(NamedTuple):
     route: Route[Target]
     direct: Mapping[int, Target]
     is_direct: bool
+    spreads: Sequence[Spread] = ()
+
+    @property
+    def has_one_reader(self) -> bool:
+        """Whether each tuple goes to one task, always the same."""
+        return not self.is_direct and self.fixed is not None and len(self.fixed) == 1
 
 
 class Pipe:
@@ -310,7 +323,9 @@ def describe(tup: Any) -> str:
     """
     values = getattr(tup, "values", tup)
     origin = getattr(values, "origin", None)
-    if isinstance(origin, list | tuple) and len(origin) == 5:
+    if isinstance(values, pa.RecordBatch):
+        place = _describe_chunk(values)
+    elif isinstance(origin, list | tuple) and len(origin) == 5:
         place = f"{origin[0]}[{origin[2]}]@{origin[3]}"
     elif all(hasattr(values, name) for name in ("topic", "partition", "offset")):
         place = f"{values.topic}[{values.partition}]@{values.offset}"
@@ -318,6 +333,14 @@ def describe(tup: Any) -> str:
         text = repr(tuple(values) if isinstance(values, tuple) else values)
         place = f"tuple {text if len(text) <= 200 else text[:197] + '...'}"
     return f"{place} (from {getattr(tup, 'component', '?')})"
+
+
+def _describe_chunk(batch: Any) -> str:
+    count = counted(batch.num_rows, "record")
+    if FIELD not in batch.schema.names or not batch.num_rows or not is_origins(batch.schema.field(FIELD).type):
+        return f"chunk of {count} ({', '.join(batch.schema.names)})"
+    first, last = (origin_at(batch.column(FIELD), row) for row in (0, batch.num_rows - 1))
+    return f"{coordinates(first.topic, first.partition, first.offset)} to {last.offset} ({count})"
 
 
 def _line(error: BaseException) -> str:

@@ -23,8 +23,8 @@ TICK = "tick"
 class Observer(Protocol):
     """Sees what tasks do; the test harness is one. Not for production: it costs time per tuple."""
 
-    def on_emit(self, task: Any, stream: str, values: tuple[Any, ...], targets: list[str]) -> None:
-        """A task emitted ``values``; ``targets`` are the ids that the deliveries got."""
+    def on_emit(self, task: Any, stream: str, values: Any, targets: list[str]) -> None:
+        """A task emitted ``values``, of a record or a chunk; ``targets`` are the ids that the deliveries got."""
 
     def on_ack(self, task: Any, tuple_id: str) -> None:
         """A bolt acked a tuple."""
@@ -98,6 +98,7 @@ class World:
         clock: the time.
         names: component by task id.
         readers: who reads a stream, by (component, stream).
+        takes_chunks: the tasks that take chunks, by id; others get them record by record.
         ackers: whether there are ackers; without, spout tuples are acked inside emit.
         observer: sees every emit, ack and fail.
         created: called with each task between construction and ``initialize`` of its component.
@@ -106,6 +107,7 @@ class World:
     clock: Clock = SYSTEM_CLOCK
     names: Mapping[int, str] = field(default_factory=dict)
     readers: Mapping[tuple[str, str], list[str]] = field(default_factory=dict)
+    takes_chunks: dict[int, Any] = field(default_factory=dict)
     ackers: bool = True
     observer: Observer | None = None
     created: Callable[[Any], None] | None = None

@@ -6,6 +6,7 @@ for two numbers per partition and reads no record.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,14 @@ from pathlib import Path
 from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from downspout.errors import BrokerError, coordinates
-from downspout.kafka.deadletter import read_dead_letters
+from downspout.kafka.deadletter import read_copies
 from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
+from downspout.ledger.origin import Origin
 from downspout.parquet import spans
 from downspout.parquet.log import read_entries
 from downspout.parquet.spans import Span, Spans
 
-__all__ = ["KafkaSide", "Log", "committed", "dead_lettered"]
+__all__ = ["KafkaSide", "Letters", "Log", "committed"]
 
 POLL_MS = 200
 POLL_RECORDS = 2_000
@@ -146,26 +148,52 @@ def committed(cluster: Cluster, group: str, directory: Path, topics: Sequence[st
     return {(tp.topic, tp.partition): commit.offset if commit else 0 for tp, commit in found.items()}
 
 
-def dead_lettered(cluster: Cluster, topic: str) -> dict[tuple[str, str, int], Spans] | None:
-    """Return the offsets that a dead-letter topic names, by topic, topic id and partition; None if there is no topic.
+class Letters:
+    """What dead-letter topics name.
 
-    A letter that does not tell the topic's id is under the id ``""``.
-
-    Raises:
-        BrokerError: Kafka does not answer.
+    Attributes:
+        offsets: by topic, topic id and partition. A letter that does not tell the topic's id is under the id ``""``.
+        again: records of which there is more than one letter, and how many more. A replay that was rejected by a bolt
+            is named by the record that it stands for: the bolt knows no other place.
     """
-    side = KafkaSide(cluster)
-    try:
-        if not side.logs(topic):
-            return None
-    finally:
-        side.close()
-    offsets: dict[tuple[str, str, int], list[int]] = {}
-    for letter in read_dead_letters(cluster, topic):
-        if letter.origin is not None:
-            name, topic_id, partition, offset = letter.origin
-            offsets.setdefault((name, topic_id, partition), []).append(offset)
-    return {place: spans.of_offsets(found) for place, found in offsets.items()}
+
+    def __init__(self) -> None:
+        self.offsets: dict[tuple[str, str, int], Spans] = {}
+        self.again: Counter[tuple[str, int, int]] = Counter()
+
+    def read(self, cluster: Cluster, topic: str) -> bool:
+        """Take in a topic; return whether it is there.
+
+        Raises:
+            BrokerError: Kafka does not answer.
+        """
+        side = KafkaSide(cluster)
+        try:
+            if not side.logs(topic):
+                return False
+        finally:
+            side.close()
+        offsets: dict[tuple[str, str, int], list[int]] = {}
+        for letter in read_copies(cluster, topic):
+            if letter.origin is not None:
+                name, topic_id, partition, offset = letter.origin
+                offsets.setdefault((name, topic_id, partition), []).append(offset)
+        for place, found in offsets.items():
+            self.offsets[place] = spans.union(self.offsets.get(place, []), spans.of_offsets(found))
+            counts = Counter(found)
+            self.again.update({(place[0], place[2], at): count - 1 for at, count in counts.items() if count > 1})
+        return True
+
+    def of(self, log: Log) -> Spans:
+        """Return the offsets of a partition's records that have a letter."""
+        ids = {log.topic_id, ""}
+        return spans.union(*(self.offsets.get((log.topic, topic_id, log.partition), []) for topic_id in ids))
+
+    def take_again(self, origin: Origin) -> bool:
+        """Return whether a record has one letter more than were taken; take it."""
+        place = (origin.topic, origin.partition, origin.offset)
+        self.again[place] -= 1
+        return self.again[place] >= 0
 
 
 def _no_answer(place: str, error: KafkaError) -> BrokerError:

@@ -6,7 +6,7 @@ exactly, and the garbage collector has nothing to look through, which it would d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from downspout.parquet.identity import Identities, IdentityBuilder
+from downspout.parquet.identity import Identities, IdentityBuilder, Mask
 from downspout.parquet.schema import Columns, Rejected
 
 __all__ = ["Batch", "Buffer", "Picker", "picker"]
@@ -31,7 +31,8 @@ class Batch:
     """The rows of one flush.
 
     Attributes:
-        ids: the tuples' ids; acked once the rows are durable.
+        ids: of the tuple that each row is of; acked once the rows are durable.
+        chunked: whether one tuple may be of several rows.
         table: the declared columns.
         identities: of the rows, in their order; their paths lack the steps of the inputs.
     """
@@ -39,6 +40,17 @@ class Batch:
     ids: Sequence[Any]
     table: pa.Table
     identities: Identities
+    chunked: bool = False
+
+    @property
+    def tuples(self) -> Iterable[Any]:
+        """Return the ids, each once."""
+        return dict.fromkeys(self.ids) if self.chunked else self.ids
+
+    def only(self, good: Mask) -> Batch:
+        """Return the rows that a mask leaves."""
+        ids = [one for one, kept in zip(self.ids, good.tolist(), strict=True) if kept]
+        return Batch(ids, self.table.filter(pa.array(good)), self.identities.only(good), self.chunked)
 
 
 def picker(fields: Sequence[str], wanted: Sequence[str]) -> Picker:
@@ -74,6 +86,7 @@ class Buffer:
         self._ids: list[Any] = []
         self._tables: list[pa.Table] = []
         self._identities = IdentityBuilder()
+        self._chunked = False
         self.bytes = 0
         """what is held, in bytes"""
 
@@ -113,9 +126,37 @@ class Buffer:
         self.bytes += table.nbytes + TUPLE_BYTES * len(ids)
         return [Rejected(row, reasons[row]) for row in sorted(reasons)]
 
+    def add_chunk(self, tuple_id: Any, values: Sequence[Any], origins: Any, source: str = "") -> list[Rejected]:
+        """Add the rows of a chunk. If some do not fit, none is held, and those are returned.
+
+        Args:
+            tuple_id: the chunk's.
+            values: one Arrow array per declared column.
+            origins: the column of origins; None for an input that tells none.
+            source: the name of the input.
+        """
+        builder = self._identities
+        bad: dict[int, str] = {}
+        table, misfits = self._columns.of_chunk(values)
+        if origins is not None:
+            numbers, offsets, bad = builder.encode_column(origins, source)
+        if misfits or bad:
+            reasons = {misfit.row: misfit.reason for misfit in misfits} | bad
+            return [Rejected(row, reasons[row]) for row in sorted(reasons)]
+        if origins is None:
+            builder.add_none(table.num_rows)
+        else:
+            builder.add(numbers, offsets)
+        self._ids += [tuple_id] * table.num_rows
+        self._tables.append(table)
+        self._chunked = True
+        self.bytes += table.nbytes + TUPLE_BYTES
+        return []
+
     def take(self) -> Batch:
         """Return all rows, and hold none any more."""
         empty = self._columns.schema.empty_table()
-        batch = Batch(self._ids, pa.concat_tables([empty, *self._tables]), self._identities.build())
+        table, identities = pa.concat_tables([empty, *self._tables]), self._identities.build()
+        batch = Batch(self._ids, table, identities, self._chunked)
         self._clear()
         return batch

@@ -293,7 +293,8 @@ class Compactor:
         return True
 
     def _tell(self, sources: Sequence[Source], new: DataFile) -> None:
-        folder, before = PurePosixPath(new.path).parent, sum(source.file.bytes for source in sources)
+        folder = new.path.rpartition("/")[0] or self.directory
+        before = sum(source.file.bytes for source in sources)
         self._say(
             f"{folder}: {counted(len(sources), 'file')} ({size(before)}) → 1 ({size(new.bytes)}), "
             f"{counted(new.rows, 'row')}"

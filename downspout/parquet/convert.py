@@ -53,6 +53,7 @@ def to_array(values: Values, kind: str, target: pa.DataType) -> Any:
         return _days(values)
     found: Any = pa.array(values)
     if found.type == target:
+        _check_alone(values, found.type, target)
         return found
     if kind in EPOCH_UNITS:
         _check(found.type, pa.int64())
@@ -60,6 +61,7 @@ def to_array(values: Values, kind: str, target: pa.DataType) -> Any:
     if pa.types.is_integer(target) and pa.types.is_floating(found.type):
         found = pa.array([None if value is None else _whole(value) for value in values])
     _check(found.type, target)
+    _check_alone(values, found.type, target)
     made = found.cast(target)
     _check_finite(found, made)
     return made
@@ -84,6 +86,19 @@ def _check(found: pa.DataType, target: pa.DataType) -> None:
         fits = found == target
     if not (fits or types.is_null(found)):
         raise TypeError(f"{found} instead of {target}")
+
+
+def _check_alone(values: Values, found: pa.DataType, target: pa.DataType) -> None:
+    """Raise where floats lend their type to a neighbour that would not fit alone: True, or 2**24 + 1 as float32."""
+    if pa.types.is_list(found) and pa.types.is_list(target):
+        for items in values:
+            if items is not None:
+                _check_alone(items, found.value_type, target.value_type)
+    elif pa.types.is_floating(found) and not {float, type(None)}.issuperset(map(type, values)):
+        if any(isinstance(value, bool) for value in values):
+            raise TypeError("bool instead of a number")
+        if target == pa.float32() and any(isinstance(value, int) and abs(value) > 2**24 for value in values):
+            raise ValueError("a whole number that float32 has not: beyond 2**24")
 
 
 def _check_finite(found: Any, made: Any) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from downspout.errors import coordinates
 from downspout.ledger.origin import Origin
+from downspout.origins import as_dictionary, each, part_of
 from downspout.parquet.coverage import OFFSET_MAX, Coverage, Offsets, Stream
 from downspout.parquet.inputs import ends_in_step, with_step
 from downspout.parquet.schema import ORIGIN_SCHEMA
@@ -206,6 +207,30 @@ class IdentityBuilder:
         except (TypeError, ValueError, OverflowError):
             return self._one_by_one(origins, source)
 
+    def encode_column(self, column: Any, source: str = "") -> tuple[Offsets, Offsets, dict[int, str]]:
+        """Return what :meth:`encode` returns, for a column of a chunk (``downspout.origins``). Array operations only,
+        where nothing is wrong.
+        """
+        offsets = part_of(column, "offset")
+        parts = [as_dictionary(part_of(column, name)) for name in ("topic", "topic_id", "partition", "path")]
+        whole = pa.types.is_integer(offsets.type) and not column.null_count
+        if not len(column) or not whole or any(array.null_count for array in (offsets, *parts)):
+            return self.encode(list(each(column)), source) if len(column) else _NO_ROWS
+        ready = offsets.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+        if not 0 <= int(ready.min()) <= int(ready.max()) < OFFSET_MAX:
+            return self._one_by_one(list(each(column)), source)
+        codes = np.zeros(len(ready), dtype=np.int64)
+        for part in parts:
+            if len(part.dictionary) > 1:
+                codes = codes * len(part.dictionary) + part.indices.to_numpy(zero_copy_only=False)
+        first, numbers = _first_of_each(codes)
+        try:
+            keys = [tuple(part[row].as_py() for part in parts) for row in first.tolist()]
+            known = np.array([self._register(key, source) for key in keys], dtype=np.int64)
+        except (TypeError, ValueError):
+            return self._one_by_one(list(each(column)), source)
+        return known[numbers], ready, {}
+
     def _one_by_one(self, origins: Sequence[Any], source: str) -> tuple[Offsets, Offsets, dict[int, str]]:
         numbers = np.full(len(origins), NO_STREAM, dtype=np.int64)
         offsets = np.zeros(len(origins), dtype=np.int64)
@@ -260,6 +285,17 @@ class IdentityBuilder:
         empty: Offsets = np.empty(0, dtype=np.int64)
         numbers, offsets = np.concatenate([empty, *self._numbers]), np.concatenate([empty, *self._offsets])
         return Identities(list(self._streams), numbers, offsets, list(self._inputs))
+
+
+_NO_ROWS = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), dict[int, str]())
+
+
+def _first_of_each(codes: Offsets) -> tuple[Offsets, Offsets]:
+    """Return the first row of each code, and of each row the number of its code. O(n) where all are the same."""
+    if codes[0] == codes[-1] and not np.any(codes != codes[0]):
+        return np.zeros(1, dtype=np.int64), np.zeros(len(codes), dtype=np.int64)
+    _, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
+    return first, numbers
 
 
 def _look_up(known: Mapping[tuple[Any, ...], int], *columns: Sequence[Any]) -> Offsets:

@@ -73,10 +73,11 @@ class CommitLog(History):
         """Read the entries that were added since; O(new entries). The first time it begins behind a checkpoint.
 
         Raises:
-            SinkError: an entry is torn, was edited, or is not the one its name says.
+            SinkError: an entry is torn, was edited, or is not the one its name says; or one that was read is gone.
         """
         if self._use_checkpoints and not self.length:
             self._begin_at_checkpoint()
+        self._check_latest(self.length)
         new: list[Entry] = []
         while (entry := self.entry(self.length)) is not None:
             new.append(entry)
@@ -115,6 +116,19 @@ class CommitLog(History):
             raise SinkError(f"{path} holds entry {entry.number}", cure=_CURE)
         return entry
 
+    def _check_latest(self, length: int) -> None:
+        """Raise a SinkError if the last of so many entries is gone.
+
+        Somebody deletes the directory under a writer. Its folders are made when they are needed: without this look it
+        would go on in a new directory, and who reads that would never see the rows that are gone, nor where they were.
+        """
+        if length and not self.disk.exists(self.path(length - 1)):
+            raise SinkError(
+                f"{self.path(length - 1)} was there and is gone: {self.directory} was deleted or replaced while it was "
+                "in use, and the rows of its entries with it",
+                cure="restore it from a backup, or begin anew: another directory and another kafka.group",
+            )
+
     def check_complete(self) -> None:
         """Raise a SinkError if an entry is missing below one that is there. Lists the folder; for audits and opening.
 
@@ -147,6 +161,7 @@ class CommitLog(History):
 
         Raises:
             FencedError: a file of it is of a writer that is fenced.
+            SinkError: the entry before it is gone.
             ValueError: the entry could not be read back. Linked, it would block the directory for ever.
             OSError: the disk says no. Where the last step failed, the entry may be there: :meth:`refresh` tells.
         """
@@ -158,6 +173,7 @@ class CommitLog(History):
         Entry.from_bytes(content)
         if not self.disk.put_if_absent(self.path(entry.number), content, self._temporary(entry.writer, entry.number)):
             return False
+        self._check_latest(entry.number)  # again: since the last look it may have gone, and the next looks at ours
         self.take(entry)
         self._durable = self.length
         if self.length % CHECKPOINT_EVERY == 0:

@@ -5,7 +5,6 @@ What is here takes bytes and gives bytes; which files, and what becomes of them,
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from downspout.errors import SinkError
+from downspout.parquet.encoding import encode
 from downspout.parquet.entry import DataFile
 from downspout.parquet.schema import ORIGIN_SCHEMA
 
@@ -86,13 +86,8 @@ def merge(sources: Sequence[Source]) -> bytes:
 
     Memory: the files as they are, and one row group unpacked.
     """
-    buffer = io.BytesIO()
-    schema = sources[0].parquet.schema_arrow
-    codec: Any = "none" if sources[0].codec == "uncompressed" else sources[0].codec
-    with pq.ParquetWriter(buffer, schema, compression=codec, coerce_timestamps="us") as writer:
-        for table in _row_groups(sources):
-            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-    return buffer.getvalue()
+    codec = "none" if sources[0].codec == "uncompressed" else sources[0].codec
+    return encode(_row_groups(sources), sources[0].parquet.schema_arrow, codec, ROW_GROUP_ROWS)
 
 
 def _row_groups(sources: Sequence[Source]) -> Iterator[pa.Table]:

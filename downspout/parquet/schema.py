@@ -33,7 +33,7 @@ from downspout.errors import ConfigError
 from downspout.parquet import hive
 from downspout.parquet.convert import EPOCH_UNITS, TIMESTAMP, to_array
 
-__all__ = ["ORIGIN_SCHEMA", "Column", "Columns", "Rejected"]
+__all__ = ["MISFITS", "ORIGIN_SCHEMA", "Column", "Columns", "Rejected"]
 
 ORIGIN_SCHEMA: pa.Schema = pa.schema(
     [
@@ -61,7 +61,7 @@ _NOT_FOR_SPARK = {
 }  # fmt: skip
 
 Values = Sequence[Any]
-_MISFITS = (ValueError, TypeError, ArithmeticError, NotImplementedError)
+MISFITS = (ValueError, TypeError, ArithmeticError, NotImplementedError)
 """What conversion raises for a value that does not fit; Arrow's own errors are of these kinds."""
 
 
@@ -97,17 +97,52 @@ class Column:
         return f"{self.name}:{self.kind}{'!' if self.required else ''}"
 
     def array(self, values: Values) -> Any:
-        """Return the values as an array.
+        """Return the values as an array; what :meth:`of_chunk` has returned is one.
 
         Raises:
             ValueError, TypeError, OverflowError: one does not fit (Arrow's errors are of these kinds).
         """
+        if not isinstance(values, list | tuple):
+            return values
         made = to_array(values, self.kind, self.type)
         if self.required and made.null_count:
             raise ValueError("null where a value is required")
         if self.is_folder and self.kind == "string" and any(hive.too_long(self.name, v) for v in set(values)):
             raise ValueError("too long for the name of a folder")
         return made
+
+    def of_chunk(self, given: Any) -> Values:
+        """Return a column of a chunk as it is written, or, where single values must be looked at, these.
+
+        A column of the declared type is taken as it is, one of whole numbers made wider or, if all are in range,
+        narrower, and a dictionary written out. Anything else goes the way of single values, so that a chunk's row
+        fits exactly where the record would.
+        """
+        if pa.types.is_dictionary(given.type):
+            given = given.dictionary_decode()
+        made = _as_declared(given, self.type) if self.kind not in EPOCH_UNITS else None
+        if made is None or (self.required and made.null_count) or not self._may_name_folders(made):
+            return given.to_pylist()  # type: ignore[no-any-return]
+        return made  # type: ignore[no-any-return]
+
+    def _may_name_folders(self, array: Any) -> bool:
+        if not self.is_folder or self.kind != "string":
+            return True
+        return not any(hive.too_long(self.name, value) for value in array.unique().to_pylist())
+
+
+def _as_declared(given: Any, target: pa.DataType) -> Any:
+    """Return an array as one of type ``target``; None where that depends on its values."""
+    if given.type == target:
+        return given
+    if pa.types.is_integer(given.type) and pa.types.is_integer(target):
+        try:
+            return given.cast(target)
+        except ValueError:
+            return None
+    if pa.types.is_null(given.type) or (pa.types.is_large_string(given.type) and pa.types.is_string(target)):
+        return given.cast(target)
+    return None
 
 
 class Columns:
@@ -127,24 +162,28 @@ class Columns:
         self.schema = pa.schema([pa.field(c.name, c.type, nullable=not c.required) for c in columns])
 
     @classmethod
-    def parse(cls, declared: Sequence[str]) -> Columns:
+    def parse(cls, declared: Sequence[str], setting: str = "parquet.schema") -> Columns:
         """Return the columns that a list of ``name:type`` declares.
+
+        Args:
+            declared: that list.
+            setting: which setting it is of, for messages.
 
         Raises:
             ConfigError: a type is unknown (the nearest one is suggested), or a name stands twice or is reserved.
         """
-        columns = [_column(text) for text in _rejoin(declared)]
+        columns = [_column(text, setting) for text in _rejoin(declared)]
         if not columns:
-            raise ConfigError("parquet.schema is empty", cure='schema={"carrier": "string", "delay": "int16"}')
+            raise ConfigError(f"{setting} is empty", cure='schema={"carrier": "string", "delay": "int16"}')
         seen: dict[str, str] = {}
         for column in columns:
             name = column.name
             if (other := seen.setdefault(name.lower(), name)) != name:
-                raise ConfigError(f"parquet.schema: {other} and {name} are one name to Spark", cure="another name")
+                raise ConfigError(f"{setting}: {other} and {name} are one name to Spark", cure="another name")
             if sum(c.name == name for c in columns) > 1:
-                raise ConfigError(f"parquet.schema: {name} stands twice", cure="one column per name")
+                raise ConfigError(f"{setting}: {name} stands twice", cure="one column per name")
             if name in ORIGIN_SCHEMA.names or name == "origin":
-                raise ConfigError(f"parquet.schema: {name} is written by the sink itself", cure="remove it")
+                raise ConfigError(f"{setting}: {name} is written by the sink itself", cure="remove it")
         return cls(columns)
 
     def with_folders(self, names: Sequence[str]) -> Columns:
@@ -172,6 +211,19 @@ class Columns:
                 "parquet.partition_by takes all columns, none is left for the files", cure="leave one out"
             )
 
+    def of_chunk(self, given: Sequence[Any]) -> tuple[pa.Table, list[Rejected]]:
+        """Return the rows of a chunk that fit as a table, and those that do not, as :meth:`table` does.
+
+        Args:
+            given: one Arrow array per column.
+
+        >>> columns = Columns.parse(["carrier:string!", "delay:int16"])
+        >>> table, rejected = columns.of_chunk([pa.array(["UA", None]), pa.array([2, 99_999])])
+        >>> table.schema.types, [r.row for r in rejected]
+        ([DataType(string), DataType(int16)], [1])
+        """
+        return self.table([column.of_chunk(array) for column, array in zip(self.columns, given, strict=True)])
+
     def table(self, values: Sequence[Values]) -> tuple[pa.Table, list[Rejected]]:
         """Return the rows that fit as a table, and those that do not.
 
@@ -185,7 +237,7 @@ class Columns:
         for column, column_values in zip(self.columns, values, strict=True):
             try:
                 arrays.append(column.array(column_values))
-            except _MISFITS:
+            except MISFITS:
                 parts: list[Any] = []
                 for row, reason in _salvage(column, column_values, 0, parts):
                     rejected.setdefault(row, reason)
@@ -212,23 +264,23 @@ def _rejoin(declared: Sequence[str]) -> list[str]:
     return whole
 
 
-def _column(text: str) -> Column:
+def _column(text: str, setting: str) -> Column:
     name, colon, kind = text.partition(":")
     name, kind = name.strip(), kind.strip()
     required = kind.endswith("!")
-    kind = kind.rstrip("!?").strip()
+    kind = kind.removesuffix("!" if required else "?").strip()
     if not name or not colon or not kind:
-        raise ConfigError(f"parquet.schema: {text!r} is not name:type", cure='"carrier:string"')
+        raise ConfigError(f"{setting}: {text!r} is not name:type", cure='"carrier:string"')
     if (match := _DECIMAL.fullmatch(kind)) is not None:
         precision, scale = int(match.group(1)), int(match.group(2))
         if not 1 <= precision <= 38 or scale > precision:
-            raise ConfigError(f"parquet.schema: {text}: precision is 1 to 38, scale at most that", cure="decimal(18,2)")
+            raise ConfigError(f"{setting}: {text}: precision is 1 to 38, scale at most that", cure="decimal(18,2)")
         return Column(name, kind, pa.decimal128(precision, scale), required)
     if (match := _LIST.fullmatch(kind)) is not None and match.group(1) in _IN_LISTS:
         return Column(name, kind, pa.list_(_TYPES[match.group(1)]), required)
     if (known := _TYPES.get(kind)) is None:
         cure = _NOT_FOR_SPARK.get(kind, ", ".join([*_TYPES, "decimal(p,s)", "list<string>"]))
-        raise ConfigError(f"parquet.schema: {text}: no type {kind}", cure=cure)
+        raise ConfigError(f"{setting}: {text}: no type {kind}", cure=cure)
     return Column(name, kind, known, required)
 
 
@@ -241,7 +293,7 @@ def _salvage(column: Column, values: Values, first: int, parts: list[Any]) -> li
     try:
         parts.append(column.array(values))
         return []
-    except _MISFITS as error:
+    except MISFITS as error:
         if len(values) == 1:
             parts.append(pa.array([None], column.type))
             shown = repr(values[0])

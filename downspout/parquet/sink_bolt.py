@@ -1,9 +1,10 @@
 """What all sinks share: hold rows, flush them together, ack what is durable.
 
-Rows are held until there are enough of them or enough bytes, or the oldest is old enough; a tick every second looks. A
-flush acks after its log entry exists. Tuples whose rows are in the directory already are acked and dropped; a tuple
-that does not fit the columns fails alone and at once, with the field named. A flush that raises acks nothing and
-forgets what it held: the local engine stops the run with the error; on Storm the tuples time out and come again.
+Rows are held until there are enough of them or enough bytes, or the oldest is old enough: the local engine asks when
+that is (``drain_at``), on Storm a tick every second looks. A flush acks after its log entry exists. Tuples whose rows
+are in the directory already are acked and dropped; a tuple that does not fit the columns fails alone and at once, with
+the field named. A flush that raises acks nothing and forgets what it held: the local engine stops the run with the
+error; on Storm the tuples time out and come again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from downspout import config as configuration
 from downspout.component import Bolt, input_fields
 from downspout.errors import ConfigError, RecordError, TopologyError, coordinates
 from downspout.ledger.origin import Origin
+from downspout.origins import origin_at
 from downspout.parquet.buffer import Batch, Buffer, Picker, picker
 from downspout.parquet.disk import Disk
 from downspout.parquet.inputs import check_names, name_of
@@ -52,6 +54,7 @@ class SinkBolt(Bolt):
 
     auto_ack = False
     auto_anchor = False
+    wants_tick_s = 1
     settings_scopes: ClassVar[tuple[str, ...]] = ("parquet",)
     disk: Disk = Disk()
     writer_class: type[SinkWriter] = SinkWriter
@@ -83,8 +86,7 @@ class SinkBolt(Bolt):
             settings["schema"] = [f"{column}:{kind}" for column, kind in schema.items()]
         if isinstance(names := settings.get("input_names"), Mapping):
             settings["input_names"] = [f"{source}={step}" for source, step in names.items()]
-        ticks = {"topology.tick.tuple.freq.secs": 1}
-        return super().spec(name, inputs, par, {**ticks, **(config or {})}, **settings)
+        return super().spec(name, inputs, par, config, **settings)
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:
@@ -111,17 +113,21 @@ class SinkBolt(Bolt):
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Read the settings, find the fields in the inputs, and open the directory."""
         self.settings = configuration.parse_scope(storm_conf, "parquet")
+        if doubt := too_old(storm_conf, self.settings["flush_age_s"]):
+            self.logger.warning("%s: %s. Try: %s", self.component_name, *doubt)
         self.columns = self.columns_of(storm_conf)
         self._inputs = _find_fields(context, self.columns, self.component_name)
         with_origins = [name_of(*given) for given, (_, has_origin) in self._inputs.items() if has_origin]
         self.has_origins = bool(with_origins)
         self._waiting: list[Any] = []
         self._block = min(BLOCK_ROWS_FIRST, self.settings["flush_rows"])
-        self._next_look = min(LOOK_EVERY, self._block)
+        self._next_look = 1
         self._weight = 0
         """roughly the bytes of the tuples that wait"""
+        self._weight_max: int = self.settings["flush_bytes"] // BLOCKS_PER_FLUSH
         self._buffer = Buffer(self.columns)
         self._oldest: float | None = None
+        """when the first row came that is held"""
         self._told_covered = False
         self._figures = dict.fromkeys(("rows", "files", "bytes", "covered", "rejected", "flushes"), 0)
         partition_by = self.settings["partition_by"]
@@ -154,47 +160,73 @@ class SinkBolt(Bolt):
         if len(waiting) >= self._next_look:
             self._weigh(tup)
 
+    def process_many(self, tups: Sequence[Any]) -> int:
+        """Hold tuples up to the one with which a block is together, or that shows that they are large."""
+        waiting = self._waiting
+        count: int = min(len(tups), self._block - len(waiting) - 1)
+        if self._oldest is None or count <= 0:
+            return 0
+        look = self._next_look - 1 - len(waiting)  # the place among these of the next one that is looked at
+        while look < count:
+            if self._grows_heavy(tups[look]):
+                count = look
+                break
+            look += LOOK_EVERY
+        self._next_look = min(len(waiting) + look + 1, self._block)
+        waiting += tups[:count]
+        return count
+
     def _weigh(self, tup: Any) -> None:
         """Convert what waits if that is a block, or if the newest tuple shows that it is large."""
+        self._note_arrival()
         count = len(self._waiting)
-        if count < self._block:
-            size = 0
-            for value in tup[4]:
-                if value.__class__ is str or value.__class__ is bytes:
-                    size += len(value)
-            self._weight += size * LOOK_EVERY
-            if self._weight < self.settings["flush_bytes"] // BLOCKS_PER_FLUSH:
-                self._next_look = min(count + LOOK_EVERY, self._block)
-                return
+        if count < self._block and not self._grows_heavy(tup):
+            self._next_look = min(count + LOOK_EVERY, self._block)
+            return
         self._look()
 
+    def _grows_heavy(self, tup: Any) -> bool:
+        """Weigh a tuple, which stands for the others; return whether what waits is as heavy as a block may be."""
+        self._weight += _size(tup) * LOOK_EVERY
+        return self._weight >= self._weight_max
+
     def _look(self) -> None:
-        settings, buffer, now = self.settings, self._buffer, self.clock.monotonic()
-        if self._oldest is None:
-            self._oldest = now
+        settings, buffer = self.settings, self._buffer
+        self._note_arrival()
         self._convert()
         mean = max(1, buffer.bytes // len(buffer)) if len(buffer) else 1
-        too_old = now - self._oldest >= settings["flush_age_s"]
-        if len(buffer) >= settings["flush_rows"] or buffer.bytes >= settings["flush_bytes"] or too_old:
+        if len(buffer) >= settings["flush_rows"] or buffer.bytes >= settings["flush_bytes"] or self._is_old():
             self._flush()
         affordable = settings["flush_bytes"] // (BLOCKS_PER_FLUSH * mean)
         self._block = max(1, min(2 * self._block, BLOCK_ROWS, affordable, settings["flush_rows"] - len(buffer)))
-        self._next_look = min(LOOK_EVERY, self._block)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Look at one of the tuples that come, and at the first that is held: its moment counts."""
+        self._next_look = min(LOOK_EVERY, self._block) if self._oldest is not None else 1
+
+    def _note_arrival(self) -> None:
+        if self._oldest is None:
+            self._oldest = self.clock.monotonic()
+
+    def drain_at(self) -> float | None:
+        """Return when what is held is old enough to be flushed. An engine that does not ask sends ticks."""
+        return None if self._oldest is None else self._oldest + self.settings["flush_age_s"]
+
+    def _is_old(self) -> bool:
+        due = self.drain_at()
+        return due is not None and self.clock.monotonic() >= due
 
     def process_tick(self, tup: Any) -> None:
         """Flush what has become old enough."""
-        if self._waiting or len(self._buffer):
-            now = self.clock.monotonic()
-            if self._oldest is None:
-                self._oldest = now
-            elif now - self._oldest >= self.settings["flush_age_s"]:
-                self.drain()
+        if self._is_old():
+            self.drain()
         self.ack(tup)
 
     def _convert(self) -> None:
         """Turn the tuples that wait into arrays; fail those that do not fit."""
         waiting, self._waiting, self._weight = self._waiting, [], 0
-        self._next_look = min(LOOK_EVERY, self._block)
+        self._look_again()
         for (component, stream), tuples in self._by_input(waiting):
             pick, has_origin = self._inputs[component, stream]
             # 0 and 4 are id and values: places are faster than names.
@@ -215,6 +247,24 @@ class SinkBolt(Bolt):
             parts.setdefault((tup[1], tup[2]), []).append(tup)
         return list(parts.items())
 
+    def process_chunk(self, tup: Any) -> None:
+        """Hold the rows of a chunk, whole; flush when enough is held.
+
+        If a row does not fit, the chunk fails, and comes again in halves until that row stands alone.
+        """
+        batch, source = tup.values, name_of(tup.component, tup.stream)
+        _, has_origin = self._inputs[tup.component, tup.stream]
+        origins = batch.column(ORIGIN) if has_origin else None
+        columns = [batch.column(name) for name in self.columns.names]
+        if misfits := self._buffer.add_chunk(tup.id, columns, origins, source):
+            misfit = misfits[0]
+            place = _place(origin_at(origins, misfit.row)) if origins is not None else ""
+            self._figures["rejected"] += batch.num_rows == 1
+            self.fail_because(tup, RecordError(f"{place}{self.component_name}: {misfit.reason}"))
+        elif not batch.num_rows:
+            self.ack(tup)
+        self._look()
+
     # --- the flush --------------------------------------------------------------------------------------
 
     def drain(self) -> None:
@@ -224,6 +274,7 @@ class SinkBolt(Bolt):
 
     def _flush(self) -> None:
         self._oldest = None
+        self._look_again()
         # Taken before anything can go wrong: after an error nothing is held, and what was held is neither acked nor
         # failed, so it times out and comes again. A try for the same rows at every tuple would help nobody.
         batch = self._without_impostors(self._buffer.take())
@@ -235,19 +286,21 @@ class SinkBolt(Bolt):
         self._figures["flushes"] += 1
         if not flushed.rows:
             self._say_that_nothing_was_written(batch)
-        ack = self.ack
-        for tuple_id in batch.ids:
-            ack(tuple_id)
+        self.ack_many(batch.tuples)
 
     def _say_that_nothing_was_written(self, batch: Batch) -> None:
-        """Say once that all rows of a flush were there already: somebody may be waiting for them to be written anew."""
-        if self._told_covered:
+        """Say once that all rows of a flush were there already: somebody may be waiting for them to be written anew.
+
+        Not after rows were written: then records came again that failed, timed out or changed hands meanwhile, and a
+        new generation would be bad advice.
+        """
+        if self._told_covered or self._figures["rows"]:
             return
         self._told_covered = True
         logger.warning(
-            "%s: all %s of a flush (from %s) are in %s already, and none was written. After a restart that is as it "
-            "should be. To process records anew: parquet.generation=%d, or another directory, together with another "
-            "kafka.group and kafka.start=EARLIEST",
+            "%s: all %s of a flush (from %s) are in %s already, and none was written. After a restart, or a replay of "
+            "dead letters, that is as it should be. To process records anew: parquet.generation=%d, or another "
+            "directory, together with another kafka.group and kafka.start=EARLIEST",
             self.component_name, counted(len(batch.ids), "row"), batch.identities.place(0), self.writer.directory,
             self.writer.log.generation + 1,
         )  # fmt: skip
@@ -266,8 +319,8 @@ class SinkBolt(Bolt):
         ]
         if not bad:
             return batch
-        good = np.ones(len(batch.ids), dtype=bool)
-        good[bad] = False
+        guilty = {batch.ids[row] for row in bad}
+        good = np.array([one not in guilty for one in batch.ids], dtype=bool)
         self._figures["rejected"] += len(bad)
         for row in bad:
             error = RecordError(
@@ -275,8 +328,7 @@ class SinkBolt(Bolt):
                 cure="give each its own, with origin.child(component, index), in the bolt that makes them",
             )
             self.fail_because(batch.ids[row], error)
-        ids = [one for one, kept in zip(batch.ids, good.tolist(), strict=True) if kept]
-        return Batch(ids, table.filter(pa.array(good)), batch.identities.only(good))
+        return batch.only(good)
 
     @abstractmethod
     def builder(self, table: pa.Table) -> Build:
@@ -285,6 +337,11 @@ class SinkBolt(Bolt):
     def report(self) -> Mapping[str, float]:
         """Return what was written, and what is held."""
         return {**self._figures, "held": len(self._buffer) + len(self._waiting)}
+
+
+def _size(tup: Any) -> int:
+    """Return roughly the bytes of a tuple."""
+    return sum(len(value) for value in tup[4] if value.__class__ is str or value.__class__ is bytes)
 
 
 def _place(origin: Any) -> str:
@@ -315,6 +372,20 @@ def directory_of(directory: str, conf: Mapping[str, Any]) -> Path:
             cure="an absolute path that all workers share, or DOWNSPOUT_PROJECT in the workers' environment",
         )
     return configuration.project() / path
+
+
+def too_old(conf: Mapping[str, Any], age_s: float) -> tuple[str, str] | None:
+    """Return what is wrong with the age of a flush, and a cure, where tuples may time out while the sink holds them.
+
+    >>> too_old({}, 8.0)
+    >>> too_old({"topology.message.timeout.secs": 3}, 8.0)[1]
+    'parquet.flush_age_s of at most 1'
+    """
+    timeout_s = float(conf.get("topology.message.timeout.secs") or 30)
+    if conf.get("topology.enable.message.timeouts") is False or age_s <= timeout_s / 3:
+        return None
+    what = f"parquet.flush_age_s = {age_s:g} is more than a third of the message timeout of {timeout_s:g} s"
+    return f"{what}: rows would time out while they wait", f"parquet.flush_age_s of at most {timeout_s / 3:g}"
 
 
 def _find_fields(

@@ -15,7 +15,6 @@ committed: whoever opens the directory next rolls forward, renaming what an entr
 from __future__ import annotations
 
 import errno
-import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +23,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import SinkError
 from downspout.parquet import hive
 from downspout.parquet.coverage import Coverage
 from downspout.parquet.disk import Disk
+from downspout.parquet.encoding import encode
 from downspout.parquet.entry import FLUSH, GENERATION, DataFile, Entry
 from downspout.parquet.identity import Identities, Mask
 from downspout.parquet.inputs import resolve
@@ -320,7 +319,7 @@ class SinkWriter:
         folders: set[Path] = set()
         try:
             for folder, part in hive.split(table, self._partition_by):
-                content = _encode(part, self._compression)
+                content = encode([part], part.schema, self._compression)
                 target = f"{folder}/{name}" if folder else name
                 path = staging / target
                 self.disk.make_folder(path.parent)
@@ -357,16 +356,13 @@ class SinkWriter:
 
     def _cannot_write(self, error: OSError) -> SinkError:
         place = error.filename or self.directory
+        cure = "free the disk or correct the permissions"
+        if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+            cure = "a file is in the way of a directory: move it away, or use another parquet.directory"
         return SinkError(
             f"{self.directory} cannot be written: {error.strerror or error} ({place}); nothing of this flush was acked",
-            cure="free the disk or correct the permissions, and start again: the rows come again",
+            cure=f"{cure}; then start again: the rows come again",
         )
 
 
 _NOT_OURS_TO_SYNC = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
-
-
-def _encode(table: pa.Table, compression: Any) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression=compression, coerce_timestamps="us")
-    return buffer.getvalue()

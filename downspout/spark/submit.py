@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from types import FrameType
 from downspout import config
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.jars import java
-from downspout.kafka.process import birth, send_signal, start_watchdog, stop_watchdog
+from downspout.kafka.process import birth, let_go, send_signal, start_gated, start_watchdog, stop_watchdog
 from downspout.packaging import python_name
 from downspout.spark.bundle import EXECUTOR_PATH, FOLDER
 
@@ -142,10 +141,9 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """
     with tempfile.TemporaryDirectory(prefix="downspout-submit-") as folder:
         told = Path(folder, "driver")
-        process = subprocess.Popen(
-            words, env={**environ, DRIVER: str(told)}, stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        process = start_gated(words, env={**environ, DRIVER: str(told)}, start_new_session=True)
         watchdog = start_watchdog(process.pid, birth(process.pid) or "")
+        let_go(process)
 
         def hand_on(number: int, frame: FrameType | None) -> None:
             pid, _, born = told.read_text(encoding="utf-8").partition(" ") if told.is_file() else ("", "", "")

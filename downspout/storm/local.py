@@ -12,9 +12,11 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +27,7 @@ from types import FrameType
 from downspout import config, jars
 from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import ComponentError, StormError
-from downspout.kafka.process import birth
+from downspout.kafka.process import birth, let_go, start_gated
 from downspout.storm import groups, node_files
 from downspout.storm.node import default_directory
 from downspout.storm.traceback import FRAMES, python_part, who_died
@@ -82,7 +84,7 @@ class _Watch:
 
 
 def run(jar: Path, main: str, arguments: Sequence[str], seconds: int) -> int:
-    """Run a topology for so many seconds; return the exit code.
+    """Run a topology for so many seconds; return the exit code. What Storm leaves in temporary folders goes with it.
 
     Args:
         jar: with the topology's Python files in ``resources/``.
@@ -103,26 +105,28 @@ def run(jar: Path, main: str, arguments: Sequence[str], seconds: int) -> int:
     with_timeouts(arguments)
     limit = "until Ctrl-C" if seconds == SLEEP_S_MAX else f"for {seconds} s"
     print(f"downspout: a local Storm {jars.STORM_VERSION} runs {limit}; its log is {logs / 'local.log'}", flush=True)
-    process = subprocess.Popen(
-        command(jar, main, arguments, seconds, logs),
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    return _attend(process, logs)
+    with tempfile.TemporaryDirectory(prefix="downspout-storm-", ignore_cleanup_errors=True) as scratch:
+        process = start_gated(
+            command(jar, main, arguments, seconds, logs, scratch),
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        return _attend(process, logs, scratch)
 
 
-def command(jar: Path, main: str, arguments: Sequence[str], seconds: int, logs: Path) -> list[str]:
+def command(jar: Path, main: str, arguments: Sequence[str], seconds: int, logs: Path, scratch: str) -> list[str]:
     """Return the command that starts the JVM.
 
-    Storm takes ``resources/`` from the first jar on the classpath that has it, and Flux's jars have one.
+    Storm takes ``resources/`` from the first jar on the classpath that has it, and Flux's jars have one. A LocalCluster
+    keeps the files of ZooKeeper and of its daemons in the folder for temporary files, and leaves them: it has its own.
     """
     library = jars.resolve("storm")[0].parent
     found = [str(jars.java()), "-Xmx768m", "-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Dstorm.jar={jar.absolute()}"]
     found += [f"-Dstorm.local.sleeptime={seconds}", f"-Dstorm.conf.file={logs / 'local.yaml'}"]
     found += [f"-Dstorm.log.dir={logs}", f"-Dlog4j.configurationFile={logs / 'local.xml'}"]
+    found += [f"-Djava.io.tmpdir={scratch}"]
     found += ["-cp", os.pathsep.join([str(jar.absolute()), f"{library}/*"]), "org.apache.storm.LocalCluster"]
     return [*found, main, *arguments]
 
@@ -155,9 +159,10 @@ def with_timeouts(arguments: Sequence[str]) -> None:
 # --- while it runs ---
 
 
-def _attend(process: subprocess.Popen[bytes], logs: Path) -> int:
+def _attend(process: subprocess.Popen[bytes], logs: Path, scratch: str) -> int:
     born = birth(process.pid) or ""
-    watchdog = _start_watchdog(process.pid, born)
+    watchdog = _start_watchdog(process.pid, born, scratch)
+    let_go(process)
     watch, heard = _Watch(), _listen(process)
     try:
         with _signals(process) as received:
@@ -243,11 +248,11 @@ def _failure(watch: _Watch, logs: Path, code: int) -> ComponentError | StormErro
     return StormError(f"The local Storm ended with exit code {code}; its last words:\n{tail}\n", cure=cure)
 
 
-def _start_watchdog(pid: int, born: str) -> subprocess.Popen[bytes]:
-    """Start a process that ends the JVM's group once we have ended, whatever ends us."""
-    text = "import sys; from downspout.storm.local import watch; watch(int(sys.argv[1]), sys.argv[2])"
+def _start_watchdog(pid: int, born: str, scratch: str) -> subprocess.Popen[bytes]:
+    """Start a process that ends the JVM's group once we have ended, whatever ends us, and takes its files away."""
+    text = "import sys; from downspout.storm.local import watch; watch(int(sys.argv[1]), *sys.argv[2:])"
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", text, str(pid), born],
+        [sys.executable, "-P", "-c", text, str(pid), born, scratch],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -255,8 +260,9 @@ def _start_watchdog(pid: int, born: str) -> subprocess.Popen[bytes]:
     )
 
 
-def watch(pid: int, born: str) -> None:
-    """Wait until standard input ends, which it does with the process at its other end, then end the group."""
+def watch(pid: int, born: str, scratch: str) -> None:
+    """Wait until standard input ends, which it does with the process at its other end; end the group, and clear up."""
     while os.read(0, 4096):
         pass
     groups.end(pid, born, END_S_MAX)
+    shutil.rmtree(scratch, ignore_errors=True)

@@ -12,6 +12,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -88,7 +89,10 @@ def _version(arguments: argparse.Namespace) -> int:
 
 def _jar(arguments: argparse.Namespace) -> int:
     if is_local(arguments.main, arguments.arguments):
-        return local.run(arguments.jar, arguments.main, arguments.arguments, sleep_s(arguments.arguments, 20))
+        try:
+            return local.run(arguments.jar, arguments.main, arguments.arguments, sleep_s(arguments.arguments, 20))
+        finally:
+            _remove_flux_file(arguments.arguments)
     node = StormNode(default_directory())
     host, port = node.address
     _compare_versions(host, port)
@@ -103,6 +107,13 @@ def _jar(arguments: argparse.Namespace) -> int:
     command += ["-cp", os.pathsep.join([f"{library}/*", str(arguments.jar.absolute()), str(home / "conf")])]
     command += [arguments.main, *arguments.arguments]
     return subprocess.run(command, env=config.worker_environment(Path.cwd()), check=False).returncode
+
+
+def _remove_flux_file(arguments: Sequence[str]) -> None:
+    """Remove the file that streamparse has made for this run: it leaves each in the folder for temporary files."""
+    path = Path(arguments[-1])
+    if path.parent == Path(tempfile.gettempdir()) and path.match("tmp*.yaml"):
+        path.unlink(missing_ok=True)
 
 
 def _local(arguments: argparse.Namespace) -> int:

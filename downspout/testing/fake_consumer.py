@@ -15,6 +15,7 @@ from typing import TypeVar
 from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from downspout.kafka.columns import RecordColumns
 from downspout.kafka.port import Record
 from downspout.testing.fake_member import FakeMember
 
@@ -70,7 +71,7 @@ class FakeConsumer(FakeMember):
                 self._aborted += [(partition, offset, 1) for offset in log.aborted(place.position, position)]
             place.position, place.highwater = position, log.end
             if records:
-                found[partition] = records
+                found[partition] = RecordColumns.of(records) if self._columns else records
                 max_records -= len(records)
                 self._places[partition] = self._places.pop(partition)
         return found

@@ -93,9 +93,10 @@ class FakeKafka:
         instance_id: str | None = None,
         client: Mapping[str, Any] | None = None,
         auto_commit_ms: int | None = None,
+        columns: bool = False,
     ) -> FakeConsumer:
         """Return a consumer that commits only when told, and with ``auto_commit_ms`` also by itself."""
-        return FakeConsumer(self, group, instance_id, client or {}, auto_commit_ms)
+        return FakeConsumer(self, group, instance_id, client or {}, auto_commit_ms, columns)
 
     def producer(self, *, client: Mapping[str, Any] | None = None) -> FakeProducer:
         """Return a producer."""

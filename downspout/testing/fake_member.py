@@ -46,8 +46,10 @@ class FakeMember:
         instance_id: str | None,
         client: Mapping[str, Any],
         auto_commit_ms: int | None = None,
+        columns: bool = False,
     ) -> None:
         self._cluster = cluster
+        self._columns = columns
         self._group: Group | None = cluster.group(group) if group is not None else None
         self._instance = instance_id
         self._session_s = client.get("session_timeout_ms", 45_000) / 1000
@@ -69,6 +71,8 @@ class FakeMember:
         self._prepared = False
         self._asked = False
         self._joined_topics: frozenset[str] | None = None
+        self._joins_again = instance_id is not None
+        """Whether it has yet to ask for a second round, in a cooperative group; see ``downspout/kafka/joining.py``."""
 
     # --- what to read ---
 
@@ -141,6 +145,8 @@ class FakeMember:
             return True
         if not self._prepared:
             self._prepare_join()
+        if self._member and self._member not in group.members:
+            self._fall_out(group)
         superseded = group.preparing and self._member in group.members and not group.members[self._member].joined
         if not self._asked or superseded or self._member not in group.members:
             self._joined_topics = self._need_wanted()()
@@ -158,6 +164,20 @@ class FakeMember:
             return False
         self._complete_join(group)
         return True
+
+    def _fall_out(self, group: Group) -> None:
+        """Take the answer that the join of a member gets that was thrown out: it comes as a new one.
+
+        Raises:
+            FencedInstanceIdError: another one has come under its static name.
+        """
+        try:
+            group.check(self._member, self._generation, self._instance)
+        except errors.UnknownMemberIdError:
+            self._forget_membership()
+            if group.cooperative:  # an eager one has given all up by now
+                self._prepare_join()
+            self._prepared = True
 
     def _prepare_join(self) -> None:
         """Give up what must be given up before asking to join (``_on_join_prepare_async``)."""
@@ -188,8 +208,9 @@ class FakeMember:
         if not group.cooperative:
             self._tell(listener.on_partitions_assigned)
             return
+        if self._joins_again or before - after:
+            self._joins_again, self._rejoin_needed = False, True
         if before - after:
-            self._rejoin_needed = True
             self._tell(listener.on_partitions_revoked, before - after)
         if after - before:
             self._tell(listener.on_partitions_assigned, after - before)

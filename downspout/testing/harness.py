@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import streamparse
 from streamparse.dsl.component import ComponentSpec
 
@@ -37,7 +38,7 @@ VIRTUAL_S_MAX = 3600.0
 REPLAYS_MAX = 10
 """How often rows that stand for a spout are emitted again after a fail."""
 
-Row = Sequence[Any] | Mapping[str, Any]
+Row = Sequence[Any] | Mapping[str, Any] | pa.RecordBatch
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,13 @@ class StubSpout(streamparse.Spout):
 
     outputs: ClassVar[list[str]] = []
 
-    def load(self, rows: Sequence[tuple[str, tuple[Any, ...]]]) -> None:
+    def load(self, rows: Sequence[tuple[str, Any]]) -> None:
         """Take the rows, as (stream, values)."""
         self.rows = rows
         self._waiting = deque(range(len(rows)))
         self._replays: dict[int, int] = {}
         self._open = 0
-        self.given_up: list[tuple[Any, ...]] = []
+        self.given_up: list[Any] = []
 
     def next_tuple(self) -> None:
         """Emit the next row."""
@@ -87,7 +88,7 @@ class StubSpout(streamparse.Spout):
             index = self._waiting.popleft()
             self._open += 1
             stream, values = self.rows[index]
-            self.emit(list(values), tup_id=str(index), stream=stream)
+            self.emit(values if isinstance(values, pa.RecordBatch) else list(values), tup_id=str(index), stream=stream)
 
     def ack(self, tup_id: str) -> None:
         """Be done with a row."""
@@ -164,7 +165,7 @@ class _Recorder:
     """Notes what happens, and makes happen what the faults say."""
 
     faults: Sequence[Fault]
-    rows: Mapping[str, list[tuple[str, tuple[Any, ...]]]]
+    rows: Mapping[str, list[tuple[str, Any]]]
     tasks: dict[tuple[str, int], Any] = field(default_factory=dict)
     emitted: dict[str, list[tuple[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     acked: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
@@ -230,8 +231,8 @@ def run_topology(
 
     Args:
         topology: a streamparse Topology class, or a graph.
-        spouts: rows that stand for a spout, by its name: lists of values, or dicts by field name. They are
-            emitted again when they fail.
+        spouts: rows that stand for a spout, by its name: lists of values, dicts by field name, or chunks
+            (RecordBatches). They are emitted again when they fail.
         config: settings and Storm's keys, stronger than those of the topology.
         clock: the time; not given: a VirtualClock.
         seed: of shuffles.
@@ -315,7 +316,7 @@ def run_bolt(
 
 def _with_stubs(
     graph: Graph, spouts: Mapping[str, Iterable[Row | On]]
-) -> tuple[Graph, dict[str, list[tuple[str, tuple[Any, ...]]]]]:
+) -> tuple[Graph, dict[str, list[tuple[str, Any]]]]:
     components, rows = dict(graph.components), {}
     for name, given in spouts.items():
         if name not in components or not components[name].is_spout:
@@ -327,11 +328,13 @@ def _with_stubs(
     return replace(graph, components=components), rows
 
 
-def _row(component: Component, item: Row | On) -> tuple[str, tuple[Any, ...]]:
+def _row(component: Component, item: Row | On) -> tuple[str, Any]:
     stream, values = (item.stream, item.values) if isinstance(item, On) else ("default", item)
     if stream not in component.streams:
         raise TopologyError(f"{component.name} has no stream {stream!r}", cure=nearest(stream, component.streams))
     fields = component.streams[stream].fields
+    if isinstance(values, pa.RecordBatch):
+        return stream, values
     if isinstance(values, Mapping):
         if set(values) != set(fields):
             raise TopologyError(f"{component.name}: {dict(values)!r} has not the fields {', '.join(fields)}")

@@ -16,15 +16,20 @@ if TYPE_CHECKING:
     from downspout.kafka.embedded import EmbeddedKafka
 
 
+UNHURRIED = {"broker.session.timeout.ms": "30000"}
+"""For a broker that nobody kills: its own controller does not take it for dead when tests leave it no time to run."""
+
+
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     """A broker for all tests of the session (``kafka_broker.bootstrap``), in a temporary directory.
 
-    It ends with the session, also when pytest is terminated or killed: a watchdog sees to it.
+    It ends with the session, also when pytest is terminated or killed: a watchdog sees to it. After a ``kill -9`` it
+    would take half a minute to come back (:data:`UNHURRIED`); a test that kills brokers wants one of its own.
     """
     from downspout.kafka.embedded import EmbeddedKafka
 
-    with EmbeddedKafka(tmp_path_factory.mktemp("kafka")) as broker:
+    with EmbeddedKafka(tmp_path_factory.mktemp("kafka"), properties=UNHURRIED) as broker:
         yield broker
 
 

@@ -5,7 +5,8 @@ leave. Programs write through a :class:`SimulatedDisk`, one for each :class:`Pro
 any of its steps, or lets another one go ahead there.
 
 >>> import tempfile
->>> root = Path(tempfile.mkdtemp())
+>>> folder = tempfile.TemporaryDirectory()
+>>> root = Path(folder.name)
 >>> volume = Volume(root)
 >>> disk = SimulatedDisk(volume, Process("first"))
 >>> disk.write(root / "a", b"text")
@@ -17,6 +18,7 @@ any of its steps, or lets another one go ahead there.
 Traceback (most recent call last):
     ...
 downspout.testing.simulated_process.Crashed: first is dead
+>>> folder.cleanup()
 """
 
 from __future__ import annotations

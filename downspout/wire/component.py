@@ -28,13 +28,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from pystorm.bolt import Bolt
+from pystorm.bolt import BatchingBolt, Bolt
 from pystorm.component import Component
 from pystorm.exceptions import StormWentAwayError
 from pystorm.serializers.json_serializer import JSONSerializer
 from pystorm.spout import Spout
 
 from downspout.errors import USER_ERRORS, ComponentError, UserError
+from downspout.wire.emitting import chunk_emitter, chunk_processor, reads_as_pystorm
 from downspout.wire.serializer import WireSerializer
 from downspout.wire.tuples import acker, emitter, reader
 
@@ -53,15 +54,27 @@ class Wired(Component):  # type: ignore[misc]
 
     before_exit: Callable[[], None] | None = None
     serializer: Any
-    _leaving = False
+    _leaving = _runs = False
 
     @property
     def on_wire(self) -> bool:
         """Whether Storm is at the other end, and no engine of ours."""
         return isinstance(self.serializer, WireSerializer)
 
+    @property
+    def on_foreign_wire(self) -> bool:
+        """Whether Storm is at the other end, and another serializer than ours was asked for: msgpack."""
+        return self._runs and not self.on_wire
+
+    @property
+    def chunk_streams(self) -> frozenset[str]:
+        """On Storm: the streams on which a chunk goes whole; on the others its records go, one by one."""
+        found: frozenset[str] = self.serializer.whole if self.on_wire else frozenset()
+        return found
+
     def run(self) -> None:
         """Speak to Storm until it goes away."""
+        self._runs = True
         if type(self.serializer) is JSONSerializer:
             self.serializer = WireSerializer.instead_of(self.serializer)
             if self.serializer.owns_process:
@@ -83,8 +96,9 @@ class Wired(Component):  # type: ignore[misc]
     def _setup_component(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         super()._setup_component(storm_conf, context)
         if self.on_wire:
-            self.serializer.learn(context)
+            self.serializer.learn(storm_conf, context)
             self._shorten(context)
+            self._know_chunks()
             self._run: Callable[[], None] = self._rounds(self._run)
 
     def _rounds(self, run: Callable[[], None]) -> Callable[[], None]:
@@ -114,7 +128,19 @@ class Wired(Component):  # type: ignore[misc]
             if cls.ack is Bolt.ack and cls.send_message is Component.send_message:
                 self.ack = acker(self.serializer.pipe, super().ack)
         elif isinstance(self, Spout) and cls.emit is Spout.emit and cls.send_message is Component.send_message:
-            self.emit = emitter(self.serializer.send_emit, super().emit)
+            self.emit = emitter(self.serializer.send_emit, chunk_emitter(self, super().emit))
+
+    def _know_chunks(self) -> None:
+        """Let a bolt's ``emit`` take chunks, and call ``process_chunk``, as far as the class has pystorm's methods."""
+        cls: Any = type(self)
+        if cls.emit in (Bolt.emit, BatchingBolt.emit) and cls.send_message is Component.send_message:
+            self.emit = chunk_emitter(self, self.emit)
+        if not isinstance(self, Bolt) or isinstance(self, BatchingBolt) or not reads_as_pystorm(cls):
+            return
+        if callable(getattr(self, "process_chunk", None)):
+            self.process = chunk_processor(self, self.process)
+            # When it is asked, because ``initialize`` may take the method away.
+            self.serializer.takes_chunks = lambda: callable(self.process_chunk)
 
     # --- the end ---
 

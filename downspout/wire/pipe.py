@@ -78,8 +78,8 @@ class Pipe:
         with self._reader_lock:
             if not self._frames:
                 self._fill()
-            elif self._held and time.monotonic() - self._flushed_at > HELD_S:
-                self.flush()
+            else:
+                self.flush_old()
             return self._frames.popleft()
 
     def _fill(self) -> None:
@@ -135,6 +135,11 @@ class Pipe:
             self._held_bytes += len(message)
             if now or self._waits or self._held_bytes >= HELD_BYTES:
                 self.flush()
+
+    def flush_old(self) -> None:
+        """Let everything leave that is held, if nothing has left for :data:`HELD_S`; raises as :meth:`flush`."""
+        if self._held and time.monotonic() - self._flushed_at > HELD_S:
+            self.flush()
 
     def flush(self) -> None:
         """Let everything leave that is held.

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pystorm.serializers.json_serializer import JSONSerializer
 from pystorm.serializers.serializer import Serializer
 
 from downspout.errors import DownspoutError, TopologyError
+from downspout.wire.parts import Parts, Shares, is_part, is_share
 from downspout.wire.pipe import Lock, Pipe
-from downspout.wire.values import Encoder, decode, plain
+from downspout.wire.streams import arriving, whole
+from downspout.wire.values import QUOTED_MARK, Encoder, parse, plain, restore
 
 __all__ = ["WireError", "WireSerializer"]
 
 SYNC = b'{"command":"sync"}'
 """Leaves at once, since Storm waits for it; so does an error, after which a component may be dying."""
+ANSWERS = frozenset({"ack", "fail"})
 TEXTS = frozenset({"log", "error"})
 """Commands whose message is for people: what is no Unicode in it is written as an escape, and not marked."""
+ALIVE_S = 1.0
+"""While a chunk's records are handed out no heartbeat is read. Storm takes any message for a sign of life
+(``ShellBolt.BoltReaderRunnable``), so a sync goes out so often."""
 BEYOND_INT = 2**32
 """Added to the task of a direct emit. Storm 2.8 casts what its JSON parser made of that number to a Long, which it is
 only beyond 32 bits (a smaller one ends the worker with a ClassCastException); then it takes the lowest 32 bits."""
@@ -43,7 +50,18 @@ class WireSerializer(Serializer):  # type: ignore[misc]
         super().__init__(source, sink, reader_lock, writer_lock)
         self.pipe = Pipe(source, sink, reader_lock, writer_lock)
         self.encoder = Encoder()
-        self._fields: Mapping[str, Sequence[str]] = {}
+        self.fields: Mapping[str, Sequence[str]] = {}
+        """of each stream that the component emits to"""
+        self.whole: frozenset[str] = frozenset()
+        """those of them on which chunks go whole"""
+        self.takes_chunks: Callable[[], bool] = lambda: False
+        """whether the component is given chunks; otherwise their records"""
+        self.shares = Shares()
+        self._parts = Parts()
+        self._hands_out = self._is_apart = False
+        """whether a chunk's records wait, and whether a chunk ever was taken apart: so records cost nothing more"""
+        self._arriving: frozenset[tuple[str, str]] = frozenset()
+        self._alive_at = 0.0
         self.owns_process = False
         """the streams are the process's stdin and stdout: there is nothing in it besides the component"""
 
@@ -61,17 +79,78 @@ class WireSerializer(Serializer):  # type: ignore[misc]
             made.owns_process = True
         return made
 
-    def learn(self, context: Mapping[str, Any]) -> None:
-        """Take from Storm's context what streams the component emits to, with their fields."""
-        self._fields = context.get("stream->outputfields") or {}
+    def learn(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Take from Storm's handshake what streams there are, with their fields, and which of them carry chunks."""
+        self.fields = context.get("stream->outputfields") or {}
+        self.whole = whole(conf, context)
+        self._arriving = arriving(conf)
+
+    # --- reading ---
 
     def read_message(self) -> Any:
-        """Return the next message.
+        """Return the next message; of a chunk that is taken apart, the next record.
 
         Raises:
             StormWentAwayError: there will be none.
         """
-        return decode(self.pipe.read())
+        while True:
+            if self._hands_out and (part := self._next_part()) is not None:
+                return part
+            data = self.pipe.read()
+            if QUOTED_MARK not in data:
+                return parse(data)
+            message: Any = parse(data)
+            if self._is_chunk(message):
+                message = self._take_chunk(message)
+            else:
+                message = restore(message)
+                if is_share(message) and (message := self.shares.answer(message)) is None:
+                    self.pipe.write(SYNC, now=True)  # Storm waits for the answer to each command
+            if message is not None:
+                return message
+
+    def _is_chunk(self, message: Any) -> bool:
+        """Return whether a message, with its marks as they came, is a chunk."""
+        if type(message) is not dict or (message.get("comp"), message.get("stream")) not in self._arriving:
+            return False
+        from downspout.wire.chunks import is_packed
+
+        return is_packed(message.get("tuple"))
+
+    def _take_chunk(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Return a chunk for a component that takes chunks; hand out the records of any other."""
+        from downspout.origins import rows_of
+        from downspout.wire.chunks import unpack
+
+        try:
+            batch = unpack(message["tuple"])
+        except ValueError as error:  # by another version of Arrow, perhaps
+            self.send_message({"command": "error", "msg": f"a chunk of {message['comp']} cannot be read: {error}"})
+            self.send_message({"command": "fail", "id": message["id"]})
+            return None
+        if not batch.num_rows:
+            self.send_message({"command": "ack", "id": message["id"]})
+            return None
+        if self.takes_chunks():
+            return {**message, "tuple": batch}
+        self._parts.take_apart(message, rows_of(batch), batch.num_rows)
+        self._hands_out = self._is_apart = True
+        self._alive_at = time.monotonic()
+        return None
+
+    def _next_part(self) -> dict[str, Any] | None:
+        """Return the next record of a chunk; let leave what is held for long, and tell Storm that the bolt lives."""
+        if (part := self._parts.next()) is None:
+            self._hands_out = False
+            return None
+        if time.monotonic() - self._alive_at > ALIVE_S:
+            self.pipe.write(SYNC, now=True)
+            self._alive_at = time.monotonic()
+        else:
+            self.pipe.flush_old()
+        return part
+
+    # --- writing ---
 
     def send_message(self, msg_dict: dict[str, Any]) -> None:
         """Send a message; it may leave a little later.
@@ -83,8 +162,16 @@ class WireSerializer(Serializer):  # type: ignore[misc]
         """
         command = msg_dict.get("command")
         if command == "emit":
+            if self._is_apart and (anchors := msg_dict.get("anchors")):
+                msg_dict = {**msg_dict, "anchors": self._parts.anchors(anchors)}
             self.send_emit(msg_dict)
             return
+        if command in ANSWERS and is_part(msg_dict["id"]):
+            with self._writer_lock:
+                settled = self._parts.settle(msg_dict["id"], failed=command == "fail")
+            if settled is None:
+                return
+            msg_dict = {**msg_dict, "id": settled}
         if command == "sync":
             self.pipe.write(SYNC, now=True)
             return
@@ -96,7 +183,7 @@ class WireSerializer(Serializer):  # type: ignore[misc]
     def send_emit(self, message: dict[str, Any]) -> None:
         """Send an emit; it may leave a little later. Raises as :meth:`send_message`."""
         values = message["tuple"]
-        fields = self._fields.get(message.get("stream") or "default")
+        fields = self.fields.get(message.get("stream") or "default")
         if fields is not None and len(fields) != len(values):
             raise TopologyError(
                 f"an emit to stream {message.get('stream') or 'default'!r} has {len(values)} values; the stream has "

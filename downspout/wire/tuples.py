@@ -30,6 +30,8 @@ def reader(bolt: Any, context: Mapping[str, Any]) -> Callable[[], Any]:
     def read_tuple() -> Any:
         command = read()
         source, stream, values = command["comp"], command["stream"], command["tuple"]
+        if type(values) is not list:  # a chunk
+            return new(Tuple, (command["id"], source, stream, command["task"], values))
         found = inputs.get((source, stream))
         if found is None:
             return Tuple(command["id"], source, stream, command["task"], tuple(values))

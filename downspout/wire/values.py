@@ -43,7 +43,7 @@ except ImportError:  # a worker that has only streamparse and this room
 else:
     orjson = _orjson
 
-__all__ = ["MARK", "Encoder", "decode", "restore"]
+__all__ = ["MARK", "QUOTED_MARK", "Encoder", "Packed", "parse", "restore"]
 
 MARK = "\0"
 QUOTED_MARK = rb'"\u0000'
@@ -55,6 +55,19 @@ DIGITS = bytes(ord("0") if chr(byte) in "-0123456789" else byte for byte in rang
 LONG_NUMBER = b"0" * 20
 """From so many digits on, or one less and a sign, a number may be beyond 64 bits, where orjson rounds it."""
 QUOTE = ord('"')
+
+
+class Packed:
+    """A text that begins with a mark of ours, and travels as it is.
+
+    Args:
+        text: with its mark.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 def _mark(kind: str, text: str) -> str:
@@ -78,6 +91,8 @@ def _odd(value: Any) -> Any:
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return _mark("bytes", b64encode(value).decode())
+    if isinstance(value, Packed):
+        return value.text
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, Decimal):
@@ -191,23 +206,21 @@ def slow(message: Any) -> bytes:
     return json.dumps(plain(message), allow_nan=False, separators=(",", ":")).encode()
 
 
-def decode(data: bytes) -> Any:
-    r"""Return what a message says, whoever wrote it: plain JSON, or with marks.
+def parse(data: bytes) -> Any:
+    r"""Return what a message says, whoever wrote it, with the marks as they came.
 
-    >>> decode(rb'[18446744073709551616, NaN, "\u0000bytes:/w=="]')
-    [18446744073709551616, nan, b'\xff']
+    >>> parse(rb'[18446744073709551616, NaN, "\u0000bytes:/w=="]')
+    [18446744073709551616, nan, '\x00bytes:/w==']
 
     Raises:
         ValueError: it is no JSON, or no UTF-8.
     """
     if orjson is None or _has_long_number(data):
-        made = json.loads(data)
-    else:
-        try:
-            made = orjson.loads(data)
-        except ValueError:  # NaN, lone surrogates: Python reads them
-            made = json.loads(data)
-    return restore(made) if QUOTED_MARK in data else made
+        return json.loads(data)
+    try:
+        return orjson.loads(data)
+    except ValueError:  # NaN, lone surrogates: Python reads them
+        return json.loads(data)
 
 
 def _has_long_number(data: bytes) -> bool:
@@ -225,7 +238,11 @@ def _has_long_number(data: bytes) -> bool:
 
 
 def restore(value: Any) -> Any:
-    """Return a value with all that was marked as it was."""
+    r"""Return a value with all that was marked as it was.
+
+    >>> restore([1, "a", "\x00bytes:/w=="])
+    [1, 'a', b'\xff']
+    """
     kind = type(value)
     if kind is str:
         return _unmark(value) if value.startswith(MARK) else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import crc32c
 import kafka.record.util
 import pytest
 from kafka import errors
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka import broker_files
@@ -26,6 +28,9 @@ from downspout.kafka.client import KafkaCluster
 from downspout.kafka.consumer import KafkaConsumerPort
 from downspout.kafka.embedded import EmbeddedKafka
 from downspout.kafka.port import OffsetAndMetadata, TopicPartition, cluster_for
+from tests.kafka.broker_stage import RealStage
+from tests.kafka.stage import CLIENT, Facts, die_between_two_rounds, fall_out_while_joining
+from tests.topology.broker_kafka import BrokerGroup
 
 pytestmark = pytest.mark.broker
 
@@ -280,6 +285,77 @@ def test_a_rebalance_that_a_poll_meets_half_way_waits_for_the_next(
     assert noted.revoked == before + 1
 
 
+def test_a_rebalance_that_comes_up_between_question_and_poll_waits_for_the_next(
+    cluster: KafkaCluster, topic_name: str, consumers: list[KafkaConsumerPort]
+) -> None:
+    """A member that was told that no rejoin is pending keeps its partitions through its next poll."""
+    cluster.ensure_topic(topic_name, 1)
+    revoked: list[Collection[TopicPartition]] = []
+    listener = Deaf()
+    listener.on_partitions_revoked = revoked.append  # type: ignore[method-assign]
+    consumer = cluster.consumer(group=topic_name)
+    consumers.append(consumer)
+    consumer.subscribe([topic_name], listener)
+    for _ in range(500):
+        consumer.poll(20, 10)
+        if consumer.assignment() and not consumer.rejoin_pending():
+            break
+    consumer.poll(20, 10)
+    before = len(revoked)
+    assert not consumer.rejoin_pending()
+    consumer._coordinator.request_rejoin()
+    consumer.poll(20, 10)
+    assert len(revoked) == before
+    assert consumer.rejoin_pending()
+    for _ in range(500):
+        consumer.poll(20, 10)
+        if not consumer.rejoin_pending():
+            break
+    assert len(revoked) > before
+
+
+def test_a_static_member_that_dies_between_two_rounds_leaves_nothing_to_nobody(
+    cluster: KafkaCluster, topic_name: str, consumers: list[KafkaConsumerPort]
+) -> None:
+    """What a static member let go of for another, in a cooperative group, is read again after it died and came back.
+
+    Its old assignment, which it gets back without a rebalance, lacks what was to move.
+    """
+    cluster.ensure_topic(topic_name, 2)
+    client = CLIENT | {"partition_assignment_strategy": [CooperativeStickyAssignor]}
+
+    def member(name: str) -> KafkaConsumerPort:
+        consumers.append(cluster.consumer(group=topic_name, instance_id=name, client=client))
+        consumers[-1].subscribe([topic_name], Deaf())
+        return consumers[-1]
+
+    owners = die_between_two_rounds(member)
+    assert {tp.partition for owner in owners for tp in owner.assignment()} == {0, 1}
+
+
+def test_who_falls_out_of_a_group_while_it_joins_is_told_what_it_lost(
+    cluster: KafkaCluster, kafka_broker: EmbeddedKafka, topic_name: str, consumers: list[KafkaConsumerPort]
+) -> None:
+    """A member of a cooperative group that is thrown out while it waits for a join has lost what it had.
+
+    kafka-python does not tell it, and it would go on with partitions that others may have owned meanwhile.
+    """
+    cluster.ensure_topic(topic_name, 2)
+    client = CLIENT | {"partition_assignment_strategy": [CooperativeStickyAssignor]}
+    stage = RealStage(kafka_broker.bootstrap)
+
+    def member(told: Facts) -> KafkaConsumerPort:
+        consumers.append(cluster.consumer(group=topic_name, client=client))
+        consumers[-1].subscribe([topic_name], told)
+        return consumers[-1]
+
+    try:
+        told = fall_out_while_joining(member, BrokerGroup(stage, topic_name).expire_members)
+    finally:
+        stage.close()
+    assert next(kind for kind, _ in told.real()) == "lost"
+
+
 def test_a_question_does_not_wait_behind_a_fetch(
     cluster: KafkaCluster, topic_name: str, consumers: list[KafkaConsumerPort]
 ) -> None:
@@ -296,6 +372,31 @@ def test_a_question_does_not_wait_behind_a_fetch(
     else:
         raise AssertionError("no fetch is on its way")
     assert consumer.topic_ids([topic_name])[topic_name]  # behind the fetch: KafkaTimeoutError
+
+
+def test_a_cluster_that_knows_no_brokers_for_a_moment_is_asked_again(
+    cluster: KafkaCluster,
+    topic_name: str,
+    consumers: list[KafkaConsumerPort],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that its controller takes for dead knows no brokers; the ends of logs are learnt after that."""
+    cluster.ensure_topic(topic_name, 1)
+    consumer = cluster.consumer(group=None)
+    consumers.append(consumer)
+    known = consumer._consumer._cluster
+    learn, empty = known.update_metadata, []
+
+    def starved(metadata: Any) -> None:
+        if len(empty) < 2:
+            empty.append(metadata)
+            metadata.brokers = []
+        learn(metadata)
+
+    monkeypatch.setattr(known, "update_metadata", starved)
+    partition = TopicPartition(topic_name, 0)
+    assert consumer.end_offsets([partition]) == {partition: 0}
+    assert len(empty) == 2
 
 
 def test_two_that_pause_by_turns_lose_nothing(
@@ -366,11 +467,16 @@ def test_a_silent_port_is_given_up() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_one_live_address_is_enough(kafka_broker: EmbeddedKafka, consumers: list[KafkaConsumerPort]) -> None:
-    """A bootstrap list works as long as one of its addresses answers."""
-    cluster = cluster_for(f"127.0.0.1:{broker_files.free_port()},{kafka_broker.bootstrap}")
-    consumers.append(cluster.consumer(group=None))  # type: ignore[arg-type]
-    assert consumers[0].partitions_for("no-such-topic") == frozenset()
+def test_one_live_address_is_enough(
+    kafka_broker: EmbeddedKafka, consumers: list[KafkaConsumerPort], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bootstrap list works as long as one of its addresses answers, also where chance always draws the first."""
+    monkeypatch.setattr(random, "choice", lambda addresses: addresses[0])
+    with socket.socket() as dead:  # its port is nobody else's meanwhile, and nobody listens
+        dead.bind(("127.0.0.1", 0))
+        cluster = cluster_for(f"127.0.0.1:{dead.getsockname()[1]},{kafka_broker.bootstrap}")
+        consumers.append(cluster.consumer(group=None))  # type: ignore[arg-type]
+        assert consumers[0].partitions_for("no-such-topic") == frozenset()
 
 
 @pytest.mark.timeout(100)

@@ -39,3 +39,33 @@ class TestGroups(contract.GroupContract):
 
 class TestDeadLetters(contract.DeadLetterContract):
     """On a real broker."""
+
+
+class TestReadingInColumns(contract.ReadingContract):
+    """On a real broker, read as columns."""
+
+    columns = True
+
+
+class TestTopicsInColumns(contract.TopicContract):
+    """On a real broker, read as columns."""
+
+    columns = True
+
+
+class TestCommitsInColumns(contract.CommitContract):
+    """On a real broker, read as columns."""
+
+    columns = True
+
+
+class TestGroupsInColumns(contract.GroupContract):
+    """On a real broker, read as columns."""
+
+    columns = True
+
+
+class TestDeadLettersInColumns(contract.DeadLetterContract):
+    """On a real broker, read as columns."""
+
+    columns = True

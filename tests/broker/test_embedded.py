@@ -162,6 +162,16 @@ def test_another_cluster_on_the_port_is_not_taken_for_ours(
     assert probe.ask(rival.host, rival.port).cluster_id == rival.cluster_id
 
 
+def test_a_machine_too_slow_to_format_is_told(tmp_path: Path) -> None:
+    """Storage that is not made in time is an error of the broker with a cure, and no password stays behind."""
+    slow = EmbeddedKafka(tmp_path / "kafka", start_s_max=0.01)
+    with pytest.raises(BrokerError, match=r"longer than 0\.01 s to format") as raised:
+        slow.start()
+    assert "server.log" in raised.value.cure
+    assert not (tmp_path / "kafka" / "format.args").exists()
+    assert EmbeddedKafka(tmp_path / "kafka").status().state == "stopped"
+
+
 def test_a_broker_that_dies_at_the_start_is_quoted(kafka: EmbeddedKafka) -> None:
     """A start that fails raises with the end of Kafka's own log, and leaves neither process nor lock."""
     failing = EmbeddedKafka(kafka.directory, properties={"num.io.threads": "none"})
@@ -185,6 +195,21 @@ def test_a_background_broker_outlives_the_command(kafka: EmbeddedKafka) -> None:
     assert "runs already" in _command(kafka.directory, "start").stdout
     assert _command(kafka.directory, "stop").returncode == 0
     assert json.loads(_command(kafka.directory, "status", "--json").stdout)["state"] == "stopped"
+
+
+def test_a_background_broker_whose_start_is_killed_ends(kafka: EmbeddedKafka) -> None:
+    """A broker whose command was killed before it wrote down who that is ends as well: nobody could stop it."""
+    log, command = kafka.directory / "logs" / "server.log", [*RUN, "start", "--dir", str(kafka.directory)]
+    starter = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
+    try:
+        _wait_until(lambda: log.exists() and "KafkaRaftServer" in log.read_text(encoding="utf-8"))  # it is on its way
+    finally:
+        starter.kill()
+        starter.wait()
+    assert kafka.status().broker is None, "it was quicker than the kill"
+    _wait_until(lambda: kafka.status().state == "stopped")
+    assert _command(kafka.directory, "start").returncode == 0
+    assert kafka.status().state == "running"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

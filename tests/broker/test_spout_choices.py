@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,20 @@ def test_a_planned_restart_goes_on_behind_the_last_record(scene: Scene, guarante
     second = scene.member(**settings)
     run_until(lambda: len(second.emitted) >= 5, second)
     assert second.offsets == list(range(RECORDS, RECORDS + 5))
+
+
+def test_what_trickles_in_is_gathered_for_chunks(scene: Scene) -> None:
+    """One record each few milliseconds makes a chunk each tenth of a second, and not one for each record or two."""
+    member = scene.member(emit="chunk", chunk_records_max=1000)
+    scene.fill(1)
+    run_until(lambda: bool(member.emitted), member)
+    sender = threading.Thread(target=scene.fill, args=(300,), kwargs={"batch": 1})
+    sender.start()
+    try:
+        run_until(lambda: sum(rows.num_rows for _, rows in member.emitted) == 301, member)
+    finally:
+        sender.join()
+    assert len(member.emitted) < 100
 
 
 # --- topics and sharing ---

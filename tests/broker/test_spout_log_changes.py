@@ -9,12 +9,13 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from downspout.errors import DataLossError
 from downspout.kafka.embedded import EmbeddedKafka
+from downspout.testing.plugin import UNHURRIED
 from tests.broker.scene import Member, Scene, repeated, run_until
 from tests.kafka.stage import unique
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-QUICK = {"log.cleaner.backoff.ms": "200"}
+QUICK = UNHURRIED | {"log.cleaner.backoff.ms": "200"}
 LATER_MS = 600_000
 SLOW_RETRY = {"retry_initial_ms": LATER_MS, "retry_delay_ms_max": LATER_MS}
 """A failed record waits until the test sends the clock ahead."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.chaos.members import said
+from tests.chaos.members import EMITS, said
 from tests.chaos.plan import FULL, FULL_CLUSTER, Fault, make_plan, scaled
 from tests.chaos.report import Part, Report
 from tests.chaos.runner import Runner
@@ -32,6 +32,7 @@ def main() -> int:
         "--minutes", type=float, default=MINUTES_FULL, help=f"about how long (default: {MINUTES_FULL:g}, all faults)"
     )
     parser.add_argument("--brokers", type=int, choices=sorted(STAGES), help="only the part on so many brokers")
+    parser.add_argument("--emit", choices=EMITS, default="mixed", help="what tuples are (default: mixed, both)")
     parser.add_argument("--report", type=Path, help="write the report as Markdown")
     parser.add_argument("--folder", type=Path, help="where all data go, and stay; otherwise a temporary folder")
     arguments = parser.parse_args()
@@ -43,7 +44,8 @@ def main() -> int:
         print(f"{time.monotonic() - began:6.0f} s  {text}", file=sys.stderr, flush=True)
 
     share = arguments.minutes / MINUTES_FULL
-    report = chaos(folder, arguments.seed, share, told, [arguments.brokers] if arguments.brokers else list(STAGES))
+    brokers = [arguments.brokers] if arguments.brokers else list(STAGES)
+    report = chaos(folder, arguments.seed, share, told, brokers, arguments.emit)
     print(report.text())
     if arguments.report:
         arguments.report.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +57,9 @@ def main() -> int:
     return report.exit_code
 
 
-def chaos(folder: Path, seed: int, share: float, told: Callable[[str], None], brokers: Sequence[int]) -> Report:
+def chaos(
+    folder: Path, seed: int, share: float, told: Callable[[str], None], brokers: Sequence[int], emit: str
+) -> Report:
     """Do all parts; after Ctrl-C, report what was done until then."""
     parts: list[Part] = []
     interrupted = False
@@ -63,22 +67,29 @@ def chaos(folder: Path, seed: int, share: float, told: Callable[[str], None], br
         name, counts = STAGES[nodes]
         plan = make_plan(scaled(counts, share), seed)
         told(f"{name}: {len(plan)} faults")
-        part, interrupted = play(folder / f"brokers-{nodes}", nodes, name, plan, told)
+        part, interrupted = play(folder / f"brokers-{nodes}", nodes, name, plan, told, emit=emit)
         parts.append(part)
         if interrupted:
             break
     only = "" if len(brokers) > 1 else f" BROKERS={brokers[0]}"
+    only += "" if emit == "mixed" else f" EMIT={emit}"
     command = f"make chaos MINUTES={share * MINUTES_FULL:g} SEED={seed}{only}"
     return Report(parts, seed, command, partial=interrupted)
 
 
 def play(
-    folder: Path, nodes: int, name: str, plan: list[Fault], told: Callable[[str], None], ahead: int = AHEAD
+    folder: Path,
+    nodes: int,
+    name: str,
+    plan: list[Fault],
+    told: Callable[[str], None],
+    ahead: int = AHEAD,
+    emit: str = "mixed",
 ) -> tuple[Part, bool]:
     """Do one plan on one stage; return what came of it, and whether it was interrupted."""
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
-    with Stage(folder, nodes, ahead) as stage:
+    with Stage(folder, nodes, ahead, emit) as stage:
         runner = Runner(stage, told)
         interrupted = False
         try:
@@ -106,6 +117,7 @@ def play(
             stage.members.fallen,
             [line for log in logs for line in said(log, "makes no progress")],
             time.monotonic() - began,
+            stage.members.lives,
         )
         told(str(part.audit.get("verdict")))
     return part, interrupted

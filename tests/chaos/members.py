@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from downspout.kafka import process
 
 ROOT = Path(__file__).parents[2]
 ENDS_S_MAX = 60.0
+EMITS = ("record", "chunk", "mixed")
+"""What tuples are: in all processes the same, or mixed: each process has the other mode in each of its lives, and its
+neighbours in number have the other mode than it."""
 GOOD_ENDS = (-signal.SIGKILL, 128 + signal.SIGTERM, 0)
 
 
@@ -91,14 +95,24 @@ class Members:
         topology: what they run.
         settings: ``--set`` options.
         environment: what their environment has besides ours.
+        emit: one of :data:`EMITS`.
     """
 
     def __init__(
-        self, folder: Path, topology: str, settings: Mapping[str, object], environment: Mapping[str, str]
+        self,
+        folder: Path,
+        topology: str,
+        settings: Mapping[str, object],
+        environment: Mapping[str, str],
+        emit: str = "record",
     ) -> None:
         self._folder = folder
         self._topology = topology
         self._settings = dict(settings)
+        self._emit = emit
+        self._lives: Counter[int] = Counter()
+        self.lives: Counter[str] = Counter()
+        """How many processes were started in each mode."""
         self.environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -118,10 +132,17 @@ class Members:
         """Start a member, whose life before this one has been reaped."""
         assert number not in self.alive
         command = [sys.executable, "-m", "downspout", "run", self._topology, "--member", str(number)]
-        for key, value in self._settings.items():
+        for key, value in {**self._settings, "kafka.emit": self.mode(number)}.items():
             command += ["--set", f"{key}={value}"]
         self.alive[number] = Process(number, command, self.environment, self.log(number))
         return self.alive[number]
+
+    def mode(self, number: int) -> str:
+        """Return what the next life of a member emits."""
+        self._lives[number] += 1
+        mode = ("record", "chunk")[(number + self._lives[number]) % 2] if self._emit == "mixed" else self._emit
+        self.lives[mode] += 1
+        return mode
 
     def reap(self) -> list[int]:
         """Forget those that have ended; return the numbers of those that nobody had asked to."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,7 @@ class Part:
         fallen: processes that ended by themselves.
         stalls: warnings of partitions that are stuck.
         seconds: how long all of it took.
+        lives: how many processes were started in each mode (``kafka.emit``).
     """
 
     name: str
@@ -51,6 +52,7 @@ class Part:
     fallen: Sequence[str] = ()
     stalls: Sequence[str] = ()
     seconds: float = 0.0
+    lives: Mapping[str, int] = field(default_factory=dict)
 
     def rows(self, kind: str) -> int:
         """Return how many rows, or offsets, the audit found to be of a kind."""
@@ -147,6 +149,8 @@ class Report:
         gap, still = part.gap, part.undisturbed
         figures = {
             "seconds": f"{part.seconds:,.0f}",
+            "processes started": ", ".join(f"{count} in {mode} mode" for mode, count in sorted(part.lives.items()))
+            or "–",
             "records": f"{part.records:,}",
             "lost (missing rows, and offsets that Kafka dropped)": f"{part.rows('missing') + part.rows('lost'):,}",
             "duplicate rows": f"{part.rows('duplicate'):,}",

@@ -77,10 +77,12 @@ class Stage:
         folder: for everything.
         nodes: brokers: one, or a cluster.
         ahead: records that wait in each partition at least.
+        emit: what tuples are, one of :data:`~tests.chaos.members.EMITS`.
     """
 
-    def __init__(self, folder: Path, nodes: int, ahead: int = AHEAD) -> None:
+    def __init__(self, folder: Path, nodes: int, ahead: int = AHEAD, emit: str = "mixed") -> None:
         self.folder = folder
+        self._emit = emit
         self._ahead = ahead
         self.kafka: EmbeddedKafka | EmbeddedCluster = (
             EmbeddedKafka(folder / "kafka") if nodes == 1 else EmbeddedCluster(folder / "kafka", nodes)
@@ -119,7 +121,7 @@ class Stage:
             "parquet.directory": self.output,
         }
         environment = {recorder.FOLDER: str(self.folder)}
-        self.members = Members(self.folder, "tests/chaos/topology.py", settings, environment)
+        self.members = Members(self.folder, "tests/chaos/topology.py", settings, environment, self._emit)
         self.feeder = Feeder(self.kafka.bootstrap, TOPIC, PARTITIONS, self._ahead, self.records.out_to)
         self.feeder.start()
         for number in range(1, MEMBERS + 1):

@@ -9,6 +9,7 @@ import pytest
 
 from downspout.kafka.port import TopicPartition
 from tests.chaos import recorder
+from tests.chaos.members import Members
 from tests.chaos.plan import FULL, FULL_CLUSTER, NAMES, Fault, make_plan
 from tests.chaos.recorder import Recorder, Records
 from tests.chaos.report import Part, Report
@@ -97,6 +98,17 @@ def test_the_whole_plan_is_what_was_promised() -> None:
     assert (counts["restart"], counts["leader"], counts["coordinator"]) == (10, 5, 5)
     assert all(fault.down_s > 10 for fault in plan if fault.kind == "stop")
     assert {fault.hard for fault in plan if fault.kind == "restart"} == {True, False}
+
+
+def test_a_mixed_group_changes_its_mode_with_each_life(tmp_path: Path) -> None:
+    """Neighbours begin in different modes, and who is started again has the other one; otherwise all have the same."""
+    mixed = Members(tmp_path, "topology.py", {}, {}, "mixed")
+    assert [mixed.mode(number) for number in (1, 2, 3, 1, 2, 1)] == [
+        "record", "chunk", "record", "chunk", "record", "record",
+    ]  # fmt: skip
+    assert mixed.lives == {"record": 4, "chunk": 2}
+    alike = Members(tmp_path, "topology.py", {}, {}, "chunk")
+    assert [alike.mode(number) for number in (1, 2, 1)] == ["chunk"] * 3
 
 
 def a_part(**changed: Any) -> Part:

@@ -1,12 +1,15 @@
 """What chaos is done to: KafkaSpout → a bolt → ParquetBolt, with thousands of records in flight nearly always.
 
-The sink flushes by age alone, so up to ``topology.max.spout.pending`` records are out until it does.
+The sink flushes by age alone, so up to ``topology.max.spout.pending`` tuples are out until it does. A tuple is a record
+or a chunk, as the process that runs it is told (``kafka.emit``).
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from streamparse import Topology
 
 from bolts.parquet import ParquetBolt
@@ -26,6 +29,12 @@ class NumberBolt(Bolt):
     def process(self, tup):
         """Read the number."""
         self.emit([tup.values.origin, int(tup.values.value)])
+
+    def process_chunk(self, tup):
+        """Read the numbers."""
+        chunk = tup.values
+        numbers = pc.cast(chunk.column("value"), pa.int64())
+        self.emit(pa.RecordBatch.from_arrays([chunk.column("origin"), numbers], names=self.outputs))
 
 
 class Chaos(Topology):

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.parquet.support import write_rows
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_success(tmp_path: Path) -> None:
     """A command whose reader has gone ends with 141, as the shell's own would, never with an exact audit's 0."""
     write_rows(tmp_path / "out", [("t", "id", 0, offset, "") for offset in range(3)])

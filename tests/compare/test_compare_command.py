@@ -126,6 +126,44 @@ def test_the_flights_are_equal_on_all_engines(project: Project, capsys: pytest.C
 
 @pytest.mark.broker
 @pytest.mark.spark
+def test_the_flights_are_equal_in_chunk_mode(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """Flights, some of them broken, give the same tables by record and in chunks, on the local engine and on Spark."""
+    topic = f"{project.topic}-flights"
+    publish(project.cluster, Flights(load_flights(1_200)), topic)
+    producer = project.cluster.producer()
+    for number in range(9):
+        value = [b"{", b'{"month": "May"}', b"\xff", None][number % 4]
+        producer.send(topic, key=None, value=value, partition=number % 4)
+    producer.flush()
+    producer.close()
+    engines = ["local", "local-chunk", "spark", "spark-chunk"]
+    arguments = [
+        "--engines", ",".join(engines), f"--set=spout:kafka.topics={topic}",
+        f"--set=kafka.bootstrap={project.cluster.bootstrap}", "--set=kafka.retries_max=0",
+        "--set=spout:kafka.chunk_records_max=300",
+    ]  # fmt: skip
+    code = main(["compare", str(ROOT / "topologies" / "flight_delays.py"), "--keep", "kept", "--json", *arguments])
+    shown = capsys.readouterr()
+    assert code == 0, shown
+    report = json.loads(shown.out)
+    flights, delays = report["tables"]
+    assert flights["rows"] == dict.fromkeys(engines, 1_200)
+    assert len(set(delays["rows"].values())) == 1
+    assert project.left() == (set(), set())
+
+
+@pytest.mark.broker
+def test_where_chunks_cannot_be_it_is_said(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """A topology whose spout cannot emit chunks is not run in chunk mode, and the reason is told."""
+    project.send(LINES)
+    code = main(["compare", "words.py", "--engines", "local,local-chunk", "--set=spout:kafka.value_format=json"])
+    shown = capsys.readouterr().out
+    assert code == 2
+    assert "local-chunk is not there: spout: kafka.value_format = json has a type for each record" in shown
+
+
+@pytest.mark.broker
+@pytest.mark.spark
 def test_a_difference_is_named(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """A row too many, one too few and a value that differs are counted and shown, and the exit code is 1."""
     project.send(LINES)

@@ -79,6 +79,37 @@ def test_nothing_of_the_users_is_touched(bare_kafka: Kafka, tmp_path: Path) -> N
     assert not [name for name in seen if "real" in name]
 
 
+ASIDE = """\
+from streamparse import Topology
+from bolts.dead_letter import DeadLetterBolt
+from bolts.parquet import ParquetBolt
+from bolts.parse import JsonParseBolt
+from spouts.kafka import KafkaSpout
+
+class Aside(Topology):
+    config = {"kafka.group": "real", "kafka.dead_letter_topic": "real-letters"}
+    spout = KafkaSpout.spec(topics=["lines"], fields=["origin", "value"])
+    parse = JsonParseBolt.spec(inputs=[spout], fields=["n"])
+    letters = DeadLetterBolt.spec(inputs=[parse["rejects"]])
+    rows = ParquetBolt.spec(inputs=[parse], directory="/real", schema={"n": "int64"})
+"""
+
+
+def test_rejects_go_to_the_letters_of_the_run(bare_kafka: Kafka, tmp_path: Path) -> None:
+    """A bolt that writes dead letters writes them to the topic of its engine's run, which is deleted at the end."""
+    fill(bare_kafka)
+    target = tmp_path / "aside.py"
+    target.write_text(ASIDE, encoding="utf-8")
+    job = freeze(str(target), None, [f"kafka.bootstrap={bare_kafka.bootstrap}"], tmp_path)
+    (spout,) = job.spouts
+    for engine in ("local", "spark-chunk"):
+        overrides = [option.removeprefix("--set=") for option in job.options(engine)]
+        settings = resolve(load(str(target)), overrides).components
+        kafka = parse_scope(settings["letters"].values, "kafka")
+        assert kafka["dead_letter_topic"] == job.letters(engine, spout)
+        assert (kafka["group"], kafka["bootstrap"]) == (job.group(engine, spout), bare_kafka.bootstrap)
+
+
 def test_on_storm_the_settings_are_in_the_components(
     bare_kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

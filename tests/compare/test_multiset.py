@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,7 @@ def counted(rows: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(plain(row[name]) for name in SCHEMA.names) for row in rows)
 
 
+@pytest.mark.slow
 @given(ROWS, ROWS, ROWS, st.randoms(use_true_random=False))
 def test_it_agrees_with_counter(one: list[Any], two: list[Any], shared: list[Any], chance: Any) -> None:
     """Rows, duplicates and differences of two tables of all types are those that Counter finds."""
@@ -87,6 +89,7 @@ def test_order_and_chunks_say_nothing(rows: list[Any], chance: Any, size: int) -
     assert compare({"a": table(rows), "b": pieces, "c": padded}).equal
 
 
+@pytest.mark.slow
 @given(ROWS.filter(bool), st.data())
 def test_one_changed_value_is_found(rows: list[Any], data: st.DataObject) -> None:
     """A row of which a single value is another one, a null among them, makes the tables different."""

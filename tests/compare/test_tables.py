@@ -38,6 +38,7 @@ ROW = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(ROW, max_size=12), st.integers(1, 4))
 def test_finished_partials_are_the_aggregates_of_all(rows: list[dict[str, Any]], size: int) -> None:
     """However rows are cut into flushes, the finished table is the fold of all rows; null is a key like any other."""

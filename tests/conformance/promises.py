@@ -222,3 +222,74 @@ def test_a_spout_is_activated_again(evidence: Evidence) -> None:
     """Deactivated from outside a spout rests until it is activated, and goes on then; its process stays the same."""
     kinds = [note["what"] for note in evidence.notes_of("steady")]
     assert [kind for kind, _ in groupby(kinds)] == ["start", *["activate", "emit", "deactivate"] * 2]
+
+
+# --- chunks: on each engine a chunk is what its records are ---
+
+CHUNK, CHUNK_FIELDS = 10, ["number", "key"]
+CHUNKS = range(0, 60, CHUNK)
+
+
+def test_chunks_reach_who_takes_them(evidence: Evidence) -> None:
+    """A bolt with ``process_chunk`` gets each chunk whole, and what it hands on is whole again."""
+    for task in evidence.components()["relay"]:
+        got = evidence.notes("relay", "chunk", task)
+        assert sorted(note["numbers"] for note in got) == [[*range(first, first + CHUNK)] for first in CHUNKS]
+        assert all(note["fields"] == CHUNK_FIELDS for note in got)
+    assert len(evidence.notes("taken", "chunk")) == 2 * len(CHUNKS)
+    assert Counter(n for note in evidence.notes("taken", "chunk") for n in note["numbers"]) == twice(ROWS)
+    assert not evidence.notes("relay", "got")
+
+
+def test_a_bolt_for_records_gets_a_chunks_records(evidence: Evidence) -> None:
+    """Each is a tuple of its own, from the component that emitted the chunk; the chunk is acked once."""
+    assert evidence.numbers("apart") == twice(ROWS)
+    assert {tuple(note["values"]) for note in evidence.notes("apart", "got")} == {(n, f"key-{n % 10}") for n in ROWS}
+    assert {(note["comp"], tuple(note["fields"])) for note in evidence.notes("apart", "got")} == {
+        ("relay", tuple(CHUNK_FIELDS))
+    }
+    for spout in ("pieces", "mixed", "divided"):
+        assert evidence.ids(spout, "ack") == Counter(f"{spout}/{first}" for first in CHUNKS)
+        assert not evidence.ids(spout, "fail")
+
+
+def test_chunks_are_split_by_key(evidence: Evidence) -> None:
+    """A fields grouping sends all records of one key to one task, from however many chunks they come."""
+    assert evidence.numbers("by_key") == Counter(ROWS)
+    places = {
+        (note["values"][1], task)
+        for task in evidence.components()["by_key"]
+        for note in evidence.notes("by_key", "got", task)
+    }
+    assert len(places) == 10
+    assert len({task for _, task in places}) == 2
+
+
+def test_a_component_that_knows_no_chunks_gets_records(evidence: Evidence) -> None:
+    """A plain streamparse bolt behind a chunk gets its records, as values."""
+    assert evidence.numbers("unaware") == Counter(ROWS)
+    assert {tuple(note["fields"]) for note in evidence.notes("unaware", "got")} == {tuple(CHUNK_FIELDS)}
+
+
+def test_a_record_that_fails_fails_its_chunk_once(evidence: Evidence) -> None:
+    """However many records of a chunk fail, the spout hears one fail of it; emitted again, it completes."""
+    fails, acks = evidence.ids("spoilt", "fail"), evidence.ids("spoilt", "ack")
+    assert acks == Counter(f"spoilt/{first}" for first in CHUNKS)
+    assert set(fails) == set(acks)
+    assert Counter(evidence.ids("spoilt", "emit")) == fails + acks
+
+
+def test_batches_cut_across_chunks(evidence: Evidence) -> None:
+    """A BatchingBolt gets records; a batch that raises fails the chunks that it has records of, which come again."""
+    assert set(evidence.ids("heaped", "ack")) == {f"heaped/{first}" for first in CHUNKS}
+    assert evidence.ids("heaped", "fail")
+    for note in evidence.notes("heap", "batch"):
+        assert {f"key-{n % 10}" for n in note["numbers"]} <= {note["key"]}
+    numbers = Counter(n for note in evidence.notes("unhurriedly", "batch") for n in note["numbers"])
+    assert numbers == Counter(ROWS)
+    assert evidence.ids("unhurried", "ack") == Counter(f"unhurried/{first}" for first in CHUNKS)
+
+
+def twice(numbers: set[int]) -> Counter[int]:
+    """Return each of them two times: two tasks have handed it on."""
+    return Counter(dict.fromkeys(numbers, 2))

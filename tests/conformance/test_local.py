@@ -38,7 +38,7 @@ run("topologies/switched.py", options={"run.records": 150}, view=Switch())
 
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
-    """Run the project as a user would, for 25 s, and read what its components wrote down."""
+    """Run the project as a user would, for 50 s, and read what its components wrote down."""
     place = tmp_path_factory.mktemp("conformance")
     project, seen = place / "project", place / "seen"
     shutil.copytree(PROJECT, project)
@@ -47,6 +47,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     environment = os.environ | {"CONFORMANCE_DIR": str(seen), "DOWNSPOUT_HOME": str(place / "home"), "PYTHONPATH": root}
     for command in (
         [*DOWNSPOUT, "topologies/conformance.py", "--for", "25s"],
+        [*DOWNSPOUT, "topologies/chunked.py", "--for", "25s"],
         [*DOWNSPOUT, "topologies/direct.py", "--records", str(24 + len(stations.VALUES))],
         [sys.executable, "-c", SWITCHED],
     ):

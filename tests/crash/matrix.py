@@ -17,6 +17,11 @@ alone. A sleeper may never wake up: that is tried too, with each loss, when the 
 
 After deaths the story goes on in a copy of the world, so that it is told once for all of them. Where two points leave
 disk and Kafka in one and the same state, what comes after it is run once.
+
+Stories are told with tuples of records, and some again with chunks (:data:`CHUNKS`). The log and its files know nothing
+of tuples; what chunks change is what is acked and committed together, and that a replay may be cut up in another way.
+So chunks need the stories in which rows come again, and their recoveries take turns over the points: in records, or in
+chunks of another size.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +47,8 @@ from tests.crash.world import GROUP, LATER, OUT, Life, Violation, World
 
 DEATHS = ("same", "other", "late")
 RECOVERIES = (*DEATHS, "wakes")
+PROMPT = ("same", "other", "wakes")
+"""Of stories in chunks: what comes late needs two flushes before it, and a chunk brings all that is there into one."""
 DRAWS = 25 if os.environ.get("DOWNSPOUT_SOAK") else 1
 """How often chance decides what the loss ``some`` leaves at a point."""
 ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
@@ -174,15 +181,28 @@ def generation(story: Story) -> None:
 
 # Compaction belongs here as soon as it exists: a story with a compactor between two processes, and one with it beside.
 
-SCENARIOS: dict[str, tuple[Scenario, type]] = {
-    "stream": (stream, words.Rows),
-    "aggregate": (stream, words.Counts),
-    "checkpoints": (stream, words.Alone),
-    "recovery": (recovery, words.Alone),
-    "conflict": (conflict, words.Alone),
-    "fence": (fence, words.Alone),
-    "generation": (generation, words.Alone),
+RECORDS: Sequence[Mapping[str, Any]] = ({},)
+CHUNKS: Sequence[Mapping[str, Any]] = (
+    {"kafka.emit": "chunk", "kafka.chunk_records_max": 3},
+    {"kafka.emit": "record"},
+    {"kafka.emit": "chunk", "kafka.chunk_records_max": 2},
+)
+"""The story's first process reads a partition as one chunk; those after it records, or smaller chunks."""
+SCENARIOS: dict[str, tuple[Scenario, type, Sequence[Mapping[str, Any]]]] = {
+    "stream": (stream, words.Rows, RECORDS),
+    "aggregate": (stream, words.Counts, RECORDS),
+    "checkpoints": (stream, words.Alone, RECORDS),
+    "recovery": (recovery, words.Alone, RECORDS),
+    "conflict": (conflict, words.Alone, RECORDS),
+    "fence": (fence, words.Alone, RECORDS),
+    "generation": (generation, words.Alone, RECORDS),
+    "chunks": (stream, words.Halves, CHUNKS),
+    "chunks added up": (stream, words.Counts, CHUNKS),
+    "chunks in conflict": (conflict, words.Alone, CHUNKS),
 }
+EVERY = 1 if os.environ.get("DOWNSPOUT_SOAK") else 3
+"""Of stories in chunks each so many-th point is looked at: an odd number, so that each way to recover has its turn.
+The log that they fill is the one of which records show every point."""
 OFTEN = {"checkpoints": 1}
 """After how many entries there is a checkpoint, where not after so many that no story gets there."""
 
@@ -204,7 +224,7 @@ class Outcome:
     """What the matrix found in a scenario.
 
     Attributes:
-        points: how many steps the scenario has.
+        points: how many steps of the scenario were looked at.
         looks: how many of them change nothing.
         cells: how many combinations of point, recovery and loss were looked at.
         same: how many of these left a state that had been looked at.
@@ -241,7 +261,7 @@ class Matrix:
         recoveries: Collection[str] = RECOVERIES,
     ) -> None:
         self.name = name
-        self.tell, self.topology = SCENARIOS[name]
+        self.tell, self.topology, self.modes = SCENARIOS[name]
         self.change = change
         self.stop = stop
         self.every = every
@@ -258,7 +278,8 @@ class Matrix:
         """
         with checkpoints(OFTEN.get(self.name)):
             steps = self._deaths()
-            self.outcome.points, self.outcome.looks = len(steps), sum(not step.changes for step in steps)
+            chosen = steps[self.every - 1 :: self.every]
+            self.outcome.points, self.outcome.looks = len(chosen), sum(not step.changes for step in chosen)
             for point in range(self.every, len(steps) + 1, self.every) if self.sleeps else ():
                 self._sleep_at(point, steps[point - 1])
         return self.outcome
@@ -298,16 +319,17 @@ class Matrix:
 
     def _die_here(self, world: World, how: str, loss: Loss, point: int) -> None:
         fresh = [
-            self._die_once(world, how, loss, point + 10_000 * draw) for draw in range(DRAWS if loss == "some" else 1)
+            self._die_once(world, how, loss, point, point + 10_000 * draw)
+            for draw in range(DRAWS if loss == "some" else 1)
         ]
         self.outcome.same += not any(fresh)
 
-    def _die_once(self, world: World, how: str, loss: Loss, seed: int) -> bool:
+    def _die_once(self, world: World, how: str, loss: Loss, point: int, seed: int) -> bool:
         """Let all die in a copy of the world, and recover there; return False where just that was tried before."""
         with tempfile.TemporaryDirectory(dir=ROOM) as elsewhere:
-            left = world.fork(Path(elsewhere), loss, seed)
+            left = world.fork(Path(elsewhere), loss, seed, turn=point)
             try:
-                if fresh := (state := (how, left.state())) not in self._done:
+                if fresh := (state := (how, str(left.mode()), left.state())) not in self._done:
                     self._done.add(state)
                     self._recover(left, how)
             finally:
@@ -320,6 +342,7 @@ class Matrix:
         def at(life: Life, step: Step) -> None:
             if len(story.heard) == point:
                 story.end()
+                world.turn = point
                 world.kill(life, "keep")
 
         with self._world() as world:
@@ -344,6 +367,7 @@ class Matrix:
         def at(life: Life, step: Step) -> None:
             if len(story.heard) == point:
                 story.end()
+                world.turn = point
                 for consumer in life.kafka.consumers:
                     consumer.freeze()
                 if not world.live(world.start("other"), member=3):
@@ -372,7 +396,7 @@ class Matrix:
     @contextlib.contextmanager
     def _world(self) -> Iterator[World]:
         root = tempfile.mkdtemp(dir=ROOM)
-        world = World(Path(root), self.topology, change=self.change)
+        world = World(Path(root), self.topology, change=self.change, modes=self.modes)
         try:
             yield world
         finally:

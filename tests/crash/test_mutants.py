@@ -162,6 +162,10 @@ MUTANTS = {
     "entries of others count as durable": Mutant(
         writer(__init__=trusts_the_log), "stream", LOST + "|named by no entry", ("wakes",)
     ),
+    "acks chunks before the flush": Mutant(acks_first, "chunks", "is acked, and a power cut"),
+    "rows of chunks are not compared again after a conflict": Mutant(
+        writer(_append=keeps_its_rows), "chunks in conflict", "more than once", ("wakes",)
+    ),
     "offsets are committed when read": Mutant(commits_what_was_read, "stream", LOST, component=KafkaSpout),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, ClassVar
 
+import pyarrow as pa
 from streamparse import Grouping, Topology
 
 from bolts.aggregate import AggregateBolt
@@ -12,6 +13,7 @@ from bolts.parquet import ParquetBolt
 from downspout.component import Bolt
 from downspout.kafka.port import TopicPartition
 from downspout.ledger.origin import Origin
+from downspout.origins import under
 from spouts.kafka import KafkaSpout
 
 TOPIC = "lines"
@@ -41,6 +43,17 @@ class Words(Bolt):
         for index, word in enumerate(tup.values.value.split()):
             self.emit([origin.child("words", index), word, len(word)])
 
+    def process_chunk(self, tup: Any) -> None:
+        """Emit the words of all lines at once."""
+        lines = [line.split() for line in tup.values.column("value").to_pylist()]
+        origins = tup.values.column("origin").take(pa.array([row for row, line in enumerate(lines) for _ in line]))
+        words = [word for line in lines for word in line]
+        indexes = [index for line in lines for index in range(len(line))]
+        lengths = pa.array([len(word) for word in words])
+        self.emit(
+            pa.RecordBatch.from_arrays([under(origins, "words", indexes), pa.array(words), lengths], self.outputs)
+        )
+
 
 SPOUT = {
     "topics": [TOPIC],
@@ -65,6 +78,14 @@ class Rows(Topology):
     lines = KafkaSpout.spec(**SPOUT)
     words = Words.spec(inputs=[lines])
     sink = ParquetBolt.spec(inputs={words: Grouping.SHUFFLE}, par=2, partition_by=["word"], **SINK)
+
+
+class Halves(Topology):
+    """Two tasks that write rows into Hive folders, each its own words: a chunk is in both."""
+
+    lines = KafkaSpout.spec(**SPOUT)
+    words = Words.spec(inputs=[lines])
+    sink = ParquetBolt.spec(inputs={words: Grouping.fields("word")}, par=2, partition_by=["word"], **SINK)
 
 
 class Alone(Topology):

@@ -9,7 +9,7 @@ import itertools
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from downspout.kafka.port import TopicPartition
 from downspout.local.engine import Bounds, Engine
 from downspout.local.graph import Graph, from_class
 from downspout.local.settings import resolve
+from downspout.origins import each
 from downspout.parquet.audit import audit
 from downspout.parquet.entry import Entry
 from downspout.parquet.history import History
@@ -71,6 +72,7 @@ class Life:
     process: Process
     disk: SimulatedDisk
     kafka: KafkaHandle
+    settings: Mapping[str, Any] = field(default_factory=dict)
     ended: bool = False
 
     @property
@@ -89,6 +91,8 @@ class World:
         settings: of all components, stronger than the topology's.
         change: called with each component before its ``initialize``: how mutants get in.
         seed: of what a power cut leaves by chance.
+        modes: settings of the first process, and in turn of those after it.
+        turn: how many processes there were before this world was forked off.
         clock: the time.
         kafka: not given: one with the lines.
         volume: the disk; not given: an empty one.
@@ -104,6 +108,8 @@ class World:
     settings: dict[str, Any] = field(default_factory=dict)
     change: Callable[[Any], None] = lambda instance: None
     seed: int = 0
+    modes: Sequence[Mapping[str, Any]] = ({},)
+    turn: int = 0
     clock: VirtualClock = field(default_factory=HastyClock)
     kafka: Any = None
     volume: Any = None
@@ -150,9 +156,14 @@ class World:
             return late and partition == FIRST and self.flushes() < late_until
 
         kafka = KafkaHandle(process, self.kafka, self.check_commits, withholds)
-        life = Life(process, SimulatedDisk(self.volume, process), kafka)
+        life = Life(process, SimulatedDisk(self.volume, process), kafka, self.mode())
         self.lives.append(life)
         return life
+
+    def mode(self) -> Mapping[str, Any]:
+        """Return the settings of the next process."""
+        before, others = self.turn + len(self.lives), len(self.modes) - 1
+        return self.modes[1 + before % others] if before and others else self.modes[0]
 
     def run(self, life: Life, member: int = 1, name: str = "crash", group: str = GROUP) -> None:
         """Run the topology to its end in this process, or until it dies."""
@@ -160,7 +171,8 @@ class World:
         confs = copy.deepcopy(confs)
         for conf in confs.values():
             conf |= {"topology.name": name, "storm.id": f"{name}-{member}", "run.member": member, "kafka.group": group}
-            conf |= {"kafka.bootstrap": life.kafka.bootstrap, "parquet.directory": str(self.directory), **self.settings}
+            conf |= {"kafka.bootstrap": life.kafka.bootstrap, "parquet.directory": str(self.directory)}
+            conf |= {**self.settings, **life.settings}
         engine = Engine(
             graph, confs, bounds=Bounds("end", STUCK_S, None, 30.0), clock=self.clock,
             rng=random.Random(len(self.lives)), created=lambda task: self._plant(life, task.instance), round_s=ROUND_S,
@@ -203,20 +215,27 @@ class World:
         """Give a sink the process's disk, and make each of its acks a step that is looked at."""
         if isinstance(instance, ParquetBolt | AggregateBolt):
             instance.disk = life.disk
-            ack, process, origins = instance.ack, instance.process, {}
+            ack, process, process_chunk = instance.ack, instance.process, instance.process_chunk
+            rows: dict[str, list[tuple[int, int, str]]] = {}
 
             def note(tup: Any) -> None:
-                origins[tup.id] = (tup.values.origin[2], tup.values.origin[3], tup.values.word)
+                rows[tup.id] = [(tup.values.origin[2], tup.values.origin[3], tup.values.word)]
                 process(tup)
+
+            def note_chunk(tup: Any) -> None:
+                origins, words = each(tup.values.column("origin")), tup.values.column("word").to_pylist()
+                rows[tup.id] = [(o.partition, o.offset, word) for o, word in zip(origins, words, strict=True)]
+                process_chunk(tup)
 
             def check_and_ack(tup: Any) -> None:
                 tuple_id = tup if isinstance(tup, str) else tup.id
-                if tuple_id in origins:
-                    life.process.step("ack", origins[tuple_id])
-                    self.check_durable(origins[tuple_id], "acked")
+                if tuple_id in rows:
+                    life.process.step("ack", rows[tuple_id][0])
+                    for row in rows[tuple_id]:
+                        self.check_durable(row, "acked")
                 ack(tup)
 
-            instance.process, instance.ack = note, check_and_ack
+            instance.process, instance.process_chunk, instance.ack = note, note_chunk, check_and_ack
         self.change(instance)
 
     # --- what is there ------------------------------------------------------------------------------------
@@ -293,14 +312,14 @@ class World:
         if report.exit_code or report.found.staged or report.found.gone or report.found.unknown:
             raise Violation(f"in the end: {report.verdict} {report.notes}")
 
-    def fork(self, root: Path, loss: Loss, seed: int = 0) -> World:
+    def fork(self, root: Path, loss: Loss, seed: int = 0, turn: int = 0) -> World:
         """Return a world in which all processes have died now; this one goes on."""
         kafka, clock = copy.deepcopy((self.kafka, self.clock))
         for member in kafka.group(GROUP).members.values():
             member.silent_since = clock.monotonic()
         volume = self.volume.fork(root, loss, clock, seed)
         made = World(root, self.topology, self.settings, self.change, clock=clock, kafka=kafka, volume=volume)
-        made.expected = self.expected.copy()
+        made.expected, made.modes, made.turn = self.expected.copy(), self.modes, turn
         return made
 
     def state(self) -> Hashable:

@@ -18,6 +18,7 @@ def python_blocks(path: Path) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "tests_min"), [("test-a-topology.md", 4), ("simulate-a-topology.md", 1)])
 def test_the_how_tos_on_testing_run(page: str, tests_min: int) -> None:
     """Every test function that the how-tos show passes as it stands there."""
@@ -38,12 +39,12 @@ def test_the_how_to_on_tls_runs(tmp_path: Path) -> None:
     names["test_a_record_comes_back"](tmp_path)  # type: ignore[operator]
 
 
-def test_the_how_to_on_compaction_runs() -> None:
+def test_the_how_to_on_compaction_runs(tmp_path: Path) -> None:
     """The function that the how-to shows passes as it stands there."""
     names: dict[str, object] = {"__name__": "how_to"}
     code = python_blocks(ROOT / "docs" / "how-to" / "compact-a-directory.md")
     exec(compile(code, "compact-a-directory.md", "exec"), names)
-    names["test_compaction_keeps_the_rows"]()  # type: ignore[operator]
+    names["test_compaction_keeps_the_rows"](tmp_path)  # type: ignore[operator]
 
 
 def test_the_quickstart_topology_is_well_formed(tmp_path: Path) -> None:

@@ -287,6 +287,19 @@ class GroupContract(Staged):
         poll_until(consumer, lambda _: len(consumer.assignment()) == 3)
         assert consumer.position(tp) == 3
 
+    def test_new_partitions_are_picked_up_when_all_static_members_have_come_back(self) -> None:
+        """Also the one that led the group, and watched for them, may die and come back without a rebalance."""
+        tp, group = self.topic(3, partitions=2), unique("g")
+        members = [self.member(tp.topic, group, instance=name)[0] for name in ("one", "two")]
+        self._settle(*members, partitions=2)
+        for at, name in enumerate(("one", "two")):
+            share = members[at].assignment()
+            members[at].close(leave_group=False)
+            members[at] = self.member(tp.topic, group, instance=name)[0]
+            poll_until(members, lambda _, at=at, share=share: members[at].assignment() == share)
+        self.stage.add_partitions(tp.topic, 4)
+        self._settle(*members, partitions=4)
+
     def test_remote_calls_raise_in_a_listener(self) -> None:
         """Inside a rebalance callback commit and committed raise, while seek and pause work."""
         tp, group = self.topic(5), unique("g")

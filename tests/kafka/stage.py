@@ -100,8 +100,50 @@ def read(consumer: ConsumerPort, count: int, limit: int = 1000) -> list[Record]:
     return poll_until(consumer, lambda found: len(found) >= count, limit)
 
 
+def die_between_two_rounds(member: Callable[[str], ConsumerPort]) -> list[ConsumerPort]:
+    """Let a static member of a cooperative group let go of a partition for another and die, and come back.
+
+    Returns the two members, once all partitions of a topic with two are theirs again.
+    """
+    first = member("first")
+    poll_until(first, lambda _: len(first.assignment()) == 2 and not first.rejoin_pending())
+    second = member("second")
+    poll_until([second, first], lambda _: len(first.assignment()) == 1)
+    assert not second.assignment()
+    first.close(leave_group=False)
+    again = member("first")
+    poll_until([again, second], lambda _: len(again.assignment()) == len(second.assignment()) == 1)
+    return [again, second]
+
+
+def fall_out_while_joining(member: Callable[[Facts], ConsumerPort], expel: Callable[[], None]) -> Facts:
+    """Throw all members of a cooperative group out while one of them waits for a join; ``expel`` does it.
+
+    Returns what this one was told since, once a partition is its own again.
+    """
+    told = Facts()
+    first, second = member(told), member(Facts())
+    poll_until([first, second], lambda _: len(first.assignment()) == len(second.assignment()) == 1)
+    poll_until([first, second], lambda _: not (first.rejoin_pending() or second.rejoin_pending()))
+    third = member(Facts())
+    poll_until(third, lambda _: first.rejoin_pending())
+    for _ in range(5):  # it joins again, and waits for the second
+        first.poll(POLL_MS, 1)
+    assert len(first.assignment()) == 1
+    del told.told[:]
+    expel()
+    poll_until([first, second, third], lambda _: not (first.rejoin_pending() or second.rejoin_pending()))
+    return told
+
+
 class Staged:
-    """Makes consumers and closes them at the end, whatever happens."""
+    """Makes consumers and closes them at the end, whatever happens.
+
+    Attributes:
+        columns: whether what they read comes as columns.
+    """
+
+    columns = False
 
     @pytest.fixture(autouse=True)
     def _consumers(self, stage: Stage) -> Any:
@@ -116,7 +158,11 @@ class Staged:
     ) -> ConsumerPort:
         """Return a consumer that is closed at the end of the test."""
         made = self.stage.cluster.consumer(
-            group=group, instance_id=instance, client=CLIENT | client, auto_commit_ms=auto_commit_ms
+            group=group,
+            instance_id=instance,
+            client=CLIENT | client,
+            auto_commit_ms=auto_commit_ms,
+            columns=self.columns,
         )
         self._open.append(made)
         return made

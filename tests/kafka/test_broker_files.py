@@ -221,6 +221,7 @@ def test_bad_bootstrap_strings_are_refused() -> None:
             parse_bootstrap(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x0c" + b"\xff" * 12],

@@ -71,3 +71,33 @@ class TestGroups(contract.GroupContract):
 
 class TestDeadLetters(contract.DeadLetterContract):
     """On the fake."""
+
+
+class TestReadingInColumns(contract.ReadingContract):
+    """On the fake, read as columns."""
+
+    columns = True
+
+
+class TestTopicsInColumns(contract.TopicContract):
+    """On the fake, read as columns."""
+
+    columns = True
+
+
+class TestCommitsInColumns(contract.CommitContract):
+    """On the fake, read as columns."""
+
+    columns = True
+
+
+class TestGroupsInColumns(contract.GroupContract):
+    """On the fake, read as columns."""
+
+    columns = True
+
+
+class TestDeadLettersInColumns(contract.DeadLetterContract):
+    """On the fake, read as columns."""
+
+    columns = True

@@ -11,7 +11,7 @@ from downspout.kafka import port
 from downspout.kafka.port import OffsetAndMetadata, TopicPartition
 from downspout.testing import FakeKafka, VirtualClock
 from downspout.testing.fake_consumer import FakeConsumer
-from tests.kafka.stage import Facts
+from tests.kafka.stage import CLIENT, Facts, die_between_two_rounds, fall_out_while_joining, poll_until
 
 pytestmark = pytest.mark.fake_only("it is the fake itself that is tested")
 
@@ -195,6 +195,57 @@ def test_cooperative_members_hand_over_only_what_moves() -> None:
         assert told_first.real() == [("assigned", {0, 1, 2, 3}), ("revoked", {2, 3})]
         assert told_second.real() == [("assigned", {2, 3})]
         assert not first.rejoin_pending()
+
+
+def test_a_static_member_that_dies_between_two_rounds_leaves_nothing_to_nobody() -> None:
+    """What a static member let go of for another is read again after it died and came back, as on real brokers."""
+    with FakeKafka("between", cooperative=True) as kafka:
+        kafka.create_topic("t", 2)
+
+        def member(name: str) -> FakeConsumer:
+            consumer = kafka.consumer(group="g", instance_id=name, client={"session_timeout_ms": 10_000})
+            consumer.subscribe(["t"], Facts())
+            return consumer
+
+        owners = die_between_two_rounds(member)
+        assert {tp.partition for owner in owners for tp in owner.assignment()} == {0, 1}
+
+
+def test_who_falls_out_of_a_group_while_it_joins_is_told_what_it_lost() -> None:
+    """A member that is thrown out while it waits for a join has lost what it had, as on real brokers."""
+    with FakeKafka("out", cooperative=True) as kafka:
+        kafka.create_topic("t", 2)
+
+        def member(told: Facts) -> FakeConsumer:
+            consumer = kafka.consumer(group="g", client=CLIENT)
+            consumer.subscribe(["t"], told)
+            return consumer
+
+        told = fall_out_while_joining(member, lambda: kafka.expire_members("g"))
+    assert next(kind for kind, _ in told.real()) == "lost"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_who_comes_back_from_a_join_to_a_place_that_is_taken_is_fenced(waits: bool) -> None:
+    """A static member whose place is taken while it waits for a join, or before it asks, learns that from its poll."""
+    with FakeKafka("fenced", cooperative=True) as kafka:
+        kafka.create_topic("t", 2)
+        first, other = kafka.consumer(group="g", instance_id="one"), kafka.consumer(group="g", instance_id="other")
+        for consumer in (first, other):
+            consumer.subscribe(["t"], Facts())
+        poll_until([first, other], lambda _: len(first.assignment()) == len(other.assignment()) == 1)
+        poll_until([first, other], lambda _: not (first.rejoin_pending() or other.rejoin_pending()))
+        late = kafka.consumer(group="g")
+        late.subscribe(["t"], Facts())
+        late.poll(0, 1)
+        assert first.rejoin_pending()
+        if waits:
+            first.poll(0, 1)
+        again = kafka.consumer(group="g", instance_id="one")
+        again.subscribe(["t"], Facts())
+        again.poll(0, 1)
+        with pytest.raises(errors.FencedInstanceIdError):
+            first.poll(0, 1)
 
 
 def test_a_listener_that_raises_fails_the_poll(kafka: FakeKafka) -> None:

@@ -7,6 +7,7 @@ import logging
 import pytest
 from kafka import errors
 
+from downspout.errors import MissingExtraError
 from downspout.kafka.patience import Patience
 from downspout.kafka.spout_state import Figures
 
@@ -43,3 +44,11 @@ def test_one_error_alone_has_no_end_to_tell_of(caplog: pytest.LogCaptureFixture)
     patience.succeeded(42_000)
     assert said(caplog)[-1] == "here:9: poll works again, after 2.0 s and 2 errors"
     assert len(said(caplog)) == 3
+
+
+def test_a_codec_that_is_not_installed_names_the_extra() -> None:
+    """Compressed records that no installed package can read end the run, with the extra that brings the package."""
+    patience = Patience("poll", "here:9", Figures(), LOG)
+    with pytest.raises(MissingExtraError, match=r"here:9: poll failed: .*snappy") as raised:
+        patience.bear(errors.UnsupportedCodecError("Libraries for snappy compression codec not found"), 5)
+    assert "downspout[codecs]" in raised.value.cure

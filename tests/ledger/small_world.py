@@ -77,6 +77,7 @@ class Bounds:
         unanswered: how many commits may be applied without an answer.
         ceiling: so many failed attempts are followed by another.
         limit: the most that may be outstanding in a partition.
+        chunk: so many records may go out as one; any number up to that does.
     """
 
     log: tuple[int, ...] = (0, 1, 2, 3)
@@ -88,6 +89,7 @@ class Bounds:
     unanswered: int = 1
     ceiling: int = 1
     limit: int = 4
+    chunk: int = 1
 
 
 class Interned:
@@ -112,8 +114,12 @@ def content(ledger: PartitionLedger) -> Hashable:
         ledger.next,
         tuple(ledger._done),
         tuple(ledger._absent),
-        tuple(sorted(ledger._flying)),
-        tuple((o, t.failures, t.ready_at == NEVER, t.emitted_at is not None) for o, t in ledger._troubled.items()),
+        tuple((o, ledger.out_until(o)) for o in sorted(ledger._flying)),
+        tuple(ledger._spans.gaps),
+        tuple(
+            (o, t.end, t.records, t.most, t.failures, t.ready_at == NEVER, t.emitted_at is not None)
+            for o, t in ledger._troubled.items()
+        ),
         tuple(sorted(ledger._history.items())),
     )
 
@@ -167,8 +173,8 @@ class SmallWorld:
         ledger: PartitionLedger = self.ledgers.things[slot.ledger]
         place = f"by {who} of {partition}"
         for offset in [o for o in range(ledger.base, ledger.next) if ledger.emitted_at(o) is not None]:
-            acked = self._after(slot.ledger, "ack", offset)
-            yield f"ack {place}@{offset}", self._resolve(world, who, partition, acked, offset)
+            acked, end = self._after(slot.ledger, "ack", offset), ledger.out_until(offset)
+            yield f"ack {place}@{offset}", self._resolve(world, who, partition, acked, offset, end)
             if world.setbacks:
                 for kind in ("fail", "timeout"):
                     set_back = world._replace(setbacks=world.setbacks - 1)
@@ -183,13 +189,17 @@ class SmallWorld:
         slot = self._slot(world, who, partition)
         if (offset := self._next_read(slot.ledger)) is None:
             return
-        number = self._after(slot.ledger, "read", offset)
-        ledger: PartitionLedger = self.ledgers.things[number]
-        if ledger.emitted_at(offset) is not None:
-            assert not slot.known >> offset & 1, f"{who} emits {partition}@{offset} again, and knows that it is done"
-            trouble = ledger.trouble(offset)
-            assert trouble is None or trouble.failures <= self.bounds.ceiling, "a try more than the ceiling allows"
-        yield f"read by {who} of {partition}@{offset}", self._put(world, who, partition, slot._replace(ledger=number))
+        for size in range(1, self.bounds.chunk + 1):
+            operation = "read" if size == 1 else f"read {size}"
+            number = self._after(slot.ledger, operation, offset)
+            ledger: PartitionLedger = self.ledgers.things[number]
+            if (end := ledger.out_until(offset)) is not None:
+                again = slot.known & self._exists & _mask([(offset, end)])
+                assert not again, f"{who} emits {partition}@{offset} to {end} again, and knows that {again:b} is done"
+                trouble = ledger.trouble(offset)
+                assert trouble is None or trouble.failures <= self.bounds.ceiling, "a try more than the ceiling allows"
+            read = self._put(world, who, partition, slot._replace(ledger=number))
+            yield f"{operation} by {who} of {partition}@{offset}", read
 
     def _commit(self, world: World, who: int, partition: int) -> Iterator[tuple[str, World]]:
         slot = self._slot(world, who, partition)
@@ -311,8 +321,10 @@ class SmallWorld:
             assert ledger.ack(offset)
         elif operation == "bury":
             assert ledger.resolve(offset)
-        elif operation == "read":
-            if ledger.told.get(offset, 0) > self.bounds.ceiling:
+        elif operation.startswith("read"):
+            if self.bounds.chunk > 1 and ledger.told.get(offset) is None:
+                self._read_range(ledger, offset, int(operation[4:] or 1))
+            elif ledger.told.get(offset, 0) > self.bounds.ceiling:
                 # An earlier owner died between the last failure and the dead letter: no try is left.
                 ledger.recall(offset, now=0)
                 ledger.postpone(offset, NEVER)
@@ -321,10 +333,28 @@ class SmallWorld:
         else:
             trouble = (ledger.fail if operation == "fail" else ledger.timeout)(offset, now=0)
             assert trouble is not None
+            assert trouble.most < trouble.records or trouble.records == 1 or operation == "timeout", "it is not split"
             assert trouble.failures <= self.bounds.ceiling + 1, f"{trouble.failures} attempts at {offset}"
             if trouble.failures > self.bounds.ceiling:
                 ledger.postpone(offset, NEVER)
         return self._ledger(ledger)
+
+    def _read_range(self, ledger: PartitionLedger, offset: int, size: int) -> None:
+        """Let up to ``size`` records out as one, from ``offset`` on: new ones, or a part of what waits there."""
+        trouble = ledger.trouble(offset)
+        if offset >= ledger.next:
+            free = ledger.free_until(offset, self.bounds.end)
+            if not (records := [o for o in self.bounds.log if offset <= o < free][:size]):
+                ledger.passed(offset + 1)
+            else:
+                ledger.emit_range(records[0], records[-1] + 1, len(records), now=0)
+        elif trouble is None or trouble.end == offset + 1:
+            assert ledger.emit(offset, now=0)
+        else:
+            records = [o for o in self.bounds.log if offset <= o < trouble.end]
+            assert len(records) == trouble.records, "what waits is miscounted"
+            records = records[: min(size, trouble.most)]
+            assert ledger.emit_part(offset, records[0], records[-1] + 1, len(records), now=0) == 0
 
     def _next_read(self, number: int) -> int | None:
         """Return the offset of the record that a poll brings: the lowest ready retry, else the next in the log."""
@@ -422,9 +452,11 @@ class SmallWorld:
     def _put_member(self, world: World, who: int, *, current: bool) -> World:
         return world._replace(members=_with(world.members, who, world.members[who]._replace(current=current)))
 
-    def _resolve(self, world: World, who: int, partition: int, ledger: int, offset: int) -> World:
+    def _resolve(
+        self, world: World, who: int, partition: int, ledger: int, offset: int, end: int | None = None
+    ) -> World:
         slot = self._slot(world, who, partition)
-        slot = slot._replace(ledger=ledger, known=slot.known | 1 << offset)
+        slot = slot._replace(ledger=ledger, known=slot.known | _mask([(offset, end or offset + 1)]))
         return self._put(world, who, partition, slot)
 
 
@@ -435,6 +467,7 @@ def check_ledger(ledger: PartitionLedger, bounds: Bounds) -> None:
     unresolved = sorted({*ledger._flying, *ledger._troubled})
     point = ledger.commit_point()
     assert point == unresolved[0] if unresolved else point >= ledger.next
+    assert ledger.pending <= sum(ledger.base <= offset < ledger.next for offset in bounds.log)
     waiting = [o for o, t in ledger._troubled.items() if t.emitted_at is None and t.ready_at != NEVER]
     assert ledger.earliest_ready_retry(now=0) == min(waiting, default=None), "the lowest retry is not the next"
     before = content(ledger)

@@ -185,7 +185,7 @@ def test_a_record_recalled_goes_on_backing_off() -> None:
     assert ledger.emit(0, now=7)
     assert ledger.emit(1, now=7)
     assert (ledger.in_flight, ledger.pending) == (2, 2)
-    assert ledger.trouble(0) == Trouble(failures=5, setbacks=5, ready_at=7, emitted_at=7)
+    assert ledger.trouble(0) == Trouble(failures=5, setbacks=5, ready_at=7, emitted_at=7, end=1)
     trouble = ledger.fail(0, now=0)
     assert trouble is not None
     assert trouble.ready_at == 10 << 5
@@ -360,8 +360,8 @@ def damage(what: str) -> Callable[[PartitionLedger], None]:
         ("del ledger._flying[1]", "an offset between base and next has no state"),
         ("ledger.next += 1", "an offset between base and next has no state"),
         ("ledger._absent.add(1)", "absent, but not done"),
-        ("ledger._retrying += 1", "2 retries are out, but the count says"),
-        ("ledger._schedule.clear()", "a retry waits, but for no time"),
+        ("ledger._retries.out += 1", "2 retries are out, but the count says"),
+        ("ledger._retries._schedule.clear()", "a retry waits, but for no time"),
         ("ledger._history[1] = 1", "history of an offset that was seen"),
         ("ledger._done._starts[0] = 0", r"\[0, 0\) is empty"),
         ("ledger._done._starts[3] = 2", r"\[3, 2\) is empty"),
@@ -420,6 +420,6 @@ def test_a_record_recalled_without_an_emit_waits_like_a_retry() -> None:
     ledger.recall(2, now=7)
     ledger._check()
     assert (ledger.next, ledger.commit_point(), ledger.in_flight, ledger.failed) == (3, 2, 0, 1)
-    assert ledger.trouble(2) == Trouble(failures=5, setbacks=5, ready_at=7)
+    assert ledger.trouble(2) == Trouble(failures=5, setbacks=5, ready_at=7, end=3)
     assert (ledger.earliest_ready_retry(6), ledger.earliest_ready_retry(7)) == (None, 2)
     assert (dict(ledger.told), ledger.resolve(2), ledger.commit_point()) == ({3: 1}, True, 3)

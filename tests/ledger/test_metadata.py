@@ -263,7 +263,7 @@ SIGNED = '{{"topologyId":"a","taskId":1,"threadName":"{body} {checksum:08x}"}}'
         "r0",
         "r0.0",
         "r2",
-        "e1",
+        "e2",
         "r2.5",
         "r1.5.9",
         "r2.5.0",

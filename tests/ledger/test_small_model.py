@@ -15,12 +15,17 @@ WHOLE = {
     "four records": Bounds(setbacks=0, unanswered=0),
     "two records, a failure, a commit unanswered": Bounds(log=(0, 1), end=2),
     "a record and a marker, no second try": Bounds(log=(0,), end=2, setbacks=2, ceiling=0),
+    "three records as one or apart, a failure": Bounds(log=(0, 1, 2), end=3, chunk=3, rebalances=0, unanswered=0),
+    "ranges with a gap, three failures": Bounds(log=(0, 2, 3), chunk=3, rebalances=0, crashes=0, setbacks=3),
 }
 SOAKED = {
     "four records, a commit unanswered": Bounds(setbacks=0),
     "four offsets, one a marker, a failure": Bounds(log=(0, 1, 3), unanswered=0),
     "four offsets, one a marker, a limit of two": Bounds(log=(0, 2, 3), limit=2),
     "two records, two failures": Bounds(log=(0, 1), end=2, setbacks=2),
+    "four records as one or apart, two failures": Bounds(chunk=4, setbacks=2, rebalances=1, unanswered=0),
+    "ranges, a failure, a rebalance": Bounds(log=(0, 1, 2), end=3, chunk=3, rebalances=1, unanswered=0),
+    "ranges and a limit": Bounds(log=(0, 1, 3), chunk=2, limit=2, unanswered=0),
 }
 
 

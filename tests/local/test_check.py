@@ -201,12 +201,13 @@ def test_a_run_refuses_an_input_that_lacks_a_needed_field():
         runner.run(made)
 
 
-@pytest.mark.parametrize(("count", "words"), [(1, "1 record went"), (2000, "2,000 records went")])
+@pytest.mark.parametrize(("count", "words"), [(1, "1 dead letter was"), (2000, "2,000 dead letters were")])
 def test_dead_letters_are_told_at_the_end(count, words):
-    """The line names how many records went to the dead-letter topic, and how to look at them."""
-    result = RunResult("end", True, 1.0, {}, 1, 1, 0, 0, None, None, reports={"in": {"dead_lettered": count}})
-    (line,) = live.dead_letter_lines(result, {"in": "g.dead-letters"})
-    assert line.startswith(f"{words} to the dead-letter topic g.dead-letters: look at ")
+    """The line names how many letters were written to the topic, by spouts and bolts, and how to look at them."""
+    reports = {"in": {"dead_lettered": 1}, "bolt": {"dead_lettered": count - 1}, "sink": {}}
+    result = RunResult("end", True, 1.0, {}, 1, 1, 0, 0, None, None, reports=reports)
+    (line,) = live.dead_letter_lines(result, dict.fromkeys(("in", "bolt"), "g.dead-letters"))
+    assert line.startswith(f"{words} written to topic g.dead-letters: look at ")
     assert line.endswith("with `downspout dlq ls g.dead-letters`")
     assert live.dead_letter_lines(RunResult("end", True, 1.0, {}, 1, 1, 0, 0, None, None), {}) == []
 
@@ -223,3 +224,19 @@ def test_what_storms_ui_reads_is_no_value_of_ours():
     table = check.values_table(made, check.resolve(made, environ={}), everything=True)
     assert "kafka.topics = ['t']" in table
     assert "config." not in table
+
+
+class Letters(streamparse.Bolt):
+    settings_scopes = ("kafka",)
+
+
+@pytest.mark.parametrize(("spout", "bolt", "topology", "warned"), [
+    ({}, {}, {}, False), ({}, {}, {"kafka.group": "all"}, False), ({"kafka.group": "own"}, {}, {}, True),
+    ({"kafka.group": "own"}, {"kafka.group": "own"}, {}, False), ({}, {"kafka.dead_letter_topic": ""}, {}, True),
+])  # fmt: skip
+def test_bolts_write_dead_letters_where_the_spout_does(spout, bolt, topology, warned):
+    """A bolt whose dead letters go to another topic than its spout's is warned of, with both topics."""
+    letters = Component("letters", Letters, config=bolt, inputs=(Input("in", "default"),))
+    text = [line for line in found(graph(spout=spout, topology=topology, letters=letters)) if "dead letters" in line]
+    assert len(text) == warned
+    assert all("warning: letters: it writes dead letters to " in line for line in text)

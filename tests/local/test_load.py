@@ -113,6 +113,16 @@ ERRORS = {
         "import spouts.kafka\nimport spouts.mine\n",
         r"No module named 'spouts.mine'. Try: `pip install .* your own",
     ),
+    "a setting that one of our bolts refuses": (
+        "from bolts.parquet import ParquetBolt\nclass Made(Topology):\n    words = Words.spec()\n"
+        "    sink = ParquetBolt.spec(inputs=[words], directory='d', schema=['a:strin'])\n",
+        r"made.py:12: parquet.schema: a:strin: no type strin",
+    ),
+    "a setting that our spout refuses": (
+        "from spouts.kafka import KafkaSpout\nclass Made(Topology):\n"
+        "    words = KafkaSpout.spec(topics=['t'], commit_period=3)\n",
+        r"made.py:11: kafka.commit_period",
+    ),
     "syntax error": ("class Made(Topology:\n", "made.py:9: "),
     "error of the user's own": ("def f():\n    return 1 / 0\nf()\n", "made.py:10: ZeroDivisionError"),
     "nothing in it": ("x = 1\n", "holds no topology"),

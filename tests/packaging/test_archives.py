@@ -11,6 +11,7 @@ from downspout import packaging
 from downspout.errors import ConfigError, MissingExtraError
 
 
+@pytest.mark.slow
 def test_the_closure_follows_what_is_required_and_no_extra_that_is_not() -> None:
     """What a requirement needs is in, with what that needs; extras are followed only where they are asked for."""
     found = packaging.closure(["streamparse"])

@@ -78,6 +78,7 @@ def test_the_wheel_has_one_top_level_package(wheel: Path) -> None:
     assert "downspout/py.typed" in inside
 
 
+@pytest.mark.slow
 def test_every_module_of_the_wheel_imports_without_the_checkout(clean_environment: Path, tmp_path: Path) -> None:
     """Each module of the wheel imports in a clean environment, whatever the extras."""
     code = (

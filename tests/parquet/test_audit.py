@@ -131,6 +131,7 @@ def test_an_unreadable_file_is_no_crash(tmp_path: Path, kafka: Kafka) -> None:
     assert list(report.found.unreadable) == [path.name]
 
 
+@pytest.mark.slow
 def test_what_is_committed_and_not_in_sight_is_missing(tmp_path: Path, kafka: Kafka) -> None:
     """A file that waits for its renaming cannot be read yet: its rows are missing, and the note says what helps."""
     put(tmp_path, kafka, range(10))

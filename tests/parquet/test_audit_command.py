@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from downspout.cli import audit as command
-from downspout.errors import ConfigError, SinkError, TopologyError
+from downspout.errors import ComponentError, ConfigError, SinkError, TopologyError
+from downspout.kafka.process import birth
 from downspout.local.load import load
 from downspout.parquet.audit import Window
 from downspout.parquet.compaction import Compactor
@@ -220,12 +225,64 @@ def test_a_record_on_which_a_bolt_raises_is_not_filtered(
     assert not caplog.records
 
 
+FLAKY = """
+from pathlib import Path
+from streamparse import Topology
+from bolts.parquet import ParquetBolt
+from downspout.component import Bolt
+from spouts.kafka import KafkaSpout
+
+class Flaky(Bolt):
+    outputs = ["origin", "value"]
+
+    def process(self, tup):
+        if Path("away").exists() and tup.values.origin.offset == 4:
+            raise ConnectionError("the service is away")
+        self.emit([tup.values.origin, tup.values.value])
+        PAIR
+
+class Asking(Topology):
+    spout = KafkaSpout.spec(topics=["lines"], fields=["origin", "value"])
+    flaky = Flaky.spec(inputs=[spout])
+    rows = ParquetBolt.spec(inputs=[flaky], directory="rows", schema=["value:string"])
+"""
+PAIR = "self.emit([tup.values.origin.child('flaky', 1), tup.values.value])"
+
+
+@pytest.mark.parametrize("pair", ["", PAIR], ids=["one row", "two rows"])
+def test_a_record_that_has_its_rows_and_fails_in_the_replay_is_not_judged(
+    project: FakeKafka, capsys: pytest.CaptureFixture[str], pair: str
+) -> None:
+    """A bolt that asks a service may fail in the audit: its rows are neither extra nor missing; the note says why."""
+    Path("flaky.py").write_text(FLAKY.replace("PAIR", pair), encoding="utf-8")
+    settings = {"kafka.bootstrap": project.bootstrap, "kafka.group": "f", "kafka.retries_max": 0}
+    run_topology(load("flaky.py"), config=settings)
+    only = ("--topology", "flaky.py", "--to", "5", "--dead-letters", "f.dead-letters")
+    assert run(project, "rows", *only) == 0
+    assert "not compared" not in capsys.readouterr().out
+    Path("away").touch()
+    assert run(project, "rows", *only) == 0
+    out = capsys.readouterr().out
+    assert "lines[0]@4: in the files, and not compared with the topology: run again, 1 record failed (@4" in out
+    assert "fails in flaky: ConnectionError: the service is away" in out
+
+
 def test_the_topologys_own_dead_letters_are_found(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --dead-letters the topic of the topology's group is read where it exists."""
     assert run(project, "words", *WITH_TOPOLOGY, "--set", "kafka.group=g") == 0
     assert "2 filtered, 1 dead-lettered" in capsys.readouterr().out
     assert run(project, "words", *WITH_TOPOLOGY, "--set", "kafka.group=other") == 10
     assert "fails in " in capsys.readouterr().out
+
+
+def test_the_dead_letters_are_those_of_the_group_that_is_audited(
+    project: FakeKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --group the topology was run as that group; a topic of letters that does not exist is an error."""
+    assert run(project, "words", *WITH_TOPOLOGY, "--group", "g") == 0
+    assert "2 filtered, 1 dead-lettered" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="--dead-letters g\\.letters: there is no such topic"):
+        run(project, "words", *WITH_TOPOLOGY, "--dead-letters", "g.letters")
 
 
 def test_two_rows_with_one_identity_are_told(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,3 +300,154 @@ def test_the_verdict_names_the_option_that_tells_more(project: FakeKafka, capsys
     assert "add --topology FILE)" in capsys.readouterr().out
     run(project, "words", *WITH_TOPOLOGY)
     assert "add --topology FILE" not in capsys.readouterr().out
+
+
+KILLING = """
+import os
+import signal
+from streamparse import Topology
+from bolts.parquet import ParquetBolt
+from downspout.component import Bolt
+from spouts.kafka import KafkaSpout
+
+class Careful(Bolt):
+    outputs = ["origin", "word"]
+
+    def process(self, tup):
+        if tup.values.value != "die":
+            self.emit([tup.values.origin, tup.values.value])
+        elif "SPARED" not in os.environ:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+class Killing(Topology):
+    spout = KafkaSpout.spec(topics=["killing"], fields=["origin", "value"])
+    careful = Careful.spec(inputs=[spout])
+    words = ParquetBolt.spec(inputs=[careful], directory="alive", schema=["word:string"])
+"""
+
+
+@pytest.mark.slow
+def test_a_record_that_kills_the_process_is_named(
+    project: FakeKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bolt that dies on a record as it is run again ends no audit: the record is missing, and the signal named."""
+    Path("killing_topology.py").write_text(KILLING, encoding="utf-8")
+    project.create_topic("killing")
+    for number in range(40):
+        project.produce("killing", b"die" if number == 29 else b"%d" % number, partition=0)
+    monkeypatch.setenv("SPARED", "1")
+    settings = {"kafka.bootstrap": project.bootstrap, "kafka.group": "k", "kafka.start": "EARLIEST"}
+    run_topology(load("killing_topology.py"), config=settings)
+    monkeypatch.delenv("SPARED")
+    code = run(project, "alive", "--topology", "killing_topology.py", "--set", "kafka.group=k")
+    told = capsys.readouterr().out
+    assert code == 10
+    assert "1 missing (killing[0]@29)" in told
+    assert "killing[0]@29 ends the process that runs it (SIGKILL)" in told
+
+
+LOUD = """class Loud(SplitBolt):
+    def process(self, tup):
+        print("seen")
+        super().process(tup)
+
+class Words"""
+
+
+def test_what_bolts_print_is_no_part_of_the_report(project: FakeKafka, capfd: pytest.CaptureFixture[str]) -> None:
+    """A bolt that prints as it is run again leaves the JSON alone."""
+    text = Path("words_topology.py").read_text(encoding="utf-8").replace("SplitBolt.spec", "Loud.spec")
+    Path("words_topology.py").write_text(text.replace("class Words", LOUD), encoding="utf-8")
+    run(project, "words", *WITH_TOPOLOGY, *LETTERS, "--json")
+    told = capfd.readouterr()
+    assert json.loads(told.out)["exit_code"] == 0
+    assert "seen" in told.err
+
+
+@pytest.mark.slow
+def test_many_records_that_kill_end_the_audit(project: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit that would start processes for hours is given up, and names some of the records."""
+    monkeypatch.setattr("downspout.cli.audit_apart.KILLERS_MAX", 2)
+    Path("killing_topology.py").write_text(KILLING, encoding="utf-8")
+    project.create_topic("killing")
+    for number in range(8):
+        project.produce("killing", b"die" if number % 2 else b"%d" % number, partition=0)
+    monkeypatch.setenv("SPARED", "1")
+    settings = {"kafka.bootstrap": project.bootstrap, "kafka.group": "k", "kafka.start": "EARLIEST"}
+    run_topology(load("killing_topology.py"), config=settings)
+    monkeypatch.delenv("SPARED")
+    with pytest.raises(TopologyError, match=r"3 records end .*: killing\[0\]@1 \(SIGKILL\), killing\[0\]@3"):
+        run(project, "alive", "--topology", "killing_topology.py", "--set", "kafka.group=k")
+
+
+HANGING = """class Hanging(SplitBolt):
+    def process(self, tup):
+        import os, pathlib, time
+        pathlib.Path("part").write_text(str(os.getpid()))
+        pathlib.Path("part").rename("hangs")
+        time.sleep(3600)
+
+class Words"""
+APART = """
+from pathlib import Path
+from downspout.cli.audit_apart import ReplayApart
+from downspout.kafka.replayed import PlainRecord
+if __name__ == "__main__":
+    ReplayApart("words_topology.py", Path("words"))([PlainRecord("lines", 0, 0, 0, None, b"a b", [])])
+"""
+
+
+@pytest.mark.slow
+def test_a_bolt_that_hangs_does_not_outlive_the_audit(project: FakeKafka) -> None:
+    """When the audit is killed in the middle of a bolt, the process that runs the bolt ends as well."""
+    text = Path("words_topology.py").read_text(encoding="utf-8").replace("SplitBolt.spec", "Hanging.spec")
+    Path("words_topology.py").write_text(text.replace("class Words", HANGING), encoding="utf-8")
+    Path("apart.py").write_text(APART, encoding="utf-8")
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen([sys.executable, "apart.py"], env={**os.environ, "PYTHONPATH": root})
+    try:
+        wait_for(lambda: Path("hangs").exists())
+        pid = int(Path("hangs").read_text(encoding="utf-8"))
+        assert birth(pid) is not None
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: birth(pid) is None)
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+UNABLE = """class Unable(SplitBolt):
+    def initialize(self, conf, context):
+        raise RuntimeError("no service")
+
+class Words"""
+
+
+def test_a_bolt_that_fails_to_start_is_an_error_of_its_own(project: FakeKafka) -> None:
+    """What a bolt raises as it starts is told as in a run, and not as the end of a process."""
+    text = Path("words_topology.py").read_text(encoding="utf-8").replace("SplitBolt.spec", "Unable.spec")
+    Path("words_topology.py").write_text(text.replace("class Words", UNABLE), encoding="utf-8")
+    with pytest.raises(ComponentError, match="no service"):
+        run(project, "words", *WITH_TOPOLOGY)
+
+
+def test_an_end_before_the_start_is_refused(project: FakeKafka) -> None:
+    """A range that is the wrong way round is an error and not exact."""
+    with pytest.raises(ConfigError, match="--to 2 is before --from 5"):
+        run(project, "words", "--from", "5", "--to", "2")
+
+
+def test_a_process_that_ends_as_it_loads_the_topology_is_an_error(project: FakeKafka) -> None:
+    """A topology that cannot be loaded in a process of its own is refused, and the error tells how that ended."""
+    text = Path("words_topology.py").read_text(encoding="utf-8")
+    guard = "import multiprocessing, os\nif multiprocessing.parent_process():\n    os._exit(3)\n"
+    Path("words_topology.py").write_text(guard + text, encoding="utf-8")
+    with pytest.raises(TopologyError, match=r"ends at once \(exit code 3\)"):
+        run(project, "words", *WITH_TOPOLOGY)

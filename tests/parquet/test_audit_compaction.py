@@ -105,6 +105,7 @@ def test_an_audit_that_cannot_keep_up_says_so(tmp_path: Path, monkeypatch: pytes
         audit(directory)
 
 
+@pytest.mark.slow
 def test_a_stopped_compaction_is_told_as_a_plain_reader_meets_it(tmp_path: Path) -> None:
     """Whatever step a compaction was stopped before: rows that are in sight twice are duplicates, of files that are
     named; rows whose old files are in sight still are exact; and the next start of the topology ends it."""

@@ -17,7 +17,7 @@ from downspout.kafka.port import TopicPartition
 from downspout.parquet import audit_files
 from downspout.parquet.audit import AuditReport, Window, audit
 from downspout.parquet.coverage import Coverage, Stream
-from downspout.parquet.entry import DataFile, Entry
+from downspout.parquet.entry import FENCE, DataFile, Entry
 from downspout.parquet.layout import STAGING_FOLDER
 from downspout.parquet.log import CommitLog
 from downspout.parquet.schema import ORIGIN_SCHEMA
@@ -79,6 +79,14 @@ def test_an_empty_directory_is_not_called_exact(tmp_path: Path, kafka: Kafka) ->
     assert kinds(audit(tmp_path, cluster=kafka, topics=[TOPIC])) == {"missing": [(0, 10)]}
 
 
+def test_a_log_without_a_flush_is_not_called_exact(tmp_path: Path, kafka: Kafka) -> None:
+    """Where the log names no record yet, nobody knows which topics are meant: an error, unless --topic names them."""
+    assert CommitLog(tmp_path).append(Entry(0, "w", "topo", ("n:int64",), 1, kind=FENCE, fenced=("v",)))
+    with pytest.raises(SinkError, match="nothing to audit: no flush is committed yet"):
+        audit(tmp_path, cluster=kafka, group="g")
+    assert kinds(audit(tmp_path, cluster=kafka, topics=[TOPIC])) == {"missing": [(0, 10)]}
+
+
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     """A path that is a file is named as that."""
     (tmp_path / "file").write_text("")
@@ -132,6 +140,7 @@ def test_a_group_ends_the_audit_at_its_commit(tmp_path: Path, kafka: Kafka) -> N
     assert kinds(audit(tmp_path, cluster=kafka)) == {"missing": [(3, 4), (5, 7), (8, 10)]}
 
 
+@pytest.mark.slow
 def test_what_is_staged_beyond_a_groups_commit_is_no_problem(tmp_path: Path, kafka: Kafka) -> None:
     """A flush between its log entry and its renames is a matter of course while a topology runs."""
     put(tmp_path, kafka.topic_id(TOPIC), range(5))

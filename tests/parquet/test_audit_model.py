@@ -122,6 +122,7 @@ def run_again(records: Sequence[Record]) -> Mapping[tuple[str, int, int], list[s
     return {(r.topic, r.partition, r.offset): [""] for r in records if r.value != FILTERED}
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(fates, st.integers(0, 14), st.integers(1, 5), st.booleans())
 @example([replace(USUAL, rows=0, stray=1)], 0, 1, False)  # the right rows, in a file that the log does not name

@@ -117,6 +117,7 @@ def test_a_file_in_another_folder_is_noticed(sink: Path, name: str) -> None:
     assert report.found.unknown == [f"month=9/{path.name}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("month", [0, 1])
 def test_a_replaced_file_copied_back_is_a_duplicate(sink: Path, month: int) -> None:
     """A file that was compacted away and that somebody has brought back shows its rows twice, and is named; the next

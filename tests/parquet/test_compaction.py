@@ -22,13 +22,13 @@ from downspout.parquet.audit import audit
 from downspout.parquet.audit_files import look_at_files, visible_files
 from downspout.parquet.compaction import Compactor
 from downspout.parquet.disk import Disk
+from downspout.parquet.encoding import encode
 from downspout.parquet.entry import DataFile
 from downspout.parquet.layout import REPLACED_FOLDER, SNAPSHOT_FOLDER
 from downspout.parquet.log import CommitLog, read_entries
 from downspout.parquet.merge import Source, alike, check, merge
 from downspout.parquet.packing import OUTWEIGHS, SMALL_BYTES, plan
 from downspout.parquet.snapshot import read_table
-from downspout.parquet.writer import _encode
 from tests.parquet.compaction_support import compact, expected, flush, opened, plain, rows, through_the_log, write
 from tests.parquet.support import rows_of, sink, tup
 
@@ -48,9 +48,14 @@ def fill(directory: Path, count: int = 3) -> Path:
 # --- one file of several -----------------------------------------------------------------------------------
 
 
+def encoded(table: pa.Table, codec: str) -> bytes:
+    """Return a table as a file."""
+    return encode([table], table.schema, codec)
+
+
 def source(table: pa.Table, name: str = "part-a-0.parquet", codec: str = "zstd") -> Source:
     """Return a table as a sink would have written it."""
-    content = _encode(table, codec)
+    content = encoded(table, codec)
     return Source(DataFile(name, table.num_rows, len(content)), content)
 
 
@@ -82,9 +87,9 @@ def test_a_merged_file_is_what_the_sink_would_have_written(codec: str) -> None:
     tables = [pa.Table.from_arrays(table.columns, schema=required) for table in tables]
     # Arrow's name of a list's items is not Parquet's, so files with lists differ in a word that no reader sees.
     flat = [table.drop_columns(["list", "texts"]) for table in tables]
-    assert merge([source(table, codec=codec) for table in flat]) == _encode(pa.concat_tables(flat), codec)
+    assert merge([source(table, codec=codec) for table in flat]) == encoded(pa.concat_tables(flat), codec)
     merged = pq.ParquetFile(pa.BufferReader(merge([source(table, codec=codec) for table in tables])))
-    wanted = pq.ParquetFile(pa.BufferReader(_encode(pa.concat_tables(tables), codec)))
+    wanted = pq.ParquetFile(pa.BufferReader(encoded(pa.concat_tables(tables), codec)))
     assert merged.schema_arrow.equals(wanted.schema_arrow, check_metadata=True)
     assert merged.schema.equals(wanted.schema)
     for column in range(merged.metadata.num_columns):
@@ -139,7 +144,7 @@ def test_a_merge_that_went_wrong_is_not_committed(tmp_path: Path, monkeypatch: p
 
     def spoiled(change: Any) -> Any:
         def made(sources: Sequence[Source]) -> bytes:
-            return _encode(change(pq.ParquetFile(pa.BufferReader(good(sources))).read()), "zstd")
+            return encoded(change(pq.ParquetFile(pa.BufferReader(good(sources))).read()), "zstd")
 
         return made
 
@@ -238,6 +243,7 @@ def test_folders_with_escapes_stay_what_they_are(tmp_path: Path) -> None:
     assert sorted(row["n"] for row in rows_of(tmp_path)) == [*range(6), *range(10, 16)]
 
 
+@pytest.mark.slow
 def test_aggregates_are_compacted_and_audited(tmp_path: Path) -> None:
     """Partial aggregates are put together, and the audit knows still which offsets they hold; and that they are gone
     with the file that took their place."""
@@ -395,7 +401,7 @@ def test_a_file_that_is_not_as_logged_is_not_merged(tmp_path: Path) -> None:
     directory = fill(tmp_path / "out")
     path = next(visible_files(directory))
     content = path.read_bytes()
-    for damaged in (_encode(rows(range(3))[1].drop_columns(["month"]), "zstd"), content[:-10], b"PAR1"):
+    for damaged in (encoded(rows(range(3))[1].drop_columns(["month"]), "zstd"), content[:-10], b"PAR1"):
         path.write_bytes(damaged)
         with pytest.raises(SinkError, match=path.name):
             compact(directory)

@@ -23,6 +23,8 @@ from tests.parquet.compaction_support import expected, opened, plain, through_th
 ROWS = 40
 ENOUGH = {"a": 25, "b": 25, "first compactor": 3, "second compactor": 3, "reader": 5, "auditor": 3}
 """What each must have done before all stop: flushes, compactions, looks."""
+PAUSE_S = 0.1
+"""Writers rest after a flush: where fsync costs little they would make files faster than anybody merges them."""
 Results = Any
 Count = Any
 
@@ -34,6 +36,7 @@ def write_all(directory: Path, name: str, start: int, stop: Event, results: Resu
         write(sink, range(max(start, end - ROWS // 2), end + ROWS, 1))
         end += ROWS
         count.value += 1
+        stop.wait(PAUSE_S)
     results.put((name, start, end))
 
 

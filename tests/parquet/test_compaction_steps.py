@@ -56,6 +56,7 @@ def stop() -> None:
     raise Stopped
 
 
+@pytest.mark.slow
 def test_a_stop_at_any_step_changes_no_row(tmp_path: Path) -> None:
     """Whatever step a compaction stops before: through the log the rows are the same, a plain reader misses none, and
     the next start of the topology, or of a compaction, leaves each row in sight once."""

@@ -56,6 +56,21 @@ REFUSED: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
+NEIGHBOURS: list[tuple[str, Any, Any]] = [
+    ("float64", 1.5, True), ("float32", 1.5, True), ("float32", 1.5, 2**24 + 1), ("float64", 1.5, 2**60 + 1),
+    ("list<float64>", [1.5], [True]), ("list<float32>", [1.5], [2**24 + 1]), ("list<float64>", [1.5], [2, True]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "good", "bad"), NEIGHBOURS)
+def test_a_value_fits_or_not_whatever_stands_beside_it(kind: str, good: Any, bad: Any) -> None:
+    """What is refused alone is refused among values that would lend it their type."""
+    for values in ([bad], [good, bad], [bad, good], [good, bad, good]):
+        table, rejected = Columns.parse([f"a:{kind}"]).table([values])
+        assert [values[reject.row] for reject in rejected] == [bad]
+        assert table["a"].to_pylist() == [value for value in values if value is good]
+
+
 @pytest.mark.parametrize(("kind", "values", "expected"), TAKEN)
 def test_what_fits_is_taken(kind: str, values: list[Any], expected: list[Any]) -> None:
     """Values that mean the declared type arrive as they are, alone and side by side."""
@@ -110,6 +125,8 @@ def test_required_columns_refuse_null() -> None:
         (["x"], "not name:type"),
         ([":int8"], "not name:type"),
         (["x:int"], "no type int.*int32 or int64"),
+        (["x:int64!!"], "no type int64!"),
+        (["x:int64!?"], r"no type int64!"),
         (["x:timestamp_ns"], r"no type timestamp_ns\. Try: timestamp"),
         (["x:float16"], "float32"),
         (["x:list<timestamp>"], "no type list"),

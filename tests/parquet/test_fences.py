@@ -139,6 +139,7 @@ def test_a_fence_is_written_before_anything_is_deleted(tmp_path: Path) -> None:
     pytest.fail("the sweeper never came to an end")
 
 
+@pytest.mark.slow
 def test_a_paused_writer_that_was_swept_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """Whatever step a writer is paused before while it is swept, its flush ends with each row there once."""
     renamed = 0

@@ -155,7 +155,7 @@ class Streams(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-TestStreams = Streams.TestCase
+TestStreams = pytest.mark.slow(Streams.TestCase)
 TestStreams.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 
 

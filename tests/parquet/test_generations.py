@@ -167,6 +167,19 @@ def test_seeking_back_writes_nothing_and_says_so(tmp_path: Path, caplog: pytest.
     assert "parquet.generation=1" in said[0]
 
 
+def test_records_that_come_again_in_a_run_that_writes_are_no_news(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where rows were written and come again, as after timeouts, nobody is advised to start a new generation."""
+    bolt = sink(ParquetBolt, tmp_path, fields=FIELDS, **{"parquet.schema": ["n:int64"], "parquet.flush_rows": 3})
+    with caplog.at_level(logging.WARNING):
+        for offset in (0, 1, 2, 0, 1, 2):
+            bolt.process(tup(("orders", "id", 2, offset, ""), offset))
+        bolt.drain()
+    assert (len(bolt.acked), values(tmp_path)) == (6, [0, 1, 2])
+    assert not [record for record in caplog.records if record.name == "downspout.parquet"]
+
+
 def test_a_sink_with_a_generation_processes_again(tmp_path: Path) -> None:
     """The setting reaches the writer: the same records are written anew."""
     for generation, factor in ((0, 1), (1, 10)):

@@ -45,6 +45,7 @@ def test_coverage_is_the_rows_of_the_mask(rows: list[Any], data: st.DataObject) 
     assert found == {row for row, kept in zip(rows, mask.tolist(), strict=True) if kept}
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(ORIGINS, max_size=10), max_size=5))
 def test_pieces_make_the_whole(pieces: list[list[Any]]) -> None:
     """Taken in blocks, with rows without origin between, identities and columns are those of all rows at once."""

@@ -213,6 +213,7 @@ class AggregatedInputs(Inputs):
     cls = AggregateBolt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [Inputs, AggregatedInputs])
 def test_each_row_of_each_input_exactly_once(machine: type[Inputs]) -> None:
     """Whatever is replayed, stopped, renamed, added or removed: each input's row of a record is there once."""

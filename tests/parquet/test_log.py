@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -69,6 +70,38 @@ def test_refresh_reads_only_what_is_new(tmp_path: Path) -> None:
     assert reader.refresh() == [entry(0)]
     writer.append(entry(1))
     assert reader.refresh() == [entry(1)]
+
+
+def test_a_log_that_is_deleted_under_its_writer_is_noticed(tmp_path: Path) -> None:
+    """Who has read or written entries does not begin anew where they were, but names the directory and a cure."""
+    directory = tmp_path / "sink"
+    writer, reader = fill(directory, 3), CommitLog(directory)
+    reader.refresh()
+    shutil.rmtree(directory)
+    for log in (writer, reader):
+        with pytest.raises(SinkError, match=r"2\.json was there and is gone: .*sink was deleted or replaced") as caught:
+            log.refresh()
+        assert "another kafka.group" in (caught.value.cure or "")
+    assert not directory.exists()
+
+
+def test_a_log_that_is_deleted_between_a_look_and_an_entry_is_noticed(tmp_path: Path) -> None:
+    """An entry that comes to stand in a new folder, without those before it, is not taken for committed."""
+    directory = tmp_path / "sink"
+
+    class Deleted(Disk):
+        def write(self, path: Path, content: bytes) -> None:
+            shutil.rmtree(directory)
+            path.parent.mkdir(parents=True)
+            (directory / "_downspout" / "log").mkdir()
+            super().write(path, content)
+
+    fill(directory, 3)
+    log = CommitLog(directory, Deleted())
+    log.refresh()
+    with pytest.raises(SinkError, match="was deleted or replaced"):
+        log.append(entry(3))
+    assert log.length == 3
 
 
 def test_no_log_is_an_empty_log(tmp_path: Path) -> None:

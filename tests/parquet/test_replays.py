@@ -128,3 +128,41 @@ def test_a_replay_without_any_row_is_missing(project: Project) -> None:
     for with_topology in (False, True):
         report = project.audit(with_topology=with_topology)
         assert (report.exit_code, report.partitions[0].offsets["missing"]) == (10, [(4, 6)])
+
+
+REJECTING = """
+from streamparse import Topology
+from bolts.dead_letter import DeadLetterBolt
+from bolts.parquet import ParquetBolt
+from bolts.parse import JsonParseBolt
+from spouts.kafka import KafkaSpout
+
+class Words(Topology):
+    spout = KafkaSpout.spec(topics=["words"], fields=["origin", "value"])
+    parse = JsonParseBolt.spec(inputs=[spout], fields=["word"], types={"word": "string"})
+    letters = DeadLetterBolt.spec(inputs=[parse["rejects"]])
+    sink = ParquetBolt.spec(inputs=[parse], directory="out", schema=["word:string"])
+"""
+
+
+@pytest.mark.parametrize("emit", ["record", "chunk"])
+def test_a_replay_that_a_bolt_rejects_again_is_a_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emit: str
+) -> None:
+    """The letter names the record that the replay stands for: a second one explains the replay, and no further one."""
+    monkeypatch.chdir(tmp_path)
+    Path("words.py").write_text(REJECTING, encoding="utf-8")
+    with FakeKafka("rejects") as kafka:
+        kafka.create_topic("words")
+        for value in (b'{"word": "a"}', b"no JSON", b'{"word": "c"}'):
+            kafka.produce("words", value, partition=0)
+        config = {**Project.SETTINGS, "kafka.bootstrap": kafka.bootstrap, "kafka.emit": emit}
+        project = Project(kafka)
+        run_topology(load("words.py"), config=config)
+        project.replay()
+        run_topology(load("words.py"), config=config)
+        report = project.audit()
+        assert (report.exit_code, report.partitions[0].offsets) == (0, {"dead_lettered": [(1, 2), (3, 4)]})
+        project.replay()
+        report = project.audit()
+        assert (report.exit_code, report.partitions[0].offsets["missing"]) == (10, [(4, 5)])

@@ -96,10 +96,12 @@ def test_a_directory_that_cannot_be_written_is_an_error_at_the_start(tmp_path: P
 
 
 def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
-    """A directory whose name is taken by a file is an error with the path."""
+    """A directory whose name is taken by a file, or one above it, is an error with the path and a cure that fits."""
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(SinkError, match=str(tmp_path / "out")):
-        make(tmp_path / "out")
+    for directory in (tmp_path / "out", tmp_path / "out" / "below"):
+        with pytest.raises(SinkError, match=str(directory)) as caught:
+            make(directory)
+        assert "move it away, or use another parquet.directory" in str(caught.value.cure)
 
 
 def test_misfits_fail_at_once(tmp_path: Path) -> None:
@@ -165,6 +167,7 @@ def test_values_that_became_lists_on_a_pipe(tmp_path: Path) -> None:
     assert len(bolt.acked) == 2
 
 
+@pytest.mark.slow
 def test_rows_that_become_large_do_not_wait_by_the_hundred(tmp_path: Path) -> None:
     """After thousands of small rows, large ones are converted before they are a multiple of what a flush holds."""
     bolt = sink(ParquetBolt, tmp_path, fields=["origin", "v"], **{"parquet.schema": ["v:string"]})

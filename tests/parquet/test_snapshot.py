@@ -52,6 +52,7 @@ def folders(directory: Path, *rows: tuple[Any, ...], schema: tuple[str, ...] = (
 # --- the same rows at every moment --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_same_rows_at_every_step_of_a_compaction(tmp_path: Path) -> None:
     """Before, during and after a compaction, and wherever one was stopped, readers see the same rows."""
     source = tmp_path / "source"
@@ -138,6 +139,7 @@ def test_a_file_is_found_wherever_it_moves(tmp_path: Path, first: int, second: i
     assert wherever(tmp_path, path.name, look) == path
 
 
+@pytest.mark.slow
 def test_a_race_that_never_ends_is_given_up(tmp_path: Path) -> None:
     """Where files are replaced and deleted faster than they can be linked, that is an error and no endless loop."""
     write(tmp_path, 0)
@@ -156,6 +158,7 @@ def test_a_race_that_never_ends_is_given_up(tmp_path: Path) -> None:
     assert seen(tmp_path) == list(range(count + 1))
 
 
+@pytest.mark.slow
 def test_readers_beside_writers_and_compactions(tmp_path: Path) -> None:
     """While one thread flushes and another compacts and deletes, each read has all rows flushed before it, once."""
     write(tmp_path, 0)

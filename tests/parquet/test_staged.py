@@ -186,6 +186,7 @@ def steps_of_a_commit(directory: Path) -> int:
     return disk.steps
 
 
+@pytest.mark.slow
 def test_a_stop_at_any_step_neither_loses_nor_doubles_a_row(tmp_path: Path) -> None:
     """Whatever step a driver stops before, the batch is in sight whole or not at all, and after its repetition once."""
     steps = steps_of_a_commit(tmp_path / "count")
@@ -207,6 +208,7 @@ def test_a_stop_at_any_step_neither_loses_nor_doubles_a_row(tmp_path: Path) -> N
         assert visible(directory) == Counter(range(14)), f"stopped before step {stop}"
 
 
+@pytest.mark.slow
 def test_a_failing_disk_at_any_step(tmp_path: Path) -> None:
     """Whatever step fails, the driver says so, and a new one ends in the same rows."""
     steps = steps_of_a_commit(tmp_path / "count")
@@ -224,6 +226,7 @@ def test_a_failing_disk_at_any_step(tmp_path: Path) -> None:
         assert visible(directory) == Counter(range(14)), f"step {bad} failed"
 
 
+@pytest.mark.slow
 def test_another_engine_at_any_step(tmp_path: Path) -> None:
     """Whatever step another engine writes before, the batch is outdated or committed, and each row is there once."""
     steps = steps_of_a_commit(tmp_path / "count")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,8 @@ from tests.parquet.support import SteppedDisk, Stopped, write_rows
 COLUMNS = ["month:int8", "value:int64"]
 
 
-def flush(directory: Path, offsets: range, writer: str, disk: Disk | None = None) -> Flushed:
-    """Open a writer and flush rows of three months, two partitions."""
+def opened(directory: Path, writer: str, disk: Disk | None = None) -> SinkWriter:
+    """Return an open writer."""
     sink = SinkWriter(
         directory,
         topology="t",
@@ -33,6 +34,11 @@ def flush(directory: Path, offsets: range, writer: str, disk: Disk | None = None
         disk=disk or Disk(),
     )
     sink.open()
+    return sink
+
+
+def write(sink: SinkWriter, offsets: range) -> Flushed:
+    """Flush rows of three months, two partitions."""
     identities = Identities.of([("t", "id", offset % 2, offset, "") for offset in offsets])
     table = pa.table(
         {
@@ -41,6 +47,11 @@ def flush(directory: Path, offsets: range, writer: str, disk: Disk | None = None
         }
     )
     return sink.flush(identities, lambda mask, _: table.filter(pa.array(mask)))
+
+
+def flush(directory: Path, offsets: range, writer: str, disk: Disk | None = None) -> Flushed:
+    """Open a writer and flush rows."""
+    return write(opened(directory, writer, disk), offsets)
 
 
 def visible(directory: Path) -> Counter[int]:
@@ -56,6 +67,7 @@ def steps_of_a_flush(directory: Path) -> int:
     return disk.steps
 
 
+@pytest.mark.slow
 def test_a_stop_at_any_step_neither_loses_nor_doubles_a_row(tmp_path: Path) -> None:
     """Whatever step a writer stops before, after the replay to another writer each row is there once."""
     steps = steps_of_a_flush(tmp_path / "count")
@@ -169,6 +181,17 @@ def test_files_without_a_log_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"holds data files .* but no commit log"):
         flush(tmp_path, range(4), "second")
     assert visible(tmp_path) == Counter(range(4))
+
+
+def test_a_directory_that_is_deleted_under_its_writer_takes_no_more_rows(tmp_path: Path) -> None:
+    """The next flush of a writer whose directory was deleted is an error, and makes no new one."""
+    directory = tmp_path / "sink"
+    sink = opened(directory, "first")
+    write(sink, range(4))
+    shutil.rmtree(directory)
+    with pytest.raises(SinkError, match="was deleted or replaced while it was in use"):
+        write(sink, range(4, 8))
+    assert not directory.exists()
 
 
 class RetriedLinkDisk(Disk):

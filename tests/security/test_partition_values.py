@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pystorm.component import Tuple
@@ -102,6 +103,7 @@ def check(values: list[str | None]) -> None:
         assert read(around / "deep" / "out") == {number: as_pyarrow_reads(values[number]) for number in good}
 
 
+@pytest.mark.slow
 @given(st.lists(VALUES, max_size=8))
 @example([*NASTY, None, ""])
 @settings(max_examples=25, deadline=None)

@@ -12,7 +12,7 @@ import pytest
 
 from downspout.cli import main
 from downspout.kafka.embedded import EmbeddedKafka, default_directory, find_access
-from downspout.kafka.port import cluster_for
+from downspout.kafka.port import TopicPartition, cluster_for
 from tests.parquet.support import rows_of
 from tests.security.shop_scene import SHOP, VARIABLE, Shop
 
@@ -64,6 +64,32 @@ def test_every_command_gets_in_and_no_secret_gets_out(shop: Shop, caplog: pytest
         offsets = shop.broker_offsets()
         assert offsets
         assert not hidden_in(shop.password, repr(offsets))
+
+
+def test_columns_come_through_tls(shop: Shop) -> None:
+    """Megabytes, in columns, over a connection that reads as much as TLS gives: what was sent, and then some more."""
+    cluster = cluster_for(shop.broker.bootstrap, shop.client)
+    cluster.ensure_topic(shop.topic)
+    tp = TopicPartition(shop.topic, 0)
+    consumer = cluster.consumer(group=None, client=shop.client, columns=True)
+    consumer.assign([tp])
+    consumer.seek(tp, 0)
+    sent, found = [], []
+    for size in (700_000, 10):
+        values = [bytes([number]) * size for number in range(8)]
+        producer = cluster.producer()
+        for value in values:
+            producer.send(shop.topic, key=None, value=value, partition=0)
+        producer.flush()
+        producer.close()
+        sent += values
+        end = consumer.end_offsets([tp])[tp]
+        for _ in range(100):
+            found += [record.value for record in consumer.poll(1000, 100).get(tp, ())]
+            if consumer.position(tp) == end:
+                break
+    consumer.close()
+    assert found == sent
 
 
 class Everything(logging.Handler):

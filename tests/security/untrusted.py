@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kafka.errors import CorruptRecordError
+from kafka.record.memory_records import MemoryRecordsBuilder
+
 from downspout.errors import ConfigError
+from downspout.kafka.columns.batch import Batch, batches
+from downspout.kafka.columns.decode import decode as decode_batches
+from downspout.kafka.columns.varints import NotStraight
 from downspout.kafka.deadletter import PREFIX as LETTER
 from downspout.kafka.deadletter import parse_dead_letter
 from downspout.kafka.letters import group_letters, identity_of
@@ -147,6 +154,29 @@ def _json_offsets(content: bytes) -> None:
     assert all(0 <= offset < 2**63 and 0 <= tp.partition < 2**31 for tp, offset in from_json(value).items())
 
 
+def _batches(content: bytes) -> None:
+    for batch in batches(content):
+        if not isinstance(batch, Batch):
+            continue  # older formats are the client's business
+        found = decode_batches("t", 0, [batch], [batch.records()])
+        assert len(found) == batch.records_count
+        for array in (found.keys, found.values, found.headers()):
+            array.validate(full=True)
+        assert sorted(set(found.offsets.tolist())) == found.offsets.tolist()
+        assert len(list(found)) == len(found)
+
+
+def _fetched() -> Iterator[bytes]:
+    record = (1_700_000_000_000, b"key", b"value" * 30, [("name", b"x"), ("é", None)])
+    for codec in (0, 1, 4):
+        builder = MemoryRecordsBuilder(2, codec, 1 << 20)
+        for number in range(3):
+            builder.append(record[0] + number, *record[1:])
+        builder.append(5, None, None, [])
+        builder.close()
+        yield bytes(builder.buffer())
+
+
 OURS = encode(
     BASE, topology_id="shop-1", task=3, topic_id="id", done=[(1001, 1004), (1010, 1011)], failures=[(1000, 2)],
     watch=Watch(2, 1400, 1700, 1005),
@@ -161,6 +191,7 @@ PARSERS: dict[str, Parser] = {
     "checkpoint of the log": Parser(_restore, (ValueError,), (checkpoint(),), _sealed),
     "offsets in Spark's options": Parser(_offsets, (ConfigError,), OFFSETS),
     "offsets in a checkpoint": Parser(_json_offsets, (ConfigError,), OFFSETS),
+    "record batches": Parser(_batches, (NotStraight, CorruptRecordError, struct.error), tuple(_fetched())),
 }
 
 

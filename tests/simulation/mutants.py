@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from downspout.chunks.rejects import Rejects
 from downspout.kafka import committing, membership
 from downspout.kafka.giving_up import GivingUp
 from downspout.kafka.spout_state import Partition
 from downspout.kafka.tracked import Tracked
 from downspout.ledger.metadata import ENDED
 from downspout.ledger.offsets import PartitionLedger
+from downspout.local import chunks
 from downspout.parquet.identity import Identities
 from downspout.parquet.recovery import Recovery
 from downspout.parquet.sink_bolt import SinkBolt
@@ -21,6 +23,15 @@ from downspout.parquet.writer import SinkWriter
 
 Patch = pytest.MonkeyPatch
 MUTANTS: dict[str, Callable[[Patch], None]] = {}
+
+
+CHUNK_MUTANTS: dict[str, Callable[[Patch], None]] = {}
+
+
+def chunk_mutant(make: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    """Register one of chunk mode."""
+    CHUNK_MUTANTS[make.__name__] = make
+    return make
 
 
 def mutant(make: Callable[[Patch], None]) -> Callable[[Patch], None]:
@@ -104,16 +115,26 @@ def forget_what_was_polled(patch: Patch) -> None:
 @mutant
 def commit_for_others(patch: Patch) -> None:
     """A member goes on committing for partitions that were taken away from it: a broker accepts that."""
-    real = membership.Membership._forget
+    forget, position, commit = membership.Membership._forget, Partition.position, committing.commit
+    gone: dict[tuple[int, Any], Partition] = {}
 
-    def forget(self: membership.Membership, tp: Any) -> None:
-        part = self.parts.get(tp)
-        real(self, tp)
+    def keep(self: membership.Membership, tp: Any) -> None:
+        part = self.parts.get(tp) or self._aside.get(tp)
+        forget(self, tp)
         if part is not None:
-            part.position = lambda consumer: part.reading  # type: ignore[method-assign]
-            self.parts[tp] = part
+            gone[id(self._consumer), tp] = part
 
-    patch.setattr(membership.Membership, "_forget", forget)
+    def commit_all(consumer: Any, parts: Any, *given: Any, **named: Any) -> bool:
+        mine = {part.tp: part for part in parts}
+        others = {tp: part for (owner, tp), part in gone.items() if owner == id(consumer) and tp not in mine}
+        return commit(consumer, [*mine.values(), *others.values()], *given, **named)
+
+    def reached(part: Partition, consumer: Any) -> int:
+        return position(part, consumer) if part.tp in consumer.assignment() else part.reading
+
+    patch.setattr(membership.Membership, "_forget", keep)
+    patch.setattr(Partition, "position", reached)
+    patch.setattr(committing, "commit", commit_all)
 
 
 @mutant
@@ -161,3 +182,44 @@ def commit_once(patch: Patch) -> None:
 def tell_nothing_of_deaths(patch: Patch) -> None:
     """Commits do not tell that a process may have died of a record."""
     patch.setattr(Partition, "watch_at", lambda self, point: ENDED)
+
+
+# --- of chunks ---
+
+
+@chunk_mutant
+def forget_the_rest_of_what_is_split(patch: Patch) -> None:
+    """Of a range that failed the first part goes out again, and the rest counts as done."""
+    real = PartitionLedger.emit_part
+
+    def emit_part(self: PartitionLedger, offset: int, start: int, end: int, records: int, now: int) -> int:
+        gone = real(self, offset, start, end, records, now)
+        self.resolve(end)
+        return gone
+
+    patch.setattr(PartitionLedger, "emit_part", emit_part)
+
+
+@chunk_mutant
+def ack_chunks_before_they_are_durable(patch: Patch) -> None:
+    """The sink acks the chunks that it holds."""
+    real = SinkBolt.process_chunk
+
+    def process_chunk(self: Any, tup: Any) -> None:
+        real(self, tup)
+        self.ack(tup)
+
+    patch.setattr(SinkBolt, "process_chunk", process_chunk)
+
+
+@chunk_mutant
+def put_aside_and_forget(patch: Patch) -> None:
+    """Rows of a chunk that are rejected leave on no stream."""
+    patch.setattr(Rejects, "of_chunk", lambda self, batch, rejected: None)
+
+
+@chunk_mutant
+def deliver_one_part(patch: Patch) -> None:
+    """A chunk that a fields grouping takes apart reaches one task."""
+    real = chunks._parts
+    patch.setattr(chunks, "_parts", lambda *given: list(real(*given))[:1])

@@ -1,4 +1,8 @@
-"""The topologies that `make soak` simulates: a row per record, several rows per record, and sums."""
+"""The topologies that `make soak` simulates: a row per record, several rows per record, sums, and chunks.
+
+In a third of the worlds of each tuples are chunks. The bolts of the first three take records, and their sinks both;
+those of the last are written for chunks, with a bolt for records among them.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from streamparse import Bolt, Grouping, Topology
+from streamparse import Bolt, Grouping, Stream, Topology
 
 from bolts.aggregate import AggregateBolt
+from bolts.dead_letter import DeadLetterBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
+from downspout.chunks.bolt import ChunkBolt
 from downspout.ledger.origin import Origin
 from downspout.testing.simulation import Message, Scenario, Sent
 from spouts.kafka import KafkaSpout
@@ -95,7 +102,8 @@ def line_rows(record: Sent) -> Sequence[dict[str, Any]] | None:
     return None if "damaged" in found else [{"word": word, "letters": len(word)} for word in found]
 
 
-words = Scenario(Words, line, line_rows)
+words = Scenario(Words, line, line_rows, config={"run.restarts_max": 100})
+"""``Spread`` raises on a damaged word, and so is restarted. Several in a row would end the run, each time anew."""
 
 
 class Sums(Topology):
@@ -129,3 +137,91 @@ def check_sums(sent: Sequence[Sent], directory: Path) -> Iterator[str]:
 
 
 sums = Scenario(Sums, keyed, check=check_sums, without=("killer",))
+
+
+HEAVY = 50
+
+
+class Weigh(ChunkBolt):
+    """Sorts parcels by weight, a chunk at a time: some are dropped, some rejected, and some break it."""
+
+    outputs = (
+        Stream(fields=["origin", "number", "weight", "city"]),
+        Stream(fields=["origin", "number", "weight", "city"], name="heavy"),
+        Stream(fields=["origin", "key", "value", "error"], name="rejects"),
+    )
+    exit_on_exception = False
+
+    def process_chunk(self, tup: Any) -> None:
+        """Emit the parcels, light and heavy."""
+        parcels = tup.values
+        weights, cities = parcels.column("weight"), parcels.column("city")
+        if (lost := pc.index(cities, "Atlantis").as_py()) >= 0:
+            raise ValueError(f"parcel {parcels.column('number')[lost]} cannot be delivered")
+        wrong = pc.less(weights, 0)
+        rows = pc.indices_nonzero(wrong).to_pylist()
+        self.reject(parcels, rows, ["weighs less than nothing"] * len(rows))
+        kept = pc.and_(pc.invert(wrong), pc.not_equal(cities, "Nowhere"))
+        heavy = pc.greater(weights, HEAVY)
+        self.emit(parcels.filter(pc.and_(kept, pc.invert(heavy))))
+        self.emit(parcels.filter(pc.and_(kept, heavy)), stream="heavy")
+
+
+class Lift(Bolt):
+    """Takes heavy parcels one by one."""
+
+    outputs = ("origin", "number", "weight", "city")
+
+    def process(self, tup: Any) -> None:
+        """Emit the parcel."""
+        self.emit([*tup.values])
+
+
+class Parcels(Topology):
+    """A row per record by bolts for chunks, with rejects; a bolt for records takes some of them on another way."""
+
+    spout = KafkaSpout.spec(topics=["parcels"], fields=["origin", "value"])
+    parse = JsonParseBolt.spec(
+        inputs=[spout],
+        fields=["number", "weight", "city"],
+        types={"number": "int64", "weight": "int16", "city": "string"},
+    )
+    weigh = Weigh.spec(inputs={parse: Grouping.fields("city")}, par=2)
+    lift = Lift.spec(inputs={weigh["heavy"]: Grouping.fields("city")}, par=2)
+    letters = DeadLetterBolt.spec(inputs=[parse["rejects"], weigh["rejects"]])
+    sink = ParquetBolt.spec(
+        inputs={weigh["default"]: Grouping.fields("number"), lift: Grouping.SHUFFLE},
+        par=2,
+        directory="parcels",
+        schema={"number": "int64!", "weight": "int16", "city": "string"},
+    )
+
+
+def parcel(rng: random.Random, number: int) -> Message:
+    """Return a parcel; some are damaged, of the wrong type, or tombstones."""
+    kind = rng.random()
+    if kind < 0.03:
+        return Message(None)
+    if kind < 0.06:
+        return Message(rng.choice([b"", b"{}{}", b"not json", b"\xff", b"[1]"]))
+    weight = rng.choice([1, 7, HEAVY, HEAVY + 1, 900]) if kind < 0.9 else rng.choice([-1, "heavy", 1 << 20, 2.5])
+    city = rng.choice(["Ulm", "Trier", "Bonn", "Nowhere"]) if kind < 0.97 else "Atlantis"
+    return Message(json.dumps({"number": number, "weight": weight, "city": city}).encode(), b"k%d" % number)
+
+
+def parcel_rows(record: Sent) -> Sequence[dict[str, Any]] | None:
+    """Return what a parcel becomes."""
+    if record.value is None:
+        return []
+    try:
+        found = json.loads(record.value)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found["weight"], int) or not 0 <= found["weight"] < 1 << 15:
+        return None
+    if found["city"] == "Atlantis":
+        return None
+    return [] if found["city"] == "Nowhere" else [found]
+
+
+parcels = Scenario(Parcels, parcel, parcel_rows)

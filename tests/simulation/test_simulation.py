@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamparse import Topology
@@ -13,23 +19,37 @@ from streamparse import Topology
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from downspout.cli import main
-from downspout.errors import TopologyError
+from downspout.errors import BrokerError, TopologyError
+from downspout.kafka import committing
+from downspout.kafka.process import send_signal
+from downspout.storm.groups import members
 from downspout.testing.simulation import Scenario, Sent, SimulationError, simulate
-from downspout.testing.simulation.plan import KINDS, draw
-from downspout.testing.simulation.run import run_seed
+from downspout.testing.simulation.plan import KINDS, Step, draw
+from downspout.testing.simulation.process import Process
+from downspout.testing.simulation.run import plan_of, run_seed
 from downspout.testing.simulation.soak import load_scenarios, soak
 from downspout.testing.simulation.troubles import Troubles
 from downspout.testing.simulation.verdict import judge
 from spouts.kafka import KafkaSpout
-from tests.simulation.mutants import MUTANTS
-from tests.simulation.scenarios import orders, words
+from tests.simulation.mutants import CHUNK_MUTANTS, MUTANTS
+from tests.simulation.scenarios import Orders, order, order_rows, orders, parcels, words
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = str(ROOT / "tests" / "simulation" / "scenarios.py")
-SEEDS_TO_NOTICE = 60
-"""In so many worlds each wrong version is noticed."""
+IN_CHUNKS = {"kafka.emit": "chunk", "kafka.chunk_records_max": 7, "kafka.chunk_bytes_max": 10_000}
+A_RECORD_SEED, A_CHUNK_SEED = 1, 5
+SEEDS_TO_NOTICE = 600
+"""In so many worlds at most each wrong version is noticed: most in the first ten; one of forty has a death between two
+certain steps of a flush."""
+SEEDS_TO_REPEAT = (A_RECORD_SEED, 10, A_CHUNK_SEED)
 
 
+def wait_until(holds: Callable[[], bool]) -> bool:
+    """Wait a minute at most."""
+    return any(holds() or time.sleep(0.1) for _ in range(600))
+
+
+@pytest.mark.slow
 def test_a_few_worlds() -> None:
     """Each row is there exactly once, all is committed, and an orderly end leaves nothing to do, whatever happens."""
     total = soak(TARGET, range(8))
@@ -45,34 +65,146 @@ def test_a_hundred_worlds() -> None:
     assert total.landed.keys() >= KINDS.keys()
 
 
+@pytest.mark.slow
+def test_a_few_worlds_in_chunks() -> None:
+    """The same where all tuples are chunks, with rejects, failing records, bolts for chunks and bolts for records."""
+    outcomes = simulate(replace(parcels, config=IN_CHUNKS), range(6))
+    assert all(outcome.chunks > 0 for outcome in outcomes if outcome.emitted)
+    assert any(outcome.emitted > 3 * outcome.chunks > 0 for outcome in outcomes)
+
+
+def test_a_third_of_the_worlds_is_in_chunks() -> None:
+    """A seed decides whether tuples are chunks, by chance of its own: all else is as it would be with records."""
+    plans = [draw(seed) for seed in range(600)]
+    chunks = [plan for plan in plans if plan.config.get("kafka.emit") == "chunk"]
+    assert 0.25 < len(chunks) / len(plans) < 0.42
+    assert len({(plan.config["kafka.chunk_records_max"], plan.config["kafka.chunk_bytes_max"]) for plan in chunks}) > 10
+    assert len({tuple(key for key in plan.config if key not in IN_CHUNKS) for plan in plans}) == 1
+
+
+class Numbers(Topology):
+    """Its spout makes objects of JSON, of which there are no columns."""
+
+    spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"], value_format="json")
+    sink = ParquetBolt.spec(inputs=[spout], directory="numbers", schema={"value": "string"})
+
+
+class Settled(Topology):
+    """It says itself what a tuple is."""
+
+    config = {"kafka.emit": "record"}  # noqa: RUF012 - streamparse wants a plain class attribute
+    spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"])
+    sink = ParquetBolt.spec(inputs=[spout], directory="settled", schema={"value": "string"})
+
+
+@pytest.mark.parametrize(
+    ("topology", "config", "seed", "emit"),
+    [
+        (Orders, {}, A_CHUNK_SEED, "chunk"),
+        (Orders, {}, A_RECORD_SEED, None),
+        (Orders, {"kafka.emit": "chunk"}, A_RECORD_SEED, "chunk"),
+        (Orders, {"kafka.emit": "record"}, A_CHUNK_SEED, "record"),
+        (Numbers, {}, A_CHUNK_SEED, "record"),
+        (Settled, {}, A_CHUNK_SEED, "record"),
+    ],
+)
+def test_chance_decides_only_what_nobody_else_does(
+    topology: type, config: dict[str, str], seed: int, emit: str | None
+) -> None:
+    """Chunks are not drawn where a spout cannot emit them, nor where topology or scenario say what it emits."""
+    assert plan_of(Scenario(topology, order, order_rows, config=config), seed).config.get("kafka.emit") == emit
+
+
+def test_somebody_comes_back_to_the_records_after_all_have_left() -> None:
+    """Where all members have left for good, and the next thing to happen is far away, the calm has a member again."""
+    plan = replace(draw(1), members=1, duration_s=40.0, transactions=0.0)
+    plan.steps[:] = [
+        Step(10.0, "leave", size=0.9),
+        Step(30.0, "records", size=3),
+        Step(39.0, "sweep", size=1.0),  # it ends in 180 s
+    ]
+    outcome = run_seed(orders, 1, plan=plan)
+    assert outcome.landed["leave"] == 1
+    assert outcome.records > 0
+    assert outcome.violations == []
+
+
+def test_who_ends_with_an_error_while_all_leave_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends with an error while all leave is not started again."""
+    leave = Process._leave
+
+    def leave_with_an_error(process: Process) -> None:
+        leave(process)
+        raise BrokerError("it ended so")
+
+    monkeypatch.setattr(Process, "_leave", leave_with_an_error)
+    plan = replace(draw(1), members=2, duration_s=20.0)
+    plan.steps[:] = [Step(5.0, "records", size=3)]
+    outcome = run_seed(orders, 1, plan=plan)
+    assert outcome.landed["ended: BrokerError"] == 2
+    assert outcome.violations == []
+
+
+def test_a_record_is_not_blamed_for_another_spout_s() -> None:
+    """A record that was out alone when another spout's record killed their process is not given up for it."""
+    outcome = run_seed(words, 2824)
+    assert outcome.landed["killer"] > 3
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
 def test_a_seed_repeats_in_another_process() -> None:
     """A seed gives the same trace in another process, whatever order its sets and texts have."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from tests.simulation.scenarios import orders, words;"
         "from downspout.testing.simulation.run import run_seed;"
-        "print(*(run_seed(one, seed).hash for seed in (1, 10) for one in (orders, words)))"
+        f"print(*(run_seed(one, seed).hash for seed in {SEEDS_TO_REPEAT} for one in (orders, words)))"
     )
     hashes = set()
-    for order in ("0", "4321"):
-        environ = {**os.environ, "PYTHONHASHSEED": order, "PYTHONPATH": str(ROOT)}
+    for hash_seed in ("0", "4321"):
+        environ = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             [sys.executable, "-c", code, str(ROOT)], env=environ, check=True, capture_output=True, text=True
         )
         hashes.add(done.stdout)
     assert len(hashes) == 1
-    here = " ".join(run_seed(one, seed).hash for seed in (1, 10) for one in (orders, words))
+    here = " ".join(run_seed(one, seed).hash for seed in SEEDS_TO_REPEAT for one in (orders, words))
     assert hashes == {f"{here}\n"}
+
+
+def test_a_component_that_raises_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spout that ends its process with an error of its own is a violation, though another process takes over."""
+    commit, calls = committing.commit, itertools.count()
+
+    def commit_or_raise(*given: Any, **named: Any) -> bool:
+        if next(calls) == 3:
+            raise AttributeError("no such thing")
+        return commit(*given, **named)
+
+    monkeypatch.setattr(committing, "commit", commit_or_raise)
+    with pytest.raises(SimulationError, match="no such thing"):
+        simulate(orders, [1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_version_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version of the product that is wrong in one place violates a property in one of a few worlds."""
+    """A version of the product that is wrong in one place violates a property in one of some worlds."""
     MUTANTS[name](monkeypatch)
     with pytest.raises(SimulationError):
         simulate(orders, range(SEEDS_TO_NOTICE))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHUNK_MUTANTS)
+def test_a_wrong_version_of_chunks_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does one that is wrong about chunks, where tuples are chunks."""
+    CHUNK_MUTANTS[name](monkeypatch)
+    with pytest.raises(SimulationError):
+        simulate(replace(parcels, config=IN_CHUNKS), range(SEEDS_TO_NOTICE))
+
+
+@pytest.mark.slow
 def test_the_report_names_seed_record_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure tells the seed, what is wrong with which record, its last events, and how to run it again."""
     MUTANTS["write_what_is_there"](monkeypatch)
@@ -92,6 +224,7 @@ def test_the_command_replays_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "emits orders[" in printed
 
 
+@pytest.mark.slow
 def test_the_command_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
     """``downspout simulate FILE`` tells seeds, hours, records and trouble, and how far it is on stderr."""
     assert main(["simulate", TARGET, "--seeds", "2", "--jobs", "1"]) == 0
@@ -99,6 +232,34 @@ def test_the_command_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 seeds" in printed.out
     assert "0 violations" in printed.out
     assert "2 of 2 seeds" in printed.err
+
+
+def test_the_command_names_what_it_has_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each seed is of one scenario: with fewer seeds than scenarios the command says which it knows nothing of."""
+    assert main(["simulate", TARGET, "--seeds", "1", "--jobs", "1"]) == 0
+    assert "not run: words, sums, parcels" in capsys.readouterr().out
+
+
+def test_records_that_are_none_are_told() -> None:
+    """A scenario whose records are no bytes ends with an error that says so, and not somewhere in Kafka."""
+    wrong = replace(orders, records=lambda chance, number: {"number": number})  # type: ignore[arg-type,return-value]
+    with pytest.raises(TopologyError, match=r"records made \{'number': 0\} \(a dict\)"):
+        simulate(wrong, [1])
+
+
+@pytest.mark.slow
+def test_workers_end_with_the_command() -> None:
+    """Whatever ends ``downspout simulate``, none of its processes stays at work."""
+    code = "import sys; from downspout.cli import main; sys.exit(main())"
+    arguments = [sys.executable, "-c", code, "simulate", TARGET, "--seeds", "2000", "--jobs", "2"]
+    with subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True) as command:
+        assert wait_until(lambda: len(members(command.pid)) == 4)  # one keeps the list of semaphores
+        command.kill()
+    wait_until(lambda: not members(command.pid))
+    left = members(command.pid)
+    for member in left:
+        send_signal(member.pid, member.birth, signal.SIGKILL)
+    assert left == []
 
 
 def test_every_kind_of_trouble_has_its_way_to_land() -> None:

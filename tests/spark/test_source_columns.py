@@ -1,124 +1,111 @@
-"""Batches decoded into columns, against kafka-python's own records, over random batches."""
+"""The connector's columns, made of those that the consumer has."""
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka.consumer.fetcher import Fetcher
-from kafka.errors import CorruptRecordError
-from kafka.record import MemoryRecords, MemoryRecordsBuilder
-from kafka.structs import TopicPartition
 
+from downspout.kafka.client import KafkaCluster
+from downspout.kafka.columns import ColumnRecord, RecordColumns
 from downspout.kafka.embedded import EmbeddedKafka
-from downspout.spark.source.columns import Chunk, ChunkBatch, chunked, decode, install
-from downspout.spark.source.fetch import to_batch
+from downspout.kafka.port import Record, TopicPartition
+from downspout.spark.source.columns import SCHEMA, SCHEMA_WITH_HEADERS, portions, to_batch
 from downspout.spark.source.options import parse_options
 from downspout.spark.source.topics import connect
+from tests.kafka.broker_stage import wait_until
 
-ChunkRecords = chunked(Fetcher.PartitionRecords)
-WHERE = TopicPartition("t", 3)
-SIZES = st.sampled_from([0, 1, 2, 63, 64, 65, 127, 128, 8191, 8192, 20_000])
-BYTES = st.none() | st.binary(max_size=4) | SIZES.map(lambda size: b"\x80" * size)
-HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=70)), max_size=3)
-RECORD = st.tuples(st.integers(0, 2**41), BYTES, BYTES, HEADERS, st.sampled_from([0, 0, 0, 1, 70, 9000]))
-BATCH = st.tuples(st.lists(RECORD, min_size=1, max_size=12), st.sampled_from([0, 1, 3, 4]), st.booleans())
-BATCHES = st.lists(BATCH, min_size=1, max_size=4)
+BYTES = st.none() | st.binary(max_size=4)
+HEADERS = st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=2)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def log_of(batches: list[tuple[list[Any], int, bool]]) -> tuple[bytes, int]:
-    """Return batches as a broker sends them, and the offset after the last record."""
-    data, offset = b"", 5
-    for records, codec, brokers_time in batches:
-        builder = MemoryRecordsBuilder(magic=2, compression_type=codec, batch_size=1 << 30, offset=offset)
-        for moment, key, value, headers, gap in records:
-            builder.skip(gap)
-            builder.append(timestamp=moment, key=key, value=value, headers=headers)
-            offset += gap + 1
-        builder.close()
-        raw = bytearray(builder.buffer())
-        if brokers_time:
-            raw[22] |= 0x08  # the attributes' bit for the broker's time; the check sum is not looked at here
-        data += bytes(raw)
-    return data, offset
-
-
-def as_records(data: bytes, fetch_offset: int) -> list[Any]:
-    """Return what kafka-python makes of a fetch."""
-    return Fetcher.PartitionRecords(fetch_offset, WHERE, MemoryRecords(data), check_crcs=False).take()
-
-
-def as_chunks(data: bytes, fetch_offset: int) -> list[Chunk]:
-    """Return what we make of it."""
-    taken = ChunkRecords(fetch_offset, WHERE, MemoryRecords(data), check_crcs=False).take()
-    return [record.value for record in taken]
+@st.composite
+def columns(draw: st.DrawFn) -> RecordColumns:
+    """Return columns of some records; of a slice, so that they do not begin where their memory does."""
+    records = [
+        ColumnRecord("t", 3, at, draw(st.integers(-1, 2**41)), draw(BYTES), draw(BYTES), draw(HEADERS), at % 2)
+        for at in range(5, 5 + draw(st.integers(2, 8)))
+    ]
+    return RecordColumns.of(records)[1:]
 
 
 @settings(deadline=None)
-@given(BATCHES, st.floats(0, 1), st.floats(0, 1))
-def test_columns_equal_the_clients_records(batches: list[Any], first: float, last: float) -> None:
-    """All columns equal kafka-python's records, through codecs, gaps, nulls, headers and partial ranges."""
-    data, after = log_of(batches)
-    begin = 5 + int(first * (after - 5))
-    begin = min(begin, after - 1)
-    end = begin + int(last * (after - begin))
-    records = [record for record in as_records(data, begin) if record.offset < end]
-    found = decode(WHERE, as_chunks(data, begin), begin, end, headers=True)
-    if not records:
-        assert found.num_rows == 0
-    else:
-        assert found.equals(to_batch(records, True))
+@given(columns(), st.booleans())
+def test_a_batch_has_what_the_records_have(records: RecordColumns, headers: bool) -> None:
+    """Keys, values, places, moments and headers are the records'; a record without headers has null there."""
+    batch = to_batch(records, headers)
+    batch.validate(full=True)
+    assert batch.schema == (SCHEMA_WITH_HEADERS if headers else SCHEMA)
+    expected: list[dict[str, Any]] = []
+    for record in records:
+        assert isinstance(record, ColumnRecord)
+        row = {
+            "key": record.key,
+            "value": record.value,
+            "topic": "t",
+            "partition": 3,
+            "offset": record.offset,
+            "timestamp": EPOCH + timedelta(milliseconds=record.timestamp),
+            "timestampType": record.timestamp_type,
+        }
+        pairs = [{"key": name, "value": value} for name, value in record.headers]
+        expected.append(row | ({"headers": pairs or None} if headers else {}))
+    assert batch.to_pylist() == expected
 
 
 @settings(deadline=None)
-@given(BATCHES, st.integers(0, 10_000), st.integers(0, 255))
-def test_damage_is_an_error_or_harmless(batches: list[Any], place: int, octet: int) -> None:
-    """A changed byte in an uncompressed batch ends in CorruptRecordError or in another value, in nothing else."""
-    data, after = log_of([(records, 0, False) for records, _, _ in batches[:1]])
-    if (place := place % len(data)) < 61:  # the batch's head, which the check sum covers
-        return
-    damaged = data[:place] + bytes([octet]) + data[place + 1 :]
-    with contextlib.suppress(CorruptRecordError):
-        decode(WHERE, as_chunks(damaged, 0), 0, after, headers=False)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 100))
+def test_portions_are_small_and_lose_nothing(sizes: list[int], bytes_max: int) -> None:
+    """Portions follow each other, and only a record that is larger alone makes a larger one."""
+    records = [ColumnRecord("t", 0, at, 0, None, b"x" * size, []) for at, size in enumerate(sizes)]
+    found = list(portions(RecordColumns.of(records), bytes_max))
+    assert [record for portion in found for record in portion] == records
+    assert all(len(portion) == 1 or portion.nbytes <= bytes_max for portion in found)
+    assert all(len(portion) for portion in found)
 
 
-def test_positions_are_the_clients() -> None:
-    """After the chunks the fetcher stands behind the last batch, as after its own records."""
-    data, after = log_of([([(1, b"k", b"v", [], 0)] * 3, 0, False)])
-    mine = ChunkRecords(0, WHERE, MemoryRecords(data))
-    assert len(mine.take()) == 1
-    assert (mine.next_fetch_offset, after) == (8, 8)
-    assert not mine
+def test_no_records_are_no_portion() -> None:
+    """Of nothing, no batch is made."""
+    none = RecordColumns.of([ColumnRecord("t", 0, 0, 0, None, None, [])])[:0]
+    assert list(portions(none, 10)) == []
+
+
+def test_a_batch_shares_the_values() -> None:
+    """Keys and values go to Spark as they were gathered, not copied once more."""
+    records = RecordColumns.of([ColumnRecord("t", 0, at, 0, b"k", b"value", []) for at in range(5)])
+    ours, theirs = records.values.buffers()[2], to_batch(records[1:], False).column("value").buffers()[2]
+    assert isinstance(ours, pa.Buffer)
+    assert isinstance(theirs, pa.Buffer)
+    assert ours.address == theirs.address
 
 
 @pytest.mark.broker
-def test_the_installed_client_is_known(kafka_broker: EmbeddedKafka, topic_name: str) -> None:
-    """The consumers that the project makes give chunks: with the pinned client columns are in use."""
-    options = {"kafka.bootstrap.servers": kafka_broker.bootstrap, "subscribe": topic_name}
-    consumer = connect(parse_options(options, streaming=True))
-    try:
-        assert install(consumer)
-    finally:
-        consumer.close()
+def test_executors_read_columns(kafka_broker: EmbeddedKafka, topic_name: str) -> None:
+    """What ranges are read with gives columns; what the driver looks records up with gives records."""
+    cluster = KafkaCluster(kafka_broker.bootstrap)
+    cluster.ensure_topic(topic_name, 1)
+    with closing(cluster.producer()) as producer:
+        producer.send(topic_name, key=None, value=b"v", partition=0)
+        producer.flush()
+    options = parse_options(
+        {"kafka.bootstrap.servers": kafka_broker.bootstrap, "subscribe": topic_name}, streaming=True
+    )
+    partition = TopicPartition(topic_name, 0)
 
+    def read(columns: bool) -> Sequence[Record]:
+        with closing(connect(options, columns=columns)) as consumer:
+            consumer.assign([partition])
+            consumer.seek(partition, 0)
+            found: dict[TopicPartition, Sequence[Record]] = {}
+            wait_until(lambda: found or found.update(consumer.poll(100, 10)))
+            return found[partition]
 
-def test_an_unknown_client_is_left_alone() -> None:
-    """A consumer without the fetcher that we know keeps its records."""
-
-    class Other:
-        _fetcher = None
-
-    assert not install(Other())
-    assert not install(object())
-
-
-@pytest.mark.parametrize("data", [b"\x80" * 11, b"\x02", b"", b"\x04\x00\x00\x00"])
-def test_a_batch_that_does_not_add_up(data: bytes) -> None:
-    """A batch whose records do not fill it is corrupt, as for the client."""
-    raw, _ = log_of([([(1, b"k", b"v", [], 0)], 0, False)])
-    batch = ChunkBatch(raw[:61] + data)
-    with pytest.raises(CorruptRecordError):
-        list(batch)
+    assert isinstance(read(columns=True), RecordColumns)
+    assert isinstance(read(columns=False), list)

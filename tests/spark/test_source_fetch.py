@@ -111,7 +111,7 @@ def test_a_consumer_is_used_again(kafka: FakeKafka, monkeypatch: pytest.MonkeyPa
         kafka.produce("t", b"v", partition=0)
     made = []
     connect = fetch.connect
-    monkeypatch.setattr(fetch, "connect", lambda options: made.append(options) or connect(options))
+    monkeypatch.setattr(fetch, "connect", lambda options, **more: made.append(options) or connect(options, **more))
     assert offsets(kafka, 0, 5) == [0, 1, 2, 3, 4]
     assert offsets(kafka, 5, 7) == [5, 6]
     assert offsets(kafka, 2, 4) == [2, 3]

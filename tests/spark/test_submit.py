@@ -212,6 +212,14 @@ def test_a_signal_reaches_the_driver_and_its_exit_code_comes_back(tmp_path: Path
     assert (tmp_path / "seen").read_text(encoding="utf-8") == "signalled"
 
 
+def test_killed_before_there_is_a_watchdog_it_leaves_nothing_behind() -> None:
+    """Killed right after it has started spark-submit, the program takes it along: that has not even begun."""
+    killed = "import signal\nsubmit.start_watchdog = lambda *given: os.kill(os.getpid(), signal.SIGKILL)\nsys.exit("
+    words = [sys.executable, "-c", SUBMITTING.replace("sys.exit(", killed), "print('begun', flush=True)"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
+
+
 def test_kill_minus_nine_takes_spark_submit_along(tmp_path: Path) -> None:
     """When the program that submits is killed, spark-submit is ended; what it has open closes."""
     words = [sys.executable, "-c", SUBMITTING, "print('ready', flush=True); import signal; signal.pause()"]

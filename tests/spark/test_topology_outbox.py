@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pystorm.component import Tuple
@@ -38,44 +39,76 @@ def sent(outbox: Outbox, *, whole: bool = True) -> list[tuple[str, int, Item]]:
     return [(row.component, row.task, item) for row in rows for item in load(row.payload)]
 
 
-@settings(max_examples=200, deadline=None)
+class Model:
+    """What is tied together, and what has become of it: nothing but sets."""
+
+    def __init__(self) -> None:
+        self.groups: list[dict[str, Any]] = []
+
+    def tie(self, records: list[Record], name: int | None) -> None:
+        """Tie records together by a tuple; None: by one that a failed try has part in."""
+        mine = [group for group in self.groups if group["open"] & set(records)]
+        self.groups = [group for group in self.groups if group not in mine]
+        self.groups.append({
+            "open": set(records).union(*(group["open"] for group in mine)),
+            "complete": set[Record]().union(*(group["complete"] for group in mine)),
+            "failed": name is None or any(group["failed"] for group in mine),
+            "names": [*([] if name is None else [name]), *(name for group in mine for name in group["names"])],
+        })  # fmt: skip
+
+    def settle(self, record: Record, *, complete: bool) -> tuple[set[Record], list[int]]:
+        """Return who is tried again, and which tuples go."""
+        group = next((group for group in self.groups if record in group["open"]), None)
+        if group is None:
+            return set(), []
+        group["open"].remove(record)
+        if complete:
+            group["complete"].add(record)
+        group["failed"] |= not complete
+        if group["open"]:
+            return set(), []
+        self.groups.remove(group)
+        return (group["complete"], []) if group["failed"] else (set(), group["names"])
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_each_try_leaves_whole_or_not_at_all(data: st.DataObject) -> None:
-    """Nothing of a failed try leaves; of a complete one everything, once; of several records, if one is complete."""
+def test_what_is_tied_together_leaves_whole_or_not_at_all(data: st.DataObject) -> None:
+    """Nothing of a failed try leaves, nor of what is tied to it, which is tried again; all else leaves once."""
     draw = data.draw
-    records = [Record(offset) for offset in range(draw(st.integers(1, 4)))]
-    outbox, name = Outbox(), 0
-    expected: Counter[int] = Counter()
-    left: dict[Record, int] = {record: draw(st.integers(1, 3)) for record in records}
-    held: list[tuple[int, list[Record], list[bool]]] = []
-    waiting: dict[Record, list[tuple[int, list[Record], list[bool]]]] = {record: [] for record in records}
-    out: Counter[int] = Counter()
-    while any(left.values()):
-        alive = [record for record, tries in left.items() if tries]
-        if draw(st.booleans()):
-            roots = draw(st.lists(st.sampled_from(alive), max_size=3, unique=True))
+    left = {Record(offset): draw(st.integers(1, 3)) for offset in range(draw(st.integers(1, 5)))}
+    alive, model, outbox = list(left), Model(), Outbox()
+    expected, out, name = Counter[int](), Counter[int](), 0
+    while alive:
+        roots = draw(st.lists(st.sampled_from(alive), max_size=3, unique=True))
+        what = draw(st.sampled_from(["settle", "settle", "hold", "spoil"]))
+        if what == "hold":
             outbox.hold("count", name % 2, tup(name), tuple(roots))
-            entry = (name, list(roots), [])
-            held.append(entry)
-            if not roots:
+            if roots:
+                model.tie(roots, name)
+            else:
                 expected[name] += 1
-            for root in roots:
-                waiting[root].append(entry)
             name += 1
-        else:
+        elif what == "spoil" and roots and left[roots[0]] > 1:
+            left[roots[0]] -= 1
+            outbox.spoil(tuple(roots))
+            model.tie(roots, None)
+        elif what == "settle":
             record = draw(st.sampled_from(alive))
             complete = draw(st.booleans()) or left[record] == 1
-            left[record] = 0 if complete else left[record] - 1
-            outbox.settle(record, complete=complete)
-            for number, roots, answers in waiting[record]:
-                answers.append(complete)
-                if len(answers) == len(roots) and any(answers):
-                    expected[number] += 1
-            waiting[record] = []
+            again, go = model.settle(record, complete=complete)
+            told = outbox.settle(record, complete=complete)
+            assert len(told) == len(again)
+            assert set(told) == again
+            left[record] -= not complete
+            alive = [*(each for each in alive if each is not record or not complete), *told]
+            expected.update(go)
         out.update(item.values[0] for _, _, item in sent(outbox, whole=draw(st.booleans())))
         assert out <= expected
     out.update(item.values[0] for _, _, item in sent(outbox))
     assert out == expected
+    assert max(out.values(), default=0) <= 1
 
 
 def test_items_say_where_they_came_from() -> None:

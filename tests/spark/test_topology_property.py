@@ -19,6 +19,8 @@ from tests.spark.topology_support import InProcess, rows_in
 
 pytestmark = pytest.mark.fake_only("the same on Spark and a broker is in test_topology_run.py")
 
+TRIES = 8
+"""More than there are failures on the longest way, each of which may fail a whole lot."""
 WORDS = ["a", "b", "longer", "longest"]
 
 
@@ -41,14 +43,16 @@ def texts(draw: st.DrawFn) -> list[str]:
     return draw(st.lists(line | st.just("poison"), min_size=1, max_size=8))
 
 
-def built(shape: list[tuple[str, str, list[int], int]], split_class: Any, out: Path) -> Graph:
+def built(
+    shape: list[tuple[str, str, list[int], int]], out: Path, split_class: Any = b.Split, tag: Any = b.Tag
+) -> Graph:
     """Return the topology, with a sink on each bolt."""
     spout = b.lines()
     split = split_class.spec(inputs=[spout])
     specs: dict[str, Any] = {"spout": spout, "split": split, "words": b.sink([split], out / "words", b.WORD)}
     made = {-1: split}
     for number, (kind, grouping, sources, par) in enumerate(shape):
-        cls = {"tag": b.Tag, "count": b.Count, "lots": b.Lots}[kind]
+        cls = {"tag": tag, "count": b.Count, "lots": b.Lots}[kind]
         how = {"fields": Grouping.fields("word"), "global": Grouping.GLOBAL, "shuffle": Grouping.SHUFFLE}[grouping]
         spec = cls.spec(inputs={made[source]: how for source in sources}, par=par)
         made[number] = specs[f"bolt{number}"] = spec
@@ -71,24 +75,29 @@ def tables(shape: list[tuple[str, str, list[int], int]], out: Path) -> dict[str,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+@pytest.mark.slow
+@pytest.mark.parametrize("emit", ["record", "chunk"])
 @given(shape=shapes(), lines=texts(), records_max=st.integers(1, 6), seed=st.integers(0, 1000))
 def test_the_tables_are_the_local_engine_s(
-    shape: list[tuple[str, str, list[int], int]], lines: list[str], records_max: int, seed: int
+    shape: list[tuple[str, str, list[int], int]], lines: list[str], records_max: int, seed: int, emit: str
 ) -> None:
-    """Whatever reads whatever, wherever batches end, and though each line fails once, rows and letters are the same.
+    """Whatever reads whatever, wherever batches end, and though lines and words fail once, rows and letters are one.
 
-    The local engine's are those of a run without failures: what a failed try has emitted, its bolts have counted. So
-    it is here where a BatchingBolt holds what failed; with such bolts nothing fails.
+    So they are where records go as chunks on Spark, and where BatchingBolts tie records together. The local engine's
+    are those of a run by record without failures: what a failed try has emitted, its bolts have counted.
     """
-    settings = {"kafka.breaker_ratio": 0, "kafka.retries_max": 1, "kafka.retry_delay_ms": 0}
+    b.failed_once.clear()
+    settings: dict[str, Any] = {"kafka.breaker_ratio": 0, "kafka.retries_max": TRIES, "kafka.retry_delay_ms": 0}
     with tempfile.TemporaryDirectory() as folder, FakeKafka("random") as kafka:
         kafka.create_topic("lines", 2)
         for line in lines:
             kafka.produce("lines", line.encode())
-        local = built(shape, b.Split, Path(folder) / "local")
+        local = built(shape, Path(folder) / "local")
         run_topology(local, config={"kafka.bootstrap": kafka.bootstrap, **settings}, seed=seed)
-        split = b.Split if any(kind == "lots" for kind, *_ in shape) else b.FirstTimeLucky
-        query = InProcess(built(shape, split, Path(folder) / "spark"), kafka, settings, seed=seed)
+        settings["kafka.emit"] = emit
+        query = InProcess(
+            built(shape, Path(folder) / "spark", b.FirstTimeLucky, b.UnluckyTag), kafka, settings, seed=seed
+        )
         letters = [record.value for record in query.letters()]
         query.drain(records_max)
         assert tables(shape, Path(folder) / "spark") == tables(shape, Path(folder) / "local")

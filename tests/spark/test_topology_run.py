@@ -146,15 +146,20 @@ def lines_of(count: int, seed: int = 0) -> list[str]:
     return [" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(count)]
 
 
-def test_the_tables_are_those_of_the_local_engine(scene: Scene) -> None:
-    """With two inputs, a named stream, stateful, batching and ticking bolts, all sinks have the local engine's rows."""
+@pytest.mark.parametrize("emit", ["record", "chunk"])
+def test_the_tables_are_those_of_the_local_engine(scene: Scene, emit: str) -> None:
+    """With two inputs, a named stream, stateful, batching and ticking bolts, all sinks have the local engine's rows.
+
+    So they have where the spout emits chunks on Spark; the local engine's are made by record.
+    """
+    how = f"kafka.emit={emit}"
     scene.send(*lines_of(120), "poison pill")
-    first = scene.run(CASE, records_per_batch=50)
+    first = scene.run(CASE, how, records_per_batch=50)
     scene.send(*lines_of(40, seed=1))
-    scene.run(CASE)
+    scene.run(CASE, how)
     time.sleep(1.0)  # a tick's period; what it tells is looked at, not when
     scene.send("last")
-    scene.run(CASE)
+    scene.run(CASE, how)
     assert first.batches >= 3
     scene.run_locally(CASE, into=scene.path / "local")
     for sink, columns in (("words", ("word",)), ("counts", ("word", "n")), ("batches", ("word",))):
@@ -169,11 +174,15 @@ def test_the_tables_are_those_of_the_local_engine(scene: Scene) -> None:
     assert scene.cluster.group_offsets(scene.topic) == {}
 
 
-def test_a_record_that_fails_in_a_stateful_bolt(scene: Scene) -> None:
-    """It is given up after its tries: its letter is there, and neither state nor any sink knows of it."""
+@pytest.mark.parametrize(("emit", "again"), [("record", 2), ("chunk", 3)])
+def test_a_record_that_fails_in_a_stateful_bolt(scene: Scene, emit: str, again: int) -> None:
+    """It is given up after its tries: its letter is there, and neither state nor any sink knows of it.
+
+    In a chunk it is not alone: once more the batch is computed, in which it is.
+    """
     scene.send(*lines_of(20), "a bad apple", *lines_of(20, seed=1))
-    first = scene.run(records_per_batch=30)
-    assert (first.computed_again, first.result.reports["spout"]["dead_lettered"]) == (2, 1)
+    first = scene.run(PLAIN, f"kafka.emit={emit}", records_per_batch=30)
+    assert (first.computed_again, first.result.reports["spout"]["dead_lettered"]) == (again, 1)
     scene.send(*lines_of(10, seed=2))
     assert scene.run().computed_again == 0
     scene.check("a bad apple")

@@ -76,7 +76,24 @@ class Tag(Bolt):
 
     def process(self, tup: Any) -> None:
         """Tag a word."""
-        self.emit([Origin.of(tup.values.origin).child("tag", 0), tup.values.word.upper()])
+        self.emit([Origin.of(tup.values.origin).child(self.component_name, 0), tup.values.word.upper()])
+
+
+failed_once: set[Any] = set()
+"""What UnluckyTag has failed. A class's own would be each task's on Spark, and as it was where a batch begins anew."""
+
+
+class UnluckyTag(Tag):
+    """Fails each word the first time, after it has emitted; in all of this process, whatever is computed again."""
+
+    exit_on_exception = False
+
+    def process(self, tup: Any) -> None:
+        """Tag a word, and at first fail it."""
+        super().process(tup)
+        if (place := (self.component_name, *tup.values.origin)) not in failed_once:
+            failed_once.add(place)
+            raise ValueError("not yet")
 
 
 class Count(Bolt):
@@ -97,7 +114,7 @@ class Count(Bolt):
             self.counts[word] += 1
         if word == "bad":
             raise KeyError(word)
-        self.emit([Origin.of(tup.values.origin).child("count", 0), word, self.counts[word]])
+        self.emit([Origin.of(tup.values.origin).child(self.component_name, 0), word, self.counts[word]])
 
 
 class HarmlessCount(Count):
@@ -107,7 +124,7 @@ class HarmlessCount(Count):
         """Count a word."""
         word = tup.values.word
         self.counts[word] += 1
-        self.emit([Origin.of(tup.values.origin).child("count", 0), word, self.counts[word]])
+        self.emit([Origin.of(tup.values.origin).child(self.component_name, 0), word, self.counts[word]])
 
 
 class BrittleCount(Count):
@@ -126,7 +143,7 @@ class ClassCount(Count):
         """Count a word."""
         word = tup.values.word
         self.totals[word] += self.factors["default"]
-        self.emit([Origin.of(tup.values.origin).child("count", 0), word, self.totals[word]])
+        self.emit([Origin.of(tup.values.origin).child(self.component_name, 0), word, self.totals[word]])
 
 
 class Pairs(Bolt):
@@ -226,7 +243,37 @@ class Lots(BatchingBolt):
     def process_batch(self, key: Any, tups: list[Any]) -> None:
         """Emit a lot."""
         for tup in tups:
-            self.emit([Origin.of(tup.values.origin).child("lots", 0), tup.values.word, len(tups)])
+            self.emit([Origin.of(tup.values.origin).child(self.component_name, 0), tup.values.word, len(tups)])
+
+
+class StubbornLots(Lots):
+    """Raises on each lot of "b", and keeps the others."""
+
+    exit_on_exception = False
+
+    def process_batch(self, key: Any, tups: list[Any]) -> None:
+        """Emit a lot, and raise on it if it is a bad one."""
+        super().process_batch(key, tups)
+        if any(tup.values.word == "b" for tup in tups):
+            raise ValueError("no lots of b")
+
+
+class UnluckyLots(Lots):
+    """Raises on its first lot, and fails none of its tuples."""
+
+    exit_on_exception = False
+    auto_fail = False
+
+    def initialize(self, conf: Any, context: Any) -> None:
+        """Know no lot."""
+        self.is_first = True
+
+    def process_batch(self, key: Any, tups: list[Any]) -> None:
+        """Raise, or emit a lot."""
+        if self.is_first:
+            self.is_first = False
+            raise ValueError("not yet")
+        super().process_batch(key, tups)
 
 
 class TimedLots(TicklessBatchingBolt):

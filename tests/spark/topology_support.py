@@ -83,6 +83,9 @@ class InProcess:
         kafka: the records come from there, and dead letters go there.
         config: settings, as strong as ``--set``.
         seed: of the order in which rows arrive.
+
+    Attributes:
+        batch_rows: records in one RecordBatch of the source's.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class InProcess:
         self.rng = random.Random(seed)
         self.folder = tempfile.TemporaryDirectory()
         self.now_ms = 1_000_000
+        self.batch_rows = 3
         self.start()
 
     def start(self) -> None:
@@ -165,13 +169,14 @@ class Frame:
         """Run all stages, and return what reaches the driver."""
         query = self._query
         packed = Packed(query.shipment, [], [])
-        skip = query.batches.given_up
+        front = Front(packed, query.batches.given_up, query.batches.apart)
         rows: list[tuple[str, str, int, bytes]] = []
         for spout in query.plan.stages[0].heads:
             for topic in query.confs[spout]["kafka.topics"]:
                 for tp in query.kafka.partitions(topic):
-                    batches = columns_of(query.kafka, spout, topic, tp.partition, self._ranges[topic, tp.partition])
-                    rows += [row for batch in Front(packed, skip)(iter(batches)) for row in rows_from(batch)]
+                    span = self._ranges[topic, tp.partition]
+                    batches = columns_of(query.kafka, spout, topic, tp.partition, span, query.batch_rows)
+                    rows += [row for batch in front(iter(batches)) for row in rows_from(batch)]
         for stage in query.plan.stages[1:]:
             rows = self._stateful(packed, stage.level, rows)
         return rows
@@ -210,10 +215,12 @@ def frame_rows(frame: pd.DataFrame) -> list[tuple[str, str, int, bytes]]:
     return [(kind, name, int(task), payload) for kind, name, task, payload in frame.itertuples(index=False)]
 
 
-def columns_of(kafka: FakeKafka, spout: str, topic: str, partition: int, span: tuple[int, int]) -> list[pa.RecordBatch]:
-    """Return what the source gives of a range of offsets, in batches of three records."""
+def columns_of(
+    kafka: FakeKafka, spout: str, topic: str, partition: int, span: tuple[int, int], most: int
+) -> list[pa.RecordBatch]:
+    """Return what the source gives of a range of offsets, in batches of so many records."""
     records = [r for r in kafka.records(topic, partition) if span[0] <= r.offset < span[1]]
-    return [as_batch(records[n : n + 3], spout, kafka.topic_id(topic)) for n in range(0, len(records), 3)]
+    return [as_batch(records[n : n + most], spout, kafka.topic_id(topic)) for n in range(0, len(records), most)]
 
 
 def as_batch(records: Sequence[Any], spout: str, topic_id: str) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ import pytest
 
 from downspout.kafka.embedded import EmbeddedKafka
 from downspout.storm.node import StormNode
+from downspout.testing.plugin import UNHURRIED
 from tests.storm.support import ROOT, SHORT_LIVED, Place
 
 
@@ -24,7 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (project / "topologies").mkdir()
     for path in (ROOT / "topologies").glob("*.py"):
         (project / "topologies" / path.name).symlink_to(path)
-    with EmbeddedKafka(home / "kafka") as kafka:
+    with EmbeddedKafka(home / "kafka", properties=UNHURRIED) as kafka:
         yield Place(home, project, kafka)
 
 

@@ -135,6 +135,7 @@ def test_a_start_says_that_it_replaces_a_broken_node(
     assert "broken: nimbus ended. It is replaced; its topologies are gone" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_two_do_not_start_one_node(tmp_path: Path, no_jars: None) -> None:
     """Who holds the lock starts or stops it alone; the other is told so, and sees that it is busy."""
     folder = tmp_path / "storm"

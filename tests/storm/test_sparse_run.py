@@ -101,9 +101,13 @@ def rows(directory: Path, keys: list[str]) -> Counter[tuple[object, ...]]:
     return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-def test_a_stock_quickstart_project_runs(place: Place, quickstart: Path) -> None:
-    """What `sparse quickstart` makes, which pins storm-core 1.1.0, runs in `downspout storm shell`, with a warning."""
-    environment = {**os.environ, "DOWNSPOUT_HOME": str(place.home)}
+def test_a_stock_quickstart_project_runs(place: Place, quickstart: Path, tmp_path: Path) -> None:
+    """What `sparse quickstart` makes, which pins storm-core 1.1.0, runs in `downspout storm shell`, with a warning.
+
+    Nothing is left of it in the folder for temporary files.
+    """
+    (temporary := tmp_path / "temporary").mkdir()
+    environment = {**os.environ, "DOWNSPOUT_HOME": str(place.home), "TMPDIR": str(temporary)}
     output = ""
     for seconds in (15, 60):  # the second where the machine is so busy that components have not started in the first
         if "counted [1,000] words" not in output:
@@ -113,6 +117,7 @@ def test_a_stock_quickstart_project_runs(place: Place, quickstart: Path) -> None
             assert run.returncode == 0, output
     assert "project.clj names org.apache.storm/storm-core 1.1.0" in output
     assert "counted [1,000] words" in output
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.slow

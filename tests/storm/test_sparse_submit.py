@@ -19,6 +19,7 @@ pytestmark = pytest.mark.storm
 
 RECORDS = 5_000
 FLIGHTS = 5_000
+CHUNK = 250
 
 
 def _submit(storm: Place, name: str, *options: str) -> str:
@@ -98,6 +99,23 @@ def test_tuples_get_from_worker_to_worker(storm: Place) -> None:
     with nimbus.connect(*storm.node.address) as client:
         info = client.getTopologyInfo(id=storm.figures("flight_delays").id)
     assert len({each.port for each in info.executors}) == 2
+    storm.audit_flights(FLIGHTS)
+    _kill(storm, "flight_delays")
+
+
+def test_chunks_reach_the_sinks(storm: Place) -> None:
+    """In chunk mode, over two workers, each flight is there once and added up once, and Storm sees chunks."""
+    storm.publish_flights(FLIGHTS)
+    for name in ("flights", "route_delays"):
+        shutil.rmtree(storm.project / "output" / name, ignore_errors=True)
+    options = {"kafka.group": f"chunks-{uuid.uuid4().hex[:8]}", "kafka.emit": "chunk", "kafka.chunk_records_max": CHUNK}
+    given = [part for key, value in options.items() for part in ("-o", f"{key}={value}")]
+    _submit(storm, "flight_delays", "-o", "topology.workers=2", *given)
+    storm.wait_for("flight_delays", 0)
+    found = storm.figures("flight_delays")
+    assert {found.component(name).failed for name in ("spout", "parse", "enrich", "flights")} == {0}
+    assert 0 < found.component("spout").emitted <= 2 * FLIGHTS / CHUNK  # ends of partitions and of polls
+    assert found.component("parse").emitted == found.component("spout").emitted
     storm.audit_flights(FLIGHTS)
     _kill(storm, "flight_delays")
 

@@ -87,6 +87,7 @@ def kafka(bare_kafka: Kafka) -> Kafka:
     return bare_kafka
 
 
+@pytest.mark.slow
 def test_flights_go_through(kafka: Kafka) -> None:
     """Every flight comes out once, with its own origin, its codes as published and their meaning beside them."""
     result = run_topology(Lookup, config={"kafka.bootstrap": kafka.bootstrap})

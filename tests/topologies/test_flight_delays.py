@@ -28,6 +28,7 @@ def assert_exact(output: Path, frame: pd.DataFrame, flights: Flights) -> None:
     )
 
 
+@pytest.mark.slow
 def test_every_flight_once(output: Path, frame: pd.DataFrame, flights: Flights) -> None:
     """One run brings all flights into the files, and their delays into the aggregates."""
     assert_exact(output, frame, flights)
@@ -50,6 +51,7 @@ def test_replay_changes_nothing(output: Path, kafka: FakeKafka, frame: pd.DataFr
     assert_exact(output, frame, flights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [1, 700, 2_000])
 def test_a_run_continues_where_one_stopped(
     kafka: FakeKafka, tmp_path: Path, frame: pd.DataFrame, flights: Flights, first: int
@@ -60,6 +62,7 @@ def test_a_run_continues_where_one_stopped(
     assert_exact(tmp_path, frame, flights)
 
 
+@pytest.mark.slow
 def test_flushes_of_any_size_add_up(kafka: FakeKafka, tmp_path: Path, frame: pd.DataFrame, flights: Flights) -> None:
     """Many small flushes leave many partial aggregates and the same result."""
     run_flight_delays(kafka, tmp_path, run__until="end", parquet__flush_rows=100)
@@ -67,6 +70,7 @@ def test_flushes_of_any_size_add_up(kafka: FakeKafka, tmp_path: Path, frame: pd.
     assert_exact(tmp_path, frame, flights)
 
 
+@pytest.mark.slow
 def test_bad_records_among_flights_are_dead_lettered(
     kafka: FakeKafka, tmp_path: Path, frame: pd.DataFrame, flights: Flights
 ) -> None:

@@ -52,6 +52,7 @@ def test_publish_again_sends_nothing(kafka: Kafka, flights: Flights) -> None:
     assert_whole(kafka, flights)
 
 
+@pytest.mark.slow
 @pytest.mark.fake_only("25 examples, each with a cluster of its own")
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kept=st.tuples(*[st.floats(0, 1)] * PARTITIONS))

@@ -12,6 +12,7 @@ from tests.docs.test_docs import ROOT, python_blocks
 pytestmark = pytest.mark.fake_only("runs a topology in virtual time; what it leaves is read from the disk alone")
 
 
+@pytest.mark.slow
 def test_the_how_to_on_reading_runs(output: Path) -> None:
     """Every line of Python of the page runs, and all engines see the same flights."""
     code = python_blocks(ROOT / "docs" / "how-to" / "read-a-directory.md").replace("output/", f"{output}/")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors
@@ -217,6 +217,13 @@ class BrokerKafka:
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where reading ends for now; nothing of topics that are gone."""
+        asked = list(partitions)
+        for _ in range(2):  # of a topic that was made again a moment ago a busy broker may tell nothing in time
+            with contextlib.suppress(errors.KafkaTimeoutError):
+                return self._ends(asked)
+        return self._ends(asked)
+
+    def _ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         there = self._asker.topic_names()
         wanted = [tp for tp in partitions if tp.topic in there]
         return dict(self._asker.end_offsets(wanted)) if wanted else {}

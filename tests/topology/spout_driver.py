@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import pyarrow as pa
 
 from downspout.kafka.port import TopicPartition
 from downspout.ledger.assignment import split_id
+from downspout.ledger.origin import Origin
 from downspout.testing.fake_kafka import FakeKafka
 from spouts.kafka import KafkaSpout
 from tests.kafka.broker_stage import wait_until
@@ -46,9 +49,11 @@ class Driver:
         self.spout.component_name = "reader"
         self.spout.logger = logging.getLogger("tests.spout")
         self.spout.emit = self._emit  # type: ignore[method-assign]
+        if isinstance(kafka, FakeKafka):  # as the local engine does; with a real broker tuples leave one by one
+            self.spout.emit_many = self._emit_many
         conf = {"topology.name": "shop", "storm.id": topology_id, "run.member": member, "kafka.group": GROUP}
         conf |= {"kafka.topics": [TOPIC], "kafka.bootstrap": kafka.bootstrap, "kafka.fields": ["offset", "value"]}
-        conf |= getattr(kafka, "settings", {})
+        conf |= getattr(kafka, "settings", {}) | getattr(kafka, "emits", {})
         conf["kafka.retry_cache_bytes"] = 0  # the reference's way: what failed is read again
         for name, value in settings.items():
             conf[name.replace("__", ".") if "__" in name else f"kafka.{name}"] = value
@@ -61,7 +66,13 @@ class Driver:
             kafka.opened(self)
 
     def _emit(self, values: list[Any], tup_id: str | None = None, **_: Any) -> None:
+        if isinstance(values, pa.RecordBatch) and self.conf["kafka.chunk_records_max"] == 1:
+            values = rows_of(values)[0]
         self.emitted.append((tup_id, values))
+
+    def _emit_many(self, rows: Iterable[Sequence[Any]], tup_ids: Iterable[str]) -> None:
+        for row, tup_id in zip(rows, tup_ids, strict=True):
+            self.spout.emit(list(row), tup_id=tup_id)
 
     def run(self, turns: int = 8) -> list[int]:
         """Call ``next_tuple`` so often; return the offsets emitted meanwhile, of tuples with an id."""
@@ -86,13 +97,12 @@ class Driver:
 
     def last_id(self, offset: int, partition: int = 0) -> str:
         """Return the message id under which an offset was last emitted."""
-        tail = f"/{partition}/{offset}"
-        return next(tup_id for tup_id, _ in reversed(self.emitted) if tup_id.endswith(tail))
+        place = partition, offset
+        return next(tup_id for tup_id, _ in reversed(self.emitted) if place_of(tup_id) == place)
 
     def ack(self, offsets: Iterable[int], partition: int = 0) -> None:
         """Ack the last emit of these offsets."""
-        for offset in offsets:
-            self.spout.ack(self.last_id(offset, partition))
+        self._ack([self.last_id(offset, partition) for offset in offsets])
 
     def fail(self, offsets: Iterable[int], partition: int = 0) -> None:
         """Fail the last emit of these offsets."""
@@ -101,8 +111,14 @@ class Driver:
 
     def ack_all(self) -> None:
         """Ack everything emitted; those that were acked before are double acks."""
-        for tup_id, _ in self.emitted:
-            self.spout.ack(tup_id)
+        self._ack([tup_id for tup_id, _ in self.emitted])
+
+    def _ack(self, tup_ids: list[Any]) -> None:
+        if isinstance(self.kafka, FakeKafka):
+            self.spout.ack_many(tup_ids)
+        else:
+            for tup_id in tup_ids:
+                self.spout.ack(tup_id)
 
     def commit(self) -> None:
         """Let the commit period pass and the spout take a turn."""
@@ -143,6 +159,20 @@ def offset_of(tup_id: str) -> int:
     parsed = split_id(tup_id)
     assert parsed is not None
     return parsed[1]
+
+
+def place_of(tup_id: str) -> tuple[int, int]:
+    """Return partition and offset in a message id; of a chunk, its first offset."""
+    return int(tup_id.split("/")[-2]), offset_of(tup_id)
+
+
+def rows_of(chunk: pa.RecordBatch) -> list[list[Any]]:
+    """Return what the tuples of a chunk's records would hold."""
+    rows = [list(row.values()) for row in chunk.to_pylist()]
+    for at in [at for at, name in enumerate(chunk.schema.names) if name == "origin"]:
+        for row in rows:
+            row[at] = Origin(**row[at])
+    return rows
 
 
 def end(kafka: Kafka, partition: int = 0, topic: str = TOPIC) -> int:

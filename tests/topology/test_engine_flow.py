@@ -530,6 +530,7 @@ def test_a_spout_with_one_row_out_at_a_time_is_not_held_up():
     assert result.counts("spout").acked == 100
 
 
+@pytest.mark.slow
 def test_bolts_drain_for_a_waiting_spout_while_another_is_busy():
     """A round that had work does not keep a spout waiting that waits for what bolts hold."""
     result = run_topology(LoneRowsBesideOthers, for_s=5.0)

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from streamparse import BatchingBolt, Bolt, Spout, TicklessBatchingBolt, Topology
 
-from downspout.errors import TopologyError
+from bolts.parquet import ParquetBolt
+from downspout.clock import SYSTEM_CLOCK
+from downspout.errors import ComponentError, TopologyError
 from downspout.local import acker
 from downspout.local.engine import Bounds, Engine
 from downspout.local.graph import from_class
@@ -352,6 +354,7 @@ class Slow(Words):
         self.clock.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_an_idle_spout_does_not_hold_up_a_busy_one():
     """A spout that waits for nothing gets about a tenth of the time while another spout has work."""
 
@@ -423,6 +426,7 @@ def test_records_replaces_those_that_fail():
     assert (result.run.completed, result.run.failed) == (5, 1)
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_end_is_given_up():
     """The harness raises instead of running for ever when a row is never acked and never times out."""
     config = {"topology.message.timeout.secs": 10_000}
@@ -435,3 +439,81 @@ def test_a_bolt_is_tested_in_a_few_lines():
     result = run_bolt(Batches, [{"word": "ant"}, {"word": "ape"}])
     assert result.emitted("bolt") == [("a", 2)]
     assert result.acked("bolt") == [("ant",), ("ape",)]
+
+
+class Clocked(Spout):
+    """Emits each of its rows when its time has come."""
+
+    outputs = ("origin", "word")
+    clock = SYSTEM_CLOCK
+    moments = (0.35, 0.9, 2.5)
+
+    def initialize(self, conf, context):
+        self.sent = 0
+        self.acked = {}
+
+    def next_tuple(self):
+        if self.sent < len(self.moments) and self.clock.monotonic() >= self.moments[self.sent]:
+            self.emit([("t", "", 0, self.sent, ""), "a"], tup_id=self.sent)
+            self.sent += 1
+
+    def ack(self, tup_id):
+        self.acked[tup_id] = self.clock.monotonic()
+
+
+def test_a_row_is_durable_when_it_is_as_old_as_the_setting_says(tmp_path):
+    """A flush comes when the first row that is held is flush_age_s old, and not with a tick behind that moment."""
+
+    class Aged(Topology):
+        rows = Clocked.spec()
+        sink = ParquetBolt.spec(inputs=[rows], directory=str(tmp_path), schema={"word": "string"}, flush_age_s=0.5)
+
+    result = run_topology(Aged, for_s=4)
+    acked = result.components["rows"][0].acked
+    assert acked == pytest.approx({0: 0.85, 1: 1.4, 2: 3.0}, abs=0.02)
+
+
+def test_an_engine_waits_for_what_a_bolt_wants_drained():
+    """drain is called at the moment that drain_at names, also where nothing else happens, and not before."""
+
+    class Wants(Bolt):
+        clock = SYSTEM_CLOCK
+
+        def initialize(self, conf, context):
+            self.moments, self.drained = [0.123, 1.7], []
+
+        def process(self, tup):
+            pass
+
+        def drain_at(self):
+            return self.moments[0] if self.moments else None
+
+        def drain(self):
+            if self.moments:
+                self.drained.append(self.clock.monotonic() - self.moments.pop(0))
+
+    class Wanted(Topology):
+        words = Words.spec()
+        wants = Wants.spec(inputs=[words])
+
+    bolt = run_topology(Wanted, spouts={"words": []}, for_s=3).components["wants"][0]
+    assert len(bolt.drained) == 2
+    assert all(0 <= late < 0.02 for late in bolt.drained)
+
+
+def test_a_drain_at_that_raises_ends_the_run_by_name():
+    """What a bolt's drain_at raises ends the run, and names the bolt."""
+
+    class Raises(Bolt):
+        def process(self, tup):
+            pass
+
+        def drain_at(self):
+            raise KeyError("when")
+
+    class Wrong(Topology):
+        words = Words.spec()
+        raises = Raises.spec(inputs=[words])
+
+    with pytest.raises(ComponentError, match=r"raises\[task \d\]: drain_at raised KeyError"):
+        run_topology(Wrong, spouts={"words": []}, for_s=1)

@@ -14,8 +14,8 @@ from downspout.kafka.guarantee import RENEW_MS
 from downspout.kafka.source import share
 from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
-from tests.topology.reasons import NO_KAFKA_YET
-from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
+from tests.topology.reasons import ACKS_DECIDE, NO_KAFKA_YET
+from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, fill, place_of
 
 
 def assigned(kafka: Kafka, task: int = 0, tasks: int = 1, **settings: object) -> Driver:
@@ -31,7 +31,7 @@ def owned(driver: Driver) -> set[int]:
 def emitted(*drivers: Driver) -> list[tuple[int, int]]:
     """Return (partition, offset) of all that was emitted, sorted."""
     ids = [tup_id for driver in drivers for tup_id, _ in driver.emitted]
-    return sorted((int(tup_id.split("/")[-2]), int(tup_id.split("/")[-1])) for tup_id in ids)
+    return sorted(map(place_of, ids))
 
 
 def test_eleven_partitions_over_three_tasks(kafka: Kafka) -> None:
@@ -162,6 +162,7 @@ def test_errors_while_looking_are_borne(kafka: Kafka) -> None:
     assert driver.figure("errors") == 3
 
 
+@pytest.mark.record_only(ACKS_DECIDE)
 @pytest.mark.parametrize("guarantee", ["AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT"])
 def test_every_guarantee_works_by_assign(kafka: Kafka, guarantee: str) -> None:
     """Positions are committed to the group, which has no members."""
@@ -192,6 +193,7 @@ def test_a_bounded_run_of_several_tasks_ends(kafka: Kafka) -> None:
     assert found == {0: 10, 1: 7}
 
 
+@pytest.mark.record_only(ACKS_DECIDE)
 @pytest.mark.parametrize("guarantee", ["AT_LEAST_ONCE", "AT_MOST_ONCE", "NO_GUARANTEE"])
 def test_an_idle_spout_says_its_commit_again(kafka: Kafka, guarantee: str) -> None:
     """Nothing has changed for an hour, and it is committed once more: a commit without a member expires by its age."""

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -197,6 +197,57 @@ def test_the_breaker_stops_a_run_that_gives_everything_up(kafka: Kafka) -> None:
     driver.spout.close()
     assert list(read_dead_letters(kafka, LETTERS)) == []
     assert driver.committed() == 10
+
+
+NOTHING = "nothing gets through"
+
+
+def fail_for(driver: Driver, offsets: Iterable[int], kind: str = "exception") -> None:
+    """Fail the last emit of these offsets, for a reason."""
+    for offset in offsets:
+        driver.spout.fail_with(driver.last_id(offset), Failure(kind, "parse", 4, "KeyError: 'a'"))
+
+
+def test_where_nothing_gets_through_a_warning_says_so_at_once(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    """Long before the breaker: after a hundred fails and no ack, one line names the bolt and the error."""
+    fill(kafka, 190)
+    driver = Driver(kafka)
+    driver.run()
+    fail_for(driver, range(99))
+    assert NOTHING not in caplog.text
+    fail_for(driver, range(99, 200))
+    (line,) = [record.getMessage() for record in caplog.records if NOTHING in record.getMessage()]
+    assert line.startswith(
+        "orders[0]@99: nothing gets through: the last 100 answers are fails, this one last by exception in parse: "
+        "KeyError: 'a'. 100 records wait for another try; each is tried 10 times again"
+    )
+
+
+def test_where_something_gets_through_nothing_is_said(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    """One ack in a hundred answers, acks that a sink holds back, retries of a few, timeouts: that is no streak."""
+    fill(kafka, 490)
+    driver = Driver(kafka, retries_max=200)
+    driver.run()
+    fail_for(driver, range(120))  # and 380 are out, in a sink perhaps
+    driver.ack([200])
+    fail_for(driver, range(120, 180))
+    driver.ack([201])
+    fail_for(driver, range(202, 240))
+    fail_for(driver, range(240, 500), "timeout")
+    assert NOTHING not in caplog.text
+
+
+def test_a_few_records_that_always_fail_are_no_streak(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    """At the end of a topic the retries of a few bad records come alone, and are not taken for all records."""
+    driver = Driver(kafka, retries_max=200)
+    driver.run()
+    driver.ack(range(5))
+    for _ in range(25):
+        fail_for(driver, range(5, 10))
+        kafka.clock.sleep(11)
+        driver.run()
+    assert driver.figure("failed") == 125
+    assert NOTHING not in caplog.text
 
 
 def test_the_breaker_leaves_few_failures_alone(kafka: Kafka) -> None:

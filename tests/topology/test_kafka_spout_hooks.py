@@ -13,7 +13,7 @@ from downspout.component import Failure
 from downspout.errors import ConfigError
 from downspout.kafka.hooks import SpoutListener
 from downspout.kafka.port import Record
-from tests.topology.reasons import CLEANER, NO_KAFKA_YET
+from tests.topology.reasons import ACKS_DECIDE, CLEANER, NO_KAFKA_YET
 from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka
 
 HERE = "tests.topology.test_kafka_spout_hooks"
@@ -162,6 +162,7 @@ def test_hears_nothing_in_the_middle_of_a_rebalance(kafka: Kafka) -> None:
     assert told("parts") == heard
 
 
+@pytest.mark.record_only(ACKS_DECIDE)
 def test_untracked_emits_are_heard(kafka: Kafka) -> None:
     """A guarantee that looks at no acks tells emits all the same."""
     Driver(kafka, listener=f"{HERE}.Ears", guarantee="AT_MOST_ONCE").run()

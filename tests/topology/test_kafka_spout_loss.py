@@ -318,6 +318,22 @@ def both_end(drivers: list[Driver]) -> bool:
     return all(driver.spout.exhausted() and driver.spout.end_reached() for driver in drivers)
 
 
+@pytest.mark.parametrize("by", ["topics", "pattern"])
+def test_a_member_without_partitions_waits_for_the_others_to_end(kafka: Kafka, by: str) -> None:
+    """A bounded run has reached its end where the group has, whether topics are named or match a pattern."""
+    named = {"topics": [TOPIC]} if by == "topics" else {"topics": None, "pattern": f"{TOPIC}.*"}
+    drivers = [Driver(kafka, member=number, run__until="end", **named) for number in (1, 2)]
+    for _ in range(30):
+        kafka.clock.sleep(0.2)
+        for driver in drivers:
+            driver.run(1)
+    owner, idle = sorted(drivers, key=lambda driver: -driver.figure("partitions"))
+    assert [owner.figure("partitions"), idle.figure("partitions")] == [1, 0]
+    assert idle.spout.exhausted()
+    assert not idle.spout.end_reached()
+    assert both_end(drivers)
+
+
 def test_members_end_though_their_topic_was_made_again_and_shorter(bare_kafka: Kafka) -> None:
     """A bounded run of two members ends for both."""
     drivers = two_members(bare_kafka)
@@ -385,3 +401,25 @@ def test_a_bounded_run_that_had_reached_its_end_does_not_miss_the_topic(kafka: K
     driver.run()
     assert driver.spout.exhausted()
     assert driver.spout.end_reached()
+
+
+def test_a_topic_that_was_deleted_is_named_once(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    """A run without an end goes on, and says that there is nothing to read; and so when the topic is there again."""
+
+    def told() -> list[str]:
+        return [text for text in caplog.messages if text.startswith(f"{TOPIC} ")]
+
+    driver = Driver(kafka, on_data_loss="earliest")
+    driver.run()
+    driver.ack_all()
+    kafka.delete_topic(TOPIC)
+    for _ in range(6):
+        kafka.clock.sleep(3)
+        driver.run(2)
+    assert told() == [f"{TOPIC} was deleted: nothing of it is read until it is there again"]
+    kafka.create_topic(TOPIC, 1)
+    fill(kafka, 5)
+    for _ in range(6):
+        kafka.clock.sleep(3)
+        driver.run(2)
+    assert told()[1:] == [f"{TOPIC} is there again"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from downspout.errors import BrokerError, DataLossError
-from tests.topology.spout_driver import TOPIC, Driver, Kafka, fill
+from tests.topology.spout_driver import TOPIC, Driver, Kafka, fill, place_of
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def two(bare_kafka: Kafka) -> Kafka:
 
 def places(driver: Driver) -> set[tuple[int, int]]:
     """Return (partition, offset) of what was emitted."""
-    return {(int(tup_id.rsplit("/", 2)[1]), int(tup_id.rsplit("/", 1)[1])) for tup_id, _ in driver.emitted}
+    return {place_of(tup_id) for tup_id, _ in driver.emitted}
 
 
 def span(partition: int, start: int, stop: int) -> set[tuple[int, int]]:

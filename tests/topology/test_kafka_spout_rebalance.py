@@ -7,12 +7,12 @@ from kafka import errors
 from kafka.structs import TopicPartition
 
 from downspout.errors import BrokerError
-from tests.topology.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill
+from tests.topology.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill, place_of
 
 
 def where(driver: Driver) -> list[tuple[int, int]]:
     """Return (partition, offset) of all that was emitted."""
-    return [(int(tup_id.split("/")[-2]), int(tup_id.split("/")[-1])) for tup_id, _ in driver.emitted]
+    return [place_of(tup_id) for tup_id, _ in driver.emitted]
 
 
 def run_all(drivers: list[Driver], turns: int = 40) -> None:
@@ -44,6 +44,25 @@ def test_planned_hand_over_repeats_nothing(wide: Kafka) -> None:
     assert set(counts.values()) == {1}
     assert len(counts) == PARTITIONS * RECORDS
     assert where(new)
+
+
+def test_the_lags_of_members_are_that_of_the_group(wide: Kafka) -> None:
+    """Once a hand-over is through, each member tells the lag of what is its own: none is counted twice or left out."""
+    old = Driver(wide)
+    old.run()
+    assert old.figure("lag") == PARTITIONS * RECORDS
+    new = Driver(wide, member=2)
+    assert "lag" not in new.spout.report()
+    settle_rebalance([old, new])
+    assert old.figure("lag") + new.figure("lag") == PARTITIONS * RECORDS
+    assert new.figure("lag") > 0
+
+
+def test_a_member_without_partitions_has_no_lag(kafka: Kafka) -> None:
+    """Where there are more members than partitions, the one that got none knows that its lag is 0."""
+    drivers = [Driver(kafka), Driver(kafka, member=2)]
+    settle_rebalance(drivers)
+    assert sorted(driver.figure("lag") for driver in drivers) == [0, 10]
 
 
 def test_hand_over_with_holes_repeats_only_what_was_not_acked(wide: Kafka) -> None:
@@ -307,3 +326,37 @@ def test_a_member_that_has_not_joined_yet_has_not_ended(narrow: Kafka) -> None:
     assert not driver.spout.exhausted()
     driver.run(5)
     assert driver.spout.exhausted()
+
+
+def test_words_that_come_after_a_loss_and_before_a_turn(wide: Kafka) -> None:
+    """While nobody asks for tuples a spout learns what it has lost too, and late acks of that change nothing."""
+    old = Driver(wide)
+    old.run()
+    wide.expire_members(GROUP)
+    new = Driver(wide, member=2)
+    settle_rebalance([new])
+    assert {partition for partition, _ in where(new)} == set(range(PARTITIONS))
+    for _ in range(3):
+        old.ack_all()
+        wide.clock.sleep(1)
+    old.run(3)
+    assert old.figure("stale") > 0
+
+
+def test_what_a_rebalance_has_dropped_is_no_gap(wide: Kafka) -> None:
+    """The commit point, asked for between a poll whose records were dropped and the next turn, makes no gap of them."""
+    driver = Driver(wide, poll_records_max=5, emits_per_next_max=5)
+    driver.run(3)
+    driver.ack_all()
+    driver.commit()
+    member = driver.spout._member
+    assert member is not None
+    for _ in range(6):
+        wide.rebalance(GROUP)
+        member.reader.poll(0)
+        for part in member.parts:
+            if part.tp in member.consumer.assignment():
+                part.commit_point(member.consumer)
+        settle_rebalance([driver])
+    driver.run(40)
+    assert set(where(driver)) == {(p, o) for p in range(PARTITIONS) for o in range(RECORDS)}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from downspout.errors import ConfigError
+from downspout.kafka.spout_setup import Setup
 from tests.topology.reasons import NO_KAFKA_YET
-from tests.topology.spout_driver import Driver, Kafka
+from tests.topology.spout_driver import TOPIC, Driver, Kafka
 
 BAD = [
     ({"topics": None}, "kafka.topics and kafka.pattern"),
@@ -94,3 +97,21 @@ def test_a_reset_that_agrees_is_no_matter(kafka: Kafka, caplog: pytest.LogCaptur
     """`auto_offset_reset` that says what `kafka.start` says is not warned about."""
     Driver(kafka, start="UNCOMMITTED_LATEST", **{"client.auto_offset_reset": "latest"})
     assert "auto_offset_reset" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "fetches"),
+    [
+        ({}, (None, None)),
+        ({"kafka.emit": "chunk"}, (131_072, 100)),
+        ({"kafka.emit": "chunk", "kafka.client.fetch_min_bytes": 1}, (1, None)),
+        ({"kafka.emit": "chunk", "kafka.client.fetch_max_wait_ms": 500}, (None, 500)),
+        ({"kafka.emit": "chunk", "kafka.client.fetch_max_bytes": 2}, (1, 100)),
+    ],
+)
+def test_fetches_gather_for_chunks_unless_the_user_says_how(
+    given: dict[str, Any], fetches: tuple[int | None, int | None]
+) -> None:
+    """Records are fetched as the client does by default; for chunks the broker waits, never for what cannot come."""
+    client = Setup.of({"kafka.topics": [TOPIC], **given}, {}).client
+    assert (client.get("fetch_min_bytes"), client.get("fetch_max_wait_ms")) == fetches

@@ -99,6 +99,49 @@ def test_records_that_do_not_arrive_are_blamed_on_the_broker(kafka: Kafka, caplo
     assert "do not do what they are asked to. Try: look at them: NotLeaderForPartitionError" in warning
 
 
+def slow_turns(kafka: Kafka) -> None:
+    """Let a topology work for eight seconds on what each poll brought, of four partitions."""
+    kafka.create_topic(TOPIC, 4)
+    for partition in range(4):
+        fill(kafka, 100, partition)
+    driver = Driver(kafka, poll_records_max=5)
+    driver.run(1)
+    for _ in range(15):
+        before = len(driver.emitted)
+        driver.spout.next_tuple()
+        for tup_id, _ in driver.emitted[before:]:
+            kafka.clock.sleep(8 / (len(driver.emitted) - before))
+            driver.spout.ack(tup_id)
+
+
+def test_slow_bolts_are_blamed_where_each_partition_has_its_turn(
+    bare_kafka: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A partition that waits for the others' records is not said to lack a leader, nor a limit that is not set."""
+    slow_turns(bare_kafka)
+    stuck = [text for text in said(caplog) if "makes no progress" in text]
+    assert stuck
+    assert all("faster bolts, or more of them (downspout run --workers" in text for text in stuck), stuck
+
+
+def test_a_limit_of_tuples_is_blamed_where_there_is_one(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    """Where as many tuples are out as may be, that limit is named with its value."""
+    kafka.create_topic("others", 1)
+    fill(kafka, 50)
+    fill(kafka, 50, topic="others")
+    driver = Driver(kafka, topics=[TOPIC, "others"], poll_records_max=5, topology__max__spout__pending=5)
+    while not {TOPIC, "others"} <= (seen := {tup_id.split("/")[1] for tup_id, _ in driver.emitted}):
+        kafka.clock.sleep(1)
+        driver.run(1)
+        assert len(driver.emitted) < 50, seen
+    for tup_id in [tup_id for tup_id, _ in driver.emitted if f"/{TOPIC}/" in tup_id]:
+        driver.spout.ack(tup_id)
+    for _ in range(LIMIT_S // 2 + 3):
+        kafka.clock.sleep(2)
+        driver.spout.attend()
+    assert any("topology.max.spout.pending = 5 tuples are out" in text for text in said(caplog)), said(caplog)
+
+
 class Swallow(streamparse.Bolt):
     """Acks nothing."""
 
@@ -131,9 +174,10 @@ def test_the_engine_tells_which_bolt_has_the_tuple(kafka: Kafka, caplog: pytest.
     assert result.run.reports["spout"]["stuck"] == 1
 
 
-def test_a_partition_is_not_passed_over_while_another_has_much(bare_kafka: Kafka) -> None:
+@pytest.mark.parametrize("turn_s", [0.3, 4.0])
+def test_a_partition_is_not_passed_over_while_another_has_much(bare_kafka: Kafka, turn_s: float) -> None:
     """What the client has fetched of one partition may last for minutes; all the same each has its turn."""
-    kafka, partitions, count = bare_kafka, 3, 5_000
+    kafka, partitions, count = bare_kafka, 4, 5_000
     kafka.create_topic(TOPIC, partitions)
     for partition in range(partitions):
         fill(kafka, count, partition)
@@ -141,7 +185,7 @@ def test_a_partition_is_not_passed_over_while_another_has_much(bare_kafka: Kafka
     driver.run(1)
     for _ in range(40):
         driver.spout.next_tuple()
-        kafka.clock.sleep(0.3)
+        kafka.clock.sleep(turn_s)
     seen = Counter(tup_id.rpartition("/")[0].rpartition("/")[2] for tup_id, _ in driver.emitted)
     assert len(driver.emitted) < partitions * count
     assert all(seen[str(partition)] >= 200 for partition in range(partitions)), seen

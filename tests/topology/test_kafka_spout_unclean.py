@@ -9,10 +9,12 @@ import pytest
 from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from downspout.component import Failure
 from downspout.kafka.deadletter import read_dead_letters
 from downspout.ledger.metadata import ENDED, decode, encode
 from downspout.ledger.watch import AT_WORK, WINDOW, Watch
-from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, fill, offset_of
+from tests.topology.reasons import ACKS_DECIDE
+from tests.topology.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill, offset_of, place_of
 
 LETTERS = f"{GROUP}.dead-letters"
 IN_VAIN_MAX = 12
@@ -118,6 +120,7 @@ def test_a_commit_that_moves_on_ends_a_row_of_one(kafka: Kafka) -> None:
     assert told(kafka) == Watch(1)
 
 
+@pytest.mark.slow
 def test_behind_the_lone_records_a_window_may_be_out(kafka: Kafka) -> None:
     """Nothing beyond it leaves before a commit has moved on, which is then made ahead of the timer."""
     fill(kafka, 1690)
@@ -186,6 +189,7 @@ def test_after_the_second_unclean_start_one_record_is_out_at_a_time(kafka: Kafka
     assert not driver.spout.waits_for_acks()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", [0, 1_000_000])
 def test_a_record_that_kills_the_process_is_dead_lettered(kafka: Kafka, cache: int) -> None:
     """After so many deaths while it was out alone it is a dead letter; nothing else is; all the rest is done."""
@@ -241,6 +245,7 @@ def test_a_killer_and_a_rebalance(kafka: Kafka) -> None:
     assert told(kafka) == Watch(2, 30, 30, ended=True)
 
 
+@pytest.mark.slow
 def test_several_records_that_kill(kafka: Kafka) -> None:
     """Neighbours, the first and the last record of the log: each is found, and nothing else."""
     fill(kafka, 1990)
@@ -351,6 +356,80 @@ def test_a_killer_takes_no_innocent_of_another_partition_with_it(kafka: Kafka) -
     assert done == {(partition, n) for partition in "01" for n in range(3)} - {killer}
 
 
+def wide(kafka: Kafka, records: int = 3) -> Driver:
+    """Return a process under a watch over both partitions of a topic; one record leaves in each turn."""
+    kafka.create_topic("wide", 2)
+    fill(kafka, records, 0, "wide")
+    fill(kafka, records, 1, "wide")
+    for _ in range(2):
+        died = Driver(kafka, topics=["wide"])
+        died.run()
+        died.die()
+    return Driver(kafka, topics=["wide"], emits_per_next_max=1)
+
+
+def told_alone(kafka: Kafka) -> dict[int, int]:
+    """Return by partition the record that is out alone, as the group's commits tell."""
+    id_ = kafka.topic_id("wide")
+    watches = {
+        tp.partition: decode(of.offset, of.metadata, topic_id=id_).watch for tp, of in kafka.committed(GROUP).items()
+    }
+    return {partition: watch.alone for partition, watch in watches.items() if watch.alone is not None}
+
+
+def test_what_failed_alone_has_its_turn_beside_a_partition_that_never_rests(kafka: Kafka) -> None:
+    """A suspect waits for the other partitions' lone records, and none of theirs leaves before it."""
+    driver = wide(kafka, 40)
+    failed = {"0": 0, "1": 0}
+    answered = 0
+    for _ in range(120):
+        driver.run(1)
+        for tup_id, _ in driver.emitted[answered:]:
+            partition = tup_id.split("/")[3]
+            if offset_of(tup_id) % 5 == 0 and failed[partition] == offset_of(tup_id) // 5:
+                failed[partition] += 1
+                driver.spout.fail_with(tup_id, Failure("exception", "bolt", 1, "bad"))
+            else:
+                driver.spout.ack(tup_id)
+        answered = len(driver.emitted)
+        driver.run(1)  # whose turn it is now may go, before the others are heard of
+    order = [(tup_id.split("/")[3], offset_of(tup_id)) for tup_id, _ in driver.emitted]
+    for partition, suspect in {place for place in order if order.count(place) > 1}:
+        first, second = (at for at, place in enumerate(order) if place == (partition, suspect))
+        assert second - first <= 4, order[first : second + 1]
+    assert {place for place in order if order.count(place) > 1} >= {("0", 0), ("1", 0), ("0", 10), ("1", 10)}
+
+
+def test_a_record_that_could_not_be_written_down_is_not_blamed_for_another(kafka: Kafka) -> None:
+    """While commits fail no lone record leaves; the commit that then lets one out tells of that one alone."""
+    driver = wide(kafka)
+    kafka.faults.fail_next("commit", errors.KafkaTimeoutError, times=1000)
+    for _ in range(5):
+        driver.run(2)
+        kafka.clock.sleep(5)
+    assert driver.emitted == []
+    kafka.faults.clear()
+    kafka.clock.sleep(30)
+    driver.run(1)
+    ((tup_id, _),) = driver.emitted
+    assert told_alone(kafka) == {int(tup_id.split("/")[3]): offset_of(tup_id)}
+
+
+def test_a_commit_whose_answer_was_lost_is_said_again(kafka: Kafka) -> None:
+    """A record that a lost commit called out alone, and that never left, is taken back by the next one."""
+    driver = wide(kafka)
+    while not driver.emitted:
+        driver.run(1)
+    ((tup_id, _),) = driver.emitted
+    kafka.faults.fail_next("commit", errors.KafkaTimeoutError, times=1, applied=True)
+    driver.run(1)
+    assert len(told_alone(kafka)) == 2
+    assert len(driver.emitted) == 1
+    kafka.clock.sleep(3)  # less than a session
+    assert driver.spout._member.commit(driver.spout._now())
+    assert told_alone(kafka) == {int(tup_id.split("/")[3]): offset_of(tup_id)}
+
+
 def test_a_rebalance_is_an_orderly_end(kafka: Kafka) -> None:
     """What is handed over, and what stays, counts no unclean start; what stays is marked as at work again."""
     kafka.create_topic("wide", 2)
@@ -383,6 +462,7 @@ def test_metadata_of_an_earlier_version_counts_nothing(kafka: Kafka) -> None:
     assert (driver.figure("unclean"), told(kafka)) == (0, AT_WORK)
 
 
+@pytest.mark.record_only(ACKS_DECIDE)
 def test_other_guarantees_keep_no_watch(kafka: Kafka) -> None:
     """Under AT_MOST_ONCE nothing comes again, so nothing needs to be suspected: it takes over at full speed."""
     die(kafka, 3)
@@ -401,3 +481,19 @@ def test_a_bounded_run_with_a_killer_ends(kafka: Kafka) -> None:
     driver.spout.close()
     assert told(kafka) == ENDED
     assert done == set(range(100)) - {50}
+
+
+def test_whatever_is_out_the_commit_says_that_somebody_is_at_work(wide: Kafka) -> None:
+    """Also in rebalances, nothing is emitted of a partition whose last commit tells of an end in order."""
+    drivers = [Driver(wide, member=member, poll_records_max=5, emits_per_next_max=5) for member in (1, 2, 3)]
+    seen = dict.fromkeys(drivers, 0)
+    for turn in range(90):
+        if turn in {30, 50}:
+            wide.rebalance(GROUP)
+        for driver in drivers[: 1 + turn // 20]:
+            driver.run(1)
+            for partition in {place_of(tup_id)[0] for tup_id, _ in driver.emitted[seen[driver] :]}:
+                assert not told(wide, partition).ended
+            seen[driver] = len(driver.emitted)
+            driver.ack_all()
+    assert sum(seen.values()) == PARTITIONS * RECORDS

@@ -7,9 +7,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from downspout.wire.serializer import WireSerializer
 
 ROOT = Path(__file__).resolve().parents[2]
 END = b"\nend\n"
@@ -18,6 +21,11 @@ END = b"\nend\n"
 def frame(message: Any) -> bytes:
     """Return a message as Storm writes it."""
     return json.dumps(message).encode() + END
+
+
+def received(data: bytes) -> Any:
+    """Return a message as a component of ours reads it."""
+    return WireSerializer(io.BytesIO(data + END), io.BytesIO(), threading.RLock(), threading.RLock()).read_message()
 
 
 def handshake(directory: Path, conf: dict[str, Any], context: dict[str, Any], component: str = "reader") -> Any:

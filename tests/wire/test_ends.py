@@ -77,6 +77,7 @@ def started(tmp_path: Path) -> Iterator[Any]:
         storm.process.communicate()
 
 
+@pytest.mark.slow
 def test_the_last_work_is_bounded(started: Any) -> None:
     """A component whose last work hangs is gone before the supervisor loses its patience: a bound, not a hope."""
     assert EXIT_S_MAX < SUPERVISORS_PATIENCE_S

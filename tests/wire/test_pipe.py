@@ -66,6 +66,7 @@ def read_all(serializer: Any) -> list[Any]:
             return found
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     messages=MESSAGES,
@@ -88,6 +89,7 @@ def test_the_same_messages_as_pystorm_reads(
     assert exactly(mine) == exactly(theirs)
 
 
+@pytest.mark.slow
 @given(MESSAGES)
 def test_pystorm_reads_what_we_write(messages: list[Any]) -> None:
     """What our serializer sends, pystorm's reads: the same messages, in order, marks aside."""

@@ -43,6 +43,7 @@ def sinks() -> Iterator[list[Storm]]:
             stream.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["end of input", "SIGTERM"])
 def test_rows_that_were_held_come_again(tmp_path: Path, sinks: list[Storm], how: str) -> None:
     """Acked rows are in the files, the others are not, not even in part; sent again, each row is there once."""

@@ -15,10 +15,10 @@ from downspout.local.engine import Engine
 from downspout.local.runner import run
 from downspout.local.task import Task
 from downspout.wire.tuples import as_origin
-from downspout.wire.values import Encoder, decode
+from downspout.wire.values import Encoder
 from tests.topologies.slices import run_flight_delays
 from tests.topology.spout_driver import Kafka
-from tests.wire.storm_pipe import through_java
+from tests.wire.storm_pipe import received, through_java
 from topologies.demo_audit import read_rows
 from topologies.flights_data import Flights, load_flights, publish
 
@@ -51,10 +51,11 @@ class Wire:
 
     def _over(self, values: list[Any], fields: tuple[str, ...]) -> list[Any]:
         data = self._encoder.encode({"command": "emit", "tuple": values})
-        got: list[Any] = decode(through_java(data))["tuple"]
+        got: list[Any] = received(through_java(data))["tuple"]
         return [as_origin(value) if name == "origin" else value for name, value in zip(fields, got, strict=True)]
 
 
+@pytest.mark.slow
 def test_flight_delays_makes_the_same_rows(bare_kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The flights and the added-up delays are the same, value by value, on Storm's wire and in the local engine."""
     publish(bare_kafka, Flights(load_flights(1_000)))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from downspout.ledger.origin import Origin
 from downspout.wire import values as wire_values
-from downspout.wire.values import MARK, Encoder, decode, slow
-from tests.wire.storm_pipe import through_java
+from downspout.wire.values import MARK, Encoder, parse, slow
+from tests.wire.storm_pipe import received, through_java
 
 ANY_TEXT = st.text(st.characters(exclude_categories=())) | st.text(st.characters(exclude_categories=())).map(
     MARK.__add__
@@ -50,9 +50,10 @@ def exactly(value: Any) -> Any:
 def over_storm(values: list[Any]) -> Any:
     """Return what a bolt gets of what another one emitted, with Storm's Java in between."""
     data = Encoder().encode({"command": "emit", "tuple": values})
-    return decode(through_java(data))["tuple"]
+    return received(through_java(data))["tuple"]
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(st.lists(VALUES, max_size=5))
 @example(
@@ -71,7 +72,7 @@ def test_values_arrive_as_they_left(values: list[Any]) -> None:
 @given(st.lists(VALUES, max_size=5))
 def test_without_orjson_the_pipe_is_the_same(values: list[Any]) -> None:
     """The slow way and the fast way make JSON of equal value, so tasks with and without orjson can talk."""
-    assert exactly(decode(slow(values))) == exactly(decode(Encoder().encode(values))) == exactly(values)
+    assert exactly(received(slow(values))) == exactly(received(Encoder().encode(values))) == exactly(values)
 
 
 def test_a_project_without_orjson_works(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +82,7 @@ def test_a_project_without_orjson_works(monkeypatch: pytest.MonkeyPatch) -> None
     assert exactly(over_storm(given_values)) == exactly(given_values)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.recursive(PLAIN_SCALARS | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_plain_values_are_plain_json(value: Any) -> None:
@@ -88,7 +90,7 @@ def test_plain_values_are_plain_json(value: Any) -> None:
     if MARK in json.dumps(value).encode().decode("unicode_escape"):
         return
     assert exactly(json.loads(Encoder().encode([value]))) == exactly([value])
-    assert exactly(decode(json.dumps([value]).encode())) == exactly([value])
+    assert exactly(received(json.dumps([value]).encode())) == exactly([value])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_plain_values_are_plain_json(value: Any) -> None:
 )
 def test_texts_of_others_that_look_like_ours(text: str) -> None:
     """A text with NUL in front that an unmodified component emitted, and that stands for nothing, is left alone."""
-    assert decode(json.dumps([text]).encode()) == [text]
+    assert received(json.dumps([text]).encode()) == [text]
 
 
 def test_kafka_headers_travel() -> None:
@@ -143,16 +145,16 @@ def test_what_cannot_travel_is_an_error(value: Any) -> None:
 def test_digits_in_texts_and_large_numbers_side_by_side(number: int, text: str) -> None:
     """An id of many digits, which is a text, hides no number beyond 64 bits, and is changed by none."""
     message = {"id": text, "tuple": [number, text, {text: number}, number], "task": 2}
-    assert decode(json.dumps(message).encode()) == message
-    assert decode(Encoder().encode(message)) == message
-    assert decode(str(number).encode()) == number
+    assert received(json.dumps(message).encode()) == message
+    assert received(Encoder().encode(message)) == message
+    assert parse(str(number).encode()) == number
 
 
 def test_ids_of_storm_take_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Storm's random ids, of up to 19 digits and a sign, do not make the standard library read the message."""
     monkeypatch.setattr(json, "loads", None)
     message = {"id": "-7955786537413359385", "tuple": ["UA", 2**63 - 1]}
-    assert decode(Encoder().encode(message)) == message
+    assert received(Encoder().encode(message)) == message
 
 
 def test_decimals_keep_their_digits() -> None:

@@ -11,24 +11,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, groupby, repeat, takewhile
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 from kafka import errors
 
 from downspout.errors import BrokerError
-from downspout.kafka.port import ConsumerPort, Record
-from downspout.spark.source.columns import HEADERS, SCHEMA, SCHEMA_WITH_HEADERS, Chunk, decode, install
+from downspout.kafka.columns import RecordColumns
+from downspout.kafka.port import ConsumerPort
+from downspout.spark.source.columns import portions, to_batch
 from downspout.spark.source.options import SourceOptions
 from downspout.spark.source.planning import report_loss
 from downspout.spark.source.ranges import OffsetRange
 from downspout.spark.source.skips import Sieve, Skipped
 from downspout.spark.source.topics import connect
 
-PER_POLL_MAX = 10_000
-"""Kafka batches, where they come as chunks, else records."""
+PER_POLL_MAX = 100_000
+"""Records. A poll finds what was fetched, some megabytes."""
 
 BATCH_BYTES = 4 * 1024 * 1024
 """About how much goes into one Arrow batch."""
@@ -58,7 +57,7 @@ def read_range(options: SourceOptions, wanted: OffsetRange, skipped: Skipped = (
         return
     wanted = OffsetRange.of(wanted.where, parts[0][0], parts[-1][1])
     key = f"{options.bootstrap} {sorted(options.client.items())}"
-    consumer = _idle.pop(key, None) or _connect(options)
+    consumer = _idle.pop(key, None) or connect(options, columns=True)
     is_sound = False
     try:
         yield from _Reading(options, consumer, wanted, sieve).batches()
@@ -73,13 +72,6 @@ def read_range(options: SourceOptions, wanted: OffsetRange, skipped: Skipped = (
             _idle[key] = consumer
         else:
             consumer.close()
-
-
-def _connect(options: SourceOptions) -> ConsumerPort:
-    consumer = connect(options)
-    if not install(consumer):
-        log.warning("this client's records cannot be taken as columns: reading will be slower")
-    return consumer
 
 
 class _Reading:
@@ -100,12 +92,12 @@ class _Reading:
         waiting_since = time.monotonic()
         while self._at < end:
             try:
-                records = self._consumer.poll(POLL_MS, PER_POLL_MAX).get(where, ())
+                records = self._consumer.poll(POLL_MS, PER_POLL_MAX).get(where)
                 at = self._consumer.position(where)
             except (errors.OffsetOutOfRangeError, errors.LogTruncationError):
                 self._skip_what_is_gone()
                 continue
-            for batch in self._to_batches(records):
+            for batch in self._to_batches(RecordColumns.of(records)) if records else ():
                 if (kept := self._sieve.keep(batch)).num_rows:
                     yield kept
             if at > self._at:
@@ -118,22 +110,11 @@ class _Reading:
                     cure="look at the broker, or raise kafkaConsumer.pollTimeoutMs",
                 )
 
-    def _to_batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
-        """Yield what of these lies in the range; chunks together, up to some megabytes."""
-        headers, begin, end = self._options.include_headers, self._at, self._wanted.end
-        for chunked, group in groupby(records, lambda record: isinstance(record.value, Chunk)):
-            if not chunked:
-                if plain := [record for record in group if record.offset < end]:
-                    yield to_batch(plain, headers)
-                continue
-            chunks: list[Any] = [record.value for record in group]
-            while chunks:
-                sizes = accumulate(len(chunk.data) for chunk in chunks)
-                count = max(sum(1 for _ in takewhile(lambda size: size <= BATCH_BYTES, sizes)), 1)
-                found = decode(self._wanted.where, chunks[:count], begin, end, headers=headers)
-                chunks = chunks[count:]
-                if found.num_rows:
-                    yield found
+    def _to_batches(self, records: RecordColumns) -> Iterator[pa.RecordBatch]:
+        """Yield what of these lies in the range, some megabytes at a time."""
+        wanted = records[: int(records.offsets.searchsorted(self._wanted.end))]
+        for portion in portions(wanted, BATCH_BYTES):
+            yield to_batch(portion, self._options.include_headers)
 
     def _go_to_start(self) -> None:
         """Seek, unless the consumer stands there: then what it has fetched ahead is still good."""
@@ -167,23 +148,3 @@ class _Reading:
             return False
         report_loss(self._options, f"{self._wanted}: the log ends at {end}")
         return True
-
-
-def to_batch(records: Sequence[Record], headers: bool) -> pa.RecordBatch:
-    """Return records of one partition as columns."""
-    count, first = len(records), records[0]
-    stamps = pa.array([record.timestamp for record in records], pa.int64())
-    kinds = [-1 if (kind := getattr(record, "timestamp_type", 0)) is None else kind for record in records]
-    columns: list[Any] = [
-        pa.array([record.key for record in records], pa.binary()),
-        pa.array([record.value for record in records], pa.binary()),
-        pa.array(repeat(first.topic, count), pa.string(), size=count),
-        pa.array(repeat(first.partition, count), pa.int32(), size=count),
-        pa.array([record.offset for record in records], pa.int64()),
-        stamps.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
-        pa.array(kinds, pa.int32()),
-    ]
-    if not headers:
-        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    lists = [[{"key": k, "value": v} for k, v in record.headers] or None for record in records]
-    return pa.RecordBatch.from_arrays([*columns, pa.array(lists, HEADERS)], schema=SCHEMA_WITH_HEADERS)

@@ -20,13 +20,18 @@ T = TypeVar("T")
 log = logging.getLogger("downspout.spark")
 
 
-def connect(options: SourceOptions) -> ConsumerPort:
+def connect(options: SourceOptions, *, columns: bool = False) -> ConsumerPort:
     """Return a consumer that belongs to no group.
+
+    Args:
+        options: of the source.
+        columns: whether it is to read columns.
 
     Raises:
         BrokerError: no broker answers, or it does not speak to us.
     """
-    return cluster_for(options.bootstrap, options.client).consumer(group=None, client=options.client)
+    cluster = cluster_for(options.bootstrap, options.client)
+    return cluster.consumer(group=None, client=options.client, columns=columns)
 
 
 class Topics:

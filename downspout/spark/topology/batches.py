@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +27,21 @@ from downspout.local.result import Counts
 from downspout.parquet.staged import BatchWriter, OutdatedError, Staged
 from downspout.spark.topology.checkpoint import recall, remember
 from downspout.spark.topology.letters import where_is, write_letters
-from downspout.spark.topology.records import Spout, breaker_opens
-from downspout.spark.topology.rows import ERROR, FAILED, FIGURES, LETTER, STAGED, Figures, Letter, Place, load
+from downspout.spark.topology.rows import (
+    ERROR,
+    FAILED,
+    FIGURES,
+    LETTER,
+    STAGED,
+    Figures,
+    Letter,
+    Place,
+    Span,
+    load,
+    places_of,
+)
 from downspout.spark.topology.sources import letters_topic
+from downspout.spark.topology.spout import Spout, breaker_opens
 from downspout.spark.topology.stage import Shipment, whole_topology
 from downspout.wording import counted
 
@@ -84,6 +96,8 @@ _ERRORS = 20
 """Kinds of errors that are told at the end."""
 _SHOWN = 5
 """Records that a warning names."""
+PARTS = 100
+"""A chunk that failed in a later stage is tried again in so many. Each try costs some seconds: halves are too few."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +123,7 @@ class _Outcome:
     def __init__(self, rows: Iterable[Any]) -> None:
         self.staged: dict[str, list[Staged]] = {}
         self.letters: list[Letter] = []
-        self.failed: list[tuple[str, tuple[Place, ...], Failure]] = []
+        self.failed: list[tuple[str, tuple[Place | Span, ...], Failure]] = []
         self.figures: list[Figures] = []
         self.error: DownspoutError | None = None
         for kind, component, _, payload in rows:
@@ -166,6 +180,7 @@ class Batches:
         number: Spark's, of that batch.
         stopping: set from outside: no other batch is begun.
         given_up: records of the batch under way that failed too often; whoever starts the query leaves them out.
+        apart: records of it that failed together, and how many of them go together in the next try.
     """
 
     def __init__(
@@ -189,7 +204,8 @@ class Batches:
         self.busy = self.stopping = False
         self.number = -1
         self._recalled, self.given_up = recall(checkpoint)
-        self._troubles: dict[Place | None, _Trouble] = {}
+        self.apart: dict[Span, int] = {}
+        self._troubles: dict[Place | Span | None, _Trouble] = {}
         self._written: set[Place] = set()
         """records of the batch under way whose dead letters are durable"""
         self._number = -1
@@ -250,6 +266,7 @@ class Batches:
         self._commit(number, outcome)
         self._troubles.clear()
         self.given_up.clear()
+        self.apart.clear()
         self._add_up(number, outcome, letters, time.monotonic() - started)
 
     def _add_up(self, number: int, outcome: _Outcome, letters: list[Letter], seconds: float) -> None:
@@ -272,9 +289,9 @@ class Batches:
         self.totals.again += 1
         # Where a bolt was restarted, what it held has timed out; but that comes of the tuple that it raised on.
         culprits = [failed for failed in outcome.failed if failed[2].kind != "timeout"]
-        last: dict[Place | None, tuple[str, Failure]] = {}
+        last: dict[Place | Span | None, tuple[str, Failure]] = {}
         for component, places, failure in culprits or outcome.failed:
-            for place in places or (None,):
+            for place in self._blamed(places):
                 last[place] = component, failure
         for place, (component, failure) in last.items():
             trouble = self._troubles.setdefault(place, _Trouble(first_ms=now_ms))
@@ -284,16 +301,34 @@ class Batches:
         log.warning("%s: the batch is computed again", _say_failed(last, self._troubles))
         time.sleep(wait_ms / 1000)
 
+    def _blamed(self, places: tuple[Place | Span, ...]) -> Iterator[Place | Span | None]:
+        """Yield whom a failure counts for.
+
+        A chunk that comes again though it is apart is none of this batch: a bolt has held it. Then it is all of its
+        records.
+        """
+        if not places:
+            yield None
+        for place in places:
+            if isinstance(place, Span) and place in self.apart:
+                yield from places_of([place])
+            else:
+                yield place
+
     def _wait_or_give_up(
-        self, place: Place | None, trouble: _Trouble, component: str, failure: Failure, now_ms: int
+        self, place: Place | Span | None, trouble: _Trouble, component: str, failure: Failure, now_ms: int
     ) -> int:
-        """Return how long to wait before the next try, in ms; or give the record up.
+        """Return how long to wait before the next try, in ms; or give the record up. A chunk is taken apart.
 
         Raises:
             ComponentError: there is no record.
         """
         spout = self._spouts[self._topics.get(place.topic if place else "", next(iter(self._spouts)))]
         attempts = trouble.failures + trouble.timeouts
+        if isinstance(place, Span):  # an attempt of many says nothing about any of them
+            if trouble.failures or trouble.timeouts >= spout.settings["timeouts_max"]:
+                self.apart[place] = max(1, place.size // PARTS)
+            return spout.backoff.delay(attempts)
         if trouble.failures <= spout.settings["retries_max"] and trouble.timeouts < spout.settings["timeouts_max"]:
             return spout.backoff.delay(trouble.failures)
         if place is None or place in self.given_up:
@@ -335,7 +370,9 @@ class Batches:
             self._writers[name].discard(staged)
 
 
-def _say_failed(failed: Mapping[Place | None, tuple[str, Failure]], troubles: Mapping[Place | None, _Trouble]) -> str:
+def _say_failed(
+    failed: Mapping[Place | Span | None, tuple[str, Failure]], troubles: Mapping[Place | Span | None, _Trouble]
+) -> str:
     """Return which records failed, and the error of the first."""
     named = [where_is(place) if place is not None else "a tuple of no record" for place in failed]
     shown = ", ".join(named[:_SHOWN]) + (f" and {len(named) - _SHOWN:,} more" if len(named) > _SHOWN else "")

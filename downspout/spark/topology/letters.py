@@ -11,8 +11,9 @@ from downspout.errors import RecordError, coordinates
 from downspout.kafka.deadletter import DeadLetters
 from downspout.kafka.port import TopicPartition, cluster_for
 from downspout.kafka.replayed import PlainRecord
-from downspout.spark.topology.records import Spout
-from downspout.spark.topology.rows import Letter, Place
+from downspout.spark.topology.rows import Letter, Place, Span
+from downspout.spark.topology.spout import Spout
+from downspout.wording import counted
 
 __all__ = ["where_is", "write_letters"]
 
@@ -85,6 +86,7 @@ def _read(cluster: Any, place: Place, client: Mapping[str, Any]) -> PlainRecord:
     )
 
 
-def where_is(place: Place) -> str:
-    """Name a record the way all messages do."""
-    return coordinates(place.topic, place.partition, place.offset)
+def where_is(place: Place | Span) -> str:
+    """Name a record the way all messages do; of several, the first and the last."""
+    first = coordinates(place.topic, place.partition, place.offset)
+    return first if isinstance(place, Place) else f"{first} to {place.end - 1} ({counted(place.size, 'record')})"

@@ -15,9 +15,22 @@ from downspout.errors import TopologyError
 from downspout.local.acker import Forest, Tree, attach, trees_of
 from downspout.local.bolt_task import BoltTask
 from downspout.local.spout_task import SpoutTask
+from downspout.origins import rows_of
+from downspout.spark.topology.chunked import Apart
 from downspout.spark.topology.outbox import Outbox, Root
 from downspout.spark.topology.records import EMITS, Feed, Inlet, Records
-from downspout.spark.topology.rows import FAILED, Figures, Item, Place, load, to_batch
+from downspout.spark.topology.rows import (
+    FAILED,
+    Figures,
+    Item,
+    Place,
+    Span,
+    from_wire,
+    load,
+    narrowed,
+    places_of,
+    to_batch,
+)
 from downspout.spark.topology.stage import Head, Pass, Shipment, arrive
 from downspout.spark.topology.state import attributes, restore, save
 
@@ -67,10 +80,11 @@ class Front:
     Args:
         packed: the topology.
         skip: records that are given up: they are left out.
+        apart: records that go with few others, or alone, and not in a large chunk.
     """
 
-    def __init__(self, packed: Packed, skip: Collection[Place] = ()) -> None:
-        self._packed, self._skip = packed, tuple(skip)
+    def __init__(self, packed: Packed, skip: Collection[Place] = (), apart: Apart | None = None) -> None:
+        self._packed, self._skip, self._apart = packed, tuple(skip), dict(apart or {})
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the stage over the records of one task."""
@@ -81,24 +95,38 @@ class Front:
         stage = shipment.plan.stages[0]
         outbox, figures = Outbox(), Figures()
         confs = {name: shipment.confs[name] for name in stage.heads}
-        records = Records(itertools.chain([first], batches), confs, self._skip, outbox, figures)
+        records = Records(itertools.chain([first], batches), confs, self._skip, outbox, figures, self._apart)
         for row in Pass(shipment, stage, records, outbox, figures).rows():
             yield to_batch([row])
 
 
 class Delivery(Root):
-    """A tuple of an earlier stage; ``held``: of an earlier batch, and the bolt has neither acked nor failed it."""
+    """A tuple of an earlier stage.
 
-    __slots__ = ("_places", "held")
+    Args:
+        places: the records that it came from.
+        origin: what the tuple says of its own record, where it was in a chunk.
+        held: whether it is of an earlier batch, and the bolt has neither acked nor failed it.
+    """
 
-    def __init__(self, places: tuple[Place, ...], *, held: bool = False) -> None:
+    __slots__ = ("_origin", "_places", "held")
+
+    def __init__(self, places: tuple[Place | Span, ...], origin: Any = None, *, held: bool = False) -> None:
         super().__init__()
-        self._places, self.held = places, held
+        self._places, self._origin, self.held = places, origin, held
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[Place | Span, ...]:
         """The records that it came from."""
         return self._places
+
+    @property
+    def own(self) -> tuple[Place | Span, ...]:
+        """The record alone, where the tuple was one of a chunk's and says which; else those that it came from.
+
+        In its own batch the whole chunk is to blame, and is taken apart. In a later one that cannot be.
+        """
+        return narrowed(self._places, self._origin)
 
 
 class Tuples(Inlet):
@@ -113,7 +141,7 @@ class Tuples(Inlet):
         self._skip = frozenset(skip)
         # Of this batch's records that are given up nothing gets here; of those that an earlier bolt has held, it may.
         wanted = [item for item in items if not self._is_given_up(item.places)] if skip else items
-        self._items = sorted(wanted, key=lambda item: (item.places[:1], item.source, item.task))
+        self._items = sorted(wanted, key=lambda item: (item.places[:1], item.source, item.task, item.number))
         self.kinds: Mapping[tuple[str, str], Any] = {}
         """by component and stream, the type of a tuple's values"""
         self.head: BoltTask | None = None
@@ -129,16 +157,31 @@ class Tuples(Inlet):
         """Deliver some."""
         head, spout = self.head, feed.task
         assert head is not None
-        now = spout.world.clock.monotonic()
-        items = self._items[self._at : self._at + EMITS]
-        self._at += len(items)
-        spout.emitted += len(items)
-        for item in items:
-            tree = Tree(spout.forest, Delivery(item.places), now)
-            head.deliver(tree, item.source, item.stream, item.task, self.kinds[item.source, item.stream](*item.values))
-            spout.forest.planted(tree)
+        now, emitted = spout.world.clock.monotonic(), 0
+        while emitted < EMITS and not self.idle:
+            item = self._items[self._at]
+            self._at += 1
+            for values, count in self._values(head, item):
+                tree = Tree(spout.forest, Delivery(item.places, getattr(values, "origin", None)), now)
+                head.deliver(tree, item.source, item.stream, item.task, values)
+                spout.forest.planted(tree, count)
+                emitted += count
+        spout.emitted += emitted
 
-    def restore(self, held: Mapping[str, tuple[Place, ...]]) -> None:
+    def _values(self, head: BoltTask, item: Item) -> Iterator[tuple[Any, int]]:
+        """Yield what the bolt gets of a tuple, and how many records that is: a chunk only if it takes chunks."""
+        make = self.kinds[item.source, item.stream]._make
+        if not isinstance(item.values, bytes):
+            yield make(item.values), 1
+            return
+        chunk = from_wire(item.values)
+        if head.task_id in head.world.takes_chunks:
+            head.has_chunks = True
+            yield chunk, chunk.num_rows
+        else:
+            yield from ((make(values), 1) for values in rows_of(chunk))
+
+    def restore(self, held: Mapping[str, tuple[Place | Span, ...]]) -> None:
         """Let the bolt ack and fail, and anchor to, what it has held since an earlier batch."""
         head = self.head
         assert head is not None
@@ -147,12 +190,12 @@ class Tuples(Inlet):
             attach(head.held, tuple_id, tree)
             self._forest.planted(tree)
 
-    def held(self) -> dict[str, tuple[Place, ...]]:
+    def held(self) -> dict[str, tuple[Place | Span, ...]]:
         """Return what the bolt holds at the end, with the records behind it; the newest, if that is too much."""
         assert self.head is not None
         open_trees = self._forest.open
         found = {
-            tuple_id: tree.msg_id.places
+            tuple_id: tree.msg_id.own
             for tuple_id, root in self.head.held.items()
             for tree in trees_of(root)
             if tree in open_trees
@@ -173,15 +216,17 @@ class Tuples(Inlet):
 
         Unless the record was read in an earlier batch and is given up: then the bolt is rid of it, and that is all.
         """
-        self._outbox.settle(root, complete=False)
         if root.held and self._is_given_up(root.places):
+            self._outbox.settle(root, complete=True)  # so what came of it and of others goes
             return
-        self.fail(root.places, failure)
+        self._outbox.settle(root, complete=False)
+        # A chunk of an earlier batch is not read again, in parts or otherwise: all of its records have failed.
+        self.fail(tuple(places_of(root.places)) if root.held else root.places, failure)
 
-    def _is_given_up(self, places: tuple[Place, ...]) -> bool:
-        return bool(places) and self._skip.issuperset(places)
+    def _is_given_up(self, places: tuple[Place | Span, ...]) -> bool:
+        return bool(places) and self._skip.issuperset(places_of(places))
 
-    def fail(self, places: tuple[Place, ...], failure: Failure) -> None:
+    def fail(self, places: tuple[Place | Span, ...], failure: Failure) -> None:
         """Fail the batch."""
         assert self.head is not None
         self._outbox.put(FAILED, self.head.name, (places, failure))
@@ -198,7 +243,7 @@ class Kept(NamedTuple):
     """
 
     next_id: int = 1
-    held: Mapping[str, tuple[Place, ...]] = {}
+    held: Mapping[str, tuple[Place | Span, ...]] = {}
     state: bytes | None = None
 
 

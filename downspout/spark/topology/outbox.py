@@ -1,24 +1,31 @@
 """What leaves a stage for the next one: nothing of a record before all that came of it here is done.
 
 A tuple for a stateful bolt waits with its record. Once the record's tree is complete, it goes; if the tree failed, it
-is dropped, because the next try makes it again. So a stateful bolt never sees what a failed try has made. A tuple that
-came of several records goes when all of them are settled and one of them is complete; one that had failed before the
-tuple was emitted does not count.
+is dropped, because the next try makes it again. So a stateful bolt never sees what a failed try has made.
+
+A tuple that came of several records, as a BatchingBolt makes them, ties these together: what waits for them goes when
+all are complete. If one has failed all is dropped, and those that were complete are tried again with it: half of a lot
+would be counted twice or not at all. Where the failed try is over before the tuple is emitted it is no other; there is
+nothing to wait for, and those that the tuple came of besides are tried again.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import pyarrow as pa
 import streamparse
 
 from downspout.local.acker import trees_of
-from downspout.spark.topology.rows import TUPLE, Item, Place, Row
+from downspout.spark.topology.rows import TUPLE, Item, Place, Row, Span, to_wire
 
 __all__ = ["Outbound", "Outbox", "Root"]
 
 ITEMS_PER_ROW = 512
 """Tuples that travel in one row."""
+CHUNK_BYTES_PER_ROW = 4 * 1024 * 1024
+"""About how much of chunks travels in one row."""
 
 
 class Root:
@@ -26,30 +33,71 @@ class Root:
 
     Attributes:
         left: answers that are outstanding.
-        waiting: what goes when this is done.
+        group: those with which this is tied together, while anything waits for it.
     """
 
-    __slots__ = ("left", "waiting")
+    __slots__ = ("group", "left")
 
     def __init__(self) -> None:
         self.left = 0
-        self.waiting: list[_Parcel] = []
+        self.group: _Group | None = None
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[Place | Span, ...]:
         """The records behind it."""
         raise NotImplementedError
 
 
 class _Parcel:
-    """What waits for one set of roots."""
+    """What came of one set of roots."""
 
-    __slots__ = ("complete", "items", "left", "places", "roots")
+    __slots__ = ("items", "places", "roots")
 
     def __init__(self, roots: tuple[Root, ...]) -> None:
-        self.roots, self.left, self.complete = roots, len(roots), False
+        self.roots = roots
         self.places = tuple(dict.fromkeys(place for root in roots for place in root.places))
         self.items: list[tuple[str, int, Item]] = []
+
+
+class _Group:
+    """Roots that have tuples in common, straight or by way of others, and what waits for all of them.
+
+    Attributes:
+        open: those that are not settled.
+        complete: those that are.
+        failed: whether one has failed.
+        parcels: what waits.
+    """
+
+    __slots__ = ("complete", "failed", "open", "parcels")
+
+    def __init__(self) -> None:
+        self.open: dict[Root, None] = {}
+        self.complete: list[Root] = []
+        self.failed = False
+        self.parcels: list[_Parcel] = []
+
+    @classmethod
+    def of(cls, roots: tuple[Root, ...]) -> _Group:
+        """Tie these together, and the groups that they are in: small ones join the largest."""
+        groups = {id(root.group): root.group for root in roots if root.group is not None}
+        group = max(groups.values(), key=lambda each: len(each.open)) if groups else cls()
+        for other in groups.values():
+            if other is not group:
+                group._take(other)
+        for root in roots:
+            if root.group is None:
+                root.group = group
+                group.open[root] = None
+        return group
+
+    def _take(self, other: _Group) -> None:
+        for root in other.open:
+            root.group = self
+        self.open.update(other.open)
+        self.complete += other.complete
+        self.failed |= other.failed
+        self.parcels += other.parcels
 
 
 class Outbox:
@@ -58,6 +106,9 @@ class Outbox:
     def __init__(self) -> None:
         self._rows: list[Row] = []
         self._items: dict[tuple[str, int], list[Item]] = {}
+        self._bytes: dict[tuple[str, int], int] = {}
+        """of chunks among them"""
+        self._number = itertools.count()
         self._last: _Parcel | None = None
 
     def put(self, kind: str, component: str, what: Any) -> None:
@@ -65,39 +116,59 @@ class Outbox:
         self._rows.append(Row.of(kind, component, what))
 
     def hold(self, to: str, task: int, tup: Any, roots: tuple[Root, ...]) -> None:
-        """Take a tuple for a task of a stateful bolt, until its roots are settled.
+        """Take a tuple for a task of a stateful bolt, until its roots are settled; one without roots goes at once.
 
         Tuples in a row that came of the same roots wait together. A batching bolt anchors each tuple that it emits to
         its whole batch: apart, a thousand tuples of a thousand records would be a million things to keep.
         """
         parcel = self._last
-        if parcel is None or parcel.roots != roots or parcel.left != len(roots):
+        if parcel is None or parcel.roots != roots:
             self._last = parcel = _Parcel(roots)
-            for root in roots:
-                root.waiting.append(parcel)
-        item = Item(parcel.places, tup.component, tup.task, tup.stream, tuple(tup.values))
+            if roots:
+                _Group.of(roots).parcels.append(parcel)
+        values = to_wire(tup.values) if isinstance(tup.values, pa.RecordBatch) else tuple(tup.values)
+        item = Item(parcel.places, tup.component, tup.task, tup.stream, values, next(self._number))
         if roots:
             parcel.items.append((to, task, item))
         else:
             self._send(to, task, item)
 
-    def settle(self, root: Root, *, complete: bool) -> None:
-        """Take note that a tree is complete, or failed."""
-        if not root.waiting:
-            return
-        waiting, root.waiting = root.waiting, []
-        for parcel in waiting:
-            parcel.left -= 1
-            parcel.complete |= complete
-            if not parcel.left and parcel.complete:
-                for to, task, item in parcel.items:
-                    self._send(to, task, item)
+    def spoil(self, roots: tuple[Root, ...]) -> None:
+        """Take note that a tuple that came of these came of a failed try too: what waits for them will not go."""
+        _Group.of(roots).failed = True
+
+    def settle(self, root: Root, *, complete: bool) -> list[Root]:
+        """Take note that a tree is complete, or failed.
+
+        Returns:
+            The roots that are to be tried again though they were complete.
+        """
+        if (group := root.group) is None:
+            return []
+        root.group = self._last = None
+        del group.open[root]
+        if complete:
+            group.complete.append(root)
+        else:
+            group.failed = True
+        if group.open:
+            return []
+        if group.failed:
+            return group.complete
+        for parcel in group.parcels:
+            for to, task, item in parcel.items:
+                self._send(to, task, item)
+        return []
 
     def _send(self, to: str, task: int, item: Item) -> None:
         items = self._items.setdefault((to, task), [])
         items.append(item)
-        if len(items) >= ITEMS_PER_ROW:
+        size = self._bytes.get((to, task), 0)
+        if isinstance(item.values, bytes):
+            size = self._bytes[to, task] = size + len(item.values)
+        if len(items) >= ITEMS_PER_ROW or size >= CHUNK_BYTES_PER_ROW:
             del self._items[to, task]
+            self._bytes.pop((to, task), None)
             self._rows.append(Row.of(TUPLE, to, items, task))
 
     def take(self, *, whole: bool = False) -> list[Row]:
@@ -110,6 +181,7 @@ class Outbox:
             for (to, task), items in self._items.items():
                 self._rows.append(Row.of(TUPLE, to, items, task))
             self._items.clear()
+            self._bytes.clear()
         rows, self._rows = self._rows, []
         return rows
 
@@ -128,5 +200,11 @@ class Outbound(streamparse.Bolt):
         # A bolt that holds tuples may emit when the trees of some have failed. Those were told of it and tried again,
         # or given up: nobody will settle this tuple for them, and what came of them alone comes again.
         roots = tuple(tree.msg_id for tree in trees if not tree.closed)
-        if roots or not trees:
+        if 0 < len(roots) < len(trees) and any(tree.closed and tree.forest.replays for tree in trees):
+            self._outbox.spoil(roots)
+        elif roots or not trees:
             self._outbox.hold(self._task.name, self._task.index, tup, roots)
+
+    def process_chunk(self, tup: Any) -> None:
+        """Hand the chunk to the outbox; the bolt's own task takes it apart, if it takes none."""
+        self.process(tup)

@@ -193,7 +193,7 @@ class Query:
         for other in frames[1:]:
             frame = frame.unionByName(other)
         skip, timers = self._batches.given_up, "ProcessingTime" if self._ticks else "None"
-        rows = frame.mapInArrow(Front(packed, skip), SCHEMA)
+        rows = frame.mapInArrow(Front(packed, skip, self._batches.apart), SCHEMA)
         for stage in self._plan.stages[1:]:
             rows = rows.groupBy("component", "task").transformWithStateInPandas(
                 Stateful(packed, stage.level, skip), SCHEMA, "Append", timers

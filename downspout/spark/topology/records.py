@@ -2,7 +2,8 @@
 
 It does in a task what KafkaSpout does on the other engines, but for what Spark does itself: nothing is polled,
 assigned or committed here. A record that fails is tried again in the same task, after the spout's own back-off; one
-that fails for good is handed to the driver, which writes its dead letter before the batch is committed.
+that fails for good is handed to the driver, which writes its dead letter before the batch is committed. Where the spout
+emits chunks (``kafka.emit``), records go together as columns until one of them fails (``chunked``).
 """
 
 from __future__ import annotations
@@ -10,25 +11,25 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import streamparse
 
-from downspout import config
 from downspout.component import Failure
-from downspout.errors import USER_ERRORS, RecordError, coordinates
-from downspout.kafka.emit import tuple_maker
+from downspout.errors import USER_ERRORS
+from downspout.kafka.columns import RecordColumns
+from downspout.kafka.emit_chunk import Unreadable
 from downspout.kafka.replayed import PlainRecord
-from downspout.kafka.translate import translator_of
-from downspout.ledger.breaker import Breaker, Trip
-from downspout.ledger.retries import Backoff
 from downspout.local.world import said
+from downspout.spark.topology.chunked import Apart, Range, cut, from_source
 from downspout.spark.topology.outbox import Outbox, Root
 from downspout.spark.topology.rows import LETTER, Figures, Letter, Place
+from downspout.spark.topology.spout import Spout, breaker_opens
 
-__all__ = ["EMITS", "Feed", "Inlet", "Records", "breaker_opens"]
+__all__ = ["EMITS", "Feed", "Inlet", "Records"]
 
 EMITS = 256
 """Tuples that one call of next_tuple emits."""
@@ -109,60 +110,6 @@ class Work(Root):
         return PlainRecord(self.topic, self.partition, self.offset, self.timestamp, self.key, self.value, self.headers)
 
 
-class Spout:
-    """What the settings of one KafkaSpout say of its records.
-
-    Args:
-        name: the spout's.
-        conf: its configuration.
-    """
-
-    def __init__(self, name: str, conf: Mapping[str, Any]) -> None:
-        self.name = name
-        self.settings = settings = config.parse_scope(conf, "kafka")
-        self.backoff = Backoff(settings["retry_initial_ms"], settings["retry_delay_ms"], settings["retry_delay_ms_max"])
-        self._makers: dict[tuple[str, str], tuple[Callable[[Any], Any], str | None]] = {}
-        self._breakers: dict[tuple[str, int], Breaker] = {}
-
-    def maker(self, topic: str, topic_id: str) -> tuple[Callable[[Any], Any], str | None]:
-        """Return what makes tuples of a topic's records; and their stream, where it makes several of one record."""
-        if (found := self._makers.get((topic, topic_id))) is None:
-            settings = self.settings
-            if (translator := translator_of(settings, topic)) is not None:
-                make = translator.maker(topic_id, settings["emit_null"], settings["honour_replays"])
-                found = make, translator.stream
-            else:
-                formats = settings["key_format"], settings["value_format"]
-                found = tuple_maker(settings["fields"], *formats, topic_id, settings["honour_replays"]), None
-            self._makers[topic, topic_id] = found
-        return found
-
-    def breaker(self, topic: str, partition: int) -> Breaker:
-        """Return the circuit breaker of a partition."""
-        if (found := self._breakers.get((topic, partition))) is None:
-            found = Breaker(self.settings["breaker_ratio"], self.settings["breaker_window"])
-            self._breakers[topic, partition] = found
-        return found
-
-    def note_read(self, topic: str, partition: int, first: int, count: int) -> None:
-        """Tell the breaker of records that were read."""
-        breaker = self.breaker(topic, partition)
-        for start in range(0, count, breaker.width):
-            breaker.read(first + start, min(breaker.width, count - start))
-
-
-def breaker_opens(place: Place, trip: Trip, failure: Failure) -> RecordError:
-    """Return the error of a batch in which too many records failed for good."""
-    where = coordinates(place.topic, place.partition, place.offset)
-    return RecordError(
-        f"{where}: {trip.given_up:,} of the last {trip.read:,} records "
-        f"failed for good, most often with {trip.error} ({trip.times:,} times); last by {failure.kind}"
-        f"{f' in {failure.component}' if failure.component else ''}{f': {failure.error}' if failure.error else ''}",
-        cure="repair what was deployed last; nothing of this batch is written, and its records come again "
-        "(kafka.breaker_ratio decides how many may fail)",
-    )
-
-
 class Records(Inlet):
     """The records of one task.
 
@@ -172,6 +119,7 @@ class Records(Inlet):
         skip: records that are given up: they are left out.
         outbox: for letters, and for what waits for records.
         figures: of the pass.
+        apart: records that go with few others, or alone, and not in a large chunk.
     """
 
     def __init__(
@@ -181,16 +129,18 @@ class Records(Inlet):
         skip: Collection[Place],
         outbox: Outbox,
         figures: Figures,
+        apart: Apart | None = None,
     ) -> None:
         self._batches = batches
+        self._apart = apart or {}
         self._spouts = {name: Spout(name, conf) for name, conf in spouts.items()}
         self._skip = frozenset(skip)
         self._outbox = outbox
         self._figures = figures
-        self._rows: Iterator[Work] | None = None
+        self._rows: Iterator[Work | Range] | None = None
         self._spout: Spout | None = None
         self._more = True
-        self._retries: list[tuple[float, int, Work]] = []
+        self._retries: list[tuple[float, int, Work | Range]] = []
         self._number = itertools.count()
 
     @property
@@ -208,8 +158,9 @@ class Records(Inlet):
             return
         if self._spout is None or self._spout.name != feed.component_name or self._rows is None:
             return
-        rows = list(itertools.islice(self._rows, EMITS))
-        if len(rows) < EMITS:
+        most = 1 if self._spout.in_chunks else EMITS
+        rows = list(itertools.islice(self._rows, most))
+        if len(rows) < most:
             self._rows = None
         for work in rows:
             self._emit(feed, work)
@@ -224,29 +175,64 @@ class Records(Inlet):
                 return True
         return False
 
-    def _works(self, batch: pa.RecordBatch) -> Iterator[Work]:
+    def _works(self, batch: pa.RecordBatch) -> Iterator[Work | Range]:
         columns = {name: batch.column(name) for name in batch.schema.names}
         name, topic, topic_id, partition = (columns[c][0].as_py() for c in ("spout", "topic", "topicId", "partition"))
-        offsets: Any = columns["offset"].to_pylist()
-        spout = self._spout = self._spouts[name]
-        self._figures.reads.append((name, topic, partition, offsets[0], len(offsets)))
-        spout.note_read(topic, partition, offsets[0], len(offsets))
+        spout, first = self._spouts[name], columns["offset"][0].as_py()
+        self._spout = spout
+        self._figures.reads.append((name, topic, partition, first, len(batch)))
+        spout.note_read(topic, partition, first, len(batch))
+        if spout.in_chunks:
+            return self._ranges(spout, topic_id or "", batch)
         stamps: Any = columns["timestamp"].cast(pa.int64()).to_pylist()
         headers = columns["headers"]
         told = itertools.repeat(()) if headers.null_count == len(headers) else map(_headers, headers.to_pylist())
+        offsets: Any = columns["offset"].to_pylist()
         rows = zip(offsets, stamps, columns["key"].to_pylist(), columns["value"].to_pylist(), told, strict=False)
         return (
             Work(spout, topic, topic_id or "", partition, offset, stamp // 1000, key, value, given)
             for offset, stamp, key, value, given in rows
         )
 
-    def _emit(self, feed: Feed, work: Work) -> None:
+    def _ranges(self, spout: Spout, topic_id: str, batch: pa.RecordBatch) -> Iterator[Work | Range]:
+        """Yield what goes together, without the records that are given up or filtered."""
+        offsets, mask = batch.column("offset").to_numpy(), np.ones(len(batch), dtype=bool)
+        topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
+        if skip := [place.offset for place in self._skip if place[:3] == (topic, topic_id, partition)]:
+            mask &= ~np.isin(offsets, skip)
+        if batch.column("value").null_count and not spout.settings["emit_null"]:
+            valid = batch.column("value").is_valid().to_numpy(zero_copy_only=False)
+            self._filter(spout, int((mask & ~valid).sum()))
+            mask &= valid
+        if mask.any():
+            rows = from_source(batch, None if mask.all() else mask)
+            for part in cut(rows, topic_id, spout.settings, self._apart):
+                yield _work_of(spout, topic_id, part)
+
+    def _emit(self, feed: Feed, work: Work | Range) -> None:
+        if isinstance(work, Range):
+            self._emit_range(feed, work)
+        else:
+            self._emit_record(feed, work)
+
+    def _emit_range(self, feed: Feed, work: Range) -> None:
+        maker = work.spout.chunk_maker(work.rows.topic, work.topic_id)
+        try:
+            chunk = maker.make(work.rows)
+        except Unreadable:
+            for part in work.without(maker.unreadable(work.rows)):
+                self._emit(feed, _work_of(work.spout, work.topic_id, part, work.setbacks, work.timeouts))
+            return
+        work.failure, work.left = None, 1
+        feed.emit(chunk, tup_id=work)
+
+    def _emit_record(self, feed: Feed, work: Work) -> None:
         if self._skip and work.place in self._skip:
             return
         spout = work.spout
         make, stream = spout.maker(work.topic, work.topic_id)
         if work.value is None and stream is None and not spout.settings["emit_null"]:
-            self._filter(work)
+            self._filter(spout)
             return
         try:
             made = make(work)
@@ -264,10 +250,10 @@ class Records(Inlet):
         for values in made:
             feed.emit(values, tup_id=work, stream=stream)
         if not made:
-            self._filter(work)
+            self._filter(spout)
 
-    def _filter(self, work: Work) -> None:
-        self._figures.filtered[work.spout.name] = self._figures.filtered.get(work.spout.name, 0) + 1
+    def _filter(self, spout: Spout, count: int = 1) -> None:
+        self._figures.filtered[spout.name] = self._figures.filtered.get(spout.name, 0) + count
 
     def _try_again(self, feed: Feed) -> bool:
         now, tried = time.monotonic(), False
@@ -276,22 +262,27 @@ class Records(Inlet):
             tried = True
         return tried
 
-    def done(self, root: Work) -> None:
+    def done(self, root: Work | Range) -> None:
         """A tree of the record is complete; it may have several."""
         root.left -= 1
         if not root.left:
             self._answered(root)
 
-    def failed(self, root: Work, failure: Failure) -> None:
+    def failed(self, root: Work | Range, failure: Failure) -> None:
         """A tree of the record failed."""
         root.left -= 1
         root.failure = failure
         if not root.left:
             self._answered(root)
 
-    def _answered(self, work: Work) -> None:
-        self._outbox.settle(work, complete=work.failure is None)
+    def _answered(self, work: Work | Range) -> None:
+        for tied in self._outbox.settle(work, complete=work.failure is None):
+            self._push(time.monotonic(), tied)
         if (failure := work.failure) is None:
+            return
+        if isinstance(work, Range):
+            for part in work.after(failure):
+                self._try_later(_work_of(work.spout, work.topic_id, part, work.setbacks, work.timeouts), work.setbacks)
             return
         work.first_ms = work.first_ms or _now_ms()
         if failure.kind == "timeout":
@@ -302,7 +293,12 @@ class Records(Inlet):
         if work.failures > settings["retries_max"] or work.timeouts >= settings["timeouts_max"]:
             self._give_up(work, failure)
             return
-        due = time.monotonic() + work.spout.backoff.delay(work.failures) / 1000
+        self._try_later(work, work.failures)
+
+    def _try_later(self, work: Work | Range, failures: int) -> None:
+        self._push(time.monotonic() + work.spout.backoff.delay(failures) / 1000, work)
+
+    def _push(self, due: float, work: Any) -> None:
         heapq.heappush(self._retries, (due, next(self._number), work))
 
     def _give_up(self, work: Work, failure: Failure) -> None:
@@ -318,6 +314,15 @@ class Records(Inlet):
         trip = spout.breaker(work.topic, work.partition).give_up(work.offset, failure.error.partition(":")[0])
         if trip is not None:
             raise breaker_opens(work.place, trip, failure)
+
+
+def _work_of(spout: Spout, topic_id: str, rows: RecordColumns, setbacks: int = 0, timeouts: int = 0) -> Work | Range:
+    """Return what goes together, or a record alone: that has no past."""
+    if len(rows) > 1:
+        return Range(spout, topic_id, rows, setbacks, timeouts)
+    record = rows[0]
+    place = rows.topic, topic_id, rows.partition
+    return Work(spout, *place, record.offset, record.timestamp, record.key, record.value, record.headers)
 
 
 def _headers(told: Any) -> Any:

@@ -102,12 +102,13 @@ class Pass:
             if (original := there.get((task.name, task.index))) is not None:
                 task.context = original.context
 
-    def _created(self, task: Task) -> None:
+    def _created(self, task: Any) -> None:
         instance = task.instance
         if task.name in self._stage.heads and not isinstance(instance, Feed):
             separate(instance)
         if isinstance(instance, Feed):
             instance.inlet, instance.task = self._inlet, task
+            task.forest.replays = self._stage.level == 0  # behind it, the whole batch is computed again
         elif isinstance(instance, Outbound):
             instance.stand_in(self._outbox, task)
         elif isinstance(instance, SinkBolt):

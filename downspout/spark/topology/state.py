@@ -22,7 +22,10 @@ from downspout.local.task import construct
 __all__ = ["attributes", "restore", "save", "separate"]
 
 _LIBRARIES = ("pystorm.", "streamparse.", "downspout.component", "downspout.wire")
-_MADE_BY_ENGINE = frozenset(("ack", "clock", "emit", "fail", "fail_because", "logger", "raise_exception", "serializer"))
+_MADE_BY_ENGINE = frozenset((
+    "ack", "ack_many", "clock", "emit", "emit_many", "fail", "fail_because", "logger", "process_batch",
+    "raise_exception", "serializer",
+))  # fmt: skip
 _VALUES_MODULE = "downspout.local.build"
 
 

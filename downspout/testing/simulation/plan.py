@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["KINDS", "Plan", "Step", "draw"]
+__all__ = ["CHUNKS", "KINDS", "Plan", "Step", "draw"]
 
 KINDS: Mapping[str, str] = {
     "crash": "a process is killed at some call, and started again after a while",
@@ -39,6 +39,9 @@ KINDS: Mapping[str, str] = {
 OFTEN: Mapping[str, float] = {"crash": 2, "pause": 2, "killer": 0.2}
 """Kinds that are so many times as frequent as others: what is interesting happens between two deaths. Killers are
 so seldom because each takes a dozen deaths."""
+
+CHUNKS = 1 / 3
+"""Share of the worlds in which tuples are chunks."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> Plan:
         without: kinds of trouble that the topology cannot have.
     """
     rng = random.Random(f"{seed}/plan")
-    duration = rng.uniform(100, 800)
+    duration = rng.uniform(60, 540)
     timeout = rng.choice([6, 6, 12, 30])
     config = {
         "topology.message.timeout.secs": timeout,
@@ -112,6 +115,7 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> Plan:
         "parquet.flush_age_s": rng.choice([0.0, 0.5, 1.0, timeout / 3 if timeout < 30 else 2.0]),
         "parquet.compression": "none",
         "run.drain_s": rng.choice([1.0, 5.0]),
+        **_mode(seed),
     }
     plan = Plan(
         seed=seed,
@@ -133,6 +137,18 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> Plan:
             plan.steps.extend(_work_for(rng, troubles))
     plan.steps.sort(key=lambda step: step.at)
     return plan
+
+
+def _mode(seed: int) -> dict[str, Any]:
+    """Say whether tuples are records or chunks; by chance of its own, so that all else in a world is as it was."""
+    rng = random.Random(f"{seed}/mode")
+    if rng.random() >= CHUNKS:
+        return {}
+    return {
+        "kafka.emit": "chunk",
+        "kafka.chunk_records_max": rng.choice([1, 2, 7, 40, 10_000]),
+        "kafka.chunk_bytes_max": rng.choice([1, 100, 500, 8 * 1024 * 1024]),
+    }
 
 
 def _bursts(rng: random.Random, duration: float) -> list[Step]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
+
 from downspout.component import Failure
 from downspout.errors import DownspoutError
 from downspout.kafka import port
@@ -15,15 +17,17 @@ from downspout.ledger.assignment import split_id
 from downspout.local.bolt_task import BoltTask
 from downspout.local.engine import Bounds, Engine
 from downspout.local.graph import Graph
+from downspout.local.many import for_many
 from downspout.local.settings import reads
 from downspout.local.task import Task
+from downspout.origins import FIELD, each
 from downspout.parquet.sink_bolt import SinkBolt
 from downspout.testing.simulation.taps import Connection, Killed, WatchedDisk, full
 
 if TYPE_CHECKING:
     from downspout.testing.simulation.world import World
 
-__all__ = ["Fuse", "Process", "place_of"]
+__all__ = ["Fuse", "Process", "place_of", "places_in"]
 
 ROUND_S = 0.001
 """Virtual seconds that a round of the engine takes at least."""
@@ -38,6 +42,14 @@ def place_of(origin: Any) -> str:
     'orders[3]@918'
     """
     return f"{origin[0]}[{origin[2]}]@{origin[3]}"
+
+
+def places_in(values: Any) -> list[str]:
+    """Name the records that the values of a tuple are of: one, or those of a chunk; none where there is no origin."""
+    if isinstance(values, pa.RecordBatch):
+        return [place_of(origin) for origin in each(values.column(FIELD))] if FIELD in values.schema.names else []
+    origin = getattr(values, FIELD, None)
+    return [] if origin is None else [place_of(origin)]
 
 
 @dataclass
@@ -186,8 +198,20 @@ class Process:
             self._trouble(task)
 
     def _trouble(self, task: BoltTask) -> None:
-        real = task.instance.process
+        real_many = for_many(task.instance, "process_many", "process")
+        for name in ("process", "process_chunk"):
+            if callable(real := getattr(task.instance, name, None)):
+                setattr(task.instance, name, self._troubled(task, real))
+        if real_many is None:
+            return
 
+        def process_many(tups: list[Any]) -> int:
+            one_by_one = self.bolt_troubles or self.world.troubles.may_kill(tups)
+            return 0 if one_by_one else int(real_many(tups))
+
+        task.instance.process_many = process_many
+
+    def _troubled(self, task: BoltTask, real: Callable[[Any], None]) -> Callable[[Any], None]:
         def process(tup: Any) -> None:
             if self.world.troubles.kills(self, tup):
                 self.die()
@@ -202,28 +226,29 @@ class Process:
                 return
             real(tup)
 
-        task.instance.process = process
+        return process
 
     def _trouble_for(self, task: BoltTask, tup: Any) -> str | None:
         """Return what the bolt does with this tuple instead; each record is troubled only so often."""
-        origin = getattr(tup.values, "origin", None)
-        key = place_of(origin) if origin is not None else ""
-        if self.world.troubled[key] >= TROUBLES_MAX:
+        found = places_in(tup.values) or [""]
+        if any(self.world.troubled[place] >= TROUBLES_MAX for place in found):
             return None
-        self.world.troubled[key] += 1
+        self.world.troubled.update(found)
         kind = self.bolt_troubles.popleft()
         self.world.landed[kind] += 1
-        self.note(f"{kind}: {task.place} with {key}")
+        self.note(f"{kind}: {task.place} with {' '.join(found)}")
         return kind
 
     # --- the observer of its engine ---
 
-    def on_emit(self, task: Any, stream: str, values: tuple[Any, ...], targets: list[str]) -> None:
+    def on_emit(self, task: Any, stream: str, values: Any, targets: list[str]) -> None:
         """Note what spouts emit."""
         if task.component.is_spout:
-            origin = getattr(values, "origin", None)
-            self.world.emitted += 1
-            self.note(f"emits {place_of(origin) if origin is not None else values}")
+            chunk: Any = values if isinstance(values, pa.RecordBatch) else None
+            self.world.emitted += 1 if chunk is None else chunk.num_rows
+            self.world.chunks += chunk is not None
+            told = values if chunk is None else f"{chunk.num_rows} records"
+            self.note(f"emits {' '.join(places_in(values)) or told}")
 
     def on_ack(self, task: Any, tuple_id: str) -> None:
         """Bolts' acks are not noted; those of whole trees are."""

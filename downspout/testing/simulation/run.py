@@ -14,7 +14,7 @@ from typing import Any
 
 from downspout.config import parse_scope
 from downspout.errors import ConfigError, TopologyError
-from downspout.kafka.sense import dead_letter_topic
+from downspout.kafka.sense import check_emit, dead_letter_topic
 from downspout.local.graph import Component, Graph, from_class
 from downspout.local.settings import reads, resolve
 from downspout.testing.simulation.plan import Plan, draw
@@ -40,7 +40,8 @@ class Scenario:
             must have a dead letter. Called after the run, with what was sent (``value``, ``key``, ``topic``, …).
         check: instead of ``rows``, for sinks whose rows have no origin, such as those of AggregateBolt: returns what is
             wrong, given what was sent and the sink's directory. No record is compacted or deleted then.
-        config: settings and Storm's keys that stay as they are given. The seed draws others, that only trade time.
+        config: settings and Storm's keys that stay as they are given. The seed draws others, that only trade time; in a
+            third of the worlds tuples are chunks (``kafka.emit``), where the spouts can emit them.
         without: kinds of trouble that the topology cannot have (``downspout.testing.simulation.KINDS``).
     """
 
@@ -68,6 +69,7 @@ class Outcome:
         simulated_s: virtual seconds that the run took.
         records: written.
         emitted: by the spouts, repeats included.
+        chunks: tuples of the spouts that were chunks.
         rebalances: of the consumer group.
         landed: trouble that met somebody, by kind.
         report: the violations, the last events about what they concern, and how to run the seed again.
@@ -79,6 +81,7 @@ class Outcome:
     simulated_s: float
     records: int
     emitted: int
+    chunks: int
     rebalances: int
     landed: Counter[str]
     report: str
@@ -141,7 +144,23 @@ def plan_of(scenario: Scenario, seed: int) -> Plan:
     lossy = ("compaction", "retention") if scenario.check is not None else ()
     plan = draw(seed, (*scenario.without, *lossy))
     plan.config.update(scenario.config)
+    if plan.config.get("kafka.emit") == "chunk" and "kafka.emit" not in scenario.config:
+        graph = scenario.graph
+        confs = _resolved(graph, plan.config)
+        if not all(_may_emit_chunks(graph, spout, confs[spout.name]) for spout in _kafka_spouts(graph)):
+            plan.config["kafka.emit"] = "record"
     return plan
+
+
+def _may_emit_chunks(graph: Graph, spout: Component, conf: Mapping[str, Any]) -> bool:
+    """Return whether chance may decide that a spout emits chunks: it can, and the topology does not decide it."""
+    if "kafka.emit" in graph.config or "kafka.emit" in spout.config:
+        return False
+    try:
+        check_emit(_kafka(conf))
+    except ConfigError:
+        return False
+    return True
 
 
 def _verdict(world: World, scenario: Scenario, directory: Path, letters: str) -> list[str]:
@@ -183,6 +202,7 @@ def _outcome(world: World, concerned: list[str], again: str) -> Outcome:
         world.clock.monotonic(),
         len(world.sources.sent),
         world.emitted,
+        world.chunks,
         group.generation,
         world.landed,
         _report(seed, world, concerned, again) if world.violations else "",
@@ -201,7 +221,7 @@ def _report(seed: int, world: World, concerned: list[str], again: str) -> str:
 
 def _about(trace: Trace, place: str) -> list[Event]:
     """Return the last events that name a record, and how processes began and ended between them."""
-    named = [event for event in trace.events if place in re.split(r"[ :]", event.what)]
+    named = [event for event in trace.events if any(covers(word, place) for word in re.split(r"[ :]", event.what))]
     since = named[-EVENTS_SHOWN:][0].at if named else 0.0
     ends = ("is killed", "dies", "starts", "ends", "stands", "wakes", "has left", "link")
     fates = [event for event in trace.events if event.at >= since and event.what.startswith(ends)]
@@ -209,13 +229,28 @@ def _about(trace: Trace, place: str) -> list[Event]:
     return [event for event in trace.events if id(event) in kept]
 
 
+def covers(word: str, place: str) -> bool:
+    """Return whether a word of the trace names a record, or a range that it is in.
+
+    >>> [covers(word, "orders[0]@7") for word in ("orders[0]@7", "orders[0]@3-8", "orders[0]@3-7", "orders[1]@3-8")]
+    [True, True, False, False]
+    >>> [covers(word, "orders[0]@7") for word in ("re-reads", "orders[0]@-1")]
+    [False, False]
+    """
+    if word == place or "-" not in word:
+        return word == place
+    (where, _, offset), (partition, _, span) = place.rpartition("@"), word.rpartition("@")
+    start, _, end = span.partition("-")
+    known = where == partition and start.isdecimal() and end.isdecimal()
+    return known and int(start) <= int(offset) < int(end)
+
+
 # --- settings ---------------------------------------------------------------------------------------------
 
 
 def _confs(graph: Graph, plan: Plan, scenario: Scenario) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return the configuration of each component, and the names of the sinks."""
-    settings = resolve(graph, options={**plan.config, **scenario.config}, environ={}, file=Path("/nonexistent"))
-    confs = settings.confs()
+    confs = _resolved(graph, {**plan.config, **scenario.config})
     for conf in confs.values():
         conf["topology.name"] = graph.name
         conf["storm.id"] = f"{graph.name}-1-1700000000"
@@ -226,6 +261,10 @@ def _confs(graph: Graph, plan: Plan, scenario: Scenario) -> tuple[dict[str, dict
             cure="simulate a topology with one sink and at least one KafkaSpout",
         )
     return confs, sinks
+
+
+def _resolved(graph: Graph, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return resolve(graph, options=options, environ={}, file=Path("/nonexistent")).confs()
 
 
 def _kafka_spouts(graph: Graph) -> list[Component]:

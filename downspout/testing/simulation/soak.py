@@ -7,16 +7,17 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from downspout.errors import TopologyError
+from downspout.kafka.process import end_with_parent
 from downspout.local.graph import nearest
 from downspout.local.load import load_module
-from downspout.testing.simulation.run import Scenario, error_outcome, run_seed
+from downspout.testing.simulation.run import Outcome, Scenario, error_outcome, run_seed
 
 __all__ = ["Total", "load_scenarios", "soak"]
 
@@ -33,6 +34,7 @@ class Total:
         simulated_s: virtual seconds.
         records: written.
         emitted: by spouts, repeats included.
+        chunks: tuples of spouts that were chunks.
         rebalances: of consumer groups.
         landed: trouble, by kind.
         reports: of the seeds that violated a property, the whole text of each.
@@ -42,6 +44,7 @@ class Total:
     simulated_s: float = 0.0
     records: int = 0
     emitted: int = 0
+    chunks: int = 0
     rebalances: int = 0
     landed: Counter[str] = field(default_factory=Counter)
     reports: list[str] = field(default_factory=list)
@@ -52,6 +55,7 @@ class Total:
         self.simulated_s += other.simulated_s
         self.records += other.records
         self.emitted += other.emitted
+        self.chunks += other.chunks
         self.rebalances += other.rebalances
         self.landed += other.landed
         self.reports += other.reports
@@ -60,7 +64,8 @@ class Total:
         faults = ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.landed.items()))
         return (
             f"{self.seeds:,} seeds, {self.simulated_s / 3600:,.1f} simulated hours, {self.records:,} records "
-            f"({self.emitted:,} emitted), {self.rebalances:,} rebalances, {len(self.reports)} violations\n"
+            f"({self.emitted:,} emitted; {self.chunks:,} chunks), {self.rebalances:,} rebalances, "
+            f"{len(self.reports)} violations\n"
             f"trouble: {faults or 'none'}"
         )
 
@@ -81,8 +86,19 @@ def load_scenarios(target: str) -> dict[str, Scenario]:
     return {wanted: found[wanted]} if wanted else found
 
 
+def scenario_of(scenarios: Mapping[str, Scenario], seed: int) -> str:
+    """Return the name of the one that a seed is of: they take turns."""
+    return list(scenarios)[seed % len(scenarios)]
+
+
 def soak(
-    target: str, seeds: Sequence[int], *, jobs: int = 1, progress: TextIO | None = None, failures_max: int = 5
+    target: str,
+    seeds: Sequence[int],
+    *,
+    jobs: int = 1,
+    progress: TextIO | None = None,
+    tell: Callable[[str], None] = lambda report: None,
+    failures_max: int = 5,
 ) -> Total:
     """Run seeds, each in one of the target's scenarios in turn.
 
@@ -91,6 +107,7 @@ def soak(
         seeds: which.
         jobs: processes.
         progress: where to say how far it is.
+        tell: called with the report of each violation, as it is found.
         failures_max: stop after so many violations.
     """
     total, started = Total(), time.monotonic()
@@ -98,6 +115,8 @@ def soak(
     parts = [list(seeds[at : at + CHUNK]) for at in range(0, len(seeds), CHUNK)]
     for part in _results(target, parts, jobs):
         total.add(part)
+        for report in part.reports:
+            tell(report)
         if progress is not None:
             passed = time.monotonic() - started
             line = (
@@ -117,7 +136,7 @@ def _results(target: str, parts: list[list[int]], jobs: int) -> Iterator[Total]:
         yield from (run_part(target, part, list(sys.path)) for part in parts)
         return
     context = multiprocessing.get_context("spawn")  # a forked process would inherit Arrow's threads, half of each
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=end_with_parent) as pool:
         try:
             yield from pool.map(run_part, [target] * len(parts), parts, [list(sys.path)] * len(parts))
         finally:
@@ -130,9 +149,9 @@ def run_part(target: str, seeds: Sequence[int], path: list[str]) -> Total:
         sys.path[:] = path
         importlib.invalidate_caches()
     scenarios = load_scenarios(target)
-    names, total = list(scenarios), Total()
+    total = Total()
     for seed in seeds:
-        name = names[seed % len(names)]
+        name = scenario_of(scenarios, seed)
         where = target if target.endswith(f":{name}") else f"{target}:{name}"
         again = f"downspout simulate {_short(where)} --seed {{seed}} --trace"
         try:
@@ -143,11 +162,22 @@ def run_part(target: str, seeds: Sequence[int], path: list[str]) -> Total:
             total.reports.append(error_outcome(seed, error))
             total.seeds += 1
             continue
-        reports = [outcome.report] if outcome.violations else []
-        total.add(
-            Total(1, outcome.simulated_s, outcome.records, outcome.emitted, outcome.rebalances, outcome.landed, reports)
-        )
+        total.add(_of(outcome))
     return total
+
+
+def _of(outcome: Outcome) -> Total:
+    """Return the figures of one seed."""
+    return Total(
+        1,
+        outcome.simulated_s,
+        outcome.records,
+        outcome.emitted,
+        outcome.chunks,
+        outcome.rebalances,
+        outcome.landed,
+        [outcome.report] if outcome.violations else [],
+    )
 
 
 def _short(target: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
+from downspout.errors import TopologyError
 from downspout.testing.fake_log import Transaction
 from downspout.testing.simulation.plan import Step
 
@@ -87,6 +88,11 @@ class Sources:
 
     def _write(self, topic: str, transaction: Transaction | None) -> Sent:
         made = self._make(self._chance, len(self.sent))
+        if not isinstance(made, Message | bytes):
+            raise TopologyError(
+                f"the scenario's function records made {made!r:.100} (a {type(made).__name__})",
+                cure="bytes, or a Message with value, key and headers",
+            )
         message = made if isinstance(made, Message) else Message(made)
         kafka = self._world.kafka
         partition = self._chance.randrange(len(kafka.partitions(topic)))

@@ -74,9 +74,12 @@ class Connection:
         instance_id: str | None = None,
         client: Mapping[str, Any] | None = None,
         auto_commit_ms: int | None = None,
+        columns: bool = False,
     ) -> Consumer:
         """Return a consumer that dies with the process."""
-        made = self._kafka.consumer(group=group, instance_id=instance_id, client=client, auto_commit_ms=auto_commit_ms)
+        made = self._kafka.consumer(
+            group=group, instance_id=instance_id, client=client, auto_commit_ms=auto_commit_ms, columns=columns
+        )
         self.consumers.append(made)
         return Consumer(made, self._process)
 

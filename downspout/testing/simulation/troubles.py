@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors
@@ -11,7 +11,7 @@ from kafka.structs import TopicPartition
 
 from downspout.parquet.recovery import SWEEP_AFTER_S
 from downspout.testing.simulation.plan import Step
-from downspout.testing.simulation.process import Fuse, Process, place_of
+from downspout.testing.simulation.process import Fuse, Process, places_in
 from downspout.testing.simulation.taps import Killed
 
 if TYPE_CHECKING:
@@ -212,18 +212,22 @@ class Troubles:
     def _killer(self, step: Step) -> None:
         self._killers_due += 1
 
+    def may_kill(self, tups: Iterable[Any]) -> bool:
+        """Return whether :meth:`kills` is to be asked about each of a bolt's tuples; otherwise they have been seen."""
+        if self._killers_due or self.killers:
+            return True
+        self._known.update(place for tup in tups for place in places_in(tup.values))
+        return False
+
     def kills(self, process: Process, tup: Any) -> bool:
         """Return whether a bolt's tuple kills the process: the next record that no bolt has seen is such a one."""
-        origin = getattr(tup.values, "origin", None)
-        if origin is None:
-            return False
-        place = place_of(origin)
-        if self._killers_due and place not in self._known:
-            self._killers_due -= 1
-            self.killers.add(place)
-        self._known.add(place)
-        if place not in self.killers:
-            return False
-        self._count("killer")
-        process.note(f"dies of {place}")
-        return True
+        for place in places_in(tup.values):
+            if self._killers_due and place not in self._known:
+                self._killers_due -= 1
+                self.killers.add(place)
+            self._known.add(place)
+            if place in self.killers:
+                self._count("killer")
+                process.note(f"dies of {place}")
+                return True
+        return False

@@ -22,8 +22,9 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from downspout.errors import DownspoutError
+from downspout.errors import ComponentError, DownspoutError
 from downspout.local.graph import Graph
+from downspout.testing.fake_group import Commit
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.simulation.plan import Plan, Step
 from downspout.testing.simulation.process import Process
@@ -76,9 +77,9 @@ class World:
         """Trouble that met somebody, by kind."""
         self.troubled: Counter[str] = Counter()
         self.progress: Counter[tuple[str, int]] = Counter()
-        self.emitted = 0
+        self.emitted = self.chunks = 0
         self.violations: list[str] = []
-        self.calm = False
+        self.calm = self.ending = False
         self._lives: Counter[int] = Counter()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = itertools.count()
@@ -100,6 +101,8 @@ class World:
         self._calm_down()
         if not self.violations:
             self._end()
+        if not self.violations:
+            self._look_back()
         if self.shelf.swept:
             self.landed["sweep"] += self.shelf.swept
         for process in self.processes:
@@ -146,6 +149,8 @@ class World:
             self._gone(process, 0.5)
         except DownspoutError as error:
             process.note(f"ends with {type(error).__name__}")
+            if isinstance(error, ComponentError):  # no trouble of the world's does that: code is wrong
+                self.violations.append(f"{process.name} ended: {error}\n{traceback.format_exc()}")
             self.landed[f"ended: {type(error).__name__}"] += 1
             self._gone(process, 1.0)
         except Exception as error:
@@ -170,11 +175,11 @@ class World:
             self.processes.append(Process(self, number, self._lives[number]))
 
     def _gone(self, process: Process, restart_s: float | None) -> None:
-        """A process has ended. One that did not do so in order is started again, after a while."""
+        """A process has ended. One that did not do so in order is started again after a while, unless all leave."""
         process.die()
         process.bury()
         self.processes.remove(process)
-        if restart_s is not None and not process.replaced:
+        if restart_s is not None and not process.replaced and not self.ending:
             delay = restart_s + self.troubles.chance.random() * (2 if self.calm else 20)
             self.later(delay, lambda: self.start(process.number))
 
@@ -207,6 +212,18 @@ class World:
 
     # --- the end ---
 
+    def _look_back(self) -> None:
+        """No commit goes back: what a group has once told to be done stays so, whoever commits."""
+        reached: dict[TopicPartition, Commit] = {}
+        for commit in self.kafka.commits(self.group):
+            before = reached.get(commit.partition)
+            if before is not None and commit.offset < before.offset:
+                place = f"{commit.partition.topic}[{commit.partition.partition}]@{commit.offset}"
+                self.violations.append(
+                    f"{place} committed by {commit.member}, after {before.offset} by {before.member}"
+                )
+            reached[commit.partition] = commit
+
     def _calm_down(self) -> None:
         """No more trouble: wait until all is committed; a partition without progress is a violation."""
         self.calm = True
@@ -221,7 +238,7 @@ class World:
         seen: dict[TopicPartition, tuple[Any, float]] = {}
         while not self.violations and (behind := self.sources.behind()):
             now = self.clock.monotonic()
-            if not self.processes and not self._events:
+            if not self.processes:  # all had left, and nobody was to come back, or not for long
                 self.start(1)
             for tp, at in behind.items():
                 state = (at, self.progress[tp.topic, tp.partition])
@@ -242,12 +259,13 @@ class World:
 
     def _stuck(self, tp: TopicPartition, at: int, seconds: float) -> None:
         end = self.kafka.log(tp).stable_end
-        place = f"{tp.topic}[{tp.partition}]@{at}"
-        self.violations.append(f"stuck: {place} for {seconds:.0f} s of calm, no ack, no commit; the log ends at {end}")
+        what = f"stuck: {tp.topic}[{tp.partition}]@{at} for {seconds:.0f} s of calm"
+        self.violations.append(f"{what}; no ack, no commit; the log ends at {end}")
 
     def _end(self) -> None:
         """Everybody leaves in order; what was committed stays, and who comes next finds nothing to do."""
         self._events.clear()
+        self.ending = True
         for process in self.processes:
             process.leaving = True
         self.run_until(self.clock.monotonic() + 60)
@@ -257,7 +275,7 @@ class World:
         if left := self.sources.behind():
             self.violations.append(f"committed before the end, and not after it: {left}")
             return
-        before = self.emitted
+        before, self.ending = self.emitted, False
         self.start(1)
         self.run_until(self.clock.monotonic() + 15)
         if self.emitted != before:

@@ -1,0 +1,158 @@
+"""How long from ``send`` to durable in Parquet, at a fixed rate: p50, p99, the worst.
+
+    python -m bench.latency [--rate 20000] [--seconds 60] [--ages 1 8] [--quick]
+
+A topology of ours reads on while another process sends (``bench/producer.py``) and notes when. A row is durable once
+the entry of the sink's commit log that covers it is: the last change of status (``ctime``) of the entry's file is when
+its temporary name goes, which is after its folder was forced to the disk. So a latency ends there, and holds all: the
+producer's lingering, the broker, the poll, the age that a row waits for its flush, the fsyncs.
+
+A flush is caused by the age alone here, so the goal is: p99 at most that age and half a second.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bench.contenders import DOWNSPOUT, Contender, filled, topology
+from bench.flights import PARTITIONS, publish
+from bench.harness import ROOT, BenchError, Options, begin, cpu_of_tree, load, machine, save, say, table
+from bench.track import Track, track
+from downspout.parquet.log import CommitLog
+
+GRACE_S = 0.5
+READY_S_MAX = 60.0
+LOOK_S = 0.05
+RATE_SHARE_MIN = 0.98
+"""A producer that is slower than that has not held its rate."""
+
+
+class Latency(NamedTuple):
+    """What was measured of a contender at one flush age.
+
+    Attributes:
+        seconds: of each record, from ``send`` to durable.
+        cpu_s: of the topology's process tree while the records came, per million records.
+        rate: records per second that the producer really sent.
+    """
+
+    seconds: np.ndarray
+    cpu_s: float
+    rate: float
+
+
+def durable_ns(out: Path, records: int) -> np.ndarray:
+    """Return for each record when the log's entry that covers its row was durable, ns since the epoch; 0: not yet."""
+    log, found = CommitLog(out, checkpoints=False), np.zeros(records, np.int64)
+    for entry in log.refresh():
+        when = log.path(entry.number).stat().st_ctime_ns
+        for stream in entry.coverage.streams():
+            for start, end in entry.coverage.ranges(stream):
+                numbers = np.arange(start, end) * PARTITIONS + stream.partition
+                found[numbers[numbers < records]] = when
+    return found
+
+
+def measure(course: Track, contender: Contender, age_s: float, rate: float, seconds: float) -> Latency:
+    """Let a topology read on while a producer sends, and return the latencies.
+
+    Raises:
+        BenchError: the rate was not held, or a row never came.
+    """
+    name, count = f"latency-{contender.key}-{age_s:g}", int(rate * seconds)
+    place = course.scratch / name
+    place.mkdir()
+    times, environment = place / "times.npy", os.environ | {"PYTHONPATH": str(ROOT)}
+    sender = [sys.executable, "-m", "bench.producer", course.bootstrap, name, str(rate), str(seconds), str(times)]
+    # The first records, one of each partition, are not measured: with them the group has been joined.
+    publish(course.bootstrap, name, PARTITIONS)
+    with _reading(course.bootstrap, contender, age_s, name, place) as process:
+        _wait_for(place, PARTITIONS, process)
+        before = cpu_of_tree(process.pid)
+        subprocess.run(sender, check=True, env=environment, cwd=place)
+        _wait_for(place, PARTITIONS + count, process)
+        cpu_s = (cpu_of_tree(process.pid) - before) / count * 1e6
+    sent, durable = np.load(times), durable_ns(place / "out", PARTITIONS + count)[PARTITIONS:]
+    really = (count - 1) / ((sent[-1] - sent[0]) / 1e9)
+    if really < rate * RATE_SHARE_MIN:
+        raise BenchError(f"{really:,.0f} records/s were sent, and {rate:,.0f} were asked for: use a lower --rate")
+    shutil.rmtree(place)
+    return Latency((durable - sent) / 1e9, cpu_s, really)
+
+
+@contextmanager
+def _reading(bootstrap: str, contender: Contender, age_s: float, name: str,
+             place: Path) -> Iterator[subprocess.Popen[bytes]]:  # fmt: skip
+    """Start the topology, which reads on; in the end, stop it in order."""
+    settings = (*contender.settings, f"parquet.flush_age_s={age_s:g}", "parquet.flush_rows=100000000")
+    command = filled(
+        topology(*settings), python=sys.executable, bootstrap=bootstrap, topic=name, group=name, out=place / "out"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "DOWNSPOUT_HOME": str(place / "home")}
+    with (place / "log").open("wb") as output:
+        process = subprocess.Popen(command, cwd=place, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def _wait_for(place: Path, records: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the first so many records are durable."""
+    deadline = time.monotonic() + READY_S_MAX
+    while not durable_ns(place / "out", records).all():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise BenchError(f"rows did not come:\n{(place / 'log').read_text()[-3000:]}")
+        time.sleep(LOOK_S)
+
+
+def report(measured: Sequence[tuple[Contender, float, Latency]], seconds: float, described: str) -> str:
+    """Return the Markdown report."""
+    rows = []
+    for contender, age_s, found in measured:
+        p50, p99 = np.percentile(found.seconds, [50, 99])
+        goal = f"{age_s + GRACE_S:.1f} s: " + ("met" if p99 <= age_s + GRACE_S else "missed")
+        rows.append([
+            contender.name, f"{age_s:g} s", f"{found.rate:,.0f}", f"{p50:.2f} s", f"{p99:.2f} s",
+            f"{found.seconds.max():.2f} s", goal, f"{found.cpu_s:.2f}",
+        ])  # fmt: skip
+    columns = ("what", "flush age", "records/s", "p50", "p99", "worst", "goal of p99", "CPU-s per million")
+    return "\n".join([
+        "# From send to durable in Parquet", "",
+        f"Flights as JSON for {seconds:g} s, {PARTITIONS} partitions; from the call of the producer's `send` to the "
+        "durable entry of the sink's commit log. A flush is caused by age alone. `python -m bench.latency`", "",
+        described, "", table(columns, rows),
+    ])  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure each contender at each age, print and save."""
+    options = Options(__doc__, runs=1)
+    options.size("--rate", 20_000.0, 5_000.0, type=float)
+    options.size("--seconds", 60.0, 6.0, type=float)
+    options.size("--ages", [1.0, 8.0], [1.0], type=float, nargs="+")
+    given: Any = options.read(arguments)
+    before, measured = load(), []
+    with track() as course:
+        for age_s in given.ages:
+            for contender in DOWNSPOUT:
+                measured.append((contender, age_s, measure(course, contender, age_s, given.rate, given.seconds)))
+                say(f"{contender.name}, flush age {age_s:g} s: p99 {np.percentile(measured[-1][2].seconds, 99):.2f} s")
+    text = report(measured, given.seconds, machine(before))
+    save(given.results, "latency", text)
+
+
+if __name__ == "__main__":
+    begin(main)

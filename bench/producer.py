@@ -1,0 +1,44 @@
+"""Flights at a fixed rate, and when each was sent: the other end of ``bench/latency.py``.
+
+    python -m bench.producer BOOTSTRAP TOPIC RATE SECONDS TIMES
+
+A few records leave at every tick of 5 ms; a tick that comes late is made up for at once. TIMES becomes a numpy file:
+for each record the wall clock in ns as ``send`` was called, so what the producer itself waits is part of a latency.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+
+from bench.flights import PARTITIONS, flights
+from downspout.kafka.port import cluster_for
+
+TICK_S = 0.005
+
+
+def main(bootstrap: str, topic: str, rate: str, seconds: str, times: str) -> None:
+    """Send, wait until the broker has all, and write the times."""
+    count, interval = int(float(rate) * float(seconds)), 1 / float(rate)
+    sent = np.zeros(count, np.int64)
+    producer = cluster_for(bootstrap).producer(client={"linger_ms": 0})
+    records = list(flights(min(count, 100_000)))
+    begin, done = time.monotonic(), 0
+    while done < count:
+        due = min(count, int((time.monotonic() - begin) / interval) + 1)
+        for number in range(done, due):
+            key, value = records[number % len(records)]
+            sent[number] = time.time_ns()
+            producer.send(topic, key=key, value=value, partition=number % PARTITIONS)
+        producer.acknowledged()  # hands the batches over: our producer waits for nothing else, and does not linger
+        done = due
+        time.sleep(TICK_S)
+    producer.flush(60)
+    producer.close()
+    np.save(times, sent)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

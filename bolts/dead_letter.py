@@ -1,0 +1,115 @@
+"""DeadLetterBolt: rejected rows in, dead letters out; a tuple is acked when all its letters are durable.
+
+A bolt that takes chunks cannot fail one record of a hundred: it emits the bad ones on its stream ``rejects`` and goes
+on with the others. This bolt reads such streams, of any number of bolts, and writes each row's *whole* record to the
+dead-letter topic. The letters are those that the spout writes itself::
+
+    letters = DeadLetterBolt.spec(inputs=[parse["rejects"], check["rejects"]])
+
+What a bolt was not given of the record (headers, most often) is read again from Kafka, by the origin. Where many
+records are bad it is cheaper to carry it: ``fields=["origin", "key", "value", "timestamp", "headers"]`` of the spout.
+
+It reads the settings of the spout: ``kafka.bootstrap``, ``kafka.client.…``, and for the name of the topic
+``kafka.dead_letter_topic`` and ``kafka.group``. Set them for the topology, so that both have the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from downspout import config as configuration
+from downspout.component import Bolt
+from downspout.errors import RecordError
+from downspout.kafka.deadletter import DeadLetters
+from downspout.kafka.letterbox import LetterBox, Rejected
+from downspout.kafka.port import cluster_for
+from downspout.kafka.rereading import Rereader
+from downspout.kafka.sense import check_dead_letter_topic, dead_letter_topic
+from downspout.ledger.origin import Origin
+from downspout.origins import origin_at
+
+RECORD = {"key", "value", "timestamp", "headers"}
+"""Fields of a reject that are its record's."""
+
+
+class DeadLetterBolt(Bolt):
+    """Reads the fields ``origin`` and ``error``, and those of the record where they are there; emits nothing."""
+
+    auto_ack = False
+    auto_anchor = False
+    wants_tick_s = 1
+    outputs: ClassVar[list[str]] = []
+    settings_scopes: ClassVar[tuple[str, ...]] = ("kafka",)
+    requires: ClassVar[tuple[str, ...]] = ("origin", "error")
+
+    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Read the settings; a client is made when there is something to write."""
+        settings = configuration.parse_scope(configuration.with_secrets(storm_conf), "kafka")
+        group = settings["group"] or str(storm_conf.get("topology.name") or "topology")
+        check_dead_letter_topic(settings, group)
+        self._topic = dead_letter_topic(settings, group)
+        self._settings = settings
+        self._box: LetterBox | None = None
+
+    def process(self, tup: Any) -> None:
+        """Take a rejected record."""
+        values = tup.values
+        row = self._rejected(tup, Origin.of(values.origin), values.error)
+        for name in RECORD:
+            setattr(row, name, getattr(values, name, None))
+        self._take(tup, [row])
+
+    def process_chunk(self, tup: Any) -> None:
+        """Take the rejected rows of a chunk."""
+        chunk: pa.RecordBatch = tup.values
+        origins, errors = chunk.column("origin"), chunk.column("error").to_pylist()
+        rows = [self._rejected(tup, origin_at(origins, row), error) for row, error in enumerate(errors)]
+        for name in RECORD & set(chunk.schema.names):
+            for row, value in zip(rows, chunk.column(name).to_pylist(), strict=True):
+                setattr(row, name, value)
+        self._take(tup, rows)
+
+    def _rejected(self, tup: Any, origin: Origin, error: Any) -> Rejected:
+        now_ms = int(self.clock.wall() * 1000)
+        return Rejected(origin, str(error or "rejected"), str(tup.component), int(tup.task), now_ms)
+
+    def _take(self, tup: Any, rows: list[Rejected]) -> None:
+        if not self._topic and rows:  # the spout, which has no such topic either, then stops the run
+            self.fail_because(tup, RecordError(rows[0].error.partition(": ")[2] or rows[0].error))
+            return
+        box = self._ready()
+        box.add(tup.id, rows)
+        box.work(eager=False)
+
+    def _ready(self) -> LetterBox:
+        if self._box is None:
+            client = self._settings["client"]
+            cluster = cluster_for(self._settings["bootstrap"], client)
+            letters, reader = DeadLetters(cluster, self._topic), Rereader(cluster, self.clock, client)
+            self._box = LetterBox(letters, reader, self.clock, self.logger, self.ack, self.fail_because)
+        return self._box
+
+    def process_tick(self, tup: Any) -> None:
+        """Write what waits, and ack what is durable."""
+        if self._box is not None:
+            self._box.work()
+        self.ack(tup)
+
+    def drain(self) -> None:
+        """Write what waits now."""
+        if self._box is not None:
+            self._box.drain()
+
+    def close(self) -> None:
+        """Release the clients."""
+        if self._box is not None:
+            self._box.close()
+
+    def report(self) -> Mapping[str, float]:
+        """Return how many letters were written and how many wait, and of those written, how many are not whole."""
+        if self._box is None:
+            return {"dead_lettered": 0, "held": 0, "incomplete": 0}
+        return {"dead_lettered": self._box.written, "held": len(self._box), "incomplete": self._box.incomplete}

@@ -1,0 +1,1 @@
+"""Chunks: many records as the columns of one Arrow RecordBatch."""

@@ -1,0 +1,179 @@
+"""JSON parsed a chunk at a time, with the outcome that each value has by itself.
+
+What a value is, :func:`parse_object` and the declared columns decide, one record at a time: that is the *exact* way,
+and it is what a bolt does in record mode. Here the same comes about for many values at once, by whichever way is the
+fastest that can prove that it reads a value as the exact one does:
+
+1. values of one shape by :mod:`~downspout.chunks.template`,
+2. other plain objects by Arrow's reader (:mod:`~downspout.chunks.reader`),
+3. all that is left, and all that is in any way odd, the exact way.
+
+No way counts on its results being in order: each says of which rows they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import orjson
+
+from downspout.chunks import parser
+from downspout.chunks.columns import Ints, Mask, nulls
+from downspout.chunks.parser import ChunkParser, Part
+from downspout.chunks.reader import ArrowReader
+from downspout.chunks.spans import Block
+from downspout.chunks.template import Template, learn
+from downspout.parquet.schema import Columns
+
+__all__ = ["JsonParser", "parse_object", "parse_objects", "read_object"]
+
+BLANKS_MAX = 4
+"""Blanks around a value that a fast way allows."""
+SHAPES_MAX = 4
+"""Shapes that are looked for in a block, and that are remembered."""
+_BLANK = np.isin(np.arange(256), np.frombuffer(b" \t\r\n", dtype=np.uint8))
+_JSON_NAMES: Mapping[type, str] = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
+
+
+def parse_object(value: str | bytes, keys: Sequence[str]) -> list[Any]:
+    """Return the values of ``keys`` in the JSON object ``value``; None where it lacks one.
+
+    Raises:
+        ValueError: ``value`` is no JSON, or no object.
+
+    >>> parse_object('{"carrier": "UA", "dep_delay": 2}', ["carrier", "tailnum"])
+    ['UA', None]
+    """
+    document = orjson.loads(value)  # its error is a ValueError that says where
+    if type(document) is not dict:
+        raise ValueError(f"a JSON object is needed, this is {_JSON_NAMES[type(document)]}")
+    return list(map(document.get, keys))
+
+
+def parse_objects(values: Sequence[Any], keys: Sequence[str]) -> list[Sequence[Any]]:
+    """Return what :func:`parse_object` returns for each value, up to the first that it would raise for.
+
+    >>> parse_objects([b'{"a": 1}', b'{"b": 2}', b"[]", b'{"a": 3}'], ["a"])
+    [[1], [None]]
+    """
+    found: list[Sequence[Any]] = []
+    with suppress(ValueError, TypeError):  # no JSON, no bytes
+        for document in map(orjson.loads, values):
+            if type(document) is not dict:
+                break
+            found.append(list(map(document.get, keys)))
+    return found
+
+
+def read_object(value: Any, keys: Sequence[str]) -> list[Any]:
+    """Do the same, with an error that says of what it is.
+
+    Raises:
+        ValueError: ``value`` is no JSON, or no object.
+    """
+    try:
+        return parse_object(value, keys)
+    except ValueError as error:
+        raise ValueError(f"value is not as expected: {error}") from error
+
+
+class JsonParser(ChunkParser):
+    """Parses values that are JSON objects into declared columns. It remembers the shapes that it has seen.
+
+    Args:
+        keys: of the objects, one for each column.
+        columns: what is declared.
+    """
+
+    def __init__(self, keys: Sequence[str], columns: Columns) -> None:
+        super().__init__(columns)
+        self._keys = tuple(keys)
+        self._wanted = dict(zip(keys, columns.columns, strict=True))
+        self._has_plain_keys = len(self._wanted) == len(self._keys)
+        """whether no key fills two fields"""
+        self._needed = {key for key, column in self._wanted.items() if column.required}
+        self._reader = ArrowReader(keys, columns.columns)
+        self._shapes: list[Template] = []
+
+    def read(self, value: Any) -> Sequence[Any]:
+        """Return the values of the keys.
+
+        Raises:
+            ValueError: it is no JSON, or no object.
+        """
+        return read_object(value, self._keys)
+
+    def _trim(self, data: Any, starts: Ints, ends: Ints) -> None:
+        for _ in range(BLANKS_MAX):
+            some = np.flatnonzero(ends > starts)
+            behind = some[_BLANK[data[ends[some] - 1]]]
+            ends[behind] -= 1
+            some = np.flatnonzero(ends > starts)
+            before = some[_BLANK[data[starts[some]]]]
+            starts[before] += 1
+            if not len(behind) and not len(before):
+                break
+
+    def _is_plain(self, data: Any, starts: Ints, ends: Ints) -> Mask:
+        length = ends - starts
+        plain: Mask = (length >= 2) & (length < parser.LARGE)
+        some = np.flatnonzero(plain)
+        plain[some] = (data[starts[some]] == ord("{")) & (data[ends[some] - 1] == ord("}"))
+        return plain
+
+    def _fast(self, texts: Any, data: Any, starts: Ints, ends: Ints, rows: Ints, parts: list[Part]) -> Ints:
+        if self._has_plain_keys:
+            rows = self._by_shape(data, starts, ends, rows, parts)
+        if self._reader.is_able and len(rows) >= parser.ROWS_MIN:
+            for part in self._reader.parse(texts, rows):
+                parts.append(part)
+                rows = np.setdiff1d(rows, part[0], assume_unique=True)
+        return rows
+
+    def _by_shape(self, data: Any, starts: Ints, ends: Ints, rows: Ints, parts: list[Part]) -> Ints:
+        """Parse rows that have a known shape, or one that some rows teach; return the others."""
+        block = Block(data, starts[rows], ends[rows])
+        left = np.arange(len(rows))
+        known, tried = list(self._shapes), set[Template]()
+        for number in range(2 * SHAPES_MAX):
+            if len(left) < parser.ROWS_MIN:
+                break
+            if known:
+                shape: Template | None = known.pop(0)
+            else:  # the first may be an odd one: each time another row teaches
+                teacher = int(rows[left[number * len(left) // (2 * SHAPES_MAX)]])
+                shape = learn(data[starts[teacher] : ends[teacher]].tobytes())
+            if shape is None or shape in tried or not self._needed.issubset(shape.keys):
+                continue
+            tried.add(shape)
+            done, arrays = shape.parse(block, left, self._wanted)
+            self._remember(shape, is_good=len(done) * 8 >= len(left))
+            if len(done):
+                parts.append((rows[done], self._in_order(arrays, len(done))))
+                left = np.setdiff1d(left, done, assume_unique=True)
+        return rows[left]
+
+    def _remember(self, shape: Template, is_good: bool) -> None:
+        """Look for a shape first the next time, or no more."""
+        if shape in self._shapes:
+            self._shapes.remove(shape)
+        if is_good:
+            self._shapes.insert(0, shape)
+            del self._shapes[SHAPES_MAX:]
+
+    def _in_order(self, arrays: Mapping[str, Any], count: int) -> list[Any]:
+        """Return one array for each column; a key that the shape has not is null."""
+        return [
+            arrays[key] if key in arrays else nulls(count, column.type)
+            for key, column in zip(self._keys, self._columns.columns, strict=True)
+        ]

@@ -1,0 +1,187 @@
+"""The column ``origin`` of a chunk: of each row, the record that it came from, and which of that record's rows it is.
+
+It is a struct with the parts of :class:`~downspout.ledger.origin.Origin`. What is the same in all rows (the topic, its
+id, mostly the path) is stored once, as a dictionary: a million rows cost their offsets and a byte for each such part.
+Filters and joins of Arrow's carry it along. A column that has been through Spark or Storm's pipe has plain texts
+instead; both are read.
+
+``n`` below is the number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from downspout.ledger.origin import Origin
+
+__all__ = [
+    "FIELD",
+    "ORIGIN",
+    "as_dictionary",
+    "column_of",
+    "each",
+    "is_origins",
+    "offsets_of",
+    "origin_at",
+    "origins",
+    "part_of",
+    "rows_of",
+    "under",
+    "values_of",
+]
+
+FIELD = "origin"
+"""The name of the field, in tuples and in chunks."""
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+ORIGIN: pa.StructType = pa.struct(
+    [
+        pa.field("topic", _TEXT), pa.field("topic_id", _TEXT), pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()), pa.field("path", _TEXT),
+    ]
+)  # fmt: skip
+"""The type of the column."""
+FIELDS = list(ORIGIN)
+OFFSET = pa.int64()
+CONSTANTS_MAX, CONSTANT_ROWS = 256, 1_000
+_constants: dict[str | int, Any] = {}
+"""Columns of one value, the longest that was asked for, of the values that came last."""
+
+
+def origins(topic: str, topic_id: str, partition: int, offsets: Any, path: str | Sequence[str] = "") -> pa.StructArray:
+    """Return the column for records of one partition.
+
+    Args:
+        topic: the records' topic.
+        topic_id: Kafka's id of it.
+        partition: its partition.
+        offsets: one per row, as a numpy or Arrow array, or numbers.
+        path: the same for all rows, or one per row.
+
+    >>> column = origins("lines", "", 0, [17, 19])
+    >>> Origin(**column[1].as_py())
+    Origin(topic='lines', topic_id='', partition=0, offset=19, path='')
+    """
+    numbers = offsets if isinstance(offsets, pa.Array) else pa.array(offsets, pa.int64())
+    count = len(numbers)
+    paths = _constant(path, count) if isinstance(path, str) else pa.array(path, pa.string()).dictionary_encode()
+    parts = [
+        _constant(topic, count),
+        _constant(topic_id, count),
+        _first(partition, count, lambda number, most: pa.array(np.full(most, number, dtype=np.int32))),
+        numbers if numbers.type == OFFSET else numbers.cast(OFFSET),
+        paths,
+    ]
+    return pa.StructArray.from_arrays(parts, fields=FIELDS)
+
+
+def column_of(values: Sequence[Any]) -> pa.StructArray:
+    """Return the column for any origins, given one by one.
+
+    >>> column_of([Origin("lines", "", 0, 17), ["lines", "", 1, 3, "split.0"]]).field("offset").to_pylist()
+    [17, 3]
+
+    Raises:
+        ValueError: one is no origin.
+    """
+    found = [Origin.of(value) for value in values]
+    parts = [pa.array([origin[place] for origin in found], _plain(field)) for place, field in enumerate(ORIGIN)]
+    made = [part.dictionary_encode() if pa.types.is_string(part.type) else part for part in parts]
+    return pa.StructArray.from_arrays(made, fields=list(ORIGIN))
+
+
+def is_origins(kind: Any) -> bool:
+    """Return whether a column of this type tells origins.
+
+    >>> is_origins(ORIGIN), is_origins(pa.string())
+    (True, False)
+    """
+    return pa.types.is_struct(kind) and tuple(field.name for field in kind) == Origin._fields
+
+
+def origin_at(column: Any, row: int) -> Origin:
+    """Return the origin of one row."""
+    return Origin(**column[row].as_py())
+
+
+def each(column: Any) -> Iterator[Origin]:
+    """Yield the origin of each row. O(n)."""
+    parts = (part_of(column, field.name).to_pylist() for field in ORIGIN)
+    return map(Origin._make, zip(*parts, strict=True))
+
+
+def rows_of(batch: Any) -> Iterator[tuple[Any, ...]]:
+    """Return the values of each record, as a tuple of the stream holds them.
+
+    >>> list(rows_of(pa.RecordBatch.from_pydict({"word": ["dog", None], "letters": [3, 0]})))
+    [('dog', 3), (None, 0)]
+    """
+    return zip(*map(values_of, batch.columns), strict=True)
+
+
+def values_of(column: Any) -> Sequence[Any]:
+    """Return a column's values as they are in tuples of records."""
+    return list(each(column)) if is_origins(column.type) else column.to_pylist()
+
+
+def offsets_of(column: Any) -> NDArray[np.int64]:
+    """Return the offsets as a numpy array, without a copy where that can be."""
+    found: NDArray[np.int64] = part_of(column, "offset").to_numpy(zero_copy_only=False)
+    return found
+
+
+def part_of(column: Any, name: str) -> Any:
+    """Return one part of the column as an array, slices and nulls of the whole taken into account."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    return pc.struct_field(column, name) if column.offset or column.null_count else column.field(name)
+
+
+def as_dictionary(part: Any) -> Any:
+    """Return one part of the column as a dictionary."""
+    return part if pa.types.is_dictionary(part.type) else part.dictionary_encode()
+
+
+def under(column: Any, component: str, indexes: Any, stream: str = "default") -> pa.StructArray:
+    """Return the column with one more step in each path, as :meth:`Origin.child` makes it; for bolts that make several
+    rows of one.
+
+    Args:
+        column: of the rows that were made; the rows of one record still have its origin.
+        component: the name of the bolt.
+        indexes: which of its record's rows each one is.
+        stream: where they go.
+
+    >>> lines = origins("lines", "", 0, [17, 17])
+    >>> [origin.path for origin in each(under(lines, "split", [0, 1]))]
+    ['split.0', 'split.1']
+    """
+    made = [origin.child(component, int(index), stream) for origin, index in zip(each(column), indexes, strict=True)]
+    return column_of(made)
+
+
+def _plain(field: Any) -> Any:
+    return field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+
+
+def _constant(text: str, count: int) -> Any:
+    return _first(
+        text,
+        count,
+        lambda same, most: pa.DictionaryArray.from_arrays(np.zeros(most, np.int32), pa.array([same], pa.string())),
+    )
+
+
+def _first(value: str | int, count: int, make: Callable[[Any, int], Any]) -> Any:
+    """Return ``count`` times the same value, from a longer array that was made before: a small chunk costs little."""
+    known = _constants.get(value)
+    if known is None or len(known) < count:
+        while len(_constants) >= CONSTANTS_MAX:
+            _constants.pop(next(iter(_constants)))
+        known = _constants[value] = make(value, max(count, CONSTANT_ROWS))
+    return known if len(known) == count else known.slice(0, count)
