@@ -292,6 +292,10 @@ def check_number(key: str, value: Any, source: str) -> None:
     Traceback (most recent call last):
         ...
     downspout.errors.ConfigError: topology.max.spout.pending = 'many' (file) is no whole number of at least 0. Try: 10
+    >>> check_number("topology.message.timeout.secs", 0, "file")
+    Traceback (most recent call last):
+        ...
+    downspout.errors.ConfigError: topology.message.timeout.secs = 0 (file) is no time after which a tuple fails. Try: 30
     """
     if (kind := NUMBERS.get(key)) is None or value is None:
         return
@@ -302,6 +306,8 @@ def check_number(key: str, value: Any, source: str) -> None:
         fits = False
     if not fits:
         raise ConfigError(f"{key} = {value!r} ({source}) is no {_KIND_NAMES[kind]} of at least 0", cure="10")
+    if key == "topology.message.timeout.secs" and not number:  # Storm refuses it too, at the submit
+        raise ConfigError(f"{key} = {value!r} ({source}) is no time after which a tuple fails", cure="30")
 
 
 def check_key(key: str, source: str) -> None:

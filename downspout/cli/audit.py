@@ -36,7 +36,10 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("directory", metavar="DIR", help="what parquet.directory says")
     parser.add_argument(
-        "--topic", action="append", default=[], help="a topic that should be in it (default: those named there)"
+        "--topic",
+        action="append",
+        default=[],
+        help="a topic that should be in it (default: those named there, and those that --topology reads)",
     )
     add_access(parser)
     parser.add_argument("--files-only", action="store_true", help="do not ask Kafka: compare files and log")
@@ -74,12 +77,15 @@ def handle(arguments: argparse.Namespace) -> int:
             cure="mostly GROUP.dead-letters; a run names it in its last lines",
         )
     with _replay(arguments) as replay:
-        if replay is not None and not letters:
-            letters = existing(cluster, replay.dead_letters) if cluster else None
+        read: Sequence[str] = ()
+        if replay is not None and cluster is not None:
+            letters = letters or existing(cluster, replay.dead_letters)
+            read = existing(cluster, replay.topics)
         report = audit(
             arguments.directory,
             cluster=cluster,
             topics=arguments.topic,
+            also=read,
             dead_letters=letters,
             replay=replay,
             windows=parse_windows(arguments.start, arguments.end),

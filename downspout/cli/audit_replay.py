@@ -47,11 +47,13 @@ class TopologyReplay:
         graph: the topology, with all values it is run with.
         steps: of the inputs of the sink that writes to the directory.
         dead_letters: the dead-letter topics of its Kafka spouts.
+        topics: what the spouts that lead to that sink read, where they name it.
     """
 
     graph: Graph
     steps: Steps
     dead_letters: tuple[str, ...]
+    topics: tuple[str, ...]
 
     @property
     def several(self) -> bool:
@@ -91,7 +93,10 @@ def make_replay(
 
     letters = dict.fromkeys(topic for topic in dead_letter_topics(graph, overrides).values() if topic)
     steps = {key: step for name in ours for key, step in _steps(graph, settings, name, directory).items()}
-    return TopologyReplay(_as_it_was_run(graph, settings), steps, tuple(letters))
+    upstream = graph.upstream(ours)
+    spouts = [spout.name for spout in graph.spouts if spout.name in upstream and reads(spout, "kafka")]
+    topics = dict.fromkeys(topic for name in spouts for topic in settings.components[name].values["kafka.topics"] or ())
+    return TopologyReplay(_as_it_was_run(graph, settings), steps, tuple(letters), tuple(topics))
 
 
 def _steps(graph: Graph, settings: Settings, sink: str, directory: Path) -> Steps:

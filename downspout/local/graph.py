@@ -106,6 +106,16 @@ class Graph:
                 if (given.source, given.stream) == (source, stream):
                     yield component, given
 
+    def upstream(self, names: Iterable[str]) -> set[str]:
+        """Return whose tuples can lead to one of the components, and these themselves. O(components + inputs)."""
+        found: set[str] = set()
+        rest = list(names)
+        while rest:
+            if (name := rest.pop()) not in found:
+                found.add(name)
+                rest += [given.source for given in self.components[name].inputs]
+        return found
+
     def problems(self) -> list[str]:
         """Return what is wrong with the wiring, one sentence each; empty where it can run."""
         return [problem for component in self.components.values() for problem in _problems(self, component)]

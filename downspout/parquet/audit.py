@@ -86,6 +86,7 @@ def audit(
     *,
     cluster: Cluster | None = None,
     topics: Sequence[str] = (),
+    also: Sequence[str] = (),
     dead_letters: str | Sequence[str] | None = None,
     replay: Replay | None = None,
     windows: Mapping[int | None, Window] | None = None,
@@ -98,7 +99,8 @@ def audit(
     Args:
         directory: what ``parquet.directory`` says.
         cluster: Kafka; not given: the files are compared with the log alone.
-        topics: which topics should be in the directory; not given: those that files or log name.
+        topics: which topics should be in the directory; not given: those that files or log name, and ``also``.
+        also: topics that the topology reads: not a row may have come of one.
         dead_letters: the dead-letter topic, or several.
         replay: runs the topology on records, so that a filtered record can be told from a missing one.
         windows: the offsets to audit, by partition number; the key None is for all others.
@@ -117,11 +119,13 @@ def audit(
         state = "is no directory" if path.exists() else "does not exist"
         raise SinkError(f"{path} {state}", cure="the directory that parquet.directory names")
     # The group's commits are taken first: what is below them by now is in the files by the time they are read.
-    commits = dict[tuple[str, int], int]() if cluster is None or not group else committed(cluster, group, path, topics)
+    commits = (
+        dict[tuple[str, int], int]() if cluster is None or not group else committed(cluster, group, path, topics, also)
+    )
     found = look_at_files(path)
-    _check_auditable(path, found, named=bool(topics))
+    _check_auditable(path, found, named=bool(topics or also))
     report = AuditReport(path, found, kafka=cluster is not None)
-    _Audit(report, list(topics), windows or {}, replay, commits if group else None, sample, several).run(
+    _Audit(report, topics, also, windows or {}, replay, commits if group else None, sample, several).run(
         cluster, dead_letters
     )
     take_notes(report)
@@ -160,7 +164,8 @@ class _Audit:
     def __init__(
         self,
         report: AuditReport,
-        topics: list[str],
+        topics: Sequence[str],
+        also: Sequence[str],
         windows: Mapping[int | None, Window],
         replay: Replay | None,
         commits: Mapping[tuple[str, int], int] | None,
@@ -169,7 +174,7 @@ class _Audit:
     ) -> None:
         self.report = report
         self.found = report.found
-        self.topics = topics or sorted({stream.topic for stream in self.found.streams})
+        self.topics = topics or sorted({*(stream.topic for stream in self.found.streams), *also})
         self.named = bool(topics)
         self.windows = windows
         self.replay = replay
@@ -177,6 +182,7 @@ class _Audit:
         self.sample = sample if replay is not None else 0
         self.several = several
         self.letters = Letters()
+        self.ends: dict[str, int] = {}  # of the partitions that end before they are to be audited
 
     def run(self, cluster: Cluster | None, dead_letters: str | Sequence[str] | None) -> None:
         """Go through all partitions."""
@@ -193,6 +199,12 @@ class _Audit:
                 self._topic(side, topic)
         finally:
             side.close()
+        if self.ends and len(self.ends) == len(self.report.partitions):
+            ends = ", ".join(f"{name} at {end:,}" for name, end in list(self.ends.items())[:NOTES_MAX])
+            raise SinkError(
+                f"{self.report.directory}: there is nothing to audit: each partition ends before that offset ({ends})",
+                cure="an earlier first offset",
+            )
 
     def _topic(self, side: KafkaSide, topic: str) -> None:
         logs = side.logs(topic)
@@ -229,6 +241,8 @@ class _Audit:
             commit = self.commits.get((log.topic, log.partition), 0)
             window = Window(window.start, commit if window.end is None else min(commit, window.end))
         start, end = window.within(log.end)
+        if window.start > log.end:
+            self.ends[coordinates(log.topic, log.partition)] = log.end
         part = PartitionReport(log.topic, log.partition, start, end)
         self.report.partitions.append(part)
         shown = [(start, end if window.end is not None else OFFSET_MAX)]

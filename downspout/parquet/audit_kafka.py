@@ -119,19 +119,23 @@ def _groups(wanted: Sequence[Span]) -> Iterator[tuple[int, int, Spans]]:
         yield parts[0][0], parts[-1][1], parts
 
 
-def committed(cluster: Cluster, group: str, directory: Path, topics: Sequence[str]) -> dict[tuple[str, int], int]:
+def committed(
+    cluster: Cluster, group: str, directory: Path, topics: Sequence[str], also: Sequence[str] = ()
+) -> dict[tuple[str, int], int]:
     """Return a group's commits by topic and partition; 0 where there is none yet.
 
     Args:
         cluster: Kafka.
         group: the consumer group.
         directory: the sink's; its log names the topics.
-        topics: not given: those of the log.
+        topics: not given: those of the log, and ``also``.
+        also: topics that the topology reads.
 
     Raises:
         BrokerError: Kafka does not answer, or the group has no commit for any of the topics.
     """
-    names = topics or sorted({stream.topic for entry in read_entries(directory) for stream in entry.coverage.streams()})
+    logged = {stream.topic for entry in read_entries(directory) for stream in entry.coverage.streams()}
+    names = topics or sorted({*logged, *also})
     consumer = cluster.consumer(group=group)
     try:
         wanted = [TopicPartition(name, number) for name in names for number in sorted(consumer.partitions_for(name))]

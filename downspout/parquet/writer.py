@@ -359,6 +359,8 @@ class SinkWriter:
         cure = "free the disk or correct the permissions"
         if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
             cure = "a file is in the way of a directory: move it away, or use another parquet.directory"
+        elif error.errno == errno.ENAMETOOLONG:
+            cure = "a shorter parquet.directory, or shorter names in it (writers are named by topology and component)"
         return SinkError(
             f"{self.directory} cannot be written: {error.strerror or error} ({place}); nothing of this flush was acked",
             cure=f"{cure}; then start again: the rows come again",

@@ -173,6 +173,13 @@ def test_bad_arguments(project: FakeKafka) -> None:
         run(project, "nowhere")
 
 
+def test_a_start_beyond_the_end_is_no_exact_audit(project: FakeKafka) -> None:
+    """Where no partition has the first offset, nothing would be compared: an error that names the ends."""
+    with pytest.raises(SinkError, match=r"each partition ends before that offset \(lines\[0\] at 6\)"):
+        run(project, "words", "--from", "7")
+    assert run(project, "words", "--from", "6") == 0  # nothing is new since then
+
+
 def test_windows_by_partition() -> None:
     """Bounds for one partition go before those for all."""
     windows = command.parse_windows("5,1:7", "2:9")
@@ -283,6 +290,52 @@ def test_the_dead_letters_are_those_of_the_group_that_is_audited(
     assert "2 filtered, 1 dead-lettered" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="--dead-letters g\\.letters: there is no such topic"):
         run(project, "words", *WITH_TOPOLOGY, "--dead-letters", "g.letters")
+
+
+UNEVEN = """
+from streamparse import Topology
+from bolts.parquet import ParquetBolt
+from bolts.parse import JsonParseBolt
+from bolts.split import SplitBolt
+from spouts.kafka import KafkaSpout
+
+class Uneven(Topology):
+    spout = KafkaSpout.spec(topics=["blank", "lines"], fields=["origin", "value"])
+    other = KafkaSpout.spec(name="other", topics=["elsewhere"], fields=["origin", "value"])
+    split = SplitBolt.spec(inputs=[spout])
+    words = ParquetBolt.spec(inputs=[split], directory="uneven", schema=["word:string"])
+    whole = ParquetBolt.spec(name="whole", inputs=[other], directory="whole", schema=["value:binary"])
+"""
+
+
+def test_a_topic_without_any_row_is_audited_too(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the topology, a topic of which no row at all arrived is missing, or filtered; one of another sink is not."""
+    Path("uneven.py").write_text(UNEVEN, encoding="utf-8")
+    for topic in ("blank", "elsewhere"):
+        project.create_topic(topic)
+        project.produce(topic, b"" if topic == "blank" else b"x", partition=0)
+    settings = {"kafka.bootstrap": project.bootstrap, "kafka.group": "u", "kafka.retries_max": 0}
+    run_topology(load("uneven.py"), config=settings)
+    audited = ("uneven", "--topology", "uneven.py", "--set", "kafka.group=u")
+    assert run(project, *audited) == 0
+    out = capsys.readouterr().out
+    assert "blank[0]" in out
+    assert "elsewhere" not in out
+    project.produce("blank", b"not read yet", partition=0)
+    assert run(project, *audited) == 10
+    assert "1 missing (blank[0]@1)" in capsys.readouterr().out
+    assert run(project, *audited, "--topic", "lines") == 0
+
+
+def test_a_directory_of_filtered_records_alone_is_exact(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """A topology all of whose records yield no row needs no --topic: it names the topics itself."""
+    Path("uneven.py").write_text(UNEVEN.replace('"blank", "lines"', '"blank"'), encoding="utf-8")
+    for topic in ("blank", "elsewhere"):
+        project.create_topic(topic)
+    project.produce("blank", b"", partition=0)
+    run_topology(load("uneven.py"), config={"kafka.bootstrap": project.bootstrap, "kafka.group": "u"})
+    assert run(project, "uneven", "--topology", "uneven.py") == 0
+    assert "1 filtered" in capsys.readouterr().out
 
 
 def test_two_rows_with_one_identity_are_told(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:

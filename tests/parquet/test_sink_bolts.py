@@ -186,6 +186,14 @@ def test_a_full_disk_acks_nothing_and_leaves_nothing_visible(tmp_path: Path) -> 
     assert len(rows(tmp_path)) == 1
 
 
+@pytest.mark.parametrize(("place", "cure"), [("x" * 300, "a shorter parquet.directory"), ("file/in", "move it away")])
+def test_a_directory_that_cannot_be_made_says_why(tmp_path: Path, place: str, cure: str) -> None:
+    """The cure fits what is wrong with the directory: nobody frees a disk for a name that is too long."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkError, match=cure):
+        make(ParquetBolt, tmp_path / place)
+
+
 def test_a_directory_belongs_to_one_topology_and_one_schema(tmp_path: Path) -> None:
     """Another topology, or other columns, are refused before anything is written."""
     bolt = make(ParquetBolt, tmp_path)
