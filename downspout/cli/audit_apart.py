@@ -19,8 +19,8 @@ from pathlib import Path
 from downspout.cli.audit_replay import TopologyReplay, make_replay
 from downspout.errors import DownspoutError, TopologyError, coordinates
 from downspout.kafka.port import Record
-from downspout.kafka.process import end_with_parent
 from downspout.parquet.audit import Failed
+from downspout.process import end_with_parent
 from downspout.wording import counted
 
 __all__ = ["ReplayApart"]

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from downspout.kafka.process import birth
+from downspout.process import birth
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 30_000)

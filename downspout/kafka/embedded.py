@@ -22,10 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from downspout import config, jars
+from downspout import config, jars, process
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError, DownspoutError
-from downspout.kafka import broker_files, probe, process
+from downspout.kafka import broker_files, probe
 from downspout.kafka.broker_files import HOST, Broker, Cluster
 from downspout.kafka.broker_security import (
     Security,

@@ -24,8 +24,8 @@ from types import FrameType
 from downspout import config
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.jars import java
-from downspout.kafka.process import birth, let_go, send_signal, start_gated, start_watchdog, stop_watchdog
 from downspout.packaging import python_name
+from downspout.process import birth, let_go, send_signal, start_gated, start_watchdog, stop_watchdog
 from downspout.spark.bundle import EXECUTOR_PATH, FOLDER
 
 SETTINGS = {

@@ -18,7 +18,7 @@ import subprocess
 from dataclasses import dataclass
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.kafka.process import birth, send_signal
+from downspout.process import birth, send_signal
 
 POLL_S = 0.05
 

@@ -27,7 +27,7 @@ from types import FrameType
 from downspout import config, jars
 from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import ComponentError, StormError
-from downspout.kafka.process import birth, let_go, start_gated
+from downspout.process import birth, let_go, start_gated
 from downspout.storm import groups, node_files
 from downspout.storm.node import default_directory
 from downspout.storm.traceback import FRAMES, python_part, who_died

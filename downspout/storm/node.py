@@ -27,8 +27,8 @@ from typing import Any, Self
 from downspout import config, jars
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import DownspoutError, StormError
-from downspout.kafka.process import birth, send_signal
 from downspout.locks import FileLock, is_held
+from downspout.process import birth, send_signal
 from downspout.storm import groups, launch, nimbus, node_files, readiness
 from downspout.storm.node_files import HOST, Daemon, Daemons, Ports
 from downspout.storm.readiness import PortTaken

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from downspout.kafka.broker_files import HOST, free_port, is_free, replace_json
-from downspout.kafka.process import birth
+from downspout.process import birth
 from downspout.wire.kryo import KRYO
 
 __all__ = ["HOST", "Daemon", "Daemons", "Ports", "free_port", "is_free", "python_path"]

@@ -17,7 +17,7 @@ import pytest
 
 from downspout.kafka.embedded import EmbeddedKafka
 from downspout.kafka.port import cluster_for
-from downspout.kafka.process import birth
+from downspout.process import birth
 from tests.broker.gate_topology import GATE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from downspout import process
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka import broker_files, embedded, probe, process
+from downspout.kafka import broker_files, embedded, probe
 from downspout.kafka.address import diagnose, parse_bootstrap
 from downspout.kafka.broker_files import Broker, Cluster
 from downspout.kafka.embedded import EmbeddedKafka, find_bootstrap
@@ -78,7 +79,7 @@ def test_the_watchdog_acts_when_its_master_is_killed(sleeper: subprocess.Popen[b
         [
             sys.executable,
             "-c",
-            "import sys, time; from downspout.kafka import process; pid = int(sys.argv[1]);"
+            "import sys, time; from downspout import process; pid = int(sys.argv[1]);"
             "process.start_watchdog(pid, process.birth(pid)); print('ready', flush=True); time.sleep(600)",
             str(sleeper.pid),
         ],

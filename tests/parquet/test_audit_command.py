@@ -13,10 +13,10 @@ import pytest
 
 from downspout.cli import audit as command
 from downspout.errors import ComponentError, ConfigError, SinkError, TopologyError
-from downspout.kafka.process import birth
 from downspout.local.load import load
 from downspout.parquet.audit import Window
 from downspout.parquet.compaction import Compactor
+from downspout.process import birth
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.harness import run_topology
 

@@ -21,7 +21,7 @@ from bolts.parse import JsonParseBolt
 from downspout.cli import main
 from downspout.errors import BrokerError, TopologyError
 from downspout.kafka import committing
-from downspout.kafka.process import send_signal
+from downspout.process import send_signal
 from downspout.storm.groups import members
 from downspout.testing.simulation import Scenario, Sent, SimulationError, simulate
 from downspout.testing.simulation.plan import KINDS, Step, draw

@@ -20,8 +20,8 @@ from pathlib import Path
 import pyspark
 
 from downspout.jars import java
-from downspout.kafka.process import birth, start_watchdog, stop_watchdog
 from downspout.packaging import python_name
+from downspout.process import birth, start_watchdog, stop_watchdog
 from downspout.spark import submit
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,8 +15,8 @@ import pytest
 from downspout import jars
 from downspout.cli import main
 from downspout.errors import MissingExtraError, StormError
-from downspout.kafka.process import birth
 from downspout.locks import FileLock
+from downspout.process import birth
 from downspout.storm import groups, node_files
 from downspout.storm.node import StormNode
 from downspout.storm.node_files import HOST, Daemon, Daemons, Ports

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from downspout.errors import ComponentError, TopologyError
-from downspout.kafka.process import birth
 from downspout.local.engine import Bounds
+from downspout.process import birth
 from downspout.workers.channel import Job, Message
 from downspout.workers.process import Process
 

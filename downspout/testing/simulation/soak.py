@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TextIO
 
 from downspout.errors import TopologyError
-from downspout.kafka.process import end_with_parent
 from downspout.local.graph import nearest
 from downspout.local.load import load_module
+from downspout.process import end_with_parent
 from downspout.testing.simulation.run import Outcome, Scenario, error_outcome, run_seed
 
 __all__ = ["Total", "load_scenarios", "soak"]
