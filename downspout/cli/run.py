@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.arguments import add_bounds, add_settings, add_summary, add_topology
@@ -62,16 +65,26 @@ def seconds(text: str) -> float:
 def handle(arguments: argparse.Namespace) -> int:
     """Run, show, sum up."""
     from downspout.cli.logs import log_to_stderr
-    from downspout.local import live, runner
-    from downspout.local.load import load
-    from downspout.local.settings import resolve
-    from downspout.workers.channel import Job
     from downspout.workers.serve import serve
-    from downspout.workers.supervise import supervise
 
     log_to_stderr(arguments.quiet)
     if arguments.channel is not None:
         return serve(arguments.channel, _exit_code)
+    with prints_aside(arguments.json_path):
+        name, result = _run(arguments)
+    if arguments.json_path:
+        write_json(arguments.json_path, {"topology": name, **result.as_dict()})
+    return _close(result)
+
+
+def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
+    """Run the topology and sum up; return its name and what came of it."""
+    from downspout.local import live, runner
+    from downspout.local.load import load
+    from downspout.local.settings import resolve
+    from downspout.workers.channel import Job
+    from downspout.workers.supervise import supervise
+
     options = _options(arguments)
     view = live.make_view(quiet=arguments.quiet)
     graph = load(arguments.target, arguments.topology)
@@ -90,9 +103,7 @@ def handle(arguments: argparse.Namespace) -> int:
     letters = live.dead_letter_lines(result, runner.dead_letter_topics(graph, arguments.overrides, options))
     for line in letters:
         print(f"downspout: warning: {line}", file=sys.stderr)
-    if arguments.json_path:
-        write_json(arguments.json_path, {"topology": graph.name, **result.as_dict()})
-    return _close(result)
+    return graph.name, result
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -132,6 +143,27 @@ def _close(result: RunResult) -> int:
             end += f"; {counted(result.retry_later, 'failed record')} will be tried again at the next start"
         print(f"downspout: {how} {end}", file=sys.stderr)
     return _exit_code(result)
+
+
+@contextmanager
+def prints_aside(path: str | None) -> Iterator[None]:
+    """Where ``--json`` is standard output, have what components print go to stderr: the summary stands there alone.
+
+    It is the descriptor that is turned, so that workers and native code are meant too.
+    """
+    if path != "-":
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # whoever reads stderr may be gone
+            sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def write_json(path: str, summary: dict[str, Any]) -> None:

@@ -53,25 +53,29 @@ def _count(text: str) -> int:
 def handle_run(arguments: argparse.Namespace) -> int:
     """Run, show, sum up."""
     from downspout.cli.logs import log_to_stderr
-    from downspout.cli.run import seconds, write_json
+    from downspout.cli.run import prints_aside, seconds, write_json
     from downspout.local.load import load
     from downspout.local.runner import dead_letter_topics
     from downspout.spark.topology.run import RECORDS_PER_BATCH, run
 
     log_to_stderr(arguments.quiet)
-    graph = load(arguments.target, arguments.topology)
-    options = {"run.until": arguments.until, "run.for_s": None if arguments.for_s is None else seconds(arguments.for_s)}
-    done = run(
-        graph,
-        master=arguments.master,
-        overrides=arguments.overrides,
-        options=options,
-        checkpoint=arguments.checkpoint,
-        trigger_s=seconds(arguments.trigger),
-        records_per_batch=arguments.records_per_batch or RECORDS_PER_BATCH,
-        told=None if arguments.quiet else _tell,
-        say=None if arguments.quiet else _say,
-    )
+    with prints_aside(arguments.json_path):
+        graph = load(arguments.target, arguments.topology)
+        options = {
+            "run.until": arguments.until,
+            "run.for_s": None if arguments.for_s is None else seconds(arguments.for_s),
+        }
+        done = run(
+            graph,
+            master=arguments.master,
+            overrides=arguments.overrides,
+            options=options,
+            checkpoint=arguments.checkpoint,
+            trigger_s=seconds(arguments.trigger),
+            records_per_batch=arguments.records_per_batch or RECORDS_PER_BATCH,
+            told=None if arguments.quiet else _tell,
+            say=None if arguments.quiet else _say,
+        )
     if arguments.json_path:
         summary = {"batches": done.batches, "computed_again": done.computed_again, "checkpoint": str(done.checkpoint)}
         write_json(arguments.json_path, {"topology": graph.name, **summary, **done.result.as_dict()})

@@ -1,7 +1,8 @@
-"""What becomes of a command whose output nobody reads to its end."""
+"""What a command leaves on its standard output, and what becomes of one whose output nobody reads to its end."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -24,3 +25,36 @@ def test_a_closed_pipe_is_no_success(tmp_path: Path) -> None:
     cut.stdout.close()
     _, said = cut.communicate()
     assert (cut.returncode, said) == (141, b"")
+
+
+PRINTING = """
+import os
+from streamparse import Bolt, Spout, Topology
+
+print("loaded")
+
+class Ones(Spout):
+    outputs = ["n"]
+    def next_tuple(self):
+        self.emit([1], tup_id="1")
+
+class Prints(Bolt):
+    def process(self, tup):
+        print("printed")
+        os.write(1, b"written\\n")
+
+class Printing(Topology):
+    ones = Ones.spec()
+    prints = Prints.spec(inputs=[ones])
+"""
+
+
+@pytest.mark.slow
+def test_a_summary_on_standard_output_stands_there_alone(tmp_path: Path) -> None:
+    """With `--json -` what a topology's file and its bolts print, also past Python, goes to stderr."""
+    (tmp_path / "printing.py").write_text(PRINTING, encoding="utf-8")
+    command = [sys.executable, "-m", "downspout", "run", "printing.py", "--records", "3", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, text=True, check=False)
+    assert json.loads(done.stdout)["reason"] == "records", done.stderr
+    for said in ("loaded", "printed", "written"):
+        assert said in done.stderr
