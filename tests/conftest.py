@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("tests.kafka", "tests.topology")
 
 from tests import twins  # noqa: E402
 from tests.security.brokers import any_kafka, scram_kafka  # noqa: E402, F401   (fixtures, for more than one room)
 from tests.twins import backstage, bare_kafka, cluster_kind, rebalance_kind, wide_kafka  # noqa: E402, F401   (fixtures)
+
+# How long an example takes says something about the machine, not about us. Here, since a test takes the settings that
+# hold when its module is imported.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
+
+# A shell that runs us in the background has us ignore Ctrl-C, and with us all that the tests start and send it to.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REAL = {"broker": "the real broker", "spark": "real PySpark", "storm": "a real Storm"}
 

@@ -24,7 +24,7 @@ def older_client() -> Iterator[Callable[[], None]]:
 
     def tell() -> None:
         go.set()
-        assert told.wait(10)
+        assert told.wait(60)
 
     yield tell
     go.set()

@@ -137,7 +137,8 @@ def backstage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backstage]:
     from downspout.testing.plugin import UNHURRIED
     from tests.topology.broker_kafka import Backstage
 
-    with EmbeddedKafka(tmp_path_factory.mktemp("twins"), properties=UNHURRIED) as broker:
+    # A JVM of a busy machine may need more than a minute, its usual limit.
+    with EmbeddedKafka(tmp_path_factory.mktemp("twins"), properties=UNHURRIED, start_s_max=240.0) as broker:
         made = Backstage(broker.bootstrap)
         yield made
         made.close()

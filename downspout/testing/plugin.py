@@ -29,7 +29,7 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedK
     """
     from downspout.kafka.embedded import EmbeddedKafka
 
-    with EmbeddedKafka(tmp_path_factory.mktemp("kafka"), properties=UNHURRIED) as broker:
+    with EmbeddedKafka(tmp_path_factory.mktemp("kafka"), properties=UNHURRIED, start_s_max=240.0) as broker:
         yield broker
 
 

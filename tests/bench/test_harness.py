@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,11 @@ BURN = "import time\nwhile time.process_time() < {0}: pass\n"
 def python(program: str) -> list[str]:
     """Return the command that runs a program."""
     return [sys.executable, "-c", program]
+
+
+def wait_until(holds: Callable[[], bool]) -> bool:
+    """Wait a minute at most."""
+    return any(holds() or time.sleep(0.05) for _ in range(1_200))
 
 
 def test_cpu_time_of_children_is_counted() -> None:
@@ -34,27 +42,43 @@ def test_cpu_time_of_an_orphan_is_counted() -> None:
     assert cost.cpu_s >= 0.4
 
 
+@pytest.fixture
+def until_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return lines of a program that wait until a look at its memory has begun after them, and has ended."""
+    held, seen, members = tmp_path / "held", tmp_path / "seen", harness._members
+
+    def look(session: int) -> Any:
+        is_held = held.exists()
+        found = members(session)
+        if is_held:
+            seen.touch()
+        return found
+
+    monkeypatch.setattr(harness, "_members", look)
+    return f"import os, time\nopen({str(held)!r}, 'w')\nwhile not os.path.exists({str(seen)!r}): time.sleep(0.01)\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("own_session", [False, True])
-def test_memory_is_that_of_all_processes_together(own_session: bool) -> None:
+def test_memory_is_that_of_all_processes_together(own_session: bool, until_seen: str) -> None:
     """Two processes that hold 64 MiB each at the same time have held 128 MiB together, whatever session each is in."""
-    held = "import sys, time\nheld = b'x' * (64 << 20)\n"
+    held = "import sys\nheld = b'x' * (64 << 20)\n"
     child = held + "print(flush=True)\nsys.stdin.read()\n"
     parent = (
-        "import subprocess, sys, time\n"
+        "import subprocess, sys\n"
         "pipe = subprocess.PIPE\n"
         f"child = subprocess.Popen([sys.executable, '-c', {child!r}], stdin=pipe, stdout=pipe, "
         f"start_new_session={own_session})\n"
-        f"child.stdout.readline()\n{held}time.sleep(1.0)\nchild.communicate()\n"
+        f"child.stdout.readline()\n{held}{until_seen}child.communicate()\n"
     )
     assert run(python(parent), 60).rss_bytes >= 128 << 20
 
 
 @pytest.mark.slow
-def test_our_own_memory_is_not_the_commands() -> None:
+def test_our_own_memory_is_not_the_commands(until_seen: str) -> None:
     """A command that holds little is not charged with the memory of the harness that starts it."""
     ballast = b"x" * (400 << 20)
-    cost = run(python("import time; time.sleep(0.5)"), 60)
+    cost = run(python(until_seen), 60)
     assert 0 < cost.rss_bytes < len(ballast)
 
 
@@ -65,9 +89,15 @@ def test_a_command_that_fails_has_no_cost() -> None:
 
 
 @pytest.mark.slow
-def test_a_command_that_never_ends_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_a_command_that_never_ends_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After its time a run is ended, and so is what it had started."""
-    note = tmp_path / "pid"
+    note, kill = tmp_path / "pid", harness._kill
+
+    def kill_who_has_a_child(session: int) -> None:  # to have one takes a while on a busy machine
+        wait_until(lambda: note.exists() and note.read_text().endswith("\n"))
+        kill(session)
+
+    monkeypatch.setattr(harness, "_kill", kill_who_has_a_child)
     with pytest.raises(HungError, match="did not end in 2 s"):
         run(["sh", "-c", f"sleep 600 & echo $! > {note}; wait"], 2.0)
     stat = Path(f"/proc/{note.read_text()}/stat")
@@ -85,12 +115,15 @@ def test_a_command_that_ends_well_once_its_children_are_killed_never_ended(monke
 def test_the_cost_of_a_running_tree_grows_with_it() -> None:
     """The CPU time of a process that runs, and of its children, is known before they end."""
     # A tree of its own: what others of this process's children burnt goes when a program between them and us ends.
-    child = f"{BURN.format(0.4)}print(flush=True)\nimport sys; sys.stdin.read()\n"
+    child = f"import sys; sys.stdin.readline()\n{BURN.format(0.4)}print(flush=True)\nsys.stdin.read()\n"
     parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])"
     with subprocess.Popen(python(parent), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tree:
         try:
+            assert tree.stdin is not None
             assert tree.stdout is not None
             before = cpu_of_tree(tree.pid)
+            tree.stdin.write(b"now\n")
+            tree.stdin.flush()
             tree.stdout.readline()
             assert cpu_of_tree(tree.pid) - before >= 0.2
         finally:

@@ -62,8 +62,9 @@ def test_the_race_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert LOOP.name not in capsys.readouterr().out
 
 
-def test_latency_is_measured(course: Track) -> None:
+def test_latency_is_measured(course: Track, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row becomes durable, none before it was sent."""
+    monkeypatch.setattr(latency, "RATE_SHARE_MIN", 0.0)  # a busy machine holds no rate; we look at no figure
     found = latency.measure(course, DOWNSPOUT[0], age_s=1.0, rate=500.0, seconds=4.0)
     assert len(found.seconds) == 2_000
     assert found.seconds.min() > 0

@@ -45,6 +45,6 @@ class Gate(Topology):
 
     config = {"kafka.commit_period_ms": 500, "parquet.flush_rows": 300, "parquet.flush_age_s": 0.5}  # noqa: RUF012
 
-    spout = KafkaSpout.spec(topics=["gate"], fields=["origin", "value"], session_timeout_ms=6000)
+    spout = KafkaSpout.spec(topics=["gate"], fields=["origin", "value"], session_timeout_ms=30_000)
     gate = GateBolt.spec(inputs=[spout])
     sink = ParquetBolt.spec(inputs=[gate], directory="output/gate", schema=["number:int64"])

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from kafka import KafkaProducer
+from kafka import KafkaProducer, errors
 from kafka.admin import KafkaAdminClient
 
 from downspout.kafka.port import Cluster, ConsumerPort, OffsetAndMetadata, TopicPartition, cluster_for
 from tests.jumping import JumpingClock
 from tests.topology.spout_driver import Driver
 
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 """How long a condition may take to come true, on a machine that does much else."""
+UNHURRIED_MS = 30_000
+"""The session of a member that nobody kills: one that has no time to run for some seconds is not thrown out."""
+KILLED_MS = 10_000
+"""That of one whose place others are to get when it is killed."""
 
 
 class Member(Driver):
@@ -172,14 +176,23 @@ class Scene:
 
     def member(self, member: int | None = 1, **settings: Any) -> Member:
         """Start a spout; it is closed when the test ends."""
-        given = {"topics": [self.topic], "group": self.group, "session_timeout_ms": 6000, **settings}
+        given = {"topics": [self.topic], "group": self.group, "session_timeout_ms": UNHURRIED_MS, **settings}
         made = Member(self, member, **given)  # type: ignore[arg-type]
         self._members.append(made)
         return made
 
     def commits(self, partitions: Collection[int] = (0,)) -> dict[int, OffsetAndMetadata | None]:
         """Return the group's commits by partition."""
-        found = self._ask().committed([self.tp(partition) for partition in partitions])
+        asked = [self.tp(partition) for partition in partitions]
+        found: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
+
+        def told() -> bool:  # a broker that has just come back may not answer in time
+            nonlocal found
+            with suppress(errors.RetriableError):
+                found = self._ask().committed(asked)
+            return bool(found)
+
+        run_until(told)
         return {tp.partition: commit for tp, commit in found.items()}
 
     def committed(self, partition: int = 0) -> int | None:
@@ -216,7 +229,7 @@ class Scene:
 
 
 def run_until(
-    holds: Callable[[], bool],
+    holds: Callable[[], object],
     *members: Member,
     answer: bool = False,
     fails: Callable[[tuple[int, int]], bool] = lambda place: False,

@@ -19,6 +19,7 @@ from downspout.parquet.coverage import Coverage, Stream
 from downspout.parquet.entry import DataFile, Entry
 from downspout.parquet.log import CommitLog
 from downspout.parquet.schema import ORIGIN_SCHEMA
+from tests.broker.scene import run_until
 
 if TYPE_CHECKING:
     from downspout.kafka.embedded import EmbeddedKafka
@@ -42,13 +43,26 @@ def transaction(bootstrap: str, topic: str, count: int, *, commit: bool) -> None
         producer.init_transactions()
         producer.begin_transaction()
         for number in range(count):
-            producer.send(topic, value=str(number).encode(), partition=0).get(timeout=30)
+            last = producer.send(topic, value=str(number).encode(), partition=0).get(timeout=60).offset
         if commit:
             producer.commit_transaction()
         else:
             producer.abort_transaction()
+        wait_for_marker(bootstrap, TopicPartition(topic, 0), last)
     finally:
         producer.close()
+
+
+def wait_for_marker(bootstrap: str, partition: TopicPartition, last: int) -> None:
+    """Wait until a transaction's end is in the log: the answer comes before, and what is written next would precede it.
+
+    While the marker is not there, the log of a read_committed reader ends at the transaction's first record.
+    """
+    consumer = cluster_for(bootstrap).consumer(group=None)
+    try:
+        run_until(lambda: consumer.end_offsets([partition])[partition] == last + 2)
+    finally:
+        consumer.close()
 
 
 def commit_rows(directory: Path, topic: str, topic_id: str, offsets: Sequence[int]) -> None:
@@ -85,7 +99,7 @@ def test_every_kind_of_absence_is_told_apart(kafka_broker: EmbeddedKafka, topic_
         assert consumer.end_offsets([partition])[partition] == 12
         consumer.assign([partition])
         consumer.seek(partition, 3)
-        failed = next(r for _ in range(50) for r in consumer.poll(200, 1).get(partition, ()) if r.offset == 3)
+        failed = next(r for _ in range(300) for r in consumer.poll(200, 1).get(partition, ()) if r.offset == 3)
     finally:
         consumer.close()
     DeadLetters(cluster, letters).write(

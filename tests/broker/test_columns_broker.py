@@ -194,7 +194,7 @@ def test_a_topic_that_the_log_cleaner_has_compacted(broker: EmbeddedKafka) -> No
         with reader(scene.cluster, [tp], True, fetch_max_wait_ms=1) as ours:
             for start in range(kept[-1] + 1):  # the middle of every batch, and every gap
                 ours.seek(tp, start)
-                (found,) = ours.poll(10_000, 5).values()
+                (found,) = ours.poll(60_000, 5).values()
                 assert found[0].offset == min(offset for offset in kept if offset >= start)
 
 
@@ -267,7 +267,7 @@ def test_an_unknown_client_gives_columns_of_its_records(
             with reader(cluster, [tp], True) as ours, reader(cluster, [tp], False) as plain:
                 assert read(ours, [tp]) == read(plain, [tp])
                 ours.seek(tp, 3)
-                (columns,) = ours.poll(10_000, 10).values()
+                (columns,) = ours.poll(60_000, 10).values()
                 assert isinstance(columns, RecordColumns)
                 assert columns.values.to_pylist() == [b"3", b"4"]
     assert len([record for record in caplog.records if "something has moved" in record.getMessage()]) == 1

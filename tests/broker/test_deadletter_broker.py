@@ -27,9 +27,10 @@ def _write(letters: DeadLetters) -> None:
     letters.write(TOMBSTONE, attempts=1, first_failure_ms=1, last_failure_ms=2, failure=None)
 
 
+@pytest.mark.usefixtures("hurried")
 def test_letters_survive_a_broker_that_is_killed(tmp_path: Path) -> None:
     """A write to a dead broker raises and leaves no thread behind, and one after its return is read, once."""
-    before = set(threading.enumerate())
+    before = set(threading.enumerate())  # of these, others' may end meanwhile
     with EmbeddedKafka(tmp_path) as broker:
         letters = DeadLetters(cluster_for(broker.bootstrap), "dead")
         _write(letters)
@@ -37,7 +38,7 @@ def test_letters_survive_a_broker_that_is_killed(tmp_path: Path) -> None:
         for _ in range(2):
             with pytest.raises(BrokerError, match=r"^orders\[2\]@7: .* topic dead: "):
                 _write(letters)
-        assert set(threading.enumerate()) == before
+        assert set(threading.enumerate()) <= before
         broker.start()
         _write(letters)
         letters.close()
@@ -88,7 +89,7 @@ def poll_one(consumer: ConsumerPort, partition: TopicPartition, offset: int) -> 
     """Return the record at an offset."""
     consumer.assign([partition])
     consumer.seek(partition, offset)
-    for _ in range(100):
+    for _ in range(400):
         if records := consumer.poll(200, 1).get(partition):
             return list(records)
     raise AssertionError("nothing comes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -108,12 +109,14 @@ def test_what_trickles_in_is_gathered_for_chunks(scene: Scene) -> None:
     scene.fill(1)
     run_until(lambda: bool(member.emitted), member)
     sender = threading.Thread(target=scene.fill, args=(300,), kwargs={"batch": 1})
+    began = time.monotonic()
     sender.start()
     try:
         run_until(lambda: sum(rows.num_rows for _, rows in member.emitted) == 301, member)
     finally:
         sender.join()
-    assert len(member.emitted) < 100
+    tenths = (time.monotonic() - began) / 0.1  # twenty or so, and more on a machine that is slow to write
+    assert len(member.emitted) < 1.5 * tenths + 30
 
 
 # --- topics and sharing ---

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downspout.ledger.metadata import decode
-from tests.broker.scene import Member, Scene, repeated, run_until
+from tests.broker.scene import KILLED_MS, Member, Scene, repeated, run_until
 from tests.kafka.stage import unique
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Place = tuple[int, int]
 LATER_MS = 600_000
 SLOW_RETRY = {"retry_initial_ms": LATER_MS, "retry_delay_ms_max": LATER_MS}
 """A failed record waits until the test sends the clock ahead."""
-QUICK_GROUP = {"session_timeout_ms": 6000, "kafka__client__heartbeat_interval_ms": 200}
+QUICK_GROUP = {"kafka__client__heartbeat_interval_ms": 200}
 """Members hear of a rebalance soon."""
 RECORDS = 100
 
@@ -71,7 +71,7 @@ def test_a_planned_hand_over_with_holes_moves_what_is_done(scene: Scene) -> None
 
 def test_a_killed_member_costs_what_was_out_and_what_it_had_not_made_known(scene: Scene) -> None:
     """Who takes over after its session repeats exactly the records that its last commit did not call done."""
-    dead = read_all(scene)
+    dead = read_all(scene, session_timeout_ms=KILLED_MS)
     known = {offset for offset in range(RECORDS) if offset % 5}
     for partition in range(2):
         dead.ack(sorted(known), partition)

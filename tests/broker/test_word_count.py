@@ -18,6 +18,20 @@ from downspout.kafka.embedded import EmbeddedKafka
 from downspout.kafka.port import cluster_for
 
 ROOT = Path(__file__).resolve().parents[2]
+# The run, which keeps its entries in the log below a number: it waits there to be killed, however late we are.
+STAYS_BELOW = """
+import sys, time
+from downspout.cli import main
+from downspout.parquet.log import CommitLog
+append, last = CommitLog.append, int(sys.argv.pop(1))
+def stay(log, entry):
+    while entry.number >= last:
+        time.sleep(600)
+    return append(log, entry)
+CommitLog.append = stay
+sys.exit(main(sys.argv[1:]))
+"""
+WAIT_S = 120.0
 WORDS = ["to", "be", "or", "not", "that", "is", "the", "question", "whether", "'tis", "nobler", "in", "mind", "Ü"]
 
 pytestmark = pytest.mark.broker
@@ -40,10 +54,11 @@ def publish(broker: EmbeddedKafka, topic: str, text: list[str]) -> None:
     producer.close()
 
 
-def command(broker: EmbeddedKafka, topic: str, out: Path) -> list[str]:
+def command(broker: EmbeddedKafka, topic: str, out: Path, *program: str) -> list[str]:
     """Return the command line of the run."""
+    program = program or ("-m", "downspout")
     return [
-        sys.executable, "-m", "downspout", "run", "topologies/word_count.py", "--until", "end",
+        sys.executable, *program, "run", "topologies/word_count.py", "--until", "end",
         "--set", f"kafka.bootstrap={broker.bootstrap}", "--set", f"kafka.topics={topic}",
         "--set", f"kafka.group={topic}", "--set", f"parquet.directory={out}", "--set", "parquet.flush_rows=2000",
         "--set", "kafka.commit_period_ms=200",
@@ -67,22 +82,20 @@ def test_finished_counts_are_exact_after_kill_9(
     publish(kafka_broker, topic_name, text)
     out = tmp_path / "counts"
     environment = os.environ | {"DOWNSPOUT_HOME": str(tmp_path / "home")}
-    kills = 0
     for entries in (1, 3, 5):
-        process = subprocess.Popen(command(kafka_broker, topic_name, out), cwd=ROOT, env=environment)
+        held = command(kafka_broker, topic_name, out, "-c", STAYS_BELOW, str(entries + 2))
+        process = subprocess.Popen(held, cwd=ROOT, env=environment)
         processes.append(process)
-        deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
-            if len(list(out.glob("_downspout/log/*.json"))) >= entries:
-                process.send_signal(signal.SIGKILL)
-                kills += 1
-                break
+        deadline = time.monotonic() + WAIT_S
+        while len(list(out.glob("_downspout/log/*.json"))) < entries:
+            assert process.poll() is None, "the run was over before it could be killed"
+            assert time.monotonic() < deadline, "the run writes nothing"
             time.sleep(0.01)
-        process.wait()
-    assert kills >= 2, "the run was over before it could be killed"
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "the run was over before it could be killed"
     assert 0 < finished(out).total() < sum(len(line.split()) for line in text)
     done = subprocess.run(
-        command(kafka_broker, topic_name, out), cwd=ROOT, env=environment, timeout=120, capture_output=True, text=True
+        command(kafka_broker, topic_name, out), cwd=ROOT, env=environment, timeout=200, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert finished(out) == Counter(word for line in text for word in line.split())
@@ -104,7 +117,7 @@ def test_a_second_run_finds_nothing_and_a_third_only_what_is_new(
             command(kafka_broker, topic_name, out),
             cwd=ROOT,
             env=environment,
-            timeout=60,
+            timeout=200,
             capture_output=True,
             text=True,
         )

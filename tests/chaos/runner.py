@@ -104,10 +104,24 @@ class Runner:
         """Wait, in small steps, until enough is in flight; return whether it is."""
         end = time.monotonic() + READY_S_MAX
         while time.monotonic() < end:
-            if self._may_come(fault) and self._out(fault) >= OUT_MIN + 100:
+            if self._may_come(fault) and self._out(fault) >= OUT_MIN + 100 and self._holds_it(fault):
                 return True
             self._stage.turn()
             time.sleep(0.005)
+        return False
+
+    def _holds_it(self, fault: Fault) -> bool:
+        """Freeze whom the fault hits at once; return whether enough is in flight still, and let it go on if not.
+
+        One that runs on could resolve all of it between our look and the fault.
+        """
+        if fault.kind not in ("kill", "stop"):
+            return True
+        member = self._stage.members.alive[fault.victim]
+        member.stop()
+        if self._out(fault) >= OUT_MIN:
+            return True
+        member.go_on()
         return False
 
     def _may_come(self, fault: Fault) -> bool:
@@ -216,6 +230,8 @@ class Runner:
         kafka = self._stage.kafka
         assert isinstance(kafka, EmbeddedCluster)
         if (number := which(kafka)) is None:
+            return False
+        if not self._wait_for_moment(fault):  # to ask took a while
             return False
         self._about_all(outcome)
         self._away(1)

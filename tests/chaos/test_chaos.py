@@ -28,7 +28,7 @@ THREE = [
 ]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("brokers", "plan", "kinds"), [(1, ONE, FULL), (3, THREE, FULL_CLUSTER)], ids=["one", "three"])
 def test_whatever_is_killed_each_row_is_there_once(
     brokers: int, plan: list[Fault], kinds: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from downspout.cli import main
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka
 from topologies.flights_data import Flights, load_flights, publish
+
+pytestmark = pytest.mark.timeout(600)  # each starts several engines, and on a busy machine that takes minutes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -243,6 +246,7 @@ def test_interrupted_it_leaves_nothing(project: Project, number: signal.Signals)
             break
     while not list(temporary.glob("*/local/words/_downspout")):
         assert process.poll() is None, heard
+        time.sleep(0.01)
     process.send_signal(number)
     _, rest = process.communicate()
     assert process.returncode == 130, [*heard, rest]

@@ -8,6 +8,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+ACKS: dict[str, dict[str, int]] = {
+    "conformance": {
+        **dict.fromkeys(("paired", "loosened", "forgotten", "raised", "reliable", "ids", "chain", "batched"), 12),
+        "ticklessly": 12,
+        "rows": 60,
+        "throttled": 60,
+        "few": 24,
+    },
+    "direct": {"directed": 24, "values": 19},
+    "chunked": dict.fromkeys(("pieces", "mixed", "divided", "spoilt", "heaped", "unhurried"), 6),
+}
+"""How many acks each spout waits for, by topology."""
+LATER_S = 3.0
+"""Ticks, and what should not come, get so long after everything else has."""
+
+
+def acks(seen: Path, wanted: dict[str, int]) -> dict[str, int]:
+    """Return how many acks each of these spouts has heard, those that are enough as exactly that."""
+    evidence = Evidence(seen)
+    known = evidence.components()
+    heard = {name: len(evidence.notes(name, "ack")) if name in known else 0 for name in wanted}
+    return {name: min(count, wanted[name]) for name, count in heard.items()}
+
 
 class Evidence:
     """What each task of a run saw."""

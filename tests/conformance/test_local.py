@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.evidence import Evidence
+from tests.conformance.evidence import ACKS, LATER_S, Evidence, acks
 from tests.conformance.project.src import stations
 from tests.conformance.promises import *  # noqa: F403
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROJECT = Path(__file__).parent / "project"
 DOWNSPOUT = [sys.executable, "-m", "downspout", "run"]
+STALLED_S_MAX = 120.0
 SWITCHED = """
 from downspout.local.runner import run
 
@@ -38,19 +41,41 @@ run("topologies/switched.py", options={"run.records": 150}, view=Switch())
 
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
-    """Run the project as a user would, for 50 s, and read what its components wrote down."""
+    """Run the project as a user would, and read what its components wrote down."""
     place = tmp_path_factory.mktemp("conformance")
     project, seen = place / "project", place / "seen"
     shutil.copytree(PROJECT, project)
     seen.mkdir()
     root = str(Path(__file__).parents[2])
     environment = os.environ | {"CONFORMANCE_DIR": str(seen), "DOWNSPOUT_HOME": str(place / "home"), "PYTHONPATH": root}
+    for name in ("conformance", "chunked"):
+        run_until_all_is_heard(name, project, seen, environment)
     for command in (
-        [*DOWNSPOUT, "topologies/conformance.py", "--for", "25s"],
-        [*DOWNSPOUT, "topologies/chunked.py", "--for", "25s"],
         [*DOWNSPOUT, "topologies/direct.py", "--records", str(24 + len(stations.VALUES))],
         [sys.executable, "-c", SWITCHED],
     ):
         done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
     return Evidence(seen)
+
+
+def run_until_all_is_heard(name: str, project: Path, seen: Path, environment: dict[str, str]) -> None:
+    """Run a topology until its spouts have heard of all their tuples, however long that takes, and end it by Ctrl-C."""
+    log = project.parent / f"{name}.log"
+    with log.open("wb") as said:
+        command = [*DOWNSPOUT, f"topologies/{name}.py"]
+        process = subprocess.Popen(command, cwd=project, env=environment, stdout=said, stderr=said)
+    try:
+        heard, moved_at = acks(seen, ACKS[name]), time.monotonic()
+        while heard != ACKS[name]:
+            assert process.poll() is None, log.read_text(encoding="utf-8")
+            assert time.monotonic() - moved_at < STALLED_S_MAX, f"{heard}\n{log.read_text(encoding='utf-8')}"
+            time.sleep(0.2)
+            if (now := acks(seen, ACKS[name])) != heard:
+                heard, moved_at = now, time.monotonic()
+        time.sleep(LATER_S)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 128 + signal.SIGINT, log.read_text(encoding="utf-8")
+    finally:
+        process.kill()
+        process.wait()

@@ -14,27 +14,15 @@ import pytest
 
 from downspout.storm import nimbus, programs
 from downspout.storm.node import StormNode
-from tests.conformance.evidence import Evidence
+from tests.conformance.evidence import ACKS, LATER_S, Evidence, acks
 from tests.conformance.promises import *  # noqa: F403
-from tests.storm.support import SHORT_LIVED
+from tests.storm.support import SHORT_LIVED, asked
 
 pytestmark = [pytest.mark.storm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROJECT = Path(__file__).parent / "project"
 STALLED_S_MAX = 150.0
-LATER_S = 3.0
-"""Ticks, and what should not come, get so long after everything else has."""
-ACKS = {
-    **dict.fromkeys(("paired", "loosened", "forgotten", "raised", "reliable", "ids", "chain", "batched"), 12),
-    "ticklessly": 12,
-    "rows": 60,
-    "throttled": 60,
-    "few": 24,
-    "directed": 24,
-    "values": 19,
-    **dict.fromkeys(("pieces", "mixed", "divided", "spoilt", "heaped", "unhurried"), 6),
-}
-"""How many acks each spout waits for."""
+ALL = {name: count for each in ACKS.values() for name, count in each.items()}
 TOPOLOGIES = ("direct", "conformance", "chunked")
 """They stay to the end; the switched one leaves its worker's slot to the last of them."""
 
@@ -53,13 +41,13 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
             if name == TOPOLOGIES[-1]:
                 switch_on_and_off(node, seen)
             command = [sparse, "submit", "-n", name]
+            asked(lambda: node.address)
             done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
-        wait_for(lambda: acks(seen) == ACKS, seen)
+        wait_for(lambda: acks(seen, ALL) == ALL, seen)
         time.sleep(LATER_S)
-        with nimbus.connect(*node.address) as client:
-            for name in TOPOLOGIES:
-                client.deactivate(name=name)
+        for name in TOPOLOGIES:
+            tell(node, "deactivate", name)
         wait_for(lambda: all(kinds[-1] == "deactivate" for kinds in spouts(seen)), seen)
     return Evidence(seen)
 
@@ -72,24 +60,19 @@ def switch_on_and_off(node: StormNode, seen: Path) -> None:
         return [note["what"] for note in evidence.notes_of("steady")] if "steady" in evidence.components() else []
 
     wait_for(lambda: "emit" in steady(), seen)
-    with nimbus.connect(*node.address) as client:
-        client.deactivate(name="switched")
+    tell(node, "deactivate", "switched")
     wait_for(lambda: steady()[-1] == "deactivate", seen)
-    with nimbus.connect(*node.address) as client:
-        client.activate(name="switched")
+    tell(node, "activate", "switched")
     wait_for(lambda: steady()[-1] == "emit", seen)
-    with nimbus.connect(*node.address) as client:
-        client.deactivate(name="switched")
+    tell(node, "deactivate", "switched")
     wait_for(lambda: steady()[-1] == "deactivate", seen)
-    nimbus.kill(*node.address, "switched", wait_s=0)
+    nimbus.kill(*asked(lambda: node.address), "switched", wait_s=0)
 
 
-def acks(seen: Path) -> dict[str, int]:
-    """Return how many acks each of the spouts has heard, those that are enough as exactly that."""
-    evidence = Evidence(seen)
-    known = evidence.components()
-    heard = {name: len(evidence.notes(name, "ack")) if name in known else 0 for name in ACKS}
-    return {name: min(count, ACKS[name]) for name, count in heard.items()}
+def tell(node: StormNode, what: str, name: str) -> None:
+    """Have a topology activated or deactivated."""
+    with nimbus.connect(*asked(lambda: node.address), timeout_s=60.0) as client:
+        getattr(client, what)(name=name)
 
 
 def spouts(seen: Path) -> list[list[str]]:
@@ -100,9 +83,9 @@ def spouts(seen: Path) -> list[list[str]]:
 
 def wait_for(condition: Callable[[], bool], seen: Path) -> None:
     """Wait until a condition holds; fail if the spouts hear nothing more for minutes."""
-    heard, moved_at = acks(seen), time.monotonic()
+    heard, moved_at = acks(seen, ALL), time.monotonic()
     while not condition():
-        if (now := acks(seen)) != heard:
+        if (now := acks(seen, ALL)) != heard:
             heard, moved_at = now, time.monotonic()
         assert time.monotonic() - moved_at < STALLED_S_MAX, heard
         time.sleep(0.3)

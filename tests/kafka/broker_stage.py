@@ -12,13 +12,16 @@ from kafka.admin import KafkaAdminClient
 from downspout.kafka.port import Cluster, TopicPartition, cluster_for
 from tests.kafka.stage import unique
 
-WAIT_S_MAX = 30.0
+WAIT_S_MAX = 60.0
 
 
 class RealTransaction:
     """An open transaction of a producer of its own."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
+        self._bootstrap = bootstrap
+        self._first: dict[TopicPartition, int] = {}
+        """Partition → the offset of its first record here"""
         self._producer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)
         self._producer.init_transactions()
         self._producer.begin_transaction()
@@ -26,17 +29,30 @@ class RealTransaction:
     def send(self, topic: str, *values: bytes, partition: int) -> None:
         """Write records and wait for them."""
         for sent in [self._producer.send(topic, value=value, partition=partition) for value in values]:
-            sent.get(timeout=WAIT_S_MAX)
+            offset = sent.get(timeout=WAIT_S_MAX).offset
+            self._first.setdefault(TopicPartition(topic, partition), offset)
 
     def commit(self) -> None:
         """End it; its records become visible."""
         self._producer.commit_transaction()
-        self._producer.close()
+        self._close()
 
     def abort(self) -> None:
         """End it; its records stay hidden."""
         self._producer.abort_transaction()
+        self._close()
+
+    def _close(self) -> None:
+        """Wait until its marks are in the logs: the coordinator answers before, and what is written next may precede.
+
+        Before that nothing from its first record on is stable, so a read_committed reader's log ends there.
+        """
         self._producer.close()
+        asker = cluster_for(self._bootstrap).consumer(group=None)
+        try:
+            wait_until(lambda: all(end > self._first[tp] for tp, end in asker.end_offsets(list(self._first)).items()))
+        finally:
+            asker.close()
 
 
 class RealStage:

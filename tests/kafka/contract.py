@@ -22,7 +22,7 @@ __all__ = ["CommitContract", "DeadLetterContract", "GroupContract", "ReadingCont
 
 def _wait(letters: DeadLetters) -> None:
     """Ask again and again until queued letters are durable; no flush."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not letters.settled():
         assert time.monotonic() < deadline, "no word of the letters"
         time.sleep(0.001)

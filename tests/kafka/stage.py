@@ -5,6 +5,7 @@ A test never waits by itself: it polls, and on the fake a poll takes virtual tim
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
@@ -13,8 +14,10 @@ import pytest
 
 from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
 
-CLIENT = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200, "metadata_max_age_ms": 300}
+CLIENT = {"session_timeout_ms": 30_000, "heartbeat_interval_ms": 200, "metadata_max_age_ms": 300}
 POLLS_MAX = 300
+PATIENCE_S = 60.0
+"""So many polls, and at least so long on a real clock, may it take that something comes true."""
 POLL_MS = 100
 
 
@@ -86,13 +89,15 @@ def poll_until(
     """Poll in turns until ``done`` says so of all records so far, and return these."""
     everyone = [consumers] if not isinstance(consumers, list | tuple) else list(consumers)
     found: list[Record] = []
-    for _ in range(POLLS_MAX):
+    polls, until = 0, time.monotonic() + PATIENCE_S
+    while polls < POLLS_MAX or time.monotonic() < until:
         if done(found):
             return found
         for consumer in everyone:
             for records in consumer.poll(POLL_MS, limit).values():
                 found.extend(records)
-    raise AssertionError(f"not done after {POLLS_MAX} polls: {found}")
+        polls += 1
+    raise AssertionError(f"not done after {polls} polls: {found}")
 
 
 def read(consumer: ConsumerPort, count: int, limit: int = 1000) -> list[Record]:

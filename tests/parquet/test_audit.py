@@ -176,7 +176,7 @@ def test_offsets_below_the_log_are_lost_unless_covered(tmp_path: Path, kafka: Ka
 def test_dead_letters_explain_absent_rows(tmp_path: Path, kafka: Kafka) -> None:
     """A record that the dead-letter topic names needs no row; letters for other topics explain nothing."""
     put(tmp_path, kafka, [0, 1, 2, 4, 5, 6, 7, 9])
-    letters = DeadLetters(kafka, "dead")
+    letters = DeadLetters(kafka, "dead", timeout_s=60.0)
     record = kafka.records(TOPIC)[3]
     letters.write(record, attempts=3, first_failure_ms=1, last_failure_ms=2, failure=None)
     kafka.produce("other", b"x")

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from downspout.kafka.embedded import EmbeddedKafka
+from downspout.testing.plugin import UNHURRIED
 
+START_S_MAX = 240.0
+"""A JVM that makes keys and speaks TLS needs half a minute on a busy machine; its usual limit is a minute."""
 KINDS = {
     "tls": ("ssl", None),
     "plain": ("sasl_plaintext", "PLAIN"),
@@ -18,7 +21,8 @@ KINDS = {
 @pytest.fixture(scope="session")
 def scram_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     """TLS and SCRAM-SHA-256: what most tests use."""
-    with EmbeddedKafka(tmp_path_factory.mktemp("scram") / "kafka", security="sasl_ssl") as broker:
+    folder = tmp_path_factory.mktemp("scram") / "kafka"
+    with EmbeddedKafka(folder, properties=UNHURRIED, security="sasl_ssl", start_s_max=START_S_MAX) as broker:
         yield broker
 
 
@@ -30,5 +34,7 @@ def any_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         return
     security, mechanism = KINDS[request.param]
     folder = tmp_path_factory.mktemp("kafka") / "kafka"
-    with EmbeddedKafka(folder, security=security, mechanism=mechanism) as broker:
+    with EmbeddedKafka(
+        folder, properties=UNHURRIED, security=security, mechanism=mechanism, start_s_max=START_S_MAX
+    ) as broker:
         yield broker

@@ -20,6 +20,7 @@ from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka, find_access
 from downspout.kafka.frames import HungUpError, NotKafkaError
 from downspout.kafka.handshake import Listener, RefusedError
+from tests.security.brokers import START_S_MAX
 
 
 def properties_of(broker: EmbeddedKafka) -> dict[str, str]:
@@ -30,7 +31,7 @@ def properties_of(broker: EmbeddedKafka) -> dict[str, str]:
 
 def enter(broker: EmbeddedKafka, client: dict[str, Any], host: str = "127.0.0.1") -> None:
     """Connect and go through the steps."""
-    with socket.create_connection((broker.broker.host, broker.broker.port), timeout=5) as connection:
+    with socket.create_connection((broker.broker.host, broker.broker.port), timeout=60) as connection:
         handshake.enter(connection, host, client)
 
 
@@ -85,7 +86,7 @@ def test_an_expired_certificate_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     with monkeypatch.context() as blind:  # or the start itself would wait for an answer that it can trust
         blind.setattr(handshake, "_tls", lambda client: trusting)
-        broker = EmbeddedKafka(tmp_path / "kafka", security="ssl").start()
+        broker = EmbeddedKafka(tmp_path / "kafka", security="ssl", start_s_max=START_S_MAX).start()
     try:
         with pytest.raises(BrokerError, match="its certificate has expired") as caught:
             KafkaCluster(broker.bootstrap, broker.client)
@@ -178,7 +179,7 @@ def test_an_answer_of_anybody_is_taken_apart_with_care(server: socket.socket, ca
     thread = threading.Thread(target=reply)
     thread.start()
     with pytest.raises(kind):
-        probe.ask(*server.getsockname(), timeout_s=5.0)
+        probe.ask(*server.getsockname(), timeout_s=60.0)
     thread.join()
 
 

@@ -14,9 +14,10 @@ from downspout.cli import main
 from downspout.kafka.embedded import EmbeddedKafka, default_directory, find_access
 from downspout.kafka.port import TopicPartition, cluster_for
 from tests.parquet.support import rows_of
+from tests.security.brokers import START_S_MAX
 from tests.security.shop_scene import SHOP, VARIABLE, Shop
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]  # brokers with TLS start in half a minute under load
 
 
 @pytest.fixture
@@ -166,7 +167,7 @@ def test_a_protected_broker_stays_so(
     shop.command("kafka", "create", shop.topic)
     shop.publish(["kept"])
     shop.broker.stop()
-    EmbeddedKafka(shop.broker.directory, detached=True).start()
+    EmbeddedKafka(shop.broker.directory, detached=True, start_s_max=START_S_MAX).start()
     assert shop.broker.client == shop.client
     shop.configure(shop.client)
     (shop.folder / "downspout.toml").unlink()

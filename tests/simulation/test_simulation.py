@@ -34,6 +34,9 @@ from spouts.kafka import KafkaSpout
 from tests.simulation.mutants import CHUNK_MUTANTS, MUTANTS
 from tests.simulation.scenarios import Orders, order, order_rows, orders, parcels, words
 
+pytestmark = pytest.mark.timeout(1800)
+"""Hundreds of worlds take a minute of two cores, and five where others want them too."""
+
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = str(ROOT / "tests" / "simulation" / "scenarios.py")
 IN_CHUNKS = {"kafka.emit": "chunk", "kafka.chunk_records_max": 7, "kafka.chunk_bytes_max": 10_000}

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
+from pyspark.errors import StreamingQueryException
 
 from downspout.kafka.client import KafkaCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+STARTS_MAX = 5
+TOO_SLOW = "Python worker failed to connect back"
+"""Spark gives a source's process ten seconds to start, which no setting changes: on a busy machine they are too few."""
 
 
 @dataclass
@@ -83,8 +88,14 @@ class Bench:
 
     def run(self, name: str = "out", **options: str) -> list[dict[str, Any]]:
         """Run a bounded streaming query to its end and return the progress of its batches."""
-        query = self.start(self.stream(**options), name)
-        query.awaitTermination()
+        for left in reversed(range(STARTS_MAX)):
+            query = self.start(self.stream(**options), name)
+            try:
+                query.awaitTermination()
+                break
+            except StreamingQueryException as error:
+                if not left or TOO_SLOW not in str(error) or query.recentProgress:
+                    raise
         return [report_of(progress) for progress in query.recentProgress]
 
     def written(self, name: str = "out") -> list[str]:

@@ -23,6 +23,9 @@ from tests.spark.standalone import LOCAL_CLUSTER, ROOT, Cluster, driver_environm
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SHOUT = """\
+import os
+import time
+
 import downspout
 from downspout.component import Bolt
 from downspout.ledger.origin import Origin
@@ -34,6 +37,8 @@ class ShoutBolt(Bolt):
     def process(self, tup):
         origin = Origin.of(tup.values[0])
         for index, word in enumerate(tup.values[1].split()):
+            while word.startswith("/") and not os.path.exists(word):
+                time.sleep(0.05)
             self.emit([origin.child(self.component_name, index), word.upper(), downspout.__file__])
 """
 COUNT = """\
@@ -69,6 +74,7 @@ class Clustered(Topology):
     )
     counts = ParquetBolt.spec(inputs=[count], directory="output/counts", schema={"word": "string!", "seen": "int64!"})
 """
+"""A word that is a path waits until that file is there."""
 LINES = [f"one two{number % 7} three{number % 11} two{number % 3}" for number in range(400)]
 
 
@@ -198,6 +204,9 @@ def test_sigterm_ends_a_submitted_topology_and_the_next_submit_goes_on(
     place: Place, standalone: Cluster, packed: Path, tmp_path: Path
 ) -> None:
     """Stopped in the middle, and submitted again, it ends in the same rows."""
+    gate = tmp_path / "gate"  # where it waits for our signal if it is quicker than we are
+    place.publish([str(gate), *LINES[:200]])
+    words = WORDS + Counter([str(gate).upper(), *(word.upper() for line in LINES[:200] for word in line.split())])
     process = place.start(standalone.master, packed, "--records-per-batch", "20", home=tmp_path / "machine")
     try:
         assert process.stdout is not None
@@ -208,14 +217,15 @@ def test_sigterm_ends_a_submitted_topology_and_the_next_submit_goes_on(
                 break
         assert process.poll() is None, "".join(said)
         process.terminate()
+        gate.touch()
         rest, _ = process.communicate(timeout=300)
         assert process.returncode == 128 + signal.SIGTERM, rest
         assert "stopped by SIGTERM after the batch that was under way" in rest
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    assert 0 < sum(place.rows("words", "word").values()) < sum(WORDS.values())
+    assert 0 < sum(place.rows("words", "word").values()) < sum(words.values())
     code, text = place.run(standalone.master, packed, "--until", "end", home=tmp_path / "machine")
     assert code == 0, text
-    assert place.rows("words", "word") == Counter({(word,): count for word, count in WORDS.items()})
+    assert place.rows("words", "word") == Counter({(word,): count for word, count in words.items()})
     assert max(place.rows("counts", "word", "seen").values()) == 1

@@ -103,9 +103,13 @@ def test_the_example_follows(spark: SparkSession, flights: Path, frame: pd.DataF
     output = tmp_path / "output"
     shutil.copytree(flights, output)
 
+    before = signal.getsignal(signal.SIGINT)
+
     def interrupt() -> None:
         while not any(one.numInputRows for query in spark.streams.active for one in query.recentProgress):
             time.sleep(0.05)
+        while signal.getsignal(signal.SIGINT) == before:  # a signal before it waits would end the tests
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)

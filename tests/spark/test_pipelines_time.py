@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from datetime import UTC, timedelta
 from pathlib import Path
@@ -166,6 +167,8 @@ def test_ctrl_c_stops_the_queries(spark: SparkSession, words: Words, tmp_path: P
 
     def interrupt() -> None:
         queries[0].processAllAvailable()
+        while signal.getsignal(signal.SIGINT) == before:  # a signal before it waits would end the tests
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)

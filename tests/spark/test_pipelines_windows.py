@@ -111,15 +111,15 @@ def test_one_watermark_for_all_partitions_loses_flights(spark: SparkSession, out
 def test_a_driver_that_is_killed_goes_on(spark: SparkSession, output: Path) -> None:
     """After kill -9 of the driver, Python and Java, twice, the windows are in the end those of a run without."""
     state = job.directory(output, "carrier_hours.checkpoint")
-    for batches in (1, 3):
-        process = _start(output)
+    for batches in (4, 12):
+        process = _start(output, max_files=2)  # so many batches are left that it cannot have done all before we look
         while _batches(state) < batches:
             assert process.poll() is None, _said(process)
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGKILL)
         _said(process)
     assert len(files_in(state / "sources" / "0")) < len(list((output / "flights").rglob("*.parquet")))
-    process = _start(output)
+    process = _start(output, max_files=8)
     said = _said(process)
     assert process.returncode == 0, said
     assert "0 dropped as late; equal to the batch" in said
@@ -131,11 +131,11 @@ def test_a_driver_that_is_killed_goes_on(spark: SparkSession, output: Path) -> N
     assert watermark_of(state) == last - timedelta(hours=1)
 
 
-def _start(output: Path) -> subprocess.Popen[str]:
+def _start(output: Path, max_files: int) -> subprocess.Popen[str]:
     """Start the program with few files per batch, in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "topologies.flight_windows_spark", "--output", str(output), "--max-files", "8",
-         "--table", "carrier_hours"],
+        [sys.executable, "-m", "topologies.flight_windows_spark", "--output", str(output), "--max-files",
+         str(max_files), "--table", "carrier_hours"],
         cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip

@@ -123,7 +123,7 @@ def test_a_stream_goes_on_across_a_compaction(spark: SparkSession, words: Words,
 def test_everything_at_once(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """While one thread flushes and another compacts, a running query and batches see each row once, none too few."""
     words.flush(("a", 0, 0))
-    done, errors = threading.Event(), list[BaseException]()
+    done, compacted, errors = threading.Event(), threading.Event(), list[BaseException]()
     flushed = 1
 
     def guarded(work: Any) -> None:
@@ -138,11 +138,15 @@ def test_everything_at_once(spark: SparkSession, words: Words, tmp_path: Path) -
         for number in range(1, 30):
             words.flush(("ab"[number % 2], number, 0))
             flushed = number + 1
+            while number == 15 and not done.is_set() and not compacted.wait(0.05):
+                pass  # neither is done before the other has begun
         done.set()
 
     def merge() -> None:
         while not done.is_set():
             compact(words.directory, most=4)
+            if any(entry.removed for entry in CommitLog(words.directory, checkpoints=False).refresh()):
+                compacted.set()
 
     frame = stream_sink(spark, words.directory, maxFilesPerTrigger=5).select("n")
     query = frame.writeStream.format("memory").queryName("everything").start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +13,6 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from downspout.kafka.broker_files import free_port
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka
 from downspout.kafka.port import TopicPartition
@@ -111,16 +111,18 @@ def test_compaction_gaps(bench: Bench, tmp_path: Path) -> None:
             min_cleanable_dirty_ratio="0.001",
             max_compaction_lag_ms="100",
         )
-        for number in range(6):
-            compacting.send([number % 2] * 50)
-            time.sleep(0.15)  # older than a segment may be: the next record begins another
+        began_ms = int(time.time() * 1000) - 60_000
+        for number in range(6):  # by these times each is older than a segment may be when the next one comes
+            compacting.send([number % 2] * 50, timestamp_ms=began_ms + 1000 * number)
         consumer = cluster.consumer(group=None)
         partition = TopicPartition(bench.topic, 0)
         consumer.assign([partition])
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         left: list[int] = []
-        while not left or len(left) > 200:
-            assert time.monotonic() < deadline, "the broker did not compact"
+        # The last records of both keys, and the segment that is still written to: then nothing is left to compact, and
+        # who reads after us finds the same.
+        while len(left) != 2 + 50:
+            assert time.monotonic() < deadline, f"the broker did not compact: {len(left)} are left"
             consumer.seek(partition, 0)
             left = []
             while consumer.position(partition) < 300:
@@ -163,9 +165,11 @@ def test_errors_are_clear(bench: Bench, options: dict[str, str], said: str) -> N
 
 def test_an_unreachable_broker_is_named(bench: Bench) -> None:
     """Where nobody answers, the error says so, with the address."""
-    nobody = f"127.0.0.1:{free_port()}"
-    with pytest.raises(PySparkException, match=f"No Kafka at {nobody}: .*connection refused"):
-        bench.read(kafka__bootstrap__servers=nobody, fetchOffset__numRetries="0").count()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen: nobody else can take the port
+        nobody = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(PySparkException, match=f"No Kafka at {nobody}: .*connection refused"):
+            bench.read(kafka__bootstrap__servers=nobody, fetchOffset__numRetries="0").count()
 
 
 def test_columns_cannot_be_chosen(bench: Bench) -> None:

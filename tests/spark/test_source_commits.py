@@ -155,7 +155,7 @@ def test_lag_tools_see_finished_batches(bench: Bench) -> None:
             writer = frame.writeStream.format("noop").queryName(name).trigger(availableNow=True)
             query = writer.option("checkpointLocation", str(bench.path / name)).start()
             query.awaitTermination()
-        bench.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+        bench.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(120_000)
         ends = [ends_of(progress)[TopicPartition(bench.topic, 0)] for progress in heard]
         assert sorted(set(ends)) == [3, 6, 9, 10]
         assert listener.flush()

@@ -25,6 +25,7 @@ from downspout.local.runner import run as run_locally
 from downspout.parquet.audit import audit
 from downspout.spark.topology import SparkRun, run
 from tests.parquet.support import rows_of
+from tests.spark.topology_bolts import GATE
 from tests.spark.topology_support import rows_in
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 CASE, PLAIN = "tests.spark.topology_case:Case", "tests.spark.topology_case:Plain"
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """How long a process may take for its first batches, on a machine that does much else."""
 
 
@@ -51,6 +52,8 @@ class Scene:
         )
         self.cluster.ensure_topic(topic, 2, {})
         self.sent: list[str] = []
+        self.gate = path / "gate"
+        """Where it is not, a process that was started gets no further than to the word "gate"."""
 
     def send(self, *values: str) -> None:
         """Write lines, in turns to both partitions."""
@@ -95,7 +98,7 @@ class Scene:
         ]
         for given in self.overrides():
             command += ["--set", given]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "DOWNSPOUT_PROJECT": str(self.path)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "DOWNSPOUT_PROJECT": str(self.path), GATE: str(self.gate)}
         return subprocess.Popen(
             [*command, *more], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             env=environment, cwd=self.path,
@@ -108,6 +111,14 @@ class Scene:
             assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.005)
+
+    def wait_for_rows(self, process: subprocess.Popen[str]) -> None:
+        """Wait until the process has written the words of all lines that were sent."""
+        words, deadline = sum(len(line.split()) for line in self.sent), time.monotonic() + PATIENCE_S
+        while len(self.out("words", "word")) < words:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
     def out(self, sink: str, *columns: str, below: Path | None = None) -> list[Any]:
         """Return some columns of a sink's rows."""
@@ -194,7 +205,7 @@ def test_a_record_that_fails_in_a_stateful_bolt(scene: Scene, emit: str, again: 
 @pytest.mark.slow
 def test_kill_minus_nine_changes_no_row(scene: Scene) -> None:
     """Driver, JVM and workers killed in the middle of a batch: a restart ends in the rows of an undisturbed run."""
-    scene.send(*lines_of(400))
+    scene.send(*lines_of(400), "gate")  # it cannot have done all before we look, however quick it is
     driver = scene.start("--records-per-batch", "20", "--quiet")
     try:
         scene.wait_for_batches(driver, 2)
@@ -209,11 +220,13 @@ def test_kill_minus_nine_changes_no_row(scene: Scene) -> None:
 @pytest.mark.slow
 def test_ctrl_c_finishes_the_batch(scene: Scene) -> None:
     """Ctrl-C lets the batch finish and exits with 130; the next run goes on behind it."""
-    scene.send(*lines_of(200))
+    # At the gate it waits for our signal if it is quicker than we are; behind it are batches that must not be begun.
+    scene.send(*lines_of(200), "gate", *lines_of(200, seed=1))
     driver = scene.start("--records-per-batch", "20")
     try:
         scene.wait_for_batches(driver, 1)
         os.kill(driver.pid, signal.SIGINT)
+        scene.gate.touch()
         said = driver.communicate(timeout=PATIENCE_S)[1]
     finally:
         if driver.poll() is None:
@@ -226,7 +239,7 @@ def test_ctrl_c_finishes_the_batch(scene: Scene) -> None:
     before = len(rows_of(scene.path / "out" / "words"))
     done = scene.run()
     assert 0 < before < len(rows_of(scene.path / "out" / "words"))
-    assert done.result.completed < 200
+    assert done.result.completed < len(scene.sent)
     scene.check()
 
 
@@ -296,7 +309,8 @@ def test_an_outage_of_kafka_is_waited_out(spark: SparkSession, tmp_path: Path, m
             _lines_until(process, "the query starts again in 4 s")
             kafka.start()
             scene.send(*(f"after {number}" for number in range(50)))
-            _lines_until(process, "batch 1: 50 records")
+            _lines_until(process, "batch 1: ")  # of how many records: it may have looked while we sent them
+            scene.wait_for_rows(process)
             os.kill(process.pid, signal.SIGINT)
             os.kill(process.pid, signal.SIGINT)
             said = process.communicate(timeout=PATIENCE_S)[1]

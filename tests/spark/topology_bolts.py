@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import time
 from collections import Counter
+from pathlib import Path
 from typing import Any, ClassVar
 
 from streamparse import BatchingBolt, Bolt, Grouping, Stream, TicklessBatchingBolt, Topology
@@ -17,10 +20,12 @@ from spouts.kafka import KafkaSpout
 WORDS = ["origin", "word"]
 WORD = {"word": "string"}
 COUNT = {"word": "string", "n": "int64"}
+GATE = "TOPOLOGY_GATE"
+"""Environment: the file for which Split waits at the word "gate"; not set: that is a word like any other."""
 
 
 class Split(Bolt):
-    """One tuple per word; long ones on a stream of their own too. Raises on "poison", exits on "exit"."""
+    """One tuple per word; long ones on a stream too. Raises on "poison", exits on "exit", waits at "gate"."""
 
     outputs: ClassVar[Any] = [Stream(WORDS), Stream(WORDS, name="long")]
     exit_on_exception = False
@@ -33,6 +38,8 @@ class Split(Bolt):
                 raise ValueError("poison")
             if word == "exit":
                 sys.exit(3)
+            while word == "gate" and GATE in os.environ and not Path(os.environ[GATE]).exists():
+                time.sleep(0.05)
             self.emit([origin.child("split", index), word])
             if len(word) > 4:
                 self.emit([origin.child("split", index, stream="long"), word], stream="long")

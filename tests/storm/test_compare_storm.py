@@ -10,7 +10,6 @@ import uuid
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from downspout.storm import nimbus
 from tests.storm.support import Place
 
 pytestmark = pytest.mark.storm
@@ -48,9 +47,7 @@ def test_storm_equals_the_local_engine(storm: Place) -> None:
         {path.name for path in (storm.project / "output").rglob("*")} if (storm.project / "output").exists() else set()
     )
     assert after == before
-    assert [
-        each.name for each in nimbus.summary(*storm.node.address).topologies if each.name.startswith("compare")
-    ] == []
+    assert [name for name in storm.topologies() if name.startswith("compare")] == []
     admin = KafkaAdminClient(bootstrap_servers=storm.cluster.bootstrap)
     try:
         assert "compare-" not in json.dumps(admin.list_groups(), default=str)

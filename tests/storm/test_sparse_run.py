@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from downspout.storm import groups, nimbus
+from downspout.storm import groups
 from downspout.storm.local import SLEEP_S_MAX
 from tests.storm.support import ROOT, Place, children
 
@@ -73,7 +73,7 @@ def test_word_count_runs_locally_with_stock_sparse(storm: Place) -> None:
     report = audit(place.project / "output" / "word_counts", cluster=place.cluster)
     assert report.count("duplicate") == report.count("extra") == 0
     assert place.local_jvm() is None
-    assert "word_count" not in [each.name for each in nimbus.summary(*storm.node.address).topologies]
+    assert "word_count" not in storm.topologies()
 
 
 @pytest.mark.slow

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from downspout.storm import nimbus
-from tests.storm.support import ROOT, Place, children
+from downspout.storm.stats import TopologyStats
+from tests.storm.support import ROOT, Place, asked, children
 
 pytestmark = pytest.mark.storm
 
@@ -31,6 +33,8 @@ def _submit(storm: Place, name: str, *options: str) -> str:
 def _kill(storm: Place, name: str) -> None:
     code, output = storm.sparse("kill", "-n", name, "--wait", "0")
     assert code == 0, output
+    while name in storm.topologies():  # the next one may have the same name
+        time.sleep(0.2)
 
 
 def test_submit_counts_and_writes_every_record_once(storm: Place) -> None:
@@ -40,23 +44,26 @@ def test_submit_counts_and_writes_every_record_once(storm: Place) -> None:
     code, listed = storm.sparse("list")
     assert code == 0
     assert "ACTI" in listed  # sparse breaks the words of its table
-    found = storm.wait_for(topic, 0)
-    deadline = time.monotonic() + 60
-    while found.component("spout").acked < RECORDS and time.monotonic() < deadline:
-        time.sleep(1)
-        found = storm.figures(topic)
+    storm.wait_for(topic, 0)
+    found = _counted(storm, topic, lambda got: min(got.component(name).acked for name in ("spout", "rows")) >= RECORDS)
     assert found.component("spout").acked == found.component("spout").emitted == RECORDS
     assert found.component("spout").failed == found.component("rows").failed == 0
     assert found.component("rows").acked >= RECORDS  # ticks are acked too
     assert found.component("spout").complete_ms > 0
     assert storm.audit(topic).exit_code == 0
     _kill(storm, topic)
-    while topic in [each.name for each in _topologies(storm)]:
-        time.sleep(0.2)
 
 
-def _topologies(storm: Place) -> list[Any]:
-    return list(nimbus.summary(*storm.node.address).topologies)
+def _counted(storm: Place, name: str, all_is_told: Callable[[TopologyStats], bool]) -> TopologyStats:
+    """Return nimbus's figures once they hold what Kafka shows already; they come from the workers every 5 s."""
+    deadline = time.monotonic() + 120
+    while True:
+        found = storm.figures(name)
+        with contextlib.suppress(StopIteration):  # a component that has told nothing yet
+            if all_is_told(found):
+                return found
+        assert time.monotonic() < deadline, found
+        time.sleep(1)
 
 
 VICTIMS = {
@@ -96,8 +103,9 @@ def test_tuples_get_from_worker_to_worker(storm: Place) -> None:
     group = f"two-workers-{uuid.uuid4().hex[:8]}"
     _submit(storm, "flight_delays", "-o", "topology.workers=2", "-o", f"kafka.group={group}")
     storm.wait_for("flight_delays", 0)
-    with nimbus.connect(*storm.node.address) as client:
-        info = client.getTopologyInfo(id=storm.figures("flight_delays").id)
+    found = storm.figures("flight_delays").id
+    with nimbus.connect(*asked(lambda: storm.node.address), timeout_s=60.0) as client:
+        info = client.getTopologyInfo(id=found)
     assert len({each.port for each in info.executors}) == 2
     storm.audit_flights(FLIGHTS)
     _kill(storm, "flight_delays")
@@ -112,7 +120,14 @@ def test_chunks_reach_the_sinks(storm: Place) -> None:
     given = [part for key, value in options.items() for part in ("-o", f"{key}={value}")]
     _submit(storm, "flight_delays", "-o", "topology.workers=2", *given)
     storm.wait_for("flight_delays", 0)
-    found = storm.figures("flight_delays")
+    # All are counted when the ends agree: what came out of the spout is acked, and has come out of the parser.
+    found = _counted(
+        storm,
+        "flight_delays",
+        lambda got: (
+            0 < got.component("spout").emitted == got.component("spout").acked == got.component("parse").emitted
+        ),
+    )
     assert {found.component(name).failed for name in ("spout", "parse", "enrich", "flights")} == {0}
     assert 0 < found.component("spout").emitted <= 2 * FLIGHTS / CHUNK  # ends of partitions and of polls
     assert found.component("parse").emitted == found.component("spout").emitted
@@ -126,8 +141,8 @@ def test_a_quickstart_project_submits_with_the_config_of_the_page(storm: Place, 
     (quickstart / "config.json").write_text(page.partition("```json\n")[2].partition("```")[0], encoding="utf-8")
     code, output = storm.sparse("submit", folder=quickstart)
     assert code == 0, output
-    assert "wordcount" in [each.name for each in _topologies(storm)]
+    assert "wordcount" in storm.topologies()
     code, output = storm.sparse("kill", "-n", "wordcount", "--wait", "0", folder=quickstart)
     assert code == 0, output
-    while "wordcount" in [each.name for each in _topologies(storm)]:
+    while "wordcount" in storm.topologies():
         time.sleep(0.2)

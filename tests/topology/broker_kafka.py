@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka import errors
 from kafka.admin import MemberToRemove
@@ -32,7 +32,8 @@ from tests.topology.resting import at_rest, has_joined
 if TYPE_CHECKING:
     from tests.topology.spout_driver import Driver
 
-TURN_S_MAX = 10.0
+T = TypeVar("T")
+TURN_S_MAX = 20.0
 """How long a turn may wait for the broker."""
 SHARED_TURN_S, SHARED_TURN_GROWTH, SHARED_TURN_S_MAX = 0.03, 1.15, 1.0
 """How long it may where other members must have their turn before anything can happen: longer with each in vain."""
@@ -41,7 +42,7 @@ RESTS_ENOUGH = 2
 MANY = 100
 """So many records are written in batches; fewer one by one, so that a fetch can be kept small."""
 SETTINGS = {
-    "kafka.session_timeout_ms": 6000,
+    "kafka.session_timeout_ms": 10_000,
     "kafka.poll_timeout_ms": 20,
     "kafka.client.heartbeat_interval_ms": 50,
     "kafka.client.metadata_max_age_ms": 150,
@@ -160,15 +161,16 @@ class BrokerKafka:
 
     def topic_names(self) -> list[str]:
         """Return the names of all topics."""
-        return sorted(self._asker.topic_names())
+        return sorted(_patiently(self._asker.topic_names))
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return a topic's partitions."""
-        return [TopicPartition(topic, number) for number in sorted(self._asker.partitions_for(topic))]
+        found = _patiently(lambda: self._asker.partitions_for(topic))
+        return [TopicPartition(topic, number) for number in sorted(found)]
 
     def topic_id(self, topic: str) -> str:
         """Return Kafka's id of a topic."""
-        return self._asker.topic_id(topic)
+        return _patiently(lambda: self._asker.topic_id(topic))
 
     # --- records ---
 
@@ -218,10 +220,7 @@ class BrokerKafka:
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where reading ends for now; nothing of topics that are gone."""
         asked = list(partitions)
-        for _ in range(2):  # of a topic that was made again a moment ago a busy broker may tell nothing in time
-            with contextlib.suppress(errors.KafkaTimeoutError):
-                return self._ends(asked)
-        return self._ends(asked)
+        return _patiently(lambda: self._ends(asked))  # of a topic that was made again it may tell nothing for a moment
 
     def _ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         there = self._asker.topic_names()
@@ -267,7 +266,7 @@ class BrokerKafka:
 
     def rebalance(self, group: str) -> None:
         """Let all members join again: somebody comes, and goes before anything was given to it."""
-        guest = self._stage.cluster.consumer(group=group, client={"session_timeout_ms": 6000})
+        guest = self._stage.cluster.consumer(group=group, client={"session_timeout_ms": 30_000})
         guest.subscribe(["nothing"], _Deaf())
         before = len(self.group(group).members)
         wait_until(lambda: guest.poll(10, 1) or len(self.group(group).members) > before)
@@ -346,6 +345,14 @@ class BrokerKafka:
             admin.delete_topics(topics)
             wait_until(lambda: not self.topic_names())
         self._producer.close()
+
+
+def _patiently(question: Callable[[], T]) -> T:
+    """Ask up to three times: a busy broker may not answer in the 4 s that a spout has."""
+    for _ in range(2):
+        with contextlib.suppress(errors.KafkaTimeoutError):
+            return question()
+    return question()
 
 
 class _Deaf:

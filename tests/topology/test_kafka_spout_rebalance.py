@@ -7,6 +7,7 @@ from kafka import errors
 from kafka.structs import TopicPartition
 
 from downspout.errors import BrokerError
+from downspout.testing import FakeKafka
 from tests.topology.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill, place_of
 
 
@@ -140,10 +141,11 @@ def test_the_drain_waits_only_so_long(wide: Kafka) -> None:
     old.run()
     new = Driver(wide, member=2)
     started = wide.clock.monotonic()
+    limit_s = 10 if isinstance(wide, FakeKafka) else 90  # a broker's answers take their time, on top of the drain
     while not where(new):
         run_all([old, new], 1)
         wide.clock.sleep(0.1)
-        assert wide.clock.monotonic() - started < 10
+        assert wide.clock.monotonic() - started < limit_s
     assert wide.clock.monotonic() - started >= 3
 
 

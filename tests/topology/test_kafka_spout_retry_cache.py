@@ -47,11 +47,11 @@ def test_a_retry_from_memory_reads_nothing_again(kafka: Kafka, fetched: list[int
 
 def test_the_back_off_holds_in_memory_too(kafka: Kafka, fetched: list[int]) -> None:
     """Before its time a record that is held does not come."""
-    driver = Driver(kafka, retry_cache_bytes=ROOM, retry_initial_ms=5000)
+    driver = Driver(kafka, retry_cache_bytes=ROOM, retry_initial_ms=60_000, retry_delay_ms_max=60_000)
     driver.run()
     driver.fail([3])
     assert driver.run() == []
-    kafka.clock.sleep(6)
+    kafka.clock.sleep(61)
     assert (driver.run(), len(fetched)) == ([3], 10)
 
 

@@ -34,7 +34,7 @@ def test_a_tuple_without_an_answer_is_named_once(kafka: Kafka, caplog: pytest.Lo
     driver = Driver(kafka)
     driver.run()
     driver.ack([0, 1, 2, 5, 6])
-    let_pass(driver, LIMIT_S - 2)
+    let_pass(driver, LIMIT_S // 2)  # with a broker the time that calls take is on top
     assert said(caplog) == []
     let_pass(driver, 20)
     assert len(said(caplog)) == 1

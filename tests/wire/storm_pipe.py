@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,17 @@ from downspout.wire.serializer import WireSerializer
 
 ROOT = Path(__file__).resolve().parents[2]
 END = b"\nend\n"
+EMITS_S_MAX = 90.0
+"""How long tuples may take to come, on a machine that does much else."""
+UNHURRIED = """
+import runpy, sys
+from downspout.kafka import consumer
+from downspout.wire import component
+component.EXIT_S_MAX, consumer.REMOTE_MS_MAX = 60.0, 60_000
+sys.argv[0] = "streamparse_run"
+runpy.run_module("streamparse.run", run_name="__main__", alter_sys=False)
+"""
+"""streamparse_run with a minute for what Storm gives seconds: for tests of what is done, and not of how soon."""
 
 
 def frame(message: Any) -> bytes:
@@ -73,9 +85,10 @@ class Source(io.RawIOBase):
 class Storm:
     """A component in a process of its own, with Storm's end of its pipes."""
 
-    def __init__(self, component: str, hello: Any, **environment: str) -> None:
+    def __init__(self, component: str, hello: Any, *, unhurried: bool = False, **environment: str) -> None:
+        program = ["-c", UNHURRIED] if unhurried else ["-m", "streamparse.run"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "streamparse.run", component],
+            [sys.executable, *program, component],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -113,20 +126,21 @@ class Storm:
         heard = self.until(lambda message: message.get("command") == "sync")
         return [message for message in heard[:-1] if message.get("command") not in (None, "log")]
 
-    def emits(self, calls: int = 200, count: int = 1) -> list[Any]:
+    def emits(self, count: int = 1) -> list[Any]:
         """Call next until so many tuples came."""
         found: list[Any] = []
-        for _ in range(calls):
+        until = time.monotonic() + EMITS_S_MAX
+        while time.monotonic() < until:
             found += self.ask("next")
             if len(found) >= count:
                 return found
-        raise AssertionError(f"{len(found)} of {count} tuples came in {calls} calls")
+        raise AssertionError(f"{len(found)} of {count} tuples came in {EMITS_S_MAX:g} s")
 
     def end_input(self) -> int:
         """Close the component's input, as a JVM that dies does; return the exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=120)
 
 
 # --- what Storm's own serializer does to values: json-smart 2.x in its permissive mode, observed with Storm 2.8.3 ---

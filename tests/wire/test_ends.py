@@ -84,7 +84,7 @@ def test_the_last_work_is_bounded(started: Any) -> None:
     storm = started("Stubborn")
     storm.ask("activate")
     storm.process.send_signal(signal.SIGTERM)
-    assert storm.process.wait(30) == 2
+    assert storm.process.wait(120) == 2
     assert b"hanging" in storm.process.stderr.read()
 
 
@@ -95,7 +95,7 @@ def test_a_second_sigterm_ends_at_once(started: Any) -> None:
     storm.process.send_signal(signal.SIGTERM)
     assert storm.process.stderr.readline() == b"hanging\n"
     storm.process.send_signal(signal.SIGTERM)
-    assert storm.process.wait(30) == 128 + signal.SIGTERM
+    assert storm.process.wait(120) == 128 + signal.SIGTERM
 
 
 def test_what_is_printed_never_comes_between_messages(started: Any) -> None:
@@ -107,7 +107,7 @@ def test_what_is_printed_never_comes_between_messages(started: Any) -> None:
     assert [message["tuple"] for message in heard if message.get("command") == "emit"] == [[1]]
     assert any("printed by Python" in message.get("msg", "") for message in heard)
     assert storm.ask("next")
-    _, stderr = storm.process.communicate(timeout=30)
+    _, stderr = storm.process.communicate(timeout=120)
     assert b"written to stdout by a library" in stderr
     assert b"by a program ''" in stderr
 
@@ -121,4 +121,4 @@ def test_an_exit_in_the_timers_thread_fails_the_batch(started: Any) -> None:
     error = next(message["msg"] for message in heard if message.get("command") == "error")
     assert "SystemExit: boom" in error
     assert "in process_batch" in error
-    assert storm.process.wait(30) == 1
+    assert storm.process.wait(120) == 1

@@ -54,7 +54,7 @@ def test_rows_that_were_held_come_again(tmp_path: Path, sinks: list[Storm], how:
     acked = [m["id"] for m in sink.until(lambda m: m.get("id") == str(FLUSH - 1)) if m.get("command") == "ack"]
     if how == "SIGTERM":
         sink.process.send_signal(signal.SIGTERM)
-        sink.process.wait(30)
+        sink.process.wait(120)
     else:
         assert sink.end_input() == 2
     assert sorted(row["n"] for row in rows_of(directory)) == sorted(map(int, acked)) == list(range(FLUSH))

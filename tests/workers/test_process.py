@@ -23,6 +23,15 @@ TOPOLOGY = """
 import os, subprocess, sys, time
 from streamparse import Bolt, Spout, Topology
 
+# Who hangs says when it has heard the first signal.
+def tell():
+    from downspout.local.engine import Engine
+    stop = Engine.stop
+    def told(self):
+        stop(self)
+        print("asked to end", file=sys.stderr, flush=True)
+    Engine.stop = told
+
 class Ones(Spout):
     outputs = ["n"]
     def next_tuple(self):
@@ -40,6 +49,8 @@ class Second(Bolt):
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
             print("child", child.pid, file=sys.stderr, flush=True)
         self.hangs = how == "hang"
+        if self.hangs:
+            tell()
     def process(self, tup):
         if self.hangs:
             print("hangs", file=sys.stderr, flush=True)
@@ -201,7 +212,7 @@ def test_a_worker_that_hangs_can_be_stopped(start: Start, said: list[str]) -> No
     process = start("hang")
     wait(lambda: "hangs" in said)
     process.ask_to_end()
-    time.sleep(0.5)  # two signals at once are one
+    wait(lambda: "asked to end" in said)  # two signals at once are one
     process.ask_to_end()
     last = ended(process)[-1].report
     assert last is not None

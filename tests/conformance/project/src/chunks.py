@@ -24,7 +24,7 @@ class Chunks(Wired, s.Witness, Spout):
         self.waiting = list(range(0, self.count, SIZE))
 
     def next_tuple(self):
-        if self.waiting:
+        if self.waiting and self.all_are_there():
             first = self.waiting.pop(0)
             numbers = range(first, first + SIZE)
             self.note("emit", id=f"{self.component_name}/{first}")

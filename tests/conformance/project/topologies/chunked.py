@@ -10,7 +10,7 @@ from streamparse import Grouping, Topology
 class Chunked(Topology):
     config = {  # noqa: RUF012   (streamparse wants a plain dict)
         "conformance.dir": os.environ["CONFORMANCE_DIR"],
-        "topology.message.timeout.secs": 30,
+        "topology.message.timeout.secs": 60,  # nothing is to time out here
         "topology.spout.wait.progressive.level3.sleep.millis": 50,  # not 1: most of these spouts have nothing to say
         "topology.workers": 1,
     }

@@ -9,7 +9,7 @@ from streamparse import Grouping, Topology
 class Conformance(Topology):
     config = {  # noqa: RUF012   (streamparse wants a plain dict)
         "conformance.dir": os.environ["CONFORMANCE_DIR"],
-        "topology.message.timeout.secs": 10,
+        "topology.message.timeout.secs": 20,  # a machine that is busy elsewhere for a while is no timeout
         "topology.spout.wait.progressive.level3.sleep.millis": 50,  # not 1: most of these spouts have nothing to say
         "topology.max.spout.pending": 200,
         "topology.acker.executors": 1,

@@ -1,0 +1,17 @@
+"""Brokers are asked with patience: these tests are about what they say, and not about how soon."""
+
+from __future__ import annotations
+
+import pytest
+
+from downspout.kafka import address, handshake
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a broker of a busy machine more than the seconds after which it counts as silent."""
+    listener_at = handshake.listener_at
+    monkeypatch.setattr(address, "ANSWER_S_MAX", PATIENCE_S)
+    monkeypatch.setattr(handshake, "listener_at", lambda host, port, *_: listener_at(host, port, PATIENCE_S))
