@@ -143,7 +143,6 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         told = Path(folder, "driver")
         process = start_gated(words, env={**environ, DRIVER: str(told)}, start_new_session=True)
         watchdog = start_watchdog(process.pid, birth(process.pid) or "")
-        let_go(process)
 
         def hand_on(number: int, frame: FrameType | None) -> None:
             pid, _, born = told.read_text(encoding="utf-8").partition(" ") if told.is_file() else ("", "", "")
@@ -152,6 +151,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
         before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
+            let_go(process)  # not before: a signal would end us alone, and the JVM under its driver with us
             code = process.wait()
         finally:
             for number, handler in before.items():

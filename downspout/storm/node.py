@@ -41,6 +41,10 @@ KILL_WAIT_S = 3
 """Between deactivating a topology's spouts and ending its workers, when the node stops: they commit meanwhile."""
 POLL_S = 0.1
 LOCK_S_MAX = 2.0
+ANSWER_S_MAX = 15.0
+"""How long a nimbus that runs may take to answer before its address is refused, to ``sparse submit`` for example."""
+SILENT_S_MAX = 30.0
+"""And before a start takes it for one that hangs, and ends it with its topologies."""
 ATTEMPTS_MAX = 3
 
 
@@ -144,9 +148,12 @@ class StormNode:
         """Host and port of the running nimbus.
 
         Raises:
-            StormError: the node does not run.
+            StormError: the node does not run, or has not answered for :data:`ANSWER_S_MAX`.
         """
-        status = self.status()
+        deadline = self._clock.monotonic() + ANSWER_S_MAX
+        # A nimbus that has much to do, or a machine that has, takes its time: that is no reason to refuse a submit.
+        while (status := self.status()).state in ("silent", "busy") and self._clock.monotonic() < deadline:
+            self._clock.sleep(POLL_S)
         if status.state != "running" or status.ports is None:
             raise StormError(f"Storm is {status.condition} ({self.directory})", cure="`downspout storm start`")
         return HOST, status.ports.nimbus
@@ -271,10 +278,14 @@ class StormNode:
         self._reap()
         return found
 
+    def _is_whole(self) -> bool:
+        daemons = node_files.read_daemons(self.directory)
+        return daemons is not None and len(daemons.alive) == len(launch.MAINS)
+
     def _ports_if_running(self) -> Ports | None:
-        daemons, ports = node_files.read_daemons(self.directory), node_files.read_ports(self.directory)
-        is_whole = daemons is not None and len(daemons.alive) == len(launch.MAINS)
-        return ports if is_whole and ports is not None and readiness.nimbus_answers(ports, self.directory) else None
+        ports = node_files.read_ports(self.directory)
+        is_known = ports is not None and self._is_whole()
+        return ports if is_known and ports and readiness.nimbus_answers(ports, self.directory) else None
 
     def _kill_topologies(self, ports: Ports, wait_s: int) -> None:
         """Kill all topologies and wait until nimbus has forgotten them; a nimbus that fails at it is stopped anyway."""
@@ -321,7 +332,12 @@ class StormNode:
         return _NodeLock(self.directory / "lock")
 
     def _refuse_running(self) -> None:
-        if (ports := self._ports_if_running()) is not None:
+        deadline = self._clock.monotonic() + SILENT_S_MAX
+        while (ports := self._ports_if_running()) is None and self._is_whole():
+            if self._clock.monotonic() >= deadline:
+                return  # it hangs
+            self._clock.sleep(POLL_S)
+        if ports is not None:
             raise StormError(
                 f"Storm runs already in {self.directory}, its nimbus at {HOST}:{ports.nimbus}",
                 cure="use it, or stop it with `downspout storm stop`",

@@ -115,7 +115,6 @@ def scene(
 EXACT = f"exact: {PARTITIONS * EACH:,} offsets are in the files, each exactly once"
 
 
-@pytest.mark.timeout(600)
 def test_killed_workers_are_started_again_and_each_row_is_there_once(scene: Scene) -> None:
     """Two workers are killed one after the other with records in flight; the run goes on to its end, and is exact."""
     scene.after(500)
@@ -136,7 +135,6 @@ def test_killed_workers_are_started_again_and_each_row_is_there_once(scene: Scen
     assert scene.audit() == EXACT
 
 
-@pytest.mark.timeout(600)
 def test_ctrl_c_drains_all_workers(scene: Scene) -> None:
     """Ctrl-C reaches the process group of the terminal; each worker drains, and what was read is committed."""
     scene.after(500)
@@ -155,7 +153,6 @@ def test_ctrl_c_drains_all_workers(scene: Scene) -> None:
     assert scene.audit() == EXACT
 
 
-@pytest.mark.timeout(600)
 def test_workers_end_when_their_supervisor_is_killed(scene: Scene) -> None:
     """Nobody is there to stop them, so they drain and end by themselves; nothing of what they did is done again."""
     scene.after(500)
@@ -172,7 +169,6 @@ def test_workers_end_when_their_supervisor_is_killed(scene: Scene) -> None:
     assert scene.audit() == EXACT
 
 
-@pytest.mark.timeout(300)
 def test_a_wrong_setting_is_told_once(scene: Scene) -> None:
     """What each worker would refuse ends the run at once, with one message and the exit code of a wrong setting."""
     run = scene.start("--set", "parquet.schema=number:int63")

@@ -19,8 +19,6 @@ from downspout.kafka.client import KafkaCluster
 from downspout.kafka.embedded import EmbeddedKafka
 from topologies.flights_data import Flights, load_flights, publish
 
-pytestmark = pytest.mark.timeout(600)  # each starts several engines, and on a busy machine that takes minutes
-
 ROOT = Path(__file__).resolve().parents[2]
 
 TOPOLOGY = """\

@@ -16,7 +16,7 @@ from tests.conformance.evidence import ACKS, LATER_S, Evidence, acks
 from tests.conformance.project.src import stations
 from tests.conformance.promises import *  # noqa: F403
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parent / "project"
 DOWNSPOUT = [sys.executable, "-m", "downspout", "run"]

@@ -18,7 +18,7 @@ from tests.conformance.evidence import ACKS, LATER_S, Evidence, acks
 from tests.conformance.promises import *  # noqa: F403
 from tests.storm.support import SHORT_LIVED, asked
 
-pytestmark = [pytest.mark.storm, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.storm, pytest.mark.slow]
 
 PROJECT = Path(__file__).parent / "project"
 STALLED_S_MAX = 150.0

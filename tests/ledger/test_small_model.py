@@ -39,7 +39,7 @@ def look_at_all(bounds: Bounds, depth_max: int | None = None) -> tuple[SmallWorl
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 900)
 @pytest.mark.parametrize("name", [*WHOLE, *SOAKED] if SOAK else [*WHOLE])
 def test_no_order_of_events_breaks_a_promise(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """In every reachable state the invariants hold, and from each all is committed once faults end."""
@@ -53,7 +53,7 @@ def test_no_order_of_events_breaks_a_promise(name: str, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if SOAK else 300)
+@pytest.mark.timeout(3600 if SOAK else 900)
 def test_two_partitions_to_a_bounded_depth(capsys: pytest.CaptureFixture[str]) -> None:
     """With two partitions and eager and cooperative moves of each, no state up to a depth breaks an invariant."""
     with capsys.disabled():

@@ -17,7 +17,7 @@ from tests.parquet.support import rows_of
 from tests.security.brokers import START_S_MAX
 from tests.security.shop_scene import SHOP, VARIABLE, Shop
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]  # brokers with TLS start in half a minute under load
+pytestmark = pytest.mark.broker
 
 
 @pytest.fixture

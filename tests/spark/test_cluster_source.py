@@ -17,7 +17,7 @@ from downspout.kafka.embedded import EmbeddedKafka
 from downspout.spark import submit
 from tests.spark.standalone import LOCAL_CLUSTER, Cluster, driver_environment, forget_environments
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 
 DRIVER = Path(__file__).with_name("cluster_driver.py")
 RECORDS = 300

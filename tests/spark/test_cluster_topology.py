@@ -20,7 +20,7 @@ from downspout.packaging import python_name
 from downspout.spark import bundle
 from tests.spark.standalone import LOCAL_CLUSTER, ROOT, Cluster, driver_environment, forget_environments
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 
 SHOUT = """\
 import os

@@ -220,6 +220,17 @@ def test_killed_before_there_is_a_watchdog_it_leaves_nothing_behind() -> None:
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
 
 
+def test_a_signal_as_it_begins_is_not_ours_alone() -> None:
+    """A signal at the moment at which spark-submit begins ends that, and not us alone."""
+    told = (
+        "import signal\nlet_go = submit.let_go\n"
+        "submit.let_go = lambda process: (os.kill(os.getpid(), signal.SIGTERM), let_go(process))\nsys.exit("
+    )
+    words = [sys.executable, "-c", SUBMITTING.replace("sys.exit(", told), "print('begun', flush=True)"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, "")
+
+
 def test_kill_minus_nine_takes_spark_submit_along(tmp_path: Path) -> None:
     """When the program that submits is killed, spark-submit is ended; what it has open closes."""
     words = [sys.executable, "-c", SUBMITTING, "print('ready', flush=True); import signal; signal.pause()"]

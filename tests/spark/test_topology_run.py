@@ -54,6 +54,8 @@ class Scene:
         self.sent: list[str] = []
         self.gate = path / "gate"
         """Where it is not, a process that was started gets no further than to the word "gate"."""
+        self.site = path / "site"
+        """Modules for the processes that are started, and for theirs."""
 
     def send(self, *values: str) -> None:
         """Write lines, in turns to both partitions."""
@@ -98,7 +100,8 @@ class Scene:
         ]
         for given in self.overrides():
             command += ["--set", given]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "DOWNSPOUT_PROJECT": str(self.path), GATE: str(self.gate)}
+        modules = os.pathsep.join([str(self.site), str(ROOT)])
+        environment = {**os.environ, "PYTHONPATH": modules, "DOWNSPOUT_PROJECT": str(self.path), GATE: str(self.gate)}
         return subprocess.Popen(
             [*command, *more], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             env=environment, cwd=self.path,
@@ -323,6 +326,38 @@ def test_an_outage_of_kafka_is_waited_out(spark: SparkSession, tmp_path: Path, m
         scene.check()
     finally:
         kafka.stop()
+
+
+SLOW_ONCE = """
+import os, sys, time
+if "pyspark.sql.streaming.python_streaming_source_runner" in sys.orig_argv:
+    try:
+        os.mkdir(__file__ + ".begun")
+    except FileExistsError:
+        pass
+    else:
+        time.sleep(15)
+"""
+
+
+@pytest.mark.slow
+def test_a_python_worker_that_starts_late_is_started_again(scene: Scene) -> None:
+    """A source's process that needs more than Spark's ten seconds costs a wait and a line, not the run."""
+    scene.site.mkdir()
+    (scene.site / "sitecustomize.py").write_text(SLOW_ONCE, encoding="utf-8")
+    scene.send("a", "b")
+    process = scene.start("--until", "end")
+    try:
+        said = process.communicate(timeout=PATIENCE_S)[1]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 0, said
+    assert (scene.site / "sitecustomize.py.begun").exists()
+    assert "a Python worker of Spark's did not start within 10 s; the query starts again in 2 s" in said
+    assert "Traceback" not in said
+    scene.check()
 
 
 def _lines_until(process: subprocess.Popen[str], wanted: str) -> list[str]:

@@ -16,13 +16,6 @@ from downspout.testing.plugin import UNHURRIED
 from tests.storm.support import ROOT, SHORT_LIVED, Place
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give these tests more time: what takes a minute here takes five on a machine that does much else."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(600))
-
-
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A project like this repository's, with a Kafka of its own; Storm is not started."""

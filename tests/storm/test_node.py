@@ -7,8 +7,10 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,31 @@ def test_status_names_what_runs(storm: Place, capsys: pytest.CaptureFixture[str]
     assert f"Storm {jars.STORM_VERSION} is running" in capsys.readouterr().out
     assert main(["storm", "start", "--dir", folder]) == 0
     assert "runs already" in capsys.readouterr().out
+
+
+@contextmanager
+def paused(pid: int) -> Iterator[None]:
+    """Have a process do nothing for eight seconds."""
+    os.kill(pid, signal.SIGSTOP)
+    goes_on = threading.Timer(8.0, os.kill, (pid, signal.SIGCONT))
+    goes_on.start()
+    try:
+        yield
+    finally:
+        goes_on.join()
+
+
+@pytest.mark.storm
+def test_a_nimbus_that_is_slow_to_answer_is_left_alone(storm: Place) -> None:
+    """A start waits for a nimbus that runs and says nothing for seconds, and so does who wants its address."""
+    before = node_files.read_daemons(storm.node.directory)
+    assert before is not None
+    nimbus = before.processes["nimbus"].pid
+    with paused(nimbus), pytest.raises(StormError, match="runs already"):
+        StormNode(storm.node.directory).start()
+    with paused(nimbus):
+        assert storm.node.address[0] == HOST
+    assert node_files.read_daemons(storm.node.directory) == before
 
 
 @pytest.fixture

@@ -44,6 +44,9 @@ PARTITIONS_MAX = 64
 LOOK_S = 0.2
 OUTAGE_S_MAX = 16.0
 """The longest wait for Kafka before the query is started again."""
+WORKER_LATE = "Python worker failed to connect back"
+LATE_MAX = 5
+"""How often in a row a Python worker may be late."""
 TICK_S = 1.0
 """The shortest time from batch to batch where there are ticks, whose shortest period that is."""
 OPERATORS = "downspout.spark.topology.operators"
@@ -138,7 +141,7 @@ class Query:
         self._stops: dict[TopicPartition, int] = {}
         """Where a bounded run ends."""
         self._outages = 0
-        """How often in a row Kafka did not answer."""
+        """How often in a row the query had to be started again, for Kafka or for a Python worker."""
         self._done_before = 0
         """Batches that were done at the last outage."""
 
@@ -269,18 +272,22 @@ class Query:
         """Return whether the query that ended by this error is to be started again, once it is time for that.
 
         A failed batch is computed again at once. Without Kafka a query ends, and the other engines wait: so does this
-        one, after it has seen Kafka once. Before that, an address may be wrong.
+        one, after it has seen Kafka once. Before that, an address may be wrong. A Python worker has 10 s to start, a
+        constant of Spark's (PythonWorkerFactory), and on a busy machine needs more now and then.
         """
         if isinstance(self._batches.error, AgainError):
             self._batches.error = None
             return True
-        cause = self._explain(error)
-        if not isinstance(cause, BrokerError) or not (self._batches.totals.batches or query.lastProgress):
-            return False
-        done = self._batches.totals.batches
+        cause, done = self._explain(error), self._batches.totals.batches
         self._outages, self._done_before = (1 if done > self._done_before else self._outages + 1), done
+        if isinstance(cause, BrokerError) and (done or query.lastProgress):
+            what = cause.message
+        elif WORKER_LATE in str(error) and self._outages <= LATE_MAX:
+            what = "a Python worker of Spark's did not start within 10 s"
+        else:
+            return False
         wait_s = min(2.0**self._outages, OUTAGE_S_MAX)
-        self._say(f"{cause.message}; the query starts again in {wait_s:.0f} s")
+        self._say(f"{what}; the query starts again in {wait_s:.0f} s")
         until = SYSTEM_CLOCK.monotonic() + wait_s
         while SYSTEM_CLOCK.monotonic() < until and not self._received:
             SYSTEM_CLOCK.sleep(LOOK_S)
