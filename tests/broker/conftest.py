@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from downspout.kafka import address, client, consumer
+from downspout.kafka.client import KafkaCluster
+from downspout.kafka.consumer import KafkaConsumerPort
+from downspout.kafka.embedded import EmbeddedKafka
 
 UNHURRIED_S = 60
 """How long a question to a broker may take here: other tests leave it, or us, no time to run now and then."""
@@ -45,3 +48,18 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+@pytest.fixture
+def cluster(kafka_broker: EmbeddedKafka) -> KafkaCluster:
+    """The session's broker."""
+    return KafkaCluster(kafka_broker.bootstrap)
+
+
+@pytest.fixture
+def consumers() -> Iterator[list[KafkaConsumerPort]]:
+    """Consumers put in here are closed at the end."""
+    made: list[KafkaConsumerPort] = []
+    yield made
+    for each in made:
+        each.close()

@@ -228,6 +228,12 @@ class Scene:
             self._asker.close()
 
 
+def polled(consumer: Any) -> bool:
+    """Poll once, for a moment."""
+    consumer.poll(20, 10)
+    return True
+
+
 def run_until(
     holds: Callable[[], object],
     *members: Member,

@@ -45,6 +45,19 @@ class Stage(Protocol):
         """Let time pass."""
 
 
+class Deaf:
+    """A rebalance listener that does nothing."""
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Do nothing."""
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Do nothing."""
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Do nothing."""
+
+
 class Facts:
     """A rebalance listener that writes down what it is told."""
 

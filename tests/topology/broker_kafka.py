@@ -26,6 +26,7 @@ from downspout.testing.fake_faults import Faults
 from tests.jumping import JumpingClock
 from tests.kafka.broker_stage import RealStage, RealTransaction, wait_until
 from tests.kafka.commit_log import Commit, CommitLog
+from tests.kafka.stage import Deaf
 from tests.topology.between import Between, Faulty
 from tests.topology.resting import at_rest, has_joined
 
@@ -267,7 +268,7 @@ class BrokerKafka:
     def rebalance(self, group: str) -> None:
         """Let all members join again: somebody comes, and goes before anything was given to it."""
         guest = self._stage.cluster.consumer(group=group, client={"session_timeout_ms": 30_000})
-        guest.subscribe(["nothing"], _Deaf())
+        guest.subscribe(["nothing"], Deaf())
         before = len(self.group(group).members)
         wait_until(lambda: guest.poll(10, 1) or len(self.group(group).members) > before)
         guest.close(leave_group=True)
@@ -353,12 +354,3 @@ def _patiently(question: Callable[[], T]) -> T:
         with contextlib.suppress(errors.KafkaTimeoutError):
             return question()
     return question()
-
-
-class _Deaf:
-    """A rebalance listener that does nothing."""
-
-    def on_partitions_assigned(self, partitions: Any) -> None:
-        """Nothing."""
-
-    on_partitions_revoked = on_partitions_lost = on_partitions_assigned
