@@ -7,6 +7,7 @@ from the parsed arguments to an exit code. Errors that are meant for a user are 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -46,15 +47,19 @@ def _version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; 130 after Ctrl-C and 141 after a closed pipe, as shells do."""
+    from downspout.cli.output import fill_gaps
     from downspout.errors import DownspoutError
 
+    fill_gaps()
     # Topologies import `spouts.x` and `bolts.y` relative to the project root, or to src/ in it, as under `sparse run`.
     for place in (os.path.join(os.getcwd(), "src"), os.getcwd()):
         if place not in sys.path:
             sys.path.insert(0, place)
     arguments = build_parser().parse_args(argv)
     try:
-        return int(arguments.handler(arguments) or 0)
+        code = int(arguments.handler(arguments) or 0)
+        sys.stdout.flush()  # here, and not as the process ends, where nobody could tell of it
+        return code
     except DownspoutError as error:
         print(f"downspout: {error}", file=sys.stderr)
         return error.exit_code
@@ -64,3 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `downspout … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:  # of a file, not of what we print
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print("downspout: standard output: no space is left, so the result is cut short", file=sys.stderr)
+        return 1

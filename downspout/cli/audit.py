@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, redirect_stdout
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster
 from downspout.cli.arguments import add_settings
+from downspout.cli.output import aside
 from downspout.errors import ConfigError
 from downspout.wording import counted
 
@@ -65,10 +66,18 @@ def add_parser(commands: Any) -> None:
 
 def handle(arguments: argparse.Namespace) -> int:
     """Audit, print, and return the exit code."""
-    from downspout.parquet.audit import REPLAY_SAMPLE, audit
-
     if arguments.files_only and arguments.group:
         raise ConfigError("--group needs Kafka, and --files-only forbids it", cure="one of the two")
+    with aside(wanted=bool(arguments.topology)) as out:  # what its file and its bolts print is no part of the report
+        report = _audit(arguments)
+        print(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report), file=out)
+    return report.exit_code
+
+
+def _audit(arguments: argparse.Namespace) -> AuditReport:
+    """Ask Kafka, run the topology again, and compare."""
+    from downspout.parquet.audit import REPLAY_SAMPLE, audit
+
     cluster = None if arguments.files_only else open_cluster(arguments)
     letters = arguments.dead_letters
     if cluster is not None and letters and not existing(cluster, [letters]):
@@ -80,7 +89,7 @@ def handle(arguments: argparse.Namespace) -> int:
         read: Sequence[str] = ()
         if replay is not None and cluster is not None:
             letters = letters or existing(cluster, replay.dead_letters)
-            read = existing(cluster, replay.topics)
+            read = [*replay.topics, *matching(cluster, replay)]
         report = audit(
             arguments.directory,
             cluster=cluster,
@@ -95,8 +104,7 @@ def handle(arguments: argparse.Namespace) -> int:
         )
     if replay is None and report.kafka and report.count("missing"):
         report.hint = "(records that yield no row by design show as missing: add --topology FILE)"
-    print(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report))
-    return report.exit_code
+    return report
 
 
 @contextmanager
@@ -108,10 +116,9 @@ def _replay(arguments: argparse.Namespace) -> Iterator[ReplayApart | None]:
     from downspout.cli.audit_apart import ReplayApart
 
     overrides = _with_group(arguments.overrides, arguments.group)
-    with redirect_stdout(sys.stderr):  # what the file prints as it is loaded is no part of the report
-        replay = ReplayApart(
-            arguments.topology, Path(arguments.directory), topology=arguments.topology_class, overrides=overrides
-        )
+    replay = ReplayApart(
+        arguments.topology, Path(arguments.directory), topology=arguments.topology_class, overrides=overrides
+    )
     with closing(replay):
         yield replay
 
@@ -135,6 +142,20 @@ def existing(cluster: Cluster, topics: Sequence[str]) -> list[str]:
         return [topic for topic in topics if side.logs(topic)]
     finally:
         side.close()
+
+
+def matching(cluster: Cluster, replay: ReplayApart) -> list[str]:
+    """Return the topics that the topology's patterns match now; its own dead letters and Kafka's topics are none."""
+    if not replay.patterns:
+        return []
+    from downspout.parquet.audit_kafka import KafkaSide
+
+    side = KafkaSide(cluster)
+    try:
+        names = [name for name in side.topics() if name not in replay.dead_letters]
+    finally:
+        side.close()
+    return [name for name in names if any(re.fullmatch(pattern, name) for pattern in replay.patterns)]
 
 
 def parse_windows(start: str | None, end: str | None) -> dict[int | None, Window]:

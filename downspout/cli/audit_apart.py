@@ -44,6 +44,7 @@ class ReplayApart:
         several: whether a record may have a row through each of several inputs.
         dead_letters: the dead-letter topics of the topology's Kafka spouts.
         topics: what the spouts that lead to the sink read, where they name it.
+        patterns: and where they say by ``kafka.pattern``.
 
     Raises:
         TopologyError, SinkError: as :func:`~downspout.cli.audit_replay.make_replay` does.
@@ -55,7 +56,8 @@ class ReplayApart:
         self._target = target
         self._make = partial(make_replay, target, directory, topology=topology, overrides=tuple(overrides))
         here = self._make()  # what is wrong with it is said before anything is started
-        self.several, self.dead_letters, self.topics = here.several, here.dead_letters, here.topics
+        self.several, self.dead_letters = here.several, here.dead_letters
+        self.topics, self.patterns = here.topics, here.patterns
         self._child: tuple[BaseProcess, Connection] | None = None
         self._killers: list[str] = []
 

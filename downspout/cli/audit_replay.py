@@ -48,12 +48,14 @@ class TopologyReplay:
         steps: of the inputs of the sink that writes to the directory.
         dead_letters: the dead-letter topics of its Kafka spouts.
         topics: what the spouts that lead to that sink read, where they name it.
+        patterns: and where they say by ``kafka.pattern``.
     """
 
     graph: Graph
     steps: Steps
     dead_letters: tuple[str, ...]
     topics: tuple[str, ...]
+    patterns: tuple[str, ...]
 
     @property
     def several(self) -> bool:
@@ -95,8 +97,10 @@ def make_replay(
     steps = {key: step for name in ours for key, step in _steps(graph, settings, name, directory).items()}
     upstream = graph.upstream(ours)
     spouts = [spout.name for spout in graph.spouts if spout.name in upstream and reads(spout, "kafka")]
-    topics = dict.fromkeys(topic for name in spouts for topic in settings.components[name].values["kafka.topics"] or ())
-    return TopologyReplay(_as_it_was_run(graph, settings), steps, tuple(letters), tuple(topics))
+    given = [settings.components[name].values for name in spouts]
+    topics = dict.fromkeys(topic for values in given for topic in values["kafka.topics"] or ())
+    patterns = tuple(values["kafka.pattern"] for values in given if values["kafka.pattern"])
+    return TopologyReplay(_as_it_was_run(graph, settings), steps, tuple(letters), tuple(topics), patterns)
 
 
 def _steps(graph: Graph, settings: Settings, sink: str, directory: Path) -> Steps:

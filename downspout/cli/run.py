@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
 
 from downspout.cli.arguments import add_bounds, add_settings, add_summary, add_topology
+from downspout.cli.output import aside, check_writable
 from downspout.errors import BrokerError, ConfigError
 from downspout.wording import counted
 
@@ -70,10 +70,9 @@ def handle(arguments: argparse.Namespace) -> int:
     log_to_stderr(arguments.quiet)
     if arguments.channel is not None:
         return serve(arguments.channel, _exit_code)
-    with prints_aside(arguments.json_path):
+    with summary_to(arguments.json_path) as out:
         name, result = _run(arguments)
-    if arguments.json_path:
-        write_json(arguments.json_path, {"topology": name, **result.as_dict()})
+        write_json(out, arguments.json_path, {"topology": name, **result.as_dict()})
     return _close(result)
 
 
@@ -146,34 +145,22 @@ def _close(result: RunResult) -> int:
 
 
 @contextmanager
-def prints_aside(path: str | None) -> Iterator[None]:
-    """Where ``--json`` is standard output, have what components print go to stderr: the summary stands there alone.
-
-    It is the descriptor that is turned, so that workers and native code are meant too.
-    """
-    if path != "-":
-        yield
-        return
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # whoever reads stderr may be gone
-            sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+def summary_to(path: str | None) -> Iterator[TextIO]:
+    """Give standard output, which is the summary's alone where ``--json`` says -; or look whether its file can be."""
+    if path and path != "-":
+        check_writable("--json", path)
+    with aside(wanted=path == "-") as out:
+        yield out
 
 
-def write_json(path: str, summary: dict[str, Any]) -> None:
+def write_json(out: TextIO, path: str | None, summary: dict[str, Any]) -> None:
     """Write a summary where ``--json`` says; - is standard output."""
     text = json.dumps(summary, indent=2, default=str)
     if path == "-":
-        print(text)
-        return
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-    except OSError as error:
-        raise ConfigError(f"--json {path}: {error.strerror}", cure="a path that can be written, or -") from None
+        print(text, file=out)
+    elif path:
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except OSError as error:
+            raise ConfigError(f"--json {path}: {error.strerror}", cure="a path that can be written, or -") from None

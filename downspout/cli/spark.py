@@ -53,13 +53,13 @@ def _count(text: str) -> int:
 def handle_run(arguments: argparse.Namespace) -> int:
     """Run, show, sum up."""
     from downspout.cli.logs import log_to_stderr
-    from downspout.cli.run import prints_aside, seconds, write_json
+    from downspout.cli.run import seconds, summary_to, write_json
     from downspout.local.load import load
     from downspout.local.runner import dead_letter_topics
     from downspout.spark.topology.run import RECORDS_PER_BATCH, run
 
     log_to_stderr(arguments.quiet)
-    with prints_aside(arguments.json_path):
+    with summary_to(arguments.json_path) as out:
         graph = load(arguments.target, arguments.topology)
         options = {
             "run.until": arguments.until,
@@ -76,9 +76,8 @@ def handle_run(arguments: argparse.Namespace) -> int:
             told=None if arguments.quiet else _tell,
             say=None if arguments.quiet else _say,
         )
-    if arguments.json_path:
         summary = {"batches": done.batches, "computed_again": done.computed_again, "checkpoint": str(done.checkpoint)}
-        write_json(arguments.json_path, {"topology": graph.name, **summary, **done.result.as_dict()})
+        write_json(out, arguments.json_path, {"topology": graph.name, **summary, **done.result.as_dict()})
     topics = dead_letter_topics(graph, arguments.overrides, options)
     return _close(graph.name, done, topics, quiet=arguments.quiet)
 

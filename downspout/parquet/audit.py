@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from downspout.errors import BrokerError, SinkError, coordinates
+from downspout.errors import BrokerError, ConfigError, SinkError, coordinates
 from downspout.kafka.port import Cluster, Record
 from downspout.kafka.replayed import origin_of, without_claim
 from downspout.ledger.origin import Origin
@@ -115,7 +115,11 @@ def audit(
         BrokerError: Kafka does not answer, or has no such topic.
     """
     path = Path(directory)
-    if not path.is_dir():
+    try:
+        is_there = path.is_dir()
+    except OSError as error:  # its name is too long, for example
+        raise SinkError(f"{path}: {error.strerror}", cure="the directory that parquet.directory names") from error
+    if not is_there:
         state = "is no directory" if path.exists() else "does not exist"
         raise SinkError(f"{path} {state}", cure="the directory that parquet.directory names")
     # The group's commits are taken first: what is below them by now is in the files by the time they are read.
@@ -183,12 +187,14 @@ class _Audit:
         self.several = several
         self.letters = Letters()
         self.ends: dict[str, int] = {}  # of the partitions that end before they are to be audited
+        self.also = frozenset(also)
 
     def run(self, cluster: Cluster | None, dead_letters: str | Sequence[str] | None) -> None:
         """Go through all partitions."""
         if cluster is None:
             for topic in self.topics:
                 self._files_only(topic, sorted({s.partition for s in self.found.streams if s.topic == topic}))
+            self._check_windows()
             return
         for topic in [dead_letters] if isinstance(dead_letters, str) else dead_letters or ():
             if not self.letters.read(cluster, topic):
@@ -199,15 +205,38 @@ class _Audit:
                 self._topic(side, topic)
         finally:
             side.close()
-        if self.ends and len(self.ends) == len(self.report.partitions):
-            ends = ", ".join(f"{name} at {end:,}" for name, end in list(self.ends.items())[:NOTES_MAX])
+        self._check_windows()
+
+    def _check_windows(self) -> None:
+        """Refuse to call exact what was not compared at all, for a typing error for example."""
+        partitions = self.report.partitions
+        if not partitions and self.topics and self.report.kafka:
             raise SinkError(
-                f"{self.report.directory}: there is nothing to audit: each partition ends before that offset ({ends})",
+                f"{self.report.directory}: there is nothing to audit: it names no topic, and "
+                f"{', '.join(self.topics)} does not exist",
+                cure="--topic to name what should be in it",
+            )
+        named = {number for number in self.windows if number is not None}
+        if partitions and (unknown := sorted(named - {part.partition for part in partitions})):
+            raise ConfigError(
+                f"there is no partition {unknown[0]} in {', '.join(self.topics)}",
+                cure=f"offsets of partitions 0 to {max(part.partition for part in partitions)}",
+            )
+        if self.ends and len(self.ends) == len(partitions):
+            ends = [f"{name} at {end:,}" for name, end in self.ends.items()]
+            shown = ", ".join([*ends[:NOTES_MAX], *(["…"] if len(ends) > NOTES_MAX else [])])
+            raise ConfigError(
+                f"there is nothing to audit: each partition ends before that offset ({shown})",
                 cure="an earlier first offset",
             )
 
     def _topic(self, side: KafkaSide, topic: str) -> None:
         logs = side.logs(topic)
+        if not logs and topic in self.also and all(stream.topic != topic for stream in self.found.streams):
+            self.report.notes.append(
+                f"the topology reads {topic}, which Kafka does not have: what it held is not known"
+            )
+            return
         if not logs:
             cure = (
                 "look at the spelling of --topic" if self.named else "--topic for those that are left, or --files-only"

@@ -56,6 +56,13 @@ class KafkaSide:
         """Release the client."""
         self._consumer.close()
 
+    def topics(self) -> list[str]:
+        """Return the names of all topics but Kafka's own, in order."""
+        try:
+            return sorted(name for name in self._consumer.topic_names() if not name.startswith("__"))
+        except KafkaError as error:
+            raise _no_answer("the list of topics", error) from error
+
     def logs(self, topic: str) -> list[Log]:
         """Return the partitions of a topic, in order; none where it does not exist."""
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from downspout.cli import main
 from tests.parquet.support import write_rows
 
 
@@ -28,10 +29,12 @@ def test_a_closed_pipe_is_no_success(tmp_path: Path) -> None:
 
 
 PRINTING = """
-import os
+import atexit, os
 from streamparse import Bolt, Spout, Topology
 
 print("loaded")
+os.system("echo by a program")
+atexit.register(print, "at the end")
 
 class Ones(Spout):
     outputs = ["n"]
@@ -56,5 +59,37 @@ def test_a_summary_on_standard_output_stands_there_alone(tmp_path: Path) -> None
     command = [sys.executable, "-m", "downspout", "run", "printing.py", "--records", "3", "--json", "-"]
     done = subprocess.run(command, capture_output=True, cwd=tmp_path, text=True, check=False)
     assert json.loads(done.stdout)["reason"] == "records", done.stderr
-    for said in ("loaded", "printed", "written"):
+    for said in ("loaded", "by a program", "printed", "written", "at the end"):
         assert said in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ends", "code", "said"),
+    [
+        (">/dev/full", 1, "downspout: standard output: no space is left, so the result is cut short\n"),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+    ],
+)
+def test_standard_output_that_is_full_or_closed_is_no_traceback(
+    tmp_path: Path, ends: str, code: int, said: str
+) -> None:
+    """Who closes what a command writes to does not want to read it; a device that is full is an error with a reason."""
+    (tmp_path / "printing.py").write_text(PRINTING, encoding="utf-8")
+    line = f'"{sys.executable}" -m downspout run printing.py --records 3 --json - {ends}'
+    done = subprocess.run(line, shell=True, capture_output=True, cwd=tmp_path, check=False)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_summary_that_cannot_be_written_is_refused_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody runs for hours to learn then that there is no such directory."""
+    (tmp_path / "printing.py").write_text(PRINTING, encoding="utf-8")
+    command = ["run", str(tmp_path / "printing.py"), "--records", "3", "--json"]
+    for path in (tmp_path, tmp_path / "no" / "x.json"):
+        assert main([*command, str(path)]) == 2
+        assert "printed" not in capsys.readouterr().out

@@ -175,9 +175,22 @@ def test_bad_arguments(project: FakeKafka) -> None:
 
 def test_a_start_beyond_the_end_is_no_exact_audit(project: FakeKafka) -> None:
     """Where no partition has the first offset, nothing would be compared: an error that names the ends."""
-    with pytest.raises(SinkError, match=r"each partition ends before that offset \(lines\[0\] at 6\)"):
+    with pytest.raises(ConfigError, match=r"each partition ends before that offset \(lines\[0\] at 6\)"):
         run(project, "words", "--from", "7")
     assert run(project, "words", "--from", "6") == 0  # nothing is new since then
+
+
+@pytest.mark.parametrize("files_only", [(), ("--files-only",)])
+def test_offsets_of_a_partition_that_is_not_there_are_refused(project: FakeKafka, files_only: tuple[str, ...]) -> None:
+    """A wrong partition number would bound nothing, and all be audited."""
+    with pytest.raises(ConfigError, match=r"there is no partition 7 in lines.*partitions 0 to 0"):
+        run(project, "words", "--from", "7:3", *files_only)
+
+
+def test_a_name_that_is_too_long_is_an_error(project: FakeKafka) -> None:
+    """A directory that no system can have is refused as others are, not by a traceback."""
+    with pytest.raises(SinkError, match="File name too long"):
+        run(project, "d" * 300)
 
 
 def test_windows_by_partition() -> None:
@@ -325,6 +338,37 @@ def test_a_topic_without_any_row_is_audited_too(project: FakeKafka, capsys: pyte
     assert run(project, *audited) == 10
     assert "1 missing (blank[0]@1)" in capsys.readouterr().out
     assert run(project, *audited, "--topic", "lines") == 0
+
+
+def test_topics_by_pattern_are_audited_too(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """A topic that matches the topology's pattern and was never read is missing; its own dead letters are no input."""
+    text = UNEVEN.replace('topics=["blank", "lines"]', 'pattern="blank|lines|u[.].*"')
+    Path("uneven.py").write_text(text, encoding="utf-8")
+    for topic in ("elsewhere", "u.dead-letters"):
+        project.create_topic(topic)
+    run_topology(load("uneven.py"), config={"kafka.bootstrap": project.bootstrap, "kafka.group": "u"})
+    audited = ("uneven", "--topology", "uneven.py", "--set", "kafka.group=u")
+    assert run(project, *audited) == 0
+    assert "u.dead-letters[" not in capsys.readouterr().out
+    project.create_topic("blank")
+    project.produce("blank", b"not read yet", partition=0)
+    assert run(project, *audited) == 10
+    assert "1 missing (blank[0]@0)" in capsys.readouterr().out
+
+
+def test_a_topic_that_kafka_does_not_have_is_named(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the topology reads and nobody can compare is in a note; where it is all there is, it is an error."""
+    Path("uneven.py").write_text(UNEVEN, encoding="utf-8")
+    for topic in ("blank", "elsewhere"):
+        project.create_topic(topic)
+    run_topology(load("uneven.py"), config={"kafka.bootstrap": project.bootstrap, "kafka.group": "u"})
+    project.delete_topic("blank")
+    assert run(project, "uneven", "--topology", "uneven.py", "--set", "kafka.group=u") == 0
+    assert "note: the topology reads blank, which Kafka does not have" in capsys.readouterr().out
+    Path("uneven.py").write_text(UNEVEN.replace('"blank", "lines"', '"blank"'), encoding="utf-8")
+    Path("nothing").mkdir()
+    with pytest.raises(SinkError, match="nothing to audit: it names no topic, and blank does not exist"):
+        run(project, "nothing", "--topology", "uneven.py", "--set", "words:parquet.directory=nothing")
 
 
 def test_a_directory_of_filtered_records_alone_is_exact(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,75 @@
+"""Where a command's own result goes, apart from what users' code prints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import TextIO
+
+from downspout.errors import ConfigError
+
+__all__ = ["aside", "check_writable", "fill_gaps"]
+
+
+@contextmanager
+def aside(*, wanted: bool = True) -> Iterator[TextIO]:
+    """Have all else that is printed go to stderr from now on, and give where our own result goes: standard output.
+
+    It is the descriptor that is turned, so that processes of ours and native code are meant too; and for good, since
+    there is what is printed as the process ends. Where a caller in Python has put something into standard output's
+    place, that is left alone until the end of the context.
+
+    Args:
+        wanted: whether at all; else nothing is turned.
+    """
+    out = sys.stdout
+    if not wanted:
+        yield out
+    elif _descriptor(out) == 1:
+        out.flush()
+        ours = open(os.dup(1), "w", encoding=out.encoding, errors=out.errors)  # noqa: SIM115
+        os.dup2(2, 1)
+        with ours:
+            yield ours
+    else:
+        with redirect_stdout(sys.stderr):
+            yield out
+
+
+def _descriptor(out: TextIO) -> int | None:
+    try:
+        return out.fileno()
+    except (OSError, ValueError):
+        return None
+
+
+def check_writable(option: str, path: str) -> None:
+    """Raise a ConfigError if a file cannot be written: before hours of work whose result it would hold.
+
+    >>> check_writable("--json", "/")
+    Traceback (most recent call last):
+        ...
+    downspout.errors.ConfigError: --json /: it is a directory. Try: a path that can be written, or -
+    """
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        why = "it is a directory"
+    elif not os.path.isdir(folder):
+        why = f"there is no directory {folder}"
+    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        why = "it must not be written"
+    else:
+        return
+    raise ConfigError(f"{option} {path}: {why}", cure="a path that can be written, or -")
+
+
+def fill_gaps() -> None:
+    """Put ``/dev/null`` where standard input, output or error is closed: else the next file that is opened is there."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        with suppress(OSError):
+            os.fstat(descriptor)
+            continue
+        os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+        setattr(sys, name, open(descriptor, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
