@@ -181,6 +181,9 @@ def _stalls(graph: Graph, settings: Settings, spout: Component, conf: dict[str, 
 def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
     if doubt := too_old(conf, float(conf["parquet.flush_age_s"])):
         yield Finding(True, component.name, *doubt)
+    if (given := conf["parquet.directory"]) and (why := in_the_way(Path(given).absolute())):
+        what = f"parquet.directory = {given} cannot be made: {why}"
+        yield Finding(True, component.name, what, "another directory")
     if conf.get("topology.acker.executors") == 0:
         yield Finding(
             False, component.name, "without ackers a crash loses what the sink holds", "topology.acker.executors = 1"
@@ -249,6 +252,21 @@ def _meetings(graph: Graph) -> Iterator[Finding]:
                 "`origin` on, the rows that a sink gets of them count as one row",
                 "in this bolt origin.child(tup.component, 0) for origin; nothing if it makes one row of them all",
             )
+
+
+def in_the_way(place: Path) -> str | None:
+    """Return why a directory cannot be made, as far as its names and what is there tell.
+
+    >>> in_the_way(Path("/dev/null/out")), in_the_way(Path("/no/such/place/yet"))
+    ('/dev/null is a file', None)
+    """
+    for part in (*reversed(place.parents), place):
+        try:
+            if part.exists() and not part.is_dir():
+                return f"{part} is a file"
+        except OSError as error:  # a name that is too long, for example
+            return error.strerror
+    return None
 
 
 def _shared_directories(graph: Graph, settings: Settings) -> Iterator[Finding]:

@@ -117,6 +117,14 @@ FINDINGS = {
         {"spout": {"kafka.pattern": "t.*"}},
         "error: in: exactly one of kafka.topics and kafka.pattern must be set, and both are. Try: remove one of them",
     ),
+    "a file in the way": (
+        {"sink": {"parquet.directory": "/dev/null/out"}},
+        "error: out: parquet.directory = /dev/null/out cannot be made: /dev/null is a file",
+    ),
+    "a name that is too long": (
+        {"sink": {"parquet.directory": "x" * 300}},
+        f"error: out: parquet.directory = {'x' * 300} cannot be made: File name too long",
+    ),
     "no directory": ({"sink": {"parquet.directory": None}}, "error: out: parquet.directory is not set"),
     "age": ({"sink": {"parquet.flush_age_s": 11}}, "error: out: parquet.flush_age_s = 11 is more than a third"),
     "age against the topology's timeout": (
