@@ -34,4 +34,9 @@ def add_summary(parser: argparse.ArgumentParser, quiet: str) -> None:
         quiet: what is left out.
     """
     parser.add_argument("--quiet", action="store_true", help=f"{quiet}; warnings and errors only")
-    parser.add_argument("--json", dest="json_path", metavar="PATH", help="write the summary as JSON; - is stdout")
+    parser.add_argument(
+        "--json",
+        dest="json_path",
+        metavar="PATH",
+        help="write the summary of a run that ended in order as JSON; - is stdout, and all else goes to stderr",
+    )
