@@ -7,7 +7,6 @@ from the parsed arguments to an exit code. Errors that are meant for a user are 
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import os
 import sys
@@ -47,7 +46,7 @@ def _version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; 130 after Ctrl-C and 141 after a closed pipe, as shells do."""
-    from downspout.cli.output import fill_gaps
+    from downspout.cli.output import fill_gaps, finish
     from downspout.errors import DownspoutError
 
     fill_gaps()
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         code = int(arguments.handler(arguments) or 0)
-        sys.stdout.flush()  # here, and not as the process ends, where nobody could tell of it
+        finish(sys.stdout)
         return code
     except DownspoutError as error:
         print(f"downspout: {error}", file=sys.stderr)
@@ -69,9 +68,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `downspout … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
-    except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename is not None:  # of a file, not of what we print
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print("downspout: standard output: no space is left, so the result is cut short", file=sys.stderr)
-        return 1

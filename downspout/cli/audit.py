@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster
 from downspout.cli.arguments import add_settings
-from downspout.cli.output import aside
+from downspout.cli.output import aside, tell
 from downspout.errors import ConfigError
 from downspout.wording import counted
 
@@ -70,7 +70,7 @@ def handle(arguments: argparse.Namespace) -> int:
         raise ConfigError("--group needs Kafka, and --files-only forbids it", cure="one of the two")
     with aside(wanted=bool(arguments.topology)) as out:  # what its file and its bolts print is no part of the report
         report = _audit(arguments)
-        print(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report), file=out)
+        tell(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report), out)
     return report.exit_code
 
 

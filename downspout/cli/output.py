@@ -10,7 +10,7 @@ from typing import TextIO
 
 from downspout.errors import ConfigError
 
-__all__ = ["aside", "check_writable", "fill_gaps"]
+__all__ = ["aside", "check_writable", "fill_gaps", "finish", "tell"]
 
 
 @contextmanager
@@ -36,6 +36,35 @@ def aside(*, wanted: bool = True) -> Iterator[TextIO]:
     else:
         with redirect_stdout(sys.stderr):
             yield out
+
+
+def tell(text: str, out: TextIO) -> None:
+    """Print a command's result.
+
+    Raises:
+        BrokenPipeError: nobody reads it any more.
+        ConfigError: it cannot be written; a full device, for example.
+    """
+    with _told(out):
+        print(text, file=out, flush=True)
+
+
+def finish(out: TextIO) -> None:
+    """Write what was printed so far: here, and not as the process ends, where nobody could tell of an error."""
+    with _told(out):
+        out.flush()
+
+
+@contextmanager
+def _told(out: TextIO) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if (descriptor := _descriptor(out)) is not None:  # or the rest would be tried again, with the same error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise ConfigError(f"standard output: {error.strerror}", cure="to write it elsewhere") from None
 
 
 def _descriptor(out: TextIO) -> int | None:

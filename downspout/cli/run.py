@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from downspout.cli.arguments import add_bounds, add_settings, add_summary, add_topology
-from downspout.cli.output import aside, check_writable
+from downspout.cli.output import aside, check_writable, tell
 from downspout.errors import BrokerError, ConfigError
 from downspout.wording import counted
 
@@ -157,7 +157,7 @@ def write_json(out: TextIO, path: str | None, summary: dict[str, Any]) -> None:
     """Write a summary where ``--json`` says; - is standard output."""
     text = json.dumps(summary, indent=2, default=str)
     if path == "-":
-        print(text, file=out)
+        tell(text, out)
     elif path:
         try:
             with open(path, "w", encoding="utf-8") as file:

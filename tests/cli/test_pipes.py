@@ -12,20 +12,37 @@ import pytest
 from downspout.cli import main
 from tests.parquet.support import write_rows
 
+SINKING = """
+import os
+from streamparse import Topology
+from bolts.parquet import ParquetBolt
+from spouts.kafka import KafkaSpout
+
+os.system("echo by a program")
+
+class Sinking(Topology):
+    spout = KafkaSpout.spec(topics=["t"], fields=["origin", "value"])
+    sink = ParquetBolt.spec(inputs=[spout], directory="out", schema=["value:binary"])
+"""
+
 
 @pytest.mark.slow
-def test_a_closed_pipe_is_no_success(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("--topology", "sinking.py")], ids=["alone", "topology"])
+def test_a_closed_pipe_is_no_success(tmp_path: Path, more: tuple[str, ...]) -> None:
     """A command whose reader has gone ends with 141, as the shell's own would, never with an exact audit's 0."""
     write_rows(tmp_path / "out", [("t", "id", 0, offset, "") for offset in range(3)])
     next((tmp_path / "out").glob("*.parquet")).unlink()
-    command = [sys.executable, "-m", "downspout", "audit", str(tmp_path / "out"), "--files-only"]
-    whole = subprocess.run(command, capture_output=True, text=True, check=False)
+    (tmp_path / "sinking.py").write_text(SINKING, encoding="utf-8")
+    command = [sys.executable, "-m", "downspout", "audit", "out", "--files-only", "--json", *more]
+    whole = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert whole.returncode == 10
-    cut = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert json.loads(whole.stdout)["exit_code"] == 10
+    assert whole.stderr == ("by a program\n" if more else "")
+    cut = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
     assert cut.stdout is not None
     cut.stdout.close()
     _, said = cut.communicate()
-    assert (cut.returncode, said) == (141, b"")
+    assert (cut.returncode, said.decode()) == (141, whole.stderr)
 
 
 PRINTING = """
@@ -67,7 +84,7 @@ def test_a_summary_on_standard_output_stands_there_alone(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("ends", "code", "said"),
     [
-        (">/dev/full", 1, "downspout: standard output: no space is left, so the result is cut short\n"),
+        (">/dev/full", 2, "downspout: standard output: No space left on device. Try: to write it elsewhere\n"),
         (">&-", 0, ""),
         ("2>&-", 0, ""),
     ],
