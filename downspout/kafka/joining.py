@@ -29,7 +29,9 @@ Read in its source, version 3.0.12:
   sees some. A static one that dies and comes back gets its old assignment without a rebalance, and as leader is named
   the id of its former life, so that it does not assign anew. It takes itself for a follower then, and nobody in the
   group watches any more. With KIP-814 (a newer JoinGroup than the client's) it would be told. So a member that finds
-  its former self in the leader's place watches, from the metadata of its first polls on.
+  its former self in the leader's place watches, from the metadata of its first polls on. What came before those, while
+  nobody watched, belongs to nobody: so it asks the coordinator once what is whose (DescribeGroups), and joins again
+  where something is nobody's.
 * *A member that falls out of the group while it joins.* It is told what it has lost before a join, once, and not again
   when the answer is that it is no member any more: of a cooperative group it then keeps what it had, though others may
   have owned it meanwhile, and reads and commits from an old place. So such an answer makes it prepare again.
@@ -43,7 +45,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kafka import errors
 from kafka.coordinator.assignors.abstract import RebalanceProtocol
+from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 __all__ = ["PARTS", "Joining"]
 
@@ -58,8 +63,11 @@ PARTS = {
     "_perform_assignment": "method",
     "_process_join_group_response": "method",
     "_build_metadata_snapshot": "method",
+    "_manager": "KafkaConnectionManager",
 }
 """The coordinator's private parts that are used here, and the names of their types."""
+ANSWER_MS_MAX = 1000
+"""How long a poll may wait for what the coordinator says of the group; the next poll asks again."""
 UUID_LENGTH = 36
 """Of what a broker appends to a static member's name, and a hyphen, to make its id."""
 
@@ -132,9 +140,35 @@ class Joining:
     def _watch(self) -> None:
         """Watch for new partitions, once the present ones are known, as the leader does that has assigned them."""
         known = _snapshot(self._coordinator)
-        if any(known.values()):
-            self._coordinator._metadata_snapshot = self._coordinator._assignment_snapshot = known
-            self._watch_due = False
+        if not any(known.values()) or (group := self._group()) is None:
+            return
+        self._coordinator._metadata_snapshot = self._coordinator._assignment_snapshot = known
+        self._watch_due = False
+        if group.error_code:  # it may not be told; so it watches, and no more
+            return
+        shares = [ConsumerProtocolAssignment.decode(each.member_assignment) for each in group.members]
+        owned = {(tp.topic, tp.partition) for share in shares for tp in share.partitions()}
+        if any((topic, number) not in owned for topic, numbers in known.items() for number in numbers or ()):
+            self._coordinator.request_rejoin()
+
+    def _group(self) -> Any:
+        """Return what the coordinator says of the group; None: nothing now, or it is about to change."""
+        coordinator = self._coordinator
+        manager, node = coordinator._manager, coordinator.coordinator_id
+
+        async def ask() -> Any:
+            sent = manager.send(DescribeGroupsRequest(groups=[coordinator.group_id]), node)
+            return await manager.wait_for(sent, ANSWER_MS_MAX)
+
+        if node is None:
+            return None
+        try:
+            (group,) = manager.run(ask).groups
+        except errors.KafkaError:
+            return None
+        if group.error_code:
+            return None if errors.for_code(group.error_code).retriable else group
+        return group if group.group_state == "Stable" else None
 
 
 class _RejoinPending(Exception):

@@ -302,6 +302,16 @@ class GroupContract(Staged):
         self.stage.add_partitions(tp.topic, 4)
         self._settle(*members, partitions=4)
 
+    def test_new_partitions_are_picked_up_that_came_while_all_static_members_were_away(self) -> None:
+        """Nobody watched for them when they came, and no rebalance tells of them: the one that led the group looks."""
+        tp, group = self.topic(3, partitions=2), unique("g")
+        members = [self.member(tp.topic, group, instance=name)[0] for name in ("one", "two")]
+        self._settle(*members, partitions=2)
+        for member in members:
+            member.close(leave_group=False)
+        self.stage.add_partitions(tp.topic, 4)
+        self._settle(*(self.member(tp.topic, group, instance=name)[0] for name in ("one", "two")), partitions=4)
+
     def test_remote_calls_raise_in_a_listener(self) -> None:
         """Inside a rebalance callback commit and committed raise, while seek and pause work."""
         tp, group = self.topic(5), unique("g")
