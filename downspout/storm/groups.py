@@ -33,13 +33,19 @@ class Member:
 
 def members(leader: int) -> list[Member]:
     """Return the living processes of the group that this process leads or led."""
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,pgid="], capture_output=True, text=True, check=False).stdout
-    found = []
-    for line in listed.splitlines():
-        pid, _, group = line.strip().partition(" ")
-        if group.strip() == str(leader) and (born := birth(int(pid))) is not None:
-            found.append(Member(int(pid), born))
-    return found
+    return [Member(pid, born) for pid in _listed("pgid", leader) if (born := birth(pid)) is not None]
+
+
+def children(parent: int) -> list[int]:
+    """Return the ids of the processes that this process has started itself."""
+    return _listed("ppid", parent)
+
+
+def _listed(column: str, value: int) -> list[int]:
+    """Return the ids of all processes that have this value in a column of ``ps``."""
+    listed = subprocess.run(["ps", "-A", "-o", f"pid=,{column}="], capture_output=True, text=True, check=False).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    return [int(pid) for pid, found in rows if found == str(value)]
 
 
 def end(leader: int, born: str, seconds: float, clock: Clock = SYSTEM_CLOCK) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from downspout import config
 from downspout.errors import MissingExtraError
+from downspout.storm import keep
 from downspout.storm.node_files import JVM_FLAGS, python_path
 
 MAINS = {
@@ -23,7 +24,7 @@ HEAP = {"zookeeper": "-Xmx96m", "nimbus": "-Xmx256m", "supervisor": "-Xmx128m"}
 def start(
     name: str, directory: Path, java: Path, library: Path, environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start one daemon of the node in a directory.
+    """Start one daemon of the node in a directory, with its keeper, whose process is returned.
 
     Args:
         name: a key of :data:`MAINS`.
@@ -39,10 +40,11 @@ def start(
     command += ["-cp", f"{library}/*{os.pathsep}{home / 'conf'}", MAINS[name]]
     if name == "zookeeper":
         command.append(str(home / "conf" / "zoo.cfg"))
+    keeper = [sys.executable, "-I", "-S", keep.__file__, name, str(directory / "daemons.json")]
     with (logs / f"{name}.console").open("wb") as console:
         # A session of its own: Ctrl-C in our terminal is not for the daemons, and what they start stays together.
         return subprocess.Popen(
-            command,
+            [*keeper, *command],
             cwd=directory,
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -39,7 +39,8 @@ def show(folder: Path, topology: str | None = None, count: int = 20) -> str:
 
 def _paths(folder: Path, topology: str | None) -> Iterator[Path]:
     if topology is None:
-        yield from (path for name in DAEMONS if (path := folder / f"{name}.log").is_file())
+        for name in DAEMONS:
+            yield from (path for suffix in ("log", "console") if (path := folder / f"{name}.{suffix}").is_file())
         if (folder / "local.log").is_file():
             yield folder / "local.log"
     for path in sorted((folder / "workers").glob("*/*/worker.log*")):

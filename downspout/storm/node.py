@@ -2,7 +2,8 @@
 
 A directory holds one node. Who starts or stops it holds a file lock meanwhile; what runs is in ``daemons.json``, which
 is written as each process starts, so that whatever ends us, the next start or stop finds them and their workers
-(:mod:`downspout.storm.groups`) and ends them before it does anything else.
+(:mod:`downspout.storm.groups`) and ends them before it does anything else. Once the node has started, a daemon that
+ends is started again by its keeper (:mod:`downspout.storm.keep`), and topologies go on.
 
 "It runs" means that *our* nimbus answers (its ``storm.local.dir`` is in our directory: another one may own the port),
 that it leads, and that the supervisor has reported. ZooKeeper is asked likewise for its ``dataDir``.
@@ -19,7 +20,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -72,12 +73,13 @@ class Status:
 
     @property
     def alive(self) -> dict[str, int]:
-        """The process ids of the daemons that run, by name."""
-        return {name: self.daemons.processes[name].pid for name in self.daemons.alive} if self.daemons else {}
+        """The process ids of the daemons that run, by name; that of the keeper while it starts one again."""
+        keepers = {name: self.daemons.processes[name].pid for name in self.daemons.alive} if self.daemons else {}
+        return {name: next(iter(groups.children(pid)), pid) for name, pid in keepers.items()}
 
     @property
     def gone(self) -> list[str]:
-        """The names of the daemons that have ended while others run."""
+        """The names of the daemons that have ended, and are not started again, while others run."""
         return [name for name in launch.MAINS if name not in self.daemons.alive] if self.daemons else []
 
     @property
@@ -155,7 +157,9 @@ class StormNode:
         while (status := self.status()).state in ("silent", "busy") and self._clock.monotonic() < deadline:
             self._clock.sleep(POLL_S)
         if status.state != "running" or status.ports is None:
-            raise StormError(f"Storm is {status.condition} ({self.directory})", cure="`downspout storm start`")
+            said = [f"\nThe last words of {name}:\n{self._last_words(name)}\n" for name in status.gone]
+            what = f"Storm is {status.condition} ({self.directory})"
+            raise StormError(what + "".join(said), cure="`downspout storm start`")
         return HOST, status.ports.nimbus
 
     def ports(self) -> Ports:
@@ -222,6 +226,8 @@ class StormNode:
         self._launch("supervisor", java, library, environment)
         self._await("nimbus", lambda: readiness.nimbus_answers(ports, self.directory))
         self._await("supervisor", lambda: readiness.is_complete(ports))
+        if (known := node_files.read_daemons(self.directory)) is not None:
+            node_files.write(self.directory, replace(known, complete=True))
 
     def _launch(self, name: str, java: Path, library: Path, environment: dict[str, str]) -> None:
         child = launch.start(name, self.directory, java, library, environment)
@@ -351,9 +357,12 @@ class StormNode:
 
     def _died(self, name: str, what: str) -> StormError:
         return StormError(
-            f"Storm's {name} {what}; its last words:\n{node_files.last_lines(self.directory, name)}\n",
+            f"Storm's {name} {what}; its last words:\n{self._last_words(name)}\n",
             cure=f"read {self.directory}/logs/{name}.log and {name}.console",
         )
+
+    def _last_words(self, name: str) -> str:
+        return node_files.last_lines(self.directory, name)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -3,11 +3,12 @@
 ==================== ===========================================================================================
 ``lock``             held by whoever starts or stops the node
 ``node.json``        the ports: what stays from one start to the next
-``daemons.json``     the processes that were started: name, id, birth; written as each starts, removed by a stop
+``daemons.json``     the processes that were started, each the keeper of a daemon: name, id, birth; written as each
+                     starts, removed by a stop; and whether the start is complete
 ``home/``            Storm's home: ``conf/storm.yaml``, ``log4j2/``, ``lib-worker`` (a link to the jars)
 ``data/``            what ZooKeeper, nimbus and supervisor keep; emptied at each start
 ``logs/``            ``zookeeper.log``, ``nimbus.log``, ``supervisor.log``, each with a ``.console`` (what the JVM
-                     itself had to say), and ``workers/TOPOLOGY/PORT/worker.log``
+                     itself and its keeper had to say), and ``workers/TOPOLOGY/PORT/worker.log``
 ``bin/``             our ``storm`` and ``lein`` (see ``downspout.storm.programs``)
 ==================== ===========================================================================================
 
@@ -121,7 +122,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class Daemon:
-    """One process that was started."""
+    """One process that was started: it keeps a daemon (:mod:`downspout.storm.keep`)."""
 
     pid: int
     birth: str
@@ -134,10 +135,11 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Daemons:
-    """The processes of a node, in the order of their start."""
+    """The processes of a node, in the order of their start, and whether the node has started."""
 
     version: str
     processes: dict[str, Daemon] = field(default_factory=dict)
+    complete: bool = False
 
     @property
     def alive(self) -> list[str]:
@@ -158,7 +160,8 @@ def read_daemons(directory: Path) -> Daemons | None:
     """Return what ``daemons.json`` says, whether those processes still run or not; None where there is none."""
     try:
         values = json.loads((directory / "daemons.json").read_text(encoding="utf-8"))
-        return Daemons(values["version"], {name: Daemon(**each) for name, each in values["processes"].items()})
+        processes = {name: Daemon(**each) for name, each in values["processes"].items()}
+        return Daemons(values["version"], processes, values.get("complete", True))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -43,14 +43,7 @@ def node(place: Place) -> Iterator[StormNode]:
 
 @pytest.fixture
 def storm(place: Place, node: StormNode) -> Place:
-    """The same with a Storm that runs.
-
-    Storm's supervisor halts by itself where the files of a topology that is killed go while it starts one of its
-    workers again ("Error when processing an event"): it counts on somebody to start it anew.
-    """
-    if node.status().state == "broken":
-        with place.inside():
-            node.start()
+    """The same with a Storm that runs."""
     return place
 
 

@@ -155,6 +155,14 @@ class Place:
         finally:
             consumer.close()
 
+    def daemons(self) -> dict[str, int]:
+        """Return the processes of nimbus, supervisor and ZooKeeper, all of which run and answer."""
+        found = self.node.status()
+        keepers = {each.pid for each in found.daemons.processes.values()} if found.daemons else set()
+        if found.state != "running" or keepers & set(found.alive.values()):
+            raise StormError(f"Storm is {found.condition}", cure="wait")
+        return found.alive
+
     def workers_group(self) -> int:
         """Return the process group of this Storm's supervisor and of all that it started."""
         daemons = read_daemons(self.home / "storm")

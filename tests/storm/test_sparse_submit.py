@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from downspout.storm import nimbus
+from downspout.storm.logs import show
 from downspout.storm.stats import TopologyStats
 from tests.storm.support import ROOT, Place, asked, children
 
@@ -91,6 +92,28 @@ def test_whatever_is_killed_the_rows_are_the_same(storm: Place, victim: str) -> 
     report = storm.audit(topic)
     assert report.exit_code == 0, report.verdict
     assert sorted(storm.values(topic)) == sorted(f"value {number}" for number in range(records))
+    _kill(storm, topic)
+
+
+@pytest.mark.slow
+def test_daemons_that_are_killed_are_started_again(storm: Place) -> None:
+    """After `kill -9` of ZooKeeper, nimbus, the supervisor and a worker their topology goes on, and no row is lost."""
+    records = 30_000
+    topic = storm.topology(storm.publish(records))
+    submitted = _submit(storm, topic)
+    storm.wait_for(topic, records - 2_000)
+    daemons = asked(storm.daemons)
+    # The worker is for the next supervisor to replace: it has to remember that there was one.
+    for pid in (*daemons.values(), *children(storm.workers_group(), VICTIMS["worker jvm"])):
+        os.kill(pid, signal.SIGKILL)
+    storm.wait_for(topic, 0)
+    assert storm.figures(topic).id == submitted
+    assert not set(asked(storm.daemons).values()) & set(daemons.values())
+    report = storm.audit(topic)
+    assert report.exit_code == 0, report.verdict
+    logs = show(storm.node.directory / "logs")
+    for name in daemons:
+        assert f"{name} was ended by signal 9 and is started again" in logs
     _kill(storm, topic)
 
 

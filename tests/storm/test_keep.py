@@ -1,0 +1,85 @@
+"""Who starts a daemon again, and when no more; the daemon is a small shell script."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from downspout.process import birth
+from downspout.storm import groups, keep, node_files
+from downspout.storm.node_files import Daemons
+
+LIVES = 'echo "$$" >> lives; test "$(wc -l < lives)" -ge {lives} && rm -f daemons.json; exit {code}'
+
+
+def script(lives: int, code: int) -> list[str]:
+    """Return a daemon that ends with this code; in its last life nobody wants it any more."""
+    return ["/bin/sh", "-c", LIVES.format(lives=lives, code=code)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a node that has started."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(keep, "PAUSE_S", 0.0)
+    node_files.write(tmp_path, Daemons("2.8.3", complete=True))
+    return tmp_path
+
+
+def lives(folder: Path) -> int:
+    """Return how often the daemon was started."""
+    return len((folder / "lives").read_text(encoding="utf-8").splitlines())
+
+
+def test_a_daemon_is_started_again_and_that_is_told(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A daemon of a started node runs again after each end, whatever its exit code; a line says so."""
+    assert keep.keep("nimbus", folder / "daemons.json", script(3, 0)) == 1
+    assert lives(folder) == 3
+    assert capfd.readouterr().out.count("nimbus ended with exit code 0 and is started again") == 2
+
+
+def test_a_start_that_fails_is_not_tried_again(folder: Path) -> None:
+    """Before the node has started, and after it was stopped, a daemon's end is its keeper's, with its exit code."""
+    node_files.write(folder, Daemons("2.8.3"))
+    assert keep.keep("nimbus", folder / "daemons.json", script(9, 13)) == 13
+    assert lives(folder) == 1
+    (folder / "daemons.json").unlink()
+    assert keep.keep("nimbus", folder / "daemons.json", ["/bin/sh", "-c", "kill -9 $$"]) == 137
+
+
+def test_a_daemon_that_ends_over_and_over_is_given_up(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A daemon that ends more than ten times within five minutes is left alone; the line names exit code and number."""
+    assert keep.keep("supervisor", folder / "daemons.json", script(99, 20)) == 20
+    assert lives(folder) == keep.ENDS_MAX + 1
+    said = "supervisor ended with exit code 20, for the 11th time within 5 minutes, and is given up"
+    assert said in capfd.readouterr().out
+
+
+def test_ends_far_apart_count_for_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that ends now and then is started again for ever."""
+    monkeypatch.setattr(keep, "WINDOW_S", 0.0)
+    keep.keep("supervisor", folder / "daemons.json", script(40, 20))
+    assert lives(folder) == 40
+
+
+def test_to_end_the_group_is_to_end_keeper_and_daemon(folder: Path) -> None:
+    """A daemon whose group is ended is not started again, even if it ends before its keeper does."""
+    daemon = ["/bin/sh", "-c", 'echo "$$" >> lives; exec sleep 600']
+    command = [sys.executable, "-I", "-S", keep.__file__, "nimbus", str(folder / "daemons.json"), *daemon]
+    keeper = subprocess.Popen(command, start_new_session=True)
+    try:
+        born = birth(keeper.pid) or ""
+        while not groups.children(keeper.pid):
+            time.sleep(0.01)
+        os.kill(groups.children(keeper.pid)[0], signal.SIGTERM)
+        assert groups.end(keeper.pid, born, 10.0)
+        assert keeper.wait() == -signal.SIGTERM
+        assert not groups.members(keeper.pid)
+    finally:
+        groups.end(keeper.pid, birth(keeper.pid) or "", 0.0)
