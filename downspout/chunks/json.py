@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -64,14 +65,20 @@ def parse_objects(values: Sequence[Any], keys: Sequence[str]) -> list[Sequence[A
     """Return what :func:`parse_object` returns for each value, up to the first that it would raise for.
 
     >>> parse_objects([b'{"a": 1}', b'{"b": 2}', b"[]", b'{"a": 3}'], ["a"])
-    [[1], [None]]
+    [(1,), (None,)]
+    >>> parse_objects([b'{"a": 1, "b": 2}', b'{"b": 3}', b'"ab"'], ["a", "b"])
+    [(1, 2), (None, 3)]
     """
     found: list[Sequence[Any]] = []
-    with suppress(ValueError, TypeError):  # no JSON, no bytes
-        for document in map(orjson.loads, values):
+    with suppress(ValueError, TypeError):  # no JSON, no bytes, no object
+        if len(keys) > 1:  # of one key it returns the bare value
+            with suppress(KeyError):  # a field that not all have: the slower way, from that one on
+                found.extend(map(itemgetter(*keys), map(orjson.loads, values)))
+                return found
+        for document in map(orjson.loads, values[len(found) :]):
             if type(document) is not dict:
                 break
-            found.append(list(map(document.get, keys)))
+            found.append(tuple(map(document.get, keys)))
     return found
 
 

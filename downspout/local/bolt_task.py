@@ -42,7 +42,7 @@ class BoltTask(Task):
         super().__init__(component, task_id, world, conf)
         self.queue: deque[Any] = deque()
         self.held: Held = {}
-        self.target: Target = (task_id, self.held, self.queue.append)
+        self.target: Target = (task_id, self.held, self.queue.append, self.queue.extend)
         self.tick_s = float(conf.get("topology.tick.tuple.freq.secs") or 0)
         self.tick_due = float("inf")
         self.batch_due = float("inf")
@@ -434,7 +434,7 @@ def make_emit(task: BoltTask, bolt: Any, *, returns_ids: bool) -> Callable[..., 
             targets = route(values)
         task.emitted += 1
         ids: list[str] | None = None if observer is None else []
-        for _, target_held, put in targets:
+        for _, target_held, put, _ in targets:
             if root is None:
                 tuple_id = next_untracked()
             else:

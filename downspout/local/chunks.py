@@ -54,7 +54,7 @@ def deliver(task: Task, outlet: Outlet, batch: Any, root: acker.Root | None, dir
     for target, part in _parts(task, outlet, batch, direct_task):
         if not part.num_rows:
             continue
-        task_id, held, put = target
+        task_id, held, put, _ = target
         reached.append(task_id)
         if (taker := world.takes_chunks.get(task_id)) is not None:
             taker.has_chunks = True

@@ -19,7 +19,7 @@ Whoever has changed the method for one is called for each one: a subclass that o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 from pystorm.component import Tuple
@@ -30,6 +30,7 @@ from downspout.local.acker import Tree, new_tree
 if TYPE_CHECKING:
     from downspout.local.bolt_task import BoltTask
     from downspout.local.spout_task import SpoutTask
+    from downspout.local.task import Outlet, Task
 
 __all__ = ["MANY_MAX", "bolt_acks_many", "bolt_emits_many", "for_many", "run_many", "spout_emits_many"]
 
@@ -111,33 +112,19 @@ def bolt_acks_many(task: BoltTask) -> Callable[[Iterable[Any]], None]:
 
 def bolt_emits_many(task: BoltTask) -> Callable[[Sequence[Sequence[Any]], Sequence[Any]], None]:
     """Return the function that emits many tuples to the default stream for a bolt, each anchored to one tuple."""
-    bolt, own, outlet = task.instance, task.instance.emit, task.outlets.get(None)
-    held, name, task_id, next_id, observer = (
-        task.held, task.name, task.task_id, task.world.next_id, task.world.observer,
-    )  # fmt: skip
+    bolt, own, outlet, held = task.instance, task.instance.emit, task.outlets.get(None), task.held
     is_plain = outlet is not None and outlet.has_one_reader
 
     def emit_many(rows: Sequence[Sequence[Any]], anchors: Sequence[Any]) -> None:
         """Emit new tuples to the default stream."""
-        if not is_plain or bolt.emit is not own or outlet is None:
+        trees = list(map(held.get, [anchor[0] for anchor in anchors])) if is_plain and bolt.emit is own else []
+        if outlet is None or set(map(type, trees)) != {Tree} or not _fit(rows, outlet.size):
             for row, anchor in zip(rows, anchors, strict=True):
                 bolt.emit(row, anchors=[anchor])
             return
-        stream, kind, size = outlet.stream, outlet.kind, outlet.size
-        ((_, target_held, put),) = outlet.fixed
-        root: Any
-        for row, anchor in zip(rows, anchors, strict=True):
-            if type(root := held.get(anchor[0])) is not Tree or len(row) != size:
-                bolt.emit(row, anchors=[anchor])
-                continue
-            tuple_id = next_id()
-            target_held[tuple_id] = root
-            root.pending += 1
-            task.emitted += 1
-            values = _new(kind, row)
-            put(_new(Tuple, (tuple_id, name, stream, task_id, values)))
-            if observer is not None:
-                observer.on_emit(task, stream, values, [tuple_id])
+        for tree in trees:
+            tree.pending += 1  # type: ignore[union-attr]
+        _deliver(task, outlet, rows, trees)
 
     return emit_many
 
@@ -145,30 +132,44 @@ def bolt_emits_many(task: BoltTask) -> Callable[[Sequence[Sequence[Any]], Sequen
 def spout_emits_many(task: SpoutTask) -> Callable[[Iterable[Sequence[Any]], Iterable[Any]], None]:
     """Return the function that emits many tuples to the default stream for a spout, each under its message id."""
     spout, own, outlet, forest = task.instance, task.instance.emit, task.outlets.get(None), task.forest
-    name, task_id, next_id, observer = task.name, task.task_id, task.world.next_id, task.world.observer
     is_plain = outlet is not None and outlet.has_one_reader and task.world.ackers
 
     def emit_many(rows: Iterable[Sequence[Any]], tup_ids: Iterable[Any]) -> None:
         """Emit spout tuples."""
-        if not is_plain or spout.emit is not own or outlet is None:
+        rows = list(rows)
+        if outlet is None or not is_plain or spout.emit is not own or not _fit(rows, outlet.size):
             for row, tup_id in zip(rows, tup_ids, strict=True):
                 spout.emit(row, tup_id=tup_id)
             return
-        stream, kind, size, roots = outlet.stream, outlet.kind, outlet.size, forest.open
-        ((_, target_held, put),) = outlet.fixed
         started = task.stamp or task.stamped()
-        for row, tup_id in zip(rows, tup_ids, strict=True):
-            if len(row) != size:
-                raise task.wrong_emit(outlet, None, row)
+        trees = []
+        for tup_id in tup_ids:
             tree = new_tree(Tree)
             tree.forest, tree.msg_id, tree.started, tree.pending = forest, tup_id, started, 1
-            tuple_id = next_id()
-            target_held[tuple_id] = tree
-            roots[tree] = None
-            task.emitted += 1
-            values = _new(kind, row)
-            put(_new(Tuple, (tuple_id, name, stream, task_id, values)))
-            if observer is not None:
-                observer.on_emit(task, stream, values, [tuple_id])
+            trees.append(tree)
+        forest.open.update(dict.fromkeys(trees))
+        _deliver(task, outlet, rows, trees)
 
     return emit_many
+
+
+def _fit(rows: Sequence[Sequence[Any]], size: int) -> bool:
+    """Return whether there are rows, and all have as many fields as their stream."""
+    return set(map(len, rows)) == {size}
+
+
+def _deliver(task: Task, outlet: Outlet, rows: Sequence[Sequence[Any]], trees: Sequence[Any]) -> None:
+    """Put a tuple per row, each of its tree, into the queue of a stream's only reader, by whole columns in C."""
+    name, task_id, observer, count = task.name, task.task_id, task.world.observer, len(rows)
+    ((_, held, _, put_many),) = outlet.fixed
+    ids = list(islice(iter(task.world.next_id, ""), count))
+    held.update(zip(ids, trees, strict=True))
+    task.emitted += count
+    values: Iterable[Any] = map(_new, repeat(outlet.kind), rows)
+    if observer is not None:
+        values = list(values)
+    tuples = zip(ids, repeat(name), repeat(outlet.stream), repeat(task_id), values, strict=False)
+    put_many(map(_new, repeat(Tuple), tuples))
+    if observer is not None:
+        for tuple_id, value in zip(ids, values, strict=True):
+            observer.on_emit(task, outlet.stream, value, [tuple_id])

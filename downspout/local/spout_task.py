@@ -225,7 +225,7 @@ def make_emit(task: SpoutTask) -> Callable[..., list[int] | None]:
         if tup_id is not None and world.ackers:
             tree = new_tree(Tree)
             tree.forest, tree.msg_id, tree.started, tree.pending = forest, tup_id, task.stamp or task.stamped(), 0
-        for _, target_held, put in targets:
+        for _, target_held, put, _ in targets:
             if tree is None:
                 tuple_id = next_untracked()
             else:

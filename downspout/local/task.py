@@ -35,8 +35,8 @@ from downspout.local.world import World, raised_at, said
 from downspout.origins import FIELD, is_origins, origin_at
 from downspout.wording import counted
 
-Target = tuple[int, Held, Callable[[Any], None]]
-"""A task that can be sent to: its id, its map of unsettled tuples, and the append of its queue."""
+Target = tuple[int, Held, Callable[[Any], None], Callable[[Iterable[Any]], None]]
+"""A task that can be sent to: its id, its map of unsettled tuples, and ``append`` and ``extend`` of its queue."""
 
 Spread = Callable[[Any], Iterable[tuple[Target, Any]]]
 """From a chunk to a subscriber's tasks, and what of it each of them gets."""

@@ -418,7 +418,8 @@ class _Audit:
         by_reason: dict[str, list[int]] = {}
         for offset, reason in sorted(expected.failed.items()):
             by_reason.setdefault(reason, []).append(offset)
-        shown = [f"{place}{spans.show(spans.of_offsets(found), 2)} {why}" for why, found in by_reason.items()]
+        part.reasons = {why: spans.of_offsets(found) for why, found in by_reason.items()}
+        shown = [f"{place}{spans.show(found, 2)} {why}" for why, found in part.reasons.items()]
         self.report.notes += [*shown[:NOTES_MAX], *(["…"] if len(shown) > NOTES_MAX else [])]
         if expected.twins:
             twins = spans.of_offsets(expected.twins)

@@ -31,6 +31,7 @@ class PartitionReport:
         present: offsets with a row.
         offsets: what else there is, by its name in the table above: the offsets.
         rows_of: for missing, duplicate and extra: how many rows that is.
+        reasons: why records fail, run again through the topology, with their offsets; the notes name a few of these.
     """
 
     topic: str
@@ -41,6 +42,7 @@ class PartitionReport:
     present: int = 0
     offsets: dict[str, Spans] = field(default_factory=dict)
     rows_of: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, Spans] = field(default_factory=dict)
 
     def note(self, kind: str, found: Spans, rows: int | None = None) -> None:
         """Add offsets to a kind; ``rows`` where it is not one for each offset."""
@@ -58,7 +60,7 @@ class PartitionReport:
             "topic": self.topic, "partition": self.partition, "start": self.start, "end": self.end,
             "rows": self.rows, "present": self.present,
             **{kind: self.count(kind) for kind in (*EXPLAINED, *EXIT_CODES)},
-            "offsets": self.offsets, "rows_of": self.rows_of,
+            "offsets": self.offsets, "rows_of": self.rows_of, "reasons": self.reasons,
         }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from downspout.chunks import parser as chunk_parser
-from downspout.chunks.json import JsonParser
+from downspout.chunks.json import JsonParser, parse_object, parse_objects
 from downspout.chunks.reader import ArrowReader
 from downspout.chunks.template import Template
 from downspout.parquet.schema import Columns
@@ -339,3 +339,29 @@ def test_a_moment_that_no_datetime_holds_is_rejected(kind: str, token: bytes, re
     assert [row for row, _ in rejected] == list(range(0, 90, 9))
     assert len(rows) == 80
     assert all("is no timestamp" in said and "years 1 to 9999" in said for _, said in rejected)
+
+
+def up_to_the_first_odd(values: Sequence[Any], keys: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the fields of each value, one at a time, up to the first that has none."""
+    found: list[tuple[Any, ...]] = []
+    for value in values:
+        try:
+            found.append(tuple(parse_object(value, keys)))
+        except (ValueError, TypeError):
+            break
+    return found
+
+
+@given(
+    values=st.lists(st.fixed_dictionaries({"a": st.integers()}, optional={"b": texts}).map(json.dumps), max_size=6),
+    odd=st.lists(st.tuples(st.integers(0, 6), documents() | st.just("{") | st.just('"ab"')), max_size=1),
+    keys=st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3),
+)
+@example(values=['{"a": 1, "b": ""}'], odd=[(1, b'"ab"')], keys=["a", "b"])
+def test_records_that_are_read_together_have_the_fields_they_have_alone(
+    values: list[Any], odd: list[tuple[int, Any]], keys: list[str]
+) -> None:
+    """Fields that some lack are None, and what is no object ends what is read together, wherever it stands."""
+    for place, value in odd:
+        values.insert(place, value)
+    assert parse_objects(values, keys) == up_to_the_first_odd(values, keys)

@@ -31,7 +31,7 @@ class Numbers(Topology):
     """Numbered objects from Kafka into a directory."""
 
     spout = KafkaSpout.spec(topics=["numbers"], fields=["origin", "key", "value"], value_format="bytes")
-    parse = JsonParseBolt.spec(inputs=[spout], fields=["number"])
+    parse = JsonParseBolt.spec(inputs=[spout], fields=["number", "note"])
     letters = DeadLetterBolt.spec(inputs=[parse["rejects"]])
     sink = ParquetBolt.spec(inputs=[parse], directory="", schema={"number": "int16"}, flush_rows=97)
 
@@ -46,9 +46,10 @@ def fill(kafka: FakeKafka, chance: random.Random, odd: float) -> None:
         lambda number: b'{"number": %d}' % (1_000_000 + number),
         lambda number: b'{"number": "%d"}' % number,
         lambda number: b"{}",
+        lambda number: b'{"number": %d}' % number,  # without a note
     ]
     for number in range(RECORDS):
-        value = chance.choice(kinds)(number) if chance.random() < odd else b'{"number": %d}' % number
+        value = chance.choice(kinds)(number) if chance.random() < odd else b'{"number": %d, "note": 1}' % number
         key = b"\xff" if chance.random() < odd / 8 else b"k%d" % number
         kafka.produce("numbers", value, key, partition=chance.randrange(3))
         if chance.random() < odd / 4:

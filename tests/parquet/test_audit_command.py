@@ -138,6 +138,18 @@ def test_each_word_is_looked_for(project: FakeKafka) -> None:
     assert run(project, "first", *LETTERS, *WITH_TOPOLOGY, "--set", "words:parquet.directory=first") == 10
 
 
+def test_json_has_every_reason_and_its_offsets(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the notes cut short, JSON has in full: each error that a record has, run again, with all its offsets."""
+    for number in range(20):
+        project.produce("lines", b"x" * (number % 5) + b"\xff", partition=0)
+    assert run(project, "words", *WITH_TOPOLOGY, *LETTERS, "--json") == 10
+    report = json.loads(capsys.readouterr().out)
+    reasons = report["partitions"][0]["reasons"]
+    assert sorted(sum(end - start for start, end in found) for found in reasons.values()) == [4] * 5
+    assert report["notes"][-1] == "…"
+    assert all("utf-8" in why for why in reasons)
+
+
 def test_json_says_the_same(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
     """The report as JSON holds the exit code, the verdict and the offsets of each kind."""
     assert run(project, "words", "--json") == 10
