@@ -13,6 +13,7 @@ The ``reference_…`` functions compute from the package, with pandas and nothin
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -43,7 +44,7 @@ _WHOLE = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 """Columns of whole numbers that pandas reads as floats because some are missing."""
 
 _READ_WAIT_MS = 100
-_READ_TRIES = 100
+_READ_S_MAX = 60.0
 
 Progress = Callable[[int, int], None]
 """Told how many records there are by now, and how many there will be."""
@@ -227,17 +228,19 @@ def _check_last(
     consumer.pause(others)
     consumer.resume([partition])
     consumer.seek(partition, offset)
-    records: Sequence[Record] = ()
-    for _ in range(_READ_TRIES):
-        if records := consumer.poll(_READ_WAIT_MS, 1).get(partition, ()):
-            break
-    if [(record.offset, record.key, record.value) for record in records] == [(offset, wanted.key, wanted.value)]:
-        return
     where = coordinates(partition.topic, partition.partition, offset)
-    raise BrokerError(
-        f"{where} is not the flight that belongs there: somebody else wrote to the topic",
-        cure=cure,
-    )
+    records: Sequence[Record] = ()
+    deadline = time.monotonic() + _READ_S_MAX
+    while not (records := consumer.poll(_READ_WAIT_MS, 1).get(partition, ())):
+        if time.monotonic() > deadline:
+            raise BrokerError(f"{where} was not sent by the broker within {_READ_S_MAX:g} s", cure="the broker's log")
+    [record] = records
+    if (record.offset, record.key, record.value) != (offset, wanted.key, wanted.value):
+        raise BrokerError(
+            f"{where} is not the flight that belongs there, but {record.value!r:.80} at offset {record.offset}: "
+            "somebody else wrote to the topic",
+            cure=cure,
+        )
 
 
 # --- what must come out, computed from the package with pandas alone ---
