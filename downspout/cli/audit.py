@@ -60,7 +60,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--group", help="end at this consumer group's commits instead of the end: for a topology that is running"
     )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the report as JSON; ranges of offsets are [first, end), `reasons` are why --topology fails on them",
+    )
     parser.set_defaults(handler=handle)
 
 

@@ -32,7 +32,9 @@ def add_parser(commands: Any) -> None:
         "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="a setting for storm.yaml"
     )
     stop = _add(actions, "stop", _stop, "end topologies, supervisor, nimbus and ZooKeeper, in this order")
-    stop.add_argument("--wait", type=int, default=3, metavar="SECONDS", help="for spouts to commit (default: 3)")
+    stop.add_argument(
+        "--wait", type=int, metavar="SECONDS", help="for sinks to flush and spouts to commit (default: 12)"
+    )
     status = _add(actions, "status", _status, "say whether Storm runs; the exit code is 1 if it does not")
     status.add_argument("--json", action="store_true", help="as one JSON object")
     logs = _add(actions, "logs", _logs, "show where the logs are, and the ends of those that speak of errors")
@@ -114,7 +116,14 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    was_running = _node(arguments).stop(arguments.wait)
+    from downspout.storm.node import KILL_WAIT_S
+
+    wait_s = KILL_WAIT_S if arguments.wait is None else arguments.wait
+
+    def tell(names: list[str]) -> None:
+        print(f"{' and '.join(sorted(names))}: what is in flight has {wait_s} s to be committed", flush=True)
+
+    was_running = _node(arguments).stop(wait_s, tell)
     print("Storm is stopped" if was_running else "Storm was not running")
     return 0
 
@@ -125,14 +134,18 @@ def _status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         facts: dict[str, Any] = {"state": status.state, "directory": str(status.directory)}
         if status.daemons is not None:
-            facts |= {"nimbus": status.nimbus, "version": status.version, "processes": processes, "gone": status.gone}
+            facts |= {"nimbus": status.nimbus, "version": status.version, "processes": processes}
+            facts |= {"restarting": status.restarting, "gone": status.gone}
         print(json.dumps(facts))
     elif status.daemons is None:
         print(f"Storm is {status.state} ({status.directory})")
     else:
-        shown = ", ".join(f"{name} {pid}" for name, pid in processes.items())
+        again = [f"{name} is started again" for name in status.restarting]
+        shown = ", ".join([*(f"{name} {pid}" for name, pid in processes.items()), *again])
         if status.state == "broken":
-            print(f"Storm {status.version} is {status.condition} (still there: {shown}; {status.directory})")
+            print(
+                f"Storm {status.version} is {status.condition} (still there: {shown or 'workers'}; {status.directory})"
+            )
             print("Try: `downspout storm start`, which replaces it; topologies must be submitted again")
         else:
             where = f"its nimbus at {status.nimbus} ({shown}; {status.directory})"

@@ -36,9 +36,21 @@ def members(leader: int) -> list[Member]:
     return [Member(pid, born) for pid in _listed("pgid", leader) if (born := birth(pid)) is not None]
 
 
+def survivors(leader: int, born: str) -> list[Member]:
+    """Return the living processes of a group; none where the group is a stranger's, or our own.
+
+    Args:
+        leader: the process that leads or led it.
+        born: its birth.
+    """
+    if leader == os.getpgrp() or _boot(born) != _boot(birth(os.getpid()) or "") or birth(leader) not in (born, None):
+        return []
+    return members(leader)
+
+
 def children(parent: int) -> list[int]:
-    """Return the ids of the processes that this process has started itself."""
-    return _listed("ppid", parent)
+    """Return the ids of the living processes that this process has started itself."""
+    return [pid for pid in _listed("ppid", parent) if birth(pid) is not None]
 
 
 def _listed(column: str, value: int) -> list[int]:
@@ -57,9 +69,7 @@ def end(leader: int, born: str, seconds: float, clock: Clock = SYSTEM_CLOCK) -> 
         seconds: how long the processes may take to end in order.
         clock: what waiting is.
     """
-    if leader == os.getpgrp() or _boot(born) != _boot(birth(os.getpid()) or "") or birth(leader) not in (born, None):
-        return False
-    if not (left := members(leader)):
+    if not (left := survivors(leader, born)):
         return False
     for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 10.0)):
         for member in left:

@@ -40,7 +40,7 @@ def start(
     command += ["-cp", f"{library}/*{os.pathsep}{home / 'conf'}", MAINS[name]]
     if name == "zookeeper":
         command.append(str(home / "conf" / "zoo.cfg"))
-    keeper = [sys.executable, "-I", "-S", keep.__file__, name, str(directory / "daemons.json")]
+    keeper = [sys.executable, "-I", "-S", keep.__file__, name, str(directory / "daemons.json"), str(os.getpid())]
     with (logs / f"{name}.console").open("wb") as console:
         # A session of its own: Ctrl-C in our terminal is not for the daemons, and what they start stays together.
         return subprocess.Popen(

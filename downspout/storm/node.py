@@ -38,8 +38,12 @@ START_S_MAX = 120.0
 """A start takes about 8 s, and several times that on a busy machine."""
 
 STOP_S_MAX = 20.0
-KILL_WAIT_S = 3
-"""Between deactivating a topology's spouts and ending its workers, when the node stops: they commit meanwhile."""
+KILL_WAIT_S = 12
+"""Between deactivating a topology's spouts and ending its workers, when the node stops.
+
+A sink holds rows, and their acks, for up to ``parquet.flush_age_s`` (8): only then can the spout commit and leave in
+order. Workers that end before that count like those that died.
+"""
 POLL_S = 0.1
 LOCK_S_MAX = 2.0
 ANSWER_S_MAX = 15.0
@@ -73,9 +77,17 @@ class Status:
 
     @property
     def alive(self) -> dict[str, int]:
-        """The process ids of the daemons that run, by name; that of the keeper while it starts one again."""
-        keepers = {name: self.daemons.processes[name].pid for name in self.daemons.alive} if self.daemons else {}
-        return {name: next(iter(groups.children(pid)), pid) for name, pid in keepers.items()}
+        """The process ids of the daemons that run, by name."""
+        if self.daemons is None:
+            return {}
+        kept = {name: groups.children(self.daemons.processes[name].pid) for name in self.daemons.alive}
+        return {name: pids[0] for name, pids in kept.items() if pids}
+
+    @property
+    def restarting(self) -> list[str]:
+        """The names of the daemons that have ended and are just started again."""
+        alive = self.alive
+        return [name for name in self.daemons.alive if name not in alive] if self.daemons else []
 
     @property
     def gone(self) -> list[str]:
@@ -135,7 +147,7 @@ class StormNode:
         alive = daemons.alive if daemons is not None else []
         if is_held(self.directory / "lock"):
             state = "busy"
-        elif not alive:
+        elif not alive and not (daemons and daemons.has_survivors):
             state, daemons = "stopped", None
         elif len(alive) < len(launch.MAINS):
             state = "broken"
@@ -159,7 +171,8 @@ class StormNode:
         if status.state != "running" or status.ports is None:
             said = [f"\nThe last words of {name}:\n{self._last_words(name)}\n" for name in status.gone]
             what = f"Storm is {status.condition} ({self.directory})"
-            raise StormError(what + "".join(said), cure="`downspout storm start`")
+            again = ", and submit topologies again" if status.state == "broken" else ""
+            raise StormError(what + "".join(said), cure=f"`downspout storm start`{again}")
         return HOST, status.ports.nimbus
 
     def ports(self) -> Ports:
@@ -252,11 +265,12 @@ class StormNode:
 
     # --- ending ---
 
-    def stop(self, wait_s: int = KILL_WAIT_S) -> bool:
+    def stop(self, wait_s: int = KILL_WAIT_S, on_kill: Callable[[list[str]], None] = lambda names: None) -> bool:
         """End topologies, supervisor, nimbus and ZooKeeper, in this order, whoever started them.
 
         Args:
             wait_s: time between deactivating the spouts and ending the workers, in seconds.
+            on_kill: is given the names of the topologies that are about to end, before the wait; where there are any.
 
         Returns:
             Whether there was anything to stop.
@@ -269,7 +283,7 @@ class StormNode:
         with self._locked():
             status = self._ports_if_running()
             if status is not None:
-                self._kill_topologies(status, wait_s)
+                self._kill_topologies(status, wait_s, on_kill)
             found = self._sweep()
         self._call_off()
         return found
@@ -293,11 +307,14 @@ class StormNode:
         is_known = ports is not None and self._is_whole()
         return ports if is_known and ports and readiness.nimbus_answers(ports, self.directory) else None
 
-    def _kill_topologies(self, ports: Ports, wait_s: int) -> None:
+    def _kill_topologies(self, ports: Ports, wait_s: int, on_kill: Callable[[list[str]], None]) -> None:
         """Kill all topologies and wait until nimbus has forgotten them; a nimbus that fails at it is stopped anyway."""
         try:
-            for topology in nimbus.summary(HOST, ports.nimbus).topologies:
-                nimbus.kill(HOST, ports.nimbus, topology.name, wait_s)
+            names = [topology.name for topology in nimbus.summary(HOST, ports.nimbus).topologies]
+            for name in names:
+                nimbus.kill(HOST, ports.nimbus, name, wait_s)
+            if names:
+                on_kill(names)
             deadline = self._clock.monotonic() + wait_s + STOP_S_MAX
             while nimbus.summary(HOST, ports.nimbus).topologies and self._clock.monotonic() < deadline:
                 self._clock.sleep(POLL_S)

@@ -27,10 +27,13 @@ from typing import Any
 
 from downspout.kafka.broker_files import HOST, free_port, is_free, replace_json
 from downspout.process import birth
+from downspout.storm import groups
 from downspout.wire.kryo import KRYO
 
 __all__ = ["HOST", "Daemon", "Daemons", "Ports", "free_port", "is_free", "python_path"]
 
+LINE_MAX = 300
+"""A daemon's configuration is one line of ten thousand characters."""
 SLOTS = 4
 """How many workers the supervisor can run: as many as Storm's default."""
 
@@ -146,6 +149,11 @@ class Daemons:
         """The names of those that still run."""
         return [name for name, daemon in self.processes.items() if daemon.is_alive]
 
+    @property
+    def has_survivors(self) -> bool:
+        """Whether anything runs that they have started: workers, where all daemons were killed."""
+        return any(groups.survivors(daemon.pid, daemon.birth) for daemon in self.processes.values())
+
 
 def read_ports(directory: Path) -> Ports | None:
     """Return what ``node.json`` says, or None where there is none that can be read."""
@@ -237,7 +245,7 @@ def python_path(first: str, environ: Mapping[str, str]) -> str:
 
 
 def last_lines(directory: Path, name: str, count: int = 12) -> str:
-    """Return the end of what a daemon said last, in its log and on the console; stack frames are left out."""
+    """Return the end of what a daemon said last, in its log and on the console, without stack frames and in short."""
     lines: list[str] = []
     for path in (directory / "logs" / f"{name}.log", directory / "logs" / f"{name}.console"):
         try:
@@ -245,5 +253,5 @@ def last_lines(directory: Path, name: str, count: int = 12) -> str:
         except OSError:
             continue
         said = [line for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
-        lines += said[-count:]
+        lines += [line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} …" for line in said[-count:]]
     return "\n".join(lines)

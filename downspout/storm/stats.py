@@ -14,6 +14,8 @@ from typing import Any
 
 from downspout import config
 from downspout.errors import StormError
+from downspout.kafka.port import ConsumerPort, TopicPartition
+from downspout.ledger.metadata import decode
 from downspout.storm import nimbus
 from downspout.storm.traceback import python_part, without_frames
 
@@ -53,12 +55,31 @@ class ComponentStats:
 
 @dataclass(frozen=True)
 class Lag:
-    """How far a consumer group is behind the end of a topic; a partition without a commit counts from its beginning."""
+    """How far a consumer group is behind the end of a topic; a partition without a commit counts from its beginning.
+
+    Attributes:
+        spout: the component that reads.
+        group: its consumer group.
+        topic: what it reads.
+        lag: records, of all partitions.
+        alone_until: for each partition whose records go one by one, since processes died there, until which offset.
+    """
 
     spout: str
     group: str
     topic: str
     lag: int
+    alone_until: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> list[str]:
+        """What it says, for people."""
+        slow = [
+            f"  {self.topic}[{partition}] has one record out at a time up to offset {until}, since processes died"
+            " there: docs/how-to/bad-records.md"
+            for partition, until in self.alone_until.items()
+        ]
+        return [f"lag of group {self.group} in {self.topic}: {self.lag:,}", *slow]
 
 
 @dataclass(frozen=True)
@@ -143,26 +164,40 @@ def _lag(spout: str, topology: str, conf: Mapping[str, Any], spec: Any) -> list[
     own = {**conf, **json.loads(spec.common.json_conf or "{}")}
     if "kafka.topics" not in own:
         return []
-    from downspout.kafka.port import TopicPartition, cluster_for
+    from downspout.kafka.port import cluster_for
 
     values = config.parse_scope(config.with_secrets(own), "kafka")
-    group = values["group"] or topology
     cluster = cluster_for(values["bootstrap"], values["client"])
-    consumer = cluster.consumer(group=group, client=values["client"])
+    consumer = cluster.consumer(group=values["group"] or topology, client=values["client"])
     try:
-        found = []
-        for topic in values["topics"]:
-            partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for(topic))]
-            ends, begins = consumer.end_offsets(partitions), consumer.beginning_offsets(partitions)
-            commits = consumer.committed(partitions) if partitions else {}
-            behind = 0
-            for each in partitions:
-                commit = commits.get(each)
-                behind += max(0, ends[each] - (commit.offset if commit else begins[each]))
-            found.append(Lag(spout, group, topic, behind))
+        return [lag_of(spout, values["group"] or topology, topic, consumer) for topic in values["topics"]]
     finally:
         consumer.close()
-    return found
+
+
+def lag_of(spout: str, group: str, topic: str, consumer: ConsumerPort) -> Lag:
+    """Return the lag of one topic.
+
+    Args:
+        spout: the component that reads it.
+        group: its consumer group.
+        topic: what it reads.
+        consumer: a consumer of that group.
+    """
+    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for(topic))]
+    ends, begins = consumer.end_offsets(partitions), consumer.beginning_offsets(partitions)
+    commits = consumer.committed(partitions) if partitions else {}
+    topic_id = consumer.topic_id(topic)
+    behind, alone_until = 0, {}
+    for each in partitions:
+        if (commit := commits.get(each)) is None:
+            behind += ends[each] - begins[each]
+            continue
+        behind += max(0, ends[each] - commit.offset)
+        watch = decode(commit.offset, commit.metadata, topic_id=topic_id).watch
+        if watch.solo:
+            alone_until[each.partition] = watch.lone_until
+    return Lag(spout, group, topic, behind, alone_until)
 
 
 def render(stats: TopologyStats) -> str:
@@ -178,7 +213,7 @@ def render(stats: TopologyStats) -> str:
     for row in table:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         lines.append("  " + "  ".join(cells))
-    lines += [f"lag of group {each.group} in {each.topic}: {each.lag:,}" for each in stats.lag]
+    lines += [line for each in stats.lag for line in each.lines]
     for each in stats.components:
         if each.error:
             lines += [f"{each.name} reported:", *(f"    {line}" for line in each.error.splitlines())]

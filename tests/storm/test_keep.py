@@ -32,6 +32,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def command_of(folder: Path, daemon: list[str]) -> list[str]:
+    """Return the command line of a keeper."""
+    return [
+        sys.executable,
+        "-I",
+        "-S",
+        keep.__file__,
+        "nimbus",
+        str(folder / "daemons.json"),
+        str(os.getpid()),
+        *daemon,
+    ]
+
+
 def lives(folder: Path) -> int:
     """Return how often the daemon was started."""
     return len((folder / "lives").read_text(encoding="utf-8").splitlines())
@@ -39,7 +53,7 @@ def lives(folder: Path) -> int:
 
 def test_a_daemon_is_started_again_and_that_is_told(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A daemon of a started node runs again after each end, whatever its exit code; a line says so."""
-    assert keep.keep("nimbus", folder / "daemons.json", script(3, 0)) == 1
+    assert keep.keep("nimbus", folder / "daemons.json", os.getppid(), script(3, 0)) == 1
     assert lives(folder) == 3
     assert capfd.readouterr().out.count("nimbus ended with exit code 0 and is started again") == 2
 
@@ -47,15 +61,42 @@ def test_a_daemon_is_started_again_and_that_is_told(folder: Path, capfd: pytest.
 def test_a_start_that_fails_is_not_tried_again(folder: Path) -> None:
     """Before the node has started, and after it was stopped, a daemon's end is its keeper's, with its exit code."""
     node_files.write(folder, Daemons("2.8.3"))
-    assert keep.keep("nimbus", folder / "daemons.json", script(9, 13)) == 13
+    assert keep.keep("nimbus", folder / "daemons.json", os.getppid(), script(9, 13)) == 13
     assert lives(folder) == 1
     (folder / "daemons.json").unlink()
-    assert keep.keep("nimbus", folder / "daemons.json", ["/bin/sh", "-c", "kill -9 $$"]) == 137
+    assert keep.keep("nimbus", folder / "daemons.json", os.getppid(), ["/bin/sh", "-c", "kill -9 $$"]) == 137
+
+
+def test_who_started_the_node_need_not_live_to_hear_of_it(folder: Path) -> None:
+    """A daemon whose node was started by a process that was killed meanwhile is kept like any other."""
+    node_files.write(folder, Daemons("2.8.3"))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    count = keep.ENDS_MAX + 1
+    assert keep.keep("nimbus", folder / "daemons.json", ended.pid, script(99, 13)) == 13
+    assert lives(folder) == count
+
+
+def test_a_daemon_ends_with_its_keeper(folder: Path) -> None:
+    """After `kill -9` of a keeper its daemon does not run on, kept by nobody."""
+    keeper = subprocess.Popen(command_of(folder, ["/bin/sh", "-c", "sleep 600; :"]), start_new_session=True)
+    try:
+        while not (found := groups.children(keeper.pid)):
+            time.sleep(0.01)
+        born = birth(found[0])
+        assert born is not None
+        keeper.kill()
+        keeper.wait()
+        while birth(found[0]) == born:
+            time.sleep(0.01)
+    finally:
+        for member in groups.members(keeper.pid):
+            os.kill(member.pid, signal.SIGKILL)
 
 
 def test_a_daemon_that_ends_over_and_over_is_given_up(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A daemon that ends more than ten times within five minutes is left alone; the line names exit code and number."""
-    assert keep.keep("supervisor", folder / "daemons.json", script(99, 20)) == 20
+    assert keep.keep("supervisor", folder / "daemons.json", os.getppid(), script(99, 20)) == 20
     assert lives(folder) == keep.ENDS_MAX + 1
     said = "supervisor ended with exit code 20, for the 11th time within 5 minutes, and is given up"
     assert said in capfd.readouterr().out
@@ -64,15 +105,14 @@ def test_a_daemon_that_ends_over_and_over_is_given_up(folder: Path, capfd: pytes
 def test_ends_far_apart_count_for_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that ends now and then is started again for ever."""
     monkeypatch.setattr(keep, "WINDOW_S", 0.0)
-    keep.keep("supervisor", folder / "daemons.json", script(40, 20))
+    keep.keep("supervisor", folder / "daemons.json", os.getppid(), script(40, 20))
     assert lives(folder) == 40
 
 
 def test_to_end_the_group_is_to_end_keeper_and_daemon(folder: Path) -> None:
     """A daemon whose group is ended is not started again, even if it ends before its keeper does."""
     daemon = ["/bin/sh", "-c", 'echo "$$" >> lives; exec sleep 600']
-    command = [sys.executable, "-I", "-S", keep.__file__, "nimbus", str(folder / "daemons.json"), *daemon]
-    keeper = subprocess.Popen(command, start_new_session=True)
+    keeper = subprocess.Popen(command_of(folder, daemon), start_new_session=True)
     try:
         born = birth(keeper.pid) or ""
         while not groups.children(keeper.pid):

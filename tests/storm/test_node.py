@@ -132,13 +132,15 @@ def test_an_old_java_is_refused_before_anything_is_written(
 @pytest.fixture
 def without_nimbus(tmp_path: Path) -> Iterator[Path]:
     """The directory of a node whose nimbus has ended; two processes that only sleep are its other daemons."""
-    others = [subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(2)]
+    others = [subprocess.Popen(["sh", "-c", "sleep 600; :"], start_new_session=True) for _ in range(2)]
+    while not all(groups.children(each.pid) for each in others):
+        pass
     alive = {name: Daemon(each.pid, birth(each.pid) or "") for name, each in zip(OTHERS, others, strict=True)}
     node_files.write(tmp_path, Ports.choose())
     node_files.write(tmp_path, Daemons("2.8.3", {**alive, "nimbus": Daemon(others[0].pid, "another/1")}))
     yield tmp_path
     for each in others:
-        each.kill()
+        os.killpg(each.pid, signal.SIGKILL)
         each.wait()
 
 
@@ -149,7 +151,7 @@ def test_a_broken_node_tells_what_is_gone(without_nimbus: Path, capsys: pytest.C
     """The status of a node that has lost its nimbus names nimbus, and lists the processes that live and no others."""
     daemons = node_files.read_daemons(without_nimbus)
     assert daemons is not None
-    pids = {name: daemons.processes[name].pid for name in OTHERS}
+    pids = {name: groups.children(daemons.processes[name].pid)[0] for name in OTHERS}
     assert main(["storm", "status", "--dir", str(without_nimbus)]) == 1
     said = capsys.readouterr().out
     assert "is broken: nimbus ended (still there: " in said
@@ -160,8 +162,41 @@ def test_a_broken_node_tells_what_is_gone(without_nimbus: Path, capsys: pytest.C
     assert (facts["state"], facts["gone"], facts["processes"]) == ("broken", ["nimbus"], pids)
     (without_nimbus / "logs").mkdir()
     (without_nimbus / "logs" / "nimbus.log").write_text("the disk is full\n\tat x.y\n", encoding="utf-8")
-    with pytest.raises(StormError, match=r"(?s)broken: nimbus ended .*last words of nimbus:\nthe disk is full"):
+    said = r"(?s)broken: nimbus ended .*last words of nimbus:\nthe disk is full.*submit topologies again"
+    with pytest.raises(StormError, match=said):
         _ = StormNode(without_nimbus).address
+
+
+def test_a_daemon_between_two_lives_has_no_process(without_nimbus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """While a keeper starts its daemon again, the status says so, and gives nobody's process id for it."""
+    daemons = node_files.read_daemons(without_nimbus)
+    assert daemons is not None
+    keeper = daemons.processes["supervisor"].pid
+    os.kill(keeper, signal.SIGSTOP)  # or it would end with its child
+    os.kill(groups.children(keeper)[0], signal.SIGKILL)
+    while "supervisor" in StormNode(without_nimbus).status().alive:
+        pass
+    main(["storm", "status", "--dir", str(without_nimbus)])
+    assert "supervisor is started again" in capsys.readouterr().out
+    main(["storm", "status", "--json", "--dir", str(without_nimbus)])
+    facts = json.loads(capsys.readouterr().out)
+    assert (list(facts["processes"]), facts["restarting"]) == (["zookeeper"], ["supervisor"])
+
+
+def test_a_node_whose_workers_alone_live_is_no_stopped_one(tmp_path: Path) -> None:
+    """Where all daemons were killed and a worker runs on, the node is broken, and a stop ends the worker."""
+    script = "sleep 600 > /dev/null & echo; wait"
+    leader = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+    assert leader.stdout is not None
+    leader.stdout.readline()
+    node_files.write(tmp_path, Daemons("2.8.3", {"supervisor": Daemon(leader.pid, birth(leader.pid) or "")}))
+    leader.kill()
+    leader.communicate()
+    try:
+        assert StormNode(tmp_path).status().state == "broken"
+    finally:
+        assert StormNode(tmp_path).stop()
+    assert StormNode(tmp_path).status().state == "stopped"
 
 
 def test_a_start_says_that_it_replaces_a_broken_node(
