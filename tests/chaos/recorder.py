@@ -25,8 +25,8 @@ from downspout.kafka.hooks import SpoutListener
 from downspout.kafka.port import TopicPartition
 
 FOLDER = "CHAOS_FOLDER"
-OFFSETS_MAX = 1 << 25
-"""Offsets per partition that can be counted; the files are sparse."""
+OFFSETS_MAX = 1 << 28
+"""Offsets per partition that can be counted: three hours of them at 25,000/s; the files are sparse."""
 PARTITIONS_MAX = 16
 
 EMITTED, OUT, RESOLVED, OUT_TO, DONE_TO, MINE, LAST_MS = range(7)
@@ -171,8 +171,15 @@ class Records:
         return sum(self._column(RESOLVED))
 
     def out_to(self) -> list[int]:
-        """Return by partition one more than the highest offset that was emitted."""
-        return self._column(OUT_TO)
+        """Return by partition one more than the highest offset that was emitted.
+
+        Raises:
+            OverflowError: there is room for no more.
+        """
+        found = self._column(OUT_TO)
+        if max(found) >= OFFSETS_MAX:
+            raise OverflowError(f"{OFFSETS_MAX:,} offsets of a partition were emitted, and no more can be counted")
+        return found
 
     def done_to(self) -> list[int]:
         """Return by partition one more than the highest offset that was resolved."""

@@ -67,6 +67,18 @@ def test_what_a_dead_process_had_out_is_known(folder: Path, monkeypatch: pytest.
     assert records.last_progress_s()[1] == 0
 
 
+def test_a_run_without_room_for_more_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no more offsets can be counted a run ends with an error, instead of waiting for records that never come."""
+    records = Records(folder, PARTITIONS)
+    emit(life(folder, 11, monkeypatch), recorder.OFFSETS_MAX - 2)
+    records.follow([11])
+    assert records.out_to() == [recorder.OFFSETS_MAX - 1, 0]
+    emit(life(folder, 12, monkeypatch), recorder.OFFSETS_MAX - 1)
+    records.follow([12])
+    with pytest.raises(OverflowError, match="4,096 offsets of a partition were emitted"):
+        records.out_to()
+
+
 def test_what_may_come_again_is_what_no_commit_calls_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what was emitted, the offsets below the commit and those in its ranges are known to be done."""
     emit(life(folder, 11, monkeypatch), *range(10), 12, 13)
