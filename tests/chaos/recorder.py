@@ -171,15 +171,13 @@ class Records:
         return sum(self._column(RESOLVED))
 
     def out_to(self) -> list[int]:
-        """Return by partition one more than the highest offset that was emitted.
+        """Return by partition one more than the highest offset that was emitted."""
+        return self._column(OUT_TO)
 
-        Raises:
-            OverflowError: there is room for no more.
-        """
-        found = self._column(OUT_TO)
-        if max(found) >= OFFSETS_MAX:
-            raise OverflowError(f"{OFFSETS_MAX:,} offsets of a partition were emitted, and no more can be counted")
-        return found
+    def check_room(self) -> None:
+        """Raise RuntimeError where no more offsets can be counted: nobody would write any more, for good."""
+        if max(self.out_to()) >= OFFSETS_MAX:
+            raise RuntimeError(f"{OFFSETS_MAX:,} offsets of a partition were emitted, and no more can be counted")
 
     def done_to(self) -> list[int]:
         """Return by partition one more than the highest offset that was resolved."""

@@ -80,6 +80,7 @@ class Runner:
             return outcome
         stage.wait_for(lambda: False, fault.pause_s)
         if not self._wait_for_moment(fault):
+            stage.records.check_room()
             return outcome
         outcome.resolved = stage.records.resolved() - self._resolved
         out_to = stage.records.out_to()
