@@ -21,6 +21,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -75,9 +76,9 @@ class Status:
         """The version of the Storm that runs; empty where none does."""
         return self.daemons.version if self.daemons else ""
 
-    @property
+    @cached_property
     def alive(self) -> dict[str, int]:
-        """The process ids of the daemons that run, by name."""
+        """The process ids of the daemons that run, by name, as of the first look: each look asks ``ps``."""
         if self.daemons is None:
             return {}
         kept = {name: groups.children(self.daemons.processes[name].pid) for name in self.daemons.alive}
@@ -86,8 +87,7 @@ class Status:
     @property
     def restarting(self) -> list[str]:
         """The names of the daemons that have ended and are just started again."""
-        alive = self.alive
-        return [name for name in self.daemons.alive if name not in alive] if self.daemons else []
+        return [name for name in self.daemons.alive if name not in self.alive] if self.daemons else []
 
     @property
     def gone(self) -> list[str]:

@@ -167,10 +167,10 @@ def _lag(spout: str, topology: str, conf: Mapping[str, Any], spec: Any) -> list[
     from downspout.kafka.port import cluster_for
 
     values = config.parse_scope(config.with_secrets(own), "kafka")
-    cluster = cluster_for(values["bootstrap"], values["client"])
-    consumer = cluster.consumer(group=values["group"] or topology, client=values["client"])
+    group = values["group"] or topology
+    consumer = cluster_for(values["bootstrap"], values["client"]).consumer(group=group, client=values["client"])
     try:
-        return [lag_of(spout, values["group"] or topology, topic, consumer) for topic in values["topics"]]
+        return [lag_of(spout, group, topic, consumer) for topic in values["topics"]]
     finally:
         consumer.close()
 
