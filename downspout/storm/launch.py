@@ -22,7 +22,7 @@ HEAP = {"zookeeper": "-Xmx96m", "nimbus": "-Xmx256m", "supervisor": "-Xmx128m"}
 
 
 def start(
-    name: str, directory: Path, java: Path, library: Path, environment: dict[str, str]
+    name: str, directory: Path, java: Path, library: Path, environment: dict[str, str], port: int = 0
 ) -> subprocess.Popen[bytes]:
     """Start one daemon of the node in a directory, with its keeper, whose process is returned.
 
@@ -32,6 +32,7 @@ def start(
         java: the program.
         library: the folder of Storm's jars.
         environment: see :func:`environment`.
+        port: where nimbus is to be asked whether it knows a leader (:mod:`downspout.storm.keep`); 0: of no other.
     """
     home, logs = directory / "home", directory / "logs"
     command = [str(java), *JVM_FLAGS, HEAP[name], f"-Ddaemon.name={name}", f"-Dstorm.home={home}"]
@@ -41,6 +42,7 @@ def start(
     if name == "zookeeper":
         command.append(str(home / "conf" / "zoo.cfg"))
     keeper = [sys.executable, "-I", "-S", keep.__file__, name, str(directory / "daemons.json"), str(os.getpid())]
+    keeper.append(str(port))
     with (logs / f"{name}.console").open("wb") as console:
         # A session of its own: Ctrl-C in our terminal is not for the daemons, and what they start stays together.
         return subprocess.Popen(

@@ -235,15 +235,15 @@ class StormNode:
         node_files.write(self.directory, ports)
         self._launch("zookeeper", java, library, environment)
         self._await("zookeeper", lambda: readiness.zookeeper_answers(ports, self.directory))
-        self._launch("nimbus", java, library, environment)
+        self._launch("nimbus", java, library, environment, ports.nimbus)
         self._launch("supervisor", java, library, environment)
         self._await("nimbus", lambda: readiness.nimbus_answers(ports, self.directory))
         self._await("supervisor", lambda: readiness.is_complete(ports))
         if (known := node_files.read_daemons(self.directory)) is not None:
             node_files.write(self.directory, replace(known, complete=True))
 
-    def _launch(self, name: str, java: Path, library: Path, environment: dict[str, str]) -> None:
-        child = launch.start(name, self.directory, java, library, environment)
+    def _launch(self, name: str, java: Path, library: Path, environment: dict[str, str], port: int = 0) -> None:
+        child = launch.start(name, self.directory, java, library, environment, port)
         self._children[name] = child
         known = node_files.read_daemons(self.directory)
         started = {**(known.processes if known else {}), name: Daemon(child.pid, birth(child.pid) or "")}

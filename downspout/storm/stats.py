@@ -84,7 +84,18 @@ class Lag:
 
 @dataclass(frozen=True)
 class TopologyStats:
-    """The figures of a topology."""
+    """The figures of a topology.
+
+    Attributes:
+        name: of the topology.
+        id: name, number and time of submission.
+        status: ``ACTIVE``, ``INACTIVE``, ``KILLED`` or ``REBALANCING``.
+        uptime_s: since it was submitted.
+        workers: how many nimbus has assigned; whether they run, only a report says.
+        components: in the order of spouts, then bolts.
+        lag: of each Kafka spout and topic.
+        has_reported: whether any executor has.
+    """
 
     name: str
     id: str
@@ -93,6 +104,7 @@ class TopologyStats:
     workers: int
     components: list[ComponentStats] = field(default_factory=list)
     lag: list[Lag] = field(default_factory=list)
+    has_reported: bool = True
 
     def component(self, name: str) -> ComponentStats:
         """Return the figures of one component."""
@@ -126,17 +138,24 @@ def collect(host: str, port: int, name: str, *, with_lag: bool = True) -> Topolo
         if not found:
             raise StormError(f"There is no topology {name}", cure="`sparse list`")
         page = client.getTopologyPageInfo(found[0].id, ALL_TIME, False)
-        reported = client.getTopologyInfo(found[0].id).errors or {}
+        info = client.getTopologyInfo(found[0].id)
         spouts = client.getTopology(found[0].id).spouts
         conf = json.loads(client.getTopologyConf(found[0].id))
     components = [
-        _component(component, kind, stats, reported.get(component) or [])
+        _component(component, kind, stats, (info.errors or {}).get(component) or [])
         for kind, by_name in (("spout", page.id_to_spout_agg_stats), ("bolt", page.id_to_bolt_agg_stats))
         for component, stats in sorted((by_name or {}).items())
     ]
     lag = [each for spout in sorted(spouts) for each in _lag(spout, name, conf, spouts[spout])] if with_lag else []
     return TopologyStats(
-        name, found[0].id, found[0].status, found[0].uptime_secs, found[0].num_workers, components, lag
+        name,
+        found[0].id,
+        found[0].status,
+        found[0].uptime_secs,
+        found[0].num_workers,
+        components,
+        lag,
+        has_reported=any(each.stats is not None for each in info.executors or ()),
     )
 
 
@@ -213,6 +232,8 @@ def render(stats: TopologyStats) -> str:
     for row in table:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         lines.append("  " + "  ".join(cells))
+    if not stats.has_reported:
+        lines.append("no worker has reported so far; if that lasts, `downspout storm logs` says why")
     lines += [line for each in stats.lag for line in each.lines]
     for each in stats.components:
         if each.error:

@@ -23,6 +23,7 @@ from downspout.kafka.embedded import EmbeddedKafka
 from downspout.kafka.port import TopicPartition
 from downspout.parquet.audit import AuditReport, audit
 from downspout.storm import groups, nimbus, programs, stats
+from downspout.storm.logs import show
 from downspout.storm.node import StormNode
 from downspout.storm.node_files import read_daemons
 from downspout.storm.stats import TopologyStats
@@ -222,7 +223,9 @@ class Place:
                 return found
             if lag < best:
                 best, moved_at = lag, time.monotonic()
-            assert time.monotonic() - moved_at < STALLED_S_MAX, f"the lag stays at {lag}\n{stats.render(found)}"
+            if time.monotonic() - moved_at > STALLED_S_MAX:
+                said = show(self.node.directory / "logs")
+                raise AssertionError(f"the lag stays at {lag}\n{stats.render(found)}\n{said}")
             time.sleep(0.5)
 
     def values(self, topic: str) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import time
 import uuid
 from collections.abc import Callable
@@ -13,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from downspout.storm import nimbus
+from downspout import jars
+from downspout.storm import keep, nimbus, node_files
 from downspout.storm.logs import show
+from downspout.storm.node_files import HOST
 from downspout.storm.stats import TopologyStats
-from tests.storm.support import ROOT, Place, asked, children
+from tests.storm.support import BUSY_S_MAX, ROOT, Place, asked, children
 
 pytestmark = pytest.mark.storm
 
@@ -114,6 +117,38 @@ def test_daemons_that_are_killed_are_started_again(storm: Place) -> None:
     logs = show(storm.node.directory / "logs")
     for name in daemons:
         assert f"{name} was ended by signal 9 and is started again" in logs
+    _kill(storm, topic)
+
+
+@pytest.mark.slow
+def test_a_nimbus_that_is_registered_no_more_is_started_again(storm: Place) -> None:
+    """Where ZooKeeper has forgotten nimbus, after a long pause, it leads again soon, and its topology goes on."""
+    topic = storm.topology(storm.publish(RECORDS))
+    submitted = _submit(storm, topic)
+    storm.wait_for(topic, 0)
+    before = asked(storm.daemons)
+    ports = node_files.read_ports(storm.node.directory)
+    assert ports is not None
+    assert keep.knows_leader(ports.nimbus) is True
+    library = jars.resolve("storm")[0].parent
+    client = [str(jars.java()), "-cp", f"{library}/*", "org.apache.storm.shade.org.apache.zookeeper.ZooKeeperMain"]
+    forget = ["-server", f"{HOST}:{ports.zookeeper}", "delete", f"/storm/nimbuses/{HOST}"]
+    subprocess.run([*client, *forget], check=True, capture_output=True)
+    assert keep.knows_leader(ports.nimbus) is False
+    deadline = time.monotonic() + BUSY_S_MAX
+    while keep.knows_leader(ports.nimbus) is not True:
+        assert time.monotonic() < deadline, show(storm.node.directory / "logs")
+        time.sleep(0.5)
+    after = asked(storm.daemons)
+    assert {name for name in before if before[name] != after[name]} == {"nimbus"}
+    storm.publish(RECORDS, topic)
+    os.kill(
+        children(storm.workers_group(), VICTIMS["worker jvm"])[-1], signal.SIGKILL
+    )  # a supervisor asks for the leader
+    storm.wait_for(topic, 0)
+    assert storm.figures(topic).id == submitted
+    report = storm.audit(topic)
+    assert report.exit_code == 0, report.verdict
     _kill(storm, topic)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.ledger.metadata import encode
 from downspout.ledger.watch import AT_WORK
-from downspout.storm.stats import lag_of
+from downspout.storm.stats import ComponentStats, TopologyStats, lag_of, render
 from tests.topology.spout_driver import Kafka
 
 
@@ -34,3 +36,13 @@ def test_a_partition_whose_records_go_one_by_one_is_named(bare_kafka: Kafka) -> 
         "  orders[0] has one record out at a time up to offset 110, since processes died there: "
         "docs/how-to/bad-records.md",
     ]
+
+
+def test_a_topology_of_which_no_worker_has_told_says_where_to_look() -> None:
+    """A topology whose workers are assigned, and silent, names the command that shows why."""
+    silent = TopologyStats(
+        "rows", "rows-1-2", "ACTIVE", 60, 1, [ComponentStats("spout", "spout", 1)], has_reported=False
+    )
+    said = "no worker has reported so far; if that lasts, `downspout storm logs` says why"
+    assert said in render(silent).splitlines()
+    assert said not in render(replace(silent, has_reported=True))
