@@ -176,7 +176,13 @@ class KafkaConsumerPort:
         self._consumer.seek_to_beginning(*(set(error.args[0]) & self.assignment()))
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the next offset that would be read."""
+        """Return the next offset that would be read. Nobody is asked, unless no place was sought or read so far.
+
+        The client's own ``position`` has the broker confirm each place after a change of leaders (KIP-320), waits for
+        that, and raises what it meets with: with a broker that restarts, an error. Polls have it confirmed anyway.
+        """
+        if (known := self._known_position(partition)) is not None:
+            return known
         try:
             found = self._consumer.position(partition, timeout_ms=REMOTE_MS_MAX)
         except errors.NoOffsetForPartitionError as error:
@@ -185,6 +191,10 @@ class KafkaConsumerPort:
         if found is None:
             raise errors.KafkaTimeoutError(f"no position for {partition}")
         return int(found)
+
+    def _known_position(self, partition: TopicPartition) -> int | None:
+        positions = self._consumer._subscription
+        return int(positions.position(partition).offset) if positions.has_valid_position(partition) else None
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on from ``offset``; records that were fetched but not returned are dropped."""
@@ -368,6 +378,8 @@ def _self_test(consumer: Any) -> None:
         "_coordinator.maybe_leave_group_async": "method",
         "_coordinator.fetch_committed_offsets": "method",
         "_cluster.config": "dict",
+        "_subscription.has_valid_position": "method",
+        "_subscription.position": "method",
         "_fetcher._paused_partition_records": "dict",
         "_fetcher.PartitionRecords._is_batch_aborted": "function",
         "_fetcher.PartitionRecords.take": "function",

@@ -12,8 +12,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kafka.errors import KafkaError
-
 from downspout.kafka.member import Member
 from downspout.kafka.patience import Patience
 from downspout.kafka.port import TopicPartition
@@ -88,13 +86,7 @@ class Stalls:
         }
         for tp, progress in self._watched.items():
             part = parts.get(tp)
-            try:
-                point = None if part is None else self._point(part, member)
-            except KafkaError as error:
-                # Asked while the broker restarts: how far it was read is being checked there. The next look will tell.
-                if not error.retriable:
-                    raise
-                continue
+            point = None if part is None else self._point(part, member)
             waits = part is None or self._waits(part, point or 0, member)
             word = progress.look(point, waits, now, None if part is None else _first_emit(part, point or 0))
             if word is not None:

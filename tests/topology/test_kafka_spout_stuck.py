@@ -63,26 +63,6 @@ def test_a_record_that_waits_for_its_retry_is_named_with_its_failure(
     assert "it failed 1 time, last with fail; its next try is in 5" in warning
 
 
-def test_a_look_while_the_broker_restarts_ends_nobody(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How far a partition was read may be for the broker to say: while it is away, the next look is waited for."""
-    driver = Driver(kafka)
-    driver.run()
-    driver.ack(range(10))
-    spout = driver.spout
-    now = spout._now() + 60_000
-
-    def refuse(*_: object) -> int:
-        raise problem
-
-    with monkeypatch.context() as away:
-        away.setattr("downspout.kafka.spout_state.Partition.position", refuse)
-        problem: errors.KafkaError = errors.KafkaConnectionError("refused")
-        spout._stalls.look(spout._member, now, now, spout.whereabouts)
-        problem = errors.TopicAuthorizationFailedError("no")
-        with pytest.raises(errors.TopicAuthorizationFailedError):
-            spout._stalls.look(spout._member, now + 60_000, now, spout.whereabouts)
-
-
 def test_a_partition_that_is_done_is_not_stuck(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     """Where all is processed nothing waits, and nothing is said, however long nothing comes."""
     driver = Driver(kafka)
