@@ -87,6 +87,10 @@ class StormError(DownspoutError):
     exit_code = 9
 
 
+class RunsAlready(StormError):
+    """The Storm that is to be started runs."""
+
+
 class QualityError(DownspoutError):
     """Rows are not what a check of data quality says they must be; the message names the check and a row."""
 

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from downspout.errors import ConfigError, StormError
+from downspout.errors import ConfigError, RunsAlready, StormError
 
 if TYPE_CHECKING:
-    from downspout.storm.node import StormNode
+    from downspout.storm.node import Status, StormNode
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -99,19 +99,26 @@ def _start(arguments: argparse.Namespace) -> int:
     node = _node(arguments, port=arguments.port, detached=True, settings=parse_settings(arguments.settings))
     before = node.status()
     if before.state == "running":
-        if arguments.port is not None and before.nimbus.rpartition(":")[2] != str(arguments.port):
-            raise StormError(
-                f"Storm runs already, its nimbus at {before.nimbus}",
-                cure=f"`downspout storm stop`, then `downspout storm start --port {arguments.port}`",
-            )
-        print(f"Storm runs already, its nimbus at {before.nimbus}")
-        return 0
+        return _runs_already(before, arguments.port)
     if before.state == "broken":
         print(f"Storm is {before.condition}. It is replaced; its topologies are gone: submit them again", flush=True)
-    status = node.start().status()
+    try:
+        status = node.start(lambda what: print(f"Storm is silent: {what}", flush=True)).status()
+    except RunsAlready:
+        return _runs_already(node.status(), arguments.port)
     print(f"Storm {status.version} answers, its nimbus at {status.nimbus}; its logs are in {node.directory / 'logs'}")
     if before.ports is not None and before.nimbus != status.nimbus:
         print(f"Nimbus was at {before.nimbus} before: leave shells of `downspout storm shell` and enter them again")
+    return 0
+
+
+def _runs_already(status: Status, port: int | None) -> int:
+    if port is not None and status.nimbus.rpartition(":")[2] != str(port):
+        raise StormError(
+            f"Storm runs already, its nimbus at {status.nimbus}",
+            cure=f"`downspout storm stop`, then `downspout storm start --port {port}`",
+        )
+    print(f"Storm runs already, its nimbus at {status.nimbus}")
     return 0
 
 
@@ -135,21 +142,19 @@ def _status(arguments: argparse.Namespace) -> int:
         facts: dict[str, Any] = {"state": status.state, "directory": str(status.directory)}
         if status.daemons is not None:
             facts |= {"nimbus": status.nimbus, "version": status.version, "processes": processes}
-            facts |= {"restarting": status.restarting, "gone": status.gone}
+            facts |= {"restarting": status.restarting, "gone": status.gone, "trouble": status.trouble}
         print(json.dumps(facts))
     elif status.daemons is None:
         print(f"Storm is {status.state} ({status.directory})")
     else:
         again = [f"{name} is started again" for name in status.restarting]
-        shown = ", ".join([*(f"{name} {pid}" for name, pid in processes.items()), *again])
+        shown = ", ".join([*(f"{name} {pid}" for name, pid in processes.items()), *again]) or "no daemon yet"
+        where = f"its nimbus at {status.nimbus} ({shown}; {status.directory})"
         if status.state == "broken":
-            print(
-                f"Storm {status.version} is {status.condition} (still there: {shown or 'workers'}; {status.directory})"
-            )
-            print("Try: `downspout storm start`, which replaces it; topologies must be submitted again")
-        else:
-            where = f"its nimbus at {status.nimbus} ({shown}; {status.directory})"
-            print(f"Storm {status.version} is {status.state}, {where}")
+            where = f"(still there: {shown if processes else 'workers'}; {status.directory})"
+        print(f"Storm {status.version} is {status.condition}{' ' if status.state == 'broken' else ', '}{where}")
+        if status.state in ("silent", "broken"):
+            print(f"Try: {status.cure}")
     return 0 if status.state == "running" else 1
 
 

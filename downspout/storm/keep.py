@@ -83,21 +83,24 @@ def _run(command: Sequence[str], port: int) -> int:
         try:
             return daemon.wait(ASK_S if port else None)
         except subprocess.TimeoutExpired:
-            leaderless = leaderless + 1 if knows_leader(port) is False else 0
+            leaderless = leaderless + 1 if knows_leader(port, ASK_S) is False else 0
         if leaderless > LEADERLESS_MAX:
             _say("nimbus answers and knows of no leader: it has lost its session with ZooKeeper, and is ended")
             daemon.terminate()  # in order, or the next one would wait for the sessions of this one to expire
             leaderless = 0
 
 
-def knows_leader(port: int) -> bool | None:
+def knows_leader(port: int, timeout_s: float = ASK_S) -> bool | None:
     """Ask the nimbus at a port who leads, as its clients do first; return None where it does not answer.
 
     The question is one frame of Thrift's binary protocol, by hand: a name without arguments. The answer is a struct:
     that of the leader, or one that stops at once.
     """
     try:
-        with socket.create_connection(("127.0.0.1", port), ASK_S) as connection, connection.makefile("rb") as answers:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout_s) as connection,
+            connection.makefile("rb") as answers,
+        ):
             connection.sendall(len(_CALL + _STOP).to_bytes(4, "big") + _CALL + _STOP)
             answer = answers.read(int.from_bytes(answers.read(4), "big"))
     except OSError:

@@ -27,8 +27,9 @@ def show(folder: Path, topology: str | None = None, count: int = 20) -> str:
     """
     paths = list(_paths(folder, topology))
     if not paths:
-        who = f"of {topology} " if topology else ""
-        raise StormError(f"There are no logs {who}in {folder}", cure="`downspout storm start`, then `sparse submit`")
+        if topology and any(_paths(folder, None)):
+            raise StormError(f"There are no logs of {topology} in {folder}", cure="`sparse list`, or no name: all logs")
+        raise StormError(f"There are no logs in {folder}", cure="`downspout storm start`, then `sparse submit`")
     parts = []
     for path in paths:
         lines = _trouble(path)[-count:]

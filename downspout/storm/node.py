@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from downspout import config, jars
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.errors import DownspoutError, StormError
+from downspout.errors import DownspoutError, RunsAlready, StormError
 from downspout.locks import FileLock, is_held
 from downspout.process import birth, send_signal
 from downspout.storm import groups, launch, nimbus, node_files, readiness
@@ -47,10 +47,14 @@ order. Workers that end before that count like those that died.
 """
 POLL_S = 0.1
 LOCK_S_MAX = 2.0
+STATUS_S_MAX = 2.0
+"""How long nimbus may take for an answer before it counts as silent."""
 ANSWER_S_MAX = 15.0
-"""How long a nimbus that runs may take to answer before its address is refused, to ``sparse submit`` for example."""
+"""How long a node may be silent before its address is refused, to ``sparse submit`` for example."""
+REPLACED_S_MAX = 45.0
+"""The same where its keeper is about to replace nimbus."""
 SILENT_S_MAX = 30.0
-"""And before a start takes it for one that hangs, and ends it with its topologies."""
+"""And before a start takes it for one that hangs, and starts its daemons again."""
 ATTEMPTS_MAX = 3
 
 
@@ -59,17 +63,19 @@ class Status:
     """What is known of the node of a directory.
 
     Attributes:
-        state: ``running``; ``silent`` (its processes live and nimbus does not answer); ``broken`` (some of them have
-            ended); ``busy`` (somebody starts or stops it); ``stopped``.
+        state: ``running``; ``silent`` (its processes live, and one that can be asked does not answer, or not as it
+            should); ``broken`` (some of them have ended); ``busy`` (somebody starts or stops it); ``stopped``.
         directory: where its files are.
         ports: where it listens, or will; None where it never ran.
         daemons: the processes; None where there are none.
+        trouble: of a silent node, in words.
     """
 
     state: str
     directory: Path
     ports: Ports | None
     daemons: Daemons | None
+    trouble: str = ""
 
     @property
     def version(self) -> str:
@@ -96,8 +102,19 @@ class Status:
 
     @property
     def condition(self) -> str:
-        """The state in words; of a broken node also what is gone."""
-        return f"{self.state}: {' and '.join(self.gone)} ended" if self.state == "broken" else self.state
+        """The state in words; of a broken node also what is gone, of a silent one what is the matter."""
+        if self.state == "broken":
+            return f"broken: {' and '.join(self.gone)} ended"
+        return f"{self.state}: {self.trouble}" if self.trouble else self.state
+
+    @property
+    def cure(self) -> str:
+        """What to do where it does not run."""
+        if self.state == "silent":
+            return "wait; if it lasts, `downspout storm start`, which starts its daemons again: topologies go on"
+        if self.state == "broken":
+            return "`downspout storm start`, which replaces it; topologies must be submitted again"
+        return "wait" if self.state == "busy" else "`downspout storm start`"
 
     @property
     def nimbus(self) -> str:
@@ -142,9 +159,13 @@ class StormNode:
     # --- what there is ---
 
     def status(self) -> Status:
-        """Return what is known of the node, whoever started it; asks nimbus, which takes at most 2 s."""
+        """Return what is known of the node, whoever started it.
+
+        It asks ZooKeeper, and nimbus two questions: 2 s each at most. Nobody can ask a supervisor.
+        """
         ports, daemons = node_files.read_ports(self.directory), node_files.read_daemons(self.directory)
         alive = daemons.alive if daemons is not None else []
+        trouble = ""
         if is_held(self.directory / "lock"):
             state = "busy"
         elif not alive and not (daemons and daemons.has_survivors):
@@ -152,10 +173,22 @@ class StormNode:
         elif len(alive) < len(launch.MAINS):
             state = "broken"
         else:
-            state = (
-                "running" if ports is not None and readiness.nimbus_answers(ports, self.directory, 2.0) else "silent"
-            )
-        return Status(state, self.directory, ports, daemons)
+            trouble = readiness.trouble(ports, self.directory, STATUS_S_MAX) if ports else "it has no node.json"
+            state = "silent" if trouble else "running"
+        return Status(state, self.directory, ports, daemons, trouble)
+
+    def settled(self) -> Status:
+        """Return the status; of a node that is silent or busy for some seconds, the one after that.
+
+        A nimbus that has much to do, or a machine that has, takes its time: that is no reason to refuse a submit.
+        """
+        began = self._clock.monotonic()
+        while (status := self.status()).state in ("silent", "busy"):
+            patience = REPLACED_S_MAX if status.trouble == readiness.LEADERLESS else ANSWER_S_MAX
+            if self._clock.monotonic() >= began + patience:
+                break
+            self._clock.sleep(POLL_S)
+        return status
 
     @property
     def address(self) -> tuple[str, int]:
@@ -164,15 +197,11 @@ class StormNode:
         Raises:
             StormError: the node does not run, or has not answered for :data:`ANSWER_S_MAX`.
         """
-        deadline = self._clock.monotonic() + ANSWER_S_MAX
-        # A nimbus that has much to do, or a machine that has, takes its time: that is no reason to refuse a submit.
-        while (status := self.status()).state in ("silent", "busy") and self._clock.monotonic() < deadline:
-            self._clock.sleep(POLL_S)
+        status = self.settled()
         if status.state != "running" or status.ports is None:
             said = [f"\nThe last words of {name}:\n{self._last_words(name)}\n" for name in status.gone]
             what = f"Storm is {status.condition} ({self.directory})"
-            again = ", and submit topologies again" if status.state == "broken" else ""
-            raise StormError(what + "".join(said), cure=f"`downspout storm start`{again}")
+            raise StormError(what + "".join(said), cure=status.cure)
         return HOST, status.ports.nimbus
 
     def ports(self) -> Ports:
@@ -185,18 +214,29 @@ class StormNode:
 
     # --- starting ---
 
-    def start(self) -> Self:
+    def start(self, tell: Callable[[str], None] = lambda what: None) -> Self:
         """Start what the node consists of and wait until it can take topologies.
 
+        Of a node that hangs the daemons are started again, and its topologies go on; unless it is to end with us, or
+        to have settings, which takes a new one.
+
+        Args:
+            tell: is told what becomes of a node that hangs.
+
         Raises:
-            StormError: it runs, or somebody else starts or stops it; a demanded port is in use; a process ended or
+            RunsAlready: it runs.
+            StormError: somebody else starts or stops it; a demanded port is in use; a process ended or
                 stayed silent (the message holds the end of its log).
             MissingExtraError: no Java, nothing to fetch the jars with, or no ``streamparse_run`` for the workers.
         """
         library, java = jars.resolve("storm")[0].parent, jars.java()
         environment = launch.environment(self.project, java)
         with self._locked():
-            self._refuse_running()
+            if self._is_whole():
+                self._refuse_running(tell)
+                if self._may_stay() and self._revive(tell):
+                    return self
+                tell("it is replaced; its topologies are gone: submit them again")
             self._sweep()
             if not self.detached:
                 self._watchdog = _start_watchdog(self.directory)
@@ -206,7 +246,7 @@ class StormNode:
                 self._sweep()
                 self._call_off()
                 if isinstance(error, OSError):
-                    raise self._unwritable(error) from error
+                    raise _unwritable(self.directory, error) from error
                 raise
         return self
 
@@ -351,26 +391,53 @@ class StormNode:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise _unwritable(self.directory, error) from error
         return _NodeLock(self.directory / "lock")
 
-    def _refuse_running(self) -> None:
-        deadline = self._clock.monotonic() + SILENT_S_MAX
-        while (ports := self._ports_if_running()) is None and self._is_whole():
+    def _refuse_running(self, tell: Callable[[str], None]) -> None:
+        """Raise if the node runs; return where it hangs. It may take its time to answer."""
+        deadline, told = self._clock.monotonic() + SILENT_S_MAX, ""
+        while self._is_whole() and (trouble := self._trouble(5.0)):
+            if trouble != told:
+                tell(f"{trouble}; it has {SILENT_S_MAX:g} s")
+                told = trouble
             if self._clock.monotonic() >= deadline:
-                return  # it hangs
+                return
             self._clock.sleep(POLL_S)
-        if ports is not None:
-            raise StormError(
-                f"Storm runs already in {self.directory}, its nimbus at {HOST}:{ports.nimbus}",
+        if self._is_whole():
+            ports = node_files.read_ports(self.directory)
+            raise RunsAlready(
+                f"Storm runs already in {self.directory}, its nimbus at {HOST}:{ports.nimbus if ports else '?'}",
                 cure="use it, or stop it with `downspout storm stop`",
             )
 
-    def _unwritable(self, error: OSError) -> StormError:
-        return StormError(
-            f"Storm cannot use its directory {self.directory}: {error.strerror or error}",
-            cure="a directory that can be written to and has space (`--dir`, or DOWNSPOUT_HOME)",
-        )
+    def _trouble(self, timeout_s: float) -> str:
+        ports = node_files.read_ports(self.directory)
+        return readiness.trouble(ports, self.directory, timeout_s) if ports else "it has no node.json"
+
+    def _may_stay(self) -> bool:
+        """Return whether the node that is there is one as we would start."""
+        ports = node_files.read_ports(self.directory)
+        return self.detached and not self._settings and ports is not None and self.port in (None, ports.nimbus)
+
+    def _revive(self, tell: Callable[[str], None]) -> bool:
+        """End the daemons of a node that hangs, for their keepers to start them again; return whether that helped.
+
+        All of them, since nobody can say which one it is: what they know is in ZooKeeper's files. Workers go on.
+        """
+        ports, daemons = node_files.read_ports(self.directory), node_files.read_daemons(self.directory)
+        if ports is None or daemons is None:
+            return False
+        tell("its daemons are started again; topologies go on")
+        for keeper in daemons.processes.values():
+            for pid in groups.children(keeper.pid):
+                send_signal(pid, birth(pid) or "", signal.SIGKILL)
+        deadline = self._clock.monotonic() + self._start_s_max
+        while self._is_whole() and self._clock.monotonic() < deadline:
+            if not readiness.trouble(ports, self.directory, STATUS_S_MAX) and readiness.is_complete(ports):
+                return True
+            self._clock.sleep(POLL_S)
+        return False
 
     def _died(self, name: str, what: str) -> StormError:
         return StormError(
@@ -394,11 +461,22 @@ class _NodeLock(FileLock):
     """The lock on a node's directory, with an error of ours."""
 
     def __enter__(self) -> FileLock:
-        if not self.acquire(LOCK_S_MAX):  # who asks for the status holds it for a moment
+        try:
+            is_ours = self.acquire(LOCK_S_MAX)  # who asks for the status holds it for a moment
+        except OSError as error:
+            raise _unwritable(self.path.parent, error) from error
+        if not is_ours:
             raise StormError(
                 f"Another process starts or stops the Storm in {self.path.parent}", cure="wait until it is done"
             )
         return self
+
+
+def _unwritable(directory: Path, error: OSError) -> StormError:
+    return StormError(
+        f"Storm cannot use its directory {directory}: {error.strerror or error}",
+        cure="a directory that can be written to and has space (`--dir`, or DOWNSPOUT_HOME), as the user who owns it",
+    )
 
 
 def default_directory() -> Path:

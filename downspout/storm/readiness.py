@@ -6,8 +6,10 @@ import socket
 from pathlib import Path
 
 from downspout.errors import StormError
-from downspout.storm import nimbus
+from downspout.storm import keep, nimbus
 from downspout.storm.node_files import HOST, Ports
+
+LEADERLESS = "nimbus knows of no leader, and is started again within half a minute"
 
 
 class PortTaken(Exception):
@@ -42,6 +44,25 @@ def nimbus_answers(ports: Ports, directory: Path, timeout_s: float = 5.0) -> boo
     except StormError:
         return False
     return found.get("storm.local.dir") == str(directory / "data")
+
+
+def trouble(ports: Ports, directory: Path, timeout_s: float) -> str:
+    """Return which part of a node that has started does not do its work, in words; empty: those that can be asked do.
+
+    Args:
+        ports: where it listens.
+        directory: the node's.
+        timeout_s: how long nimbus may take for each answer, in seconds; ZooKeeper has 2.
+    """
+    try:
+        if not zookeeper_answers(ports, directory):
+            return "ZooKeeper does not answer"
+    except PortTaken:
+        return "another process has ZooKeeper's port"
+    if not nimbus_answers(ports, directory, timeout_s):
+        return "nimbus does not answer"
+    knows = keep.knows_leader(ports.nimbus, timeout_s)
+    return "" if knows else LEADERLESS if knows is False else "nimbus cannot say who leads"
 
 
 def is_complete(ports: Ports) -> bool:

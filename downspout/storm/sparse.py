@@ -27,14 +27,14 @@ def check(arguments: Sequence[str]) -> None:
     if not arguments or arguments[0] not in ON_A_CLUSTER or {"-h", "--help"}.intersection(arguments):
         return
     node = StormNode(default_directory())
-    status = node.status()
+    status = node.settled()
     if os.environ.get("STREAMPARSE_NIMBUS") not in (status.nimbus, None):
         raise_if_moved(node, os.environ["STREAMPARSE_NIMBUS"])
         return
     if status.state != "running":
         raise StormError(
-            f"Storm is {status.state} ({node.directory}), so `sparse {arguments[0]}` has nobody to talk to",
-            cure="`downspout storm start`",
+            f"Storm is {status.condition} ({node.directory}), so `sparse {arguments[0]}` has nobody to talk to",
+            cure=status.cure,
         )
 
 

@@ -18,6 +18,7 @@ from downspout.kafka.port import ConsumerPort, TopicPartition
 from downspout.ledger.metadata import decode
 from downspout.storm import nimbus
 from downspout.storm.traceback import python_part, without_frames
+from downspout.wording import counted
 
 ALL_TIME = ":all-time"
 
@@ -228,7 +229,7 @@ def render(stats: TopologyStats) -> str:
         times = (each.complete_ms, each.execute_ms, each.process_ms)
         table.append((each.name, *(f"{count:,}" for count in counts), *(f"{time:,.1f}" for time in times)))
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]
-    lines = [f"{stats.name} ({stats.id}): {stats.status}, {stats.uptime_s} s, {stats.workers} workers"]
+    lines = [f"{stats.name} ({stats.id}): {stats.status}, {stats.uptime_s} s, {counted(stats.workers, 'worker')}"]
     for row in table:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         lines.append("  " + "  ".join(cells))

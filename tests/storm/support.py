@@ -113,7 +113,7 @@ class Place:
             process = self.start_sparse(*arguments, folder=folder)
             output, _ = process.communicate()
             # Who is told this has done nothing yet.
-            if "Storm is silent (" not in output or process.returncode == 0 or time.monotonic() > deadline:
+            if "Storm is silent" not in output or process.returncode == 0 or time.monotonic() > deadline:
                 return process.returncode, output
 
     def run_to_the_end(self, name: str, topic: str) -> str:

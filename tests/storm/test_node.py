@@ -163,7 +163,7 @@ def test_a_broken_node_tells_what_is_gone(without_nimbus: Path, capsys: pytest.C
     assert (facts["state"], facts["gone"], facts["processes"]) == ("broken", ["nimbus"], pids)
     (without_nimbus / "logs").mkdir()
     (without_nimbus / "logs" / "nimbus.log").write_text("the disk is full\n\tat x.y\n", encoding="utf-8")
-    said = r"(?s)broken: nimbus ended .*last words of nimbus:\nthe disk is full.*submit topologies again"
+    said = r"(?s)broken: nimbus ended .*last words of nimbus:\nthe disk is full.*topologies must be submitted again"
     with pytest.raises(StormError, match=said):
         _ = StormNode(without_nimbus).address
 
@@ -204,7 +204,7 @@ def test_a_start_says_that_it_replaces_a_broken_node(
     without_nimbus: Path, no_jars: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a broken node is replaced, one is told that its topologies are gone."""
-    monkeypatch.setattr(StormNode, "start", lambda node: node)
+    monkeypatch.setattr(StormNode, "start", lambda node, tell: node)
     main(["storm", "start", "--dir", str(without_nimbus)])
     assert "broken: nimbus ended. It is replaced; its topologies are gone" in capsys.readouterr().out
 
@@ -220,6 +220,13 @@ def test_two_do_not_start_one_node(tmp_path: Path, no_jars: None) -> None:
     with pytest.raises(StormError, match="Another process starts or stops"):
         StormNode(folder, detached=True).start()
     lock.release()
+
+
+def test_a_lock_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    """A directory that somebody else owns, by its lock, is an error with a cure."""
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(StormError, match=r"cannot use its directory .* as the user who owns it"):
+        StormNode(tmp_path).stop()
 
 
 def test_ports_stay_the_same_while_they_are_free() -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from downspout import jars
-from downspout.storm import keep, nimbus, node_files
+from downspout.cli import main
+from downspout.storm import keep, nimbus, node_files, readiness
 from downspout.storm.logs import show
 from downspout.storm.node_files import HOST
 from downspout.storm.stats import TopologyStats
@@ -135,6 +136,7 @@ def test_a_nimbus_that_is_registered_no_more_is_started_again(storm: Place) -> N
     forget = ["-server", f"{HOST}:{ports.zookeeper}", "delete", f"/storm/nimbuses/{HOST}"]
     subprocess.run([*client, *forget], check=True, capture_output=True)
     assert keep.knows_leader(ports.nimbus) is False
+    assert storm.node.status().trouble == readiness.LEADERLESS
     deadline = time.monotonic() + BUSY_S_MAX
     while keep.knows_leader(ports.nimbus) is not True:
         assert time.monotonic() < deadline, show(storm.node.directory / "logs")
@@ -145,6 +147,38 @@ def test_a_nimbus_that_is_registered_no_more_is_started_again(storm: Place) -> N
     os.kill(
         children(storm.workers_group(), VICTIMS["worker jvm"])[-1], signal.SIGKILL
     )  # a supervisor asks for the leader
+    storm.wait_for(topic, 0)
+    assert storm.figures(topic).id == submitted
+    report = storm.audit(topic)
+    assert report.exit_code == 0, report.verdict
+    _kill(storm, topic)
+
+
+@pytest.mark.slow
+def test_a_start_starts_daemons_that_hang_again(
+    storm: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While ZooKeeper or nimbus hangs the status names it; a start replaces the daemons alone, and topologies go on."""
+    monkeypatch.setattr("downspout.storm.node.SILENT_S_MAX", 1.0)
+    topic = storm.topology(storm.publish(RECORDS))
+    submitted = _submit(storm, topic)
+    storm.wait_for(topic, 0)
+    before, folder = asked(storm.daemons), str(storm.node.directory)
+    try:
+        os.kill(before["zookeeper"], signal.SIGSTOP)
+        assert main(["storm", "status", "--dir", folder]) == 1
+        assert "is silent: ZooKeeper does not answer" in capsys.readouterr().out
+        os.kill(before["nimbus"], signal.SIGSTOP)
+        assert main(["storm", "start", "--dir", folder]) == 0
+    finally:
+        for pid in before.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    said = capsys.readouterr().out
+    assert "ZooKeeper does not answer; it has 1 s" in said
+    assert "its daemons are started again; topologies go on" in said
+    assert not set(asked(storm.daemons).values()) & set(before.values())
+    storm.publish(RECORDS, topic)
     storm.wait_for(topic, 0)
     assert storm.figures(topic).id == submitted
     report = storm.audit(topic)
