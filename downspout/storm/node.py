@@ -6,7 +6,7 @@ is written as each process starts, so that whatever ends us, the next start or s
 ends is started again by its keeper (:mod:`downspout.storm.keep`), and topologies go on.
 
 "It runs" means that *our* nimbus answers (its ``storm.local.dir`` is in our directory: another one may own the port),
-that it leads, and that the supervisor has reported. ZooKeeper is asked likewise for its ``dataDir``.
+that it leads, and, at the start, that the supervisor has reported. ZooKeeper is asked likewise for its ``dataDir``.
 
 Nothing here is reachable from elsewhere as far as Storm lets us say so: ZooKeeper listens on the loopback address.
 Nimbus, supervisor and workers have no setting for theirs and listen on all.
