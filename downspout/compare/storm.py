@@ -53,7 +53,7 @@ class Storm(Engine):
 
     def missing(self) -> str:
         """Say if no Storm of ours runs, or the folder is no streamparse project."""
-        status = self._node.status()
+        status = self._node.settled()
         if status.state != "running":
             return f"Storm is {status.condition} (`downspout storm start`)"
         return "" if Path("config.json").is_file() else "the folder has no config.json, which `sparse submit` reads"

@@ -64,8 +64,10 @@ def status_of(node: StormNode) -> Status:
 def test_status_names_what_runs(storm: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """`downspout storm status` names version, nimbus and processes; a second start says that it runs already."""
     folder = str(storm.home / "storm")
-    assert status_of(storm.node).state == "running"
-    assert main(["storm", "status", "--dir", folder]) == 0
+    deadline = time.monotonic() + BUSY_S_MAX
+    while (code := main(["storm", "status", "--dir", folder])) and time.monotonic() < deadline:
+        capsys.readouterr()  # silent: it had no time for us
+    assert code == 0
     assert f"Storm {jars.STORM_VERSION} is running" in capsys.readouterr().out
     assert main(["storm", "start", "--dir", folder]) == 0
     assert "runs already" in capsys.readouterr().out
