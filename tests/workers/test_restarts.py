@@ -20,6 +20,7 @@ FATES = {
     "DataLossError": FINAL,
     "SinkError": FINAL,
     "StormError": FINAL,
+    "RunsAlready": FINAL,
     "QualityError": FINAL,
 }
 
