@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from downspout.errors import ConfigError, RunsAlready, StormError
 
 if TYPE_CHECKING:
-    from downspout.storm.node import Status, StormNode
+    from downspout.storm.node import StormNode
+    from downspout.storm.status import Status
 
 Handler = Callable[[argparse.Namespace], int]
 

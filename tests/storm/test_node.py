@@ -21,8 +21,9 @@ from downspout.errors import MissingExtraError, StormError
 from downspout.locks import FileLock
 from downspout.process import birth
 from downspout.storm import groups, node_files
-from downspout.storm.node import Status, StormNode
+from downspout.storm.node import StormNode
 from downspout.storm.node_files import HOST, Daemon, Daemons, Ports
+from downspout.storm.status import Status
 from tests.storm.support import BUSY_S_MAX, Place
 
 
