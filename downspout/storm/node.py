@@ -109,7 +109,7 @@ class StormNode:
         elif len(alive) < len(launch.MAINS):
             state = "broken"
         else:
-            trouble = readiness.trouble(ports, self.directory, STATUS_S_MAX) if ports else "it has no node.json"
+            trouble = readiness.trouble(ports, self.directory, STATUS_S_MAX)
             state = "silent" if trouble else "running"
         return Status(state, self.directory, ports, daemons, trouble)
 
@@ -324,16 +324,13 @@ class StormNode:
 
     def _locked(self) -> FileLock:
         """Return the lock, to be entered with ``with``."""
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _unwritable(self.directory, error) from error
         return _NodeLock(self.directory / "lock")
 
     def _refuse_running(self, tell: Callable[[str], None]) -> None:
         """Raise if the node runs; return where it hangs. It may take its time to answer."""
+        ports = node_files.read_ports(self.directory)
         deadline, told = self._clock.monotonic() + SILENT_S_MAX, ""
-        while self._is_whole() and (trouble := self._trouble(5.0)):
+        while self._is_whole() and (trouble := readiness.trouble(ports, self.directory, 5.0)):
             if trouble != told:
                 tell(f"{trouble}; it has {SILENT_S_MAX:g} s")
                 told = trouble
@@ -341,15 +338,10 @@ class StormNode:
                 return
             self._clock.sleep(POLL_S)
         if self._is_whole():
-            ports = node_files.read_ports(self.directory)
             raise RunsAlready(
                 f"Storm runs already in {self.directory}, its nimbus at {HOST}:{ports.nimbus if ports else '?'}",
                 cure="use it, or stop it with `downspout storm stop`",
             )
-
-    def _trouble(self, timeout_s: float) -> str:
-        ports = node_files.read_ports(self.directory)
-        return readiness.trouble(ports, self.directory, timeout_s) if ports else "it has no node.json"
 
     def _may_stay(self) -> bool:
         """Return whether the node that is there is one as we would start."""
@@ -398,6 +390,7 @@ class _NodeLock(FileLock):
 
     def __enter__(self) -> FileLock:
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             is_ours = self.acquire(LOCK_S_MAX)  # who asks for the status holds it for a moment
         except OSError as error:
             raise _unwritable(self.path.parent, error) from error

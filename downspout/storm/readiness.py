@@ -46,14 +46,16 @@ def nimbus_answers(ports: Ports, directory: Path, timeout_s: float = 5.0) -> boo
     return found.get("storm.local.dir") == str(directory / "data")
 
 
-def trouble(ports: Ports, directory: Path, timeout_s: float) -> str:
+def trouble(ports: Ports | None, directory: Path, timeout_s: float) -> str:
     """Return which part of a node that has started does not do its work, in words; empty: those that can be asked do.
 
     Args:
-        ports: where it listens.
+        ports: where it listens; None: nobody knows.
         directory: the node's.
         timeout_s: how long nimbus may take for each answer, in seconds; ZooKeeper has 2.
     """
+    if ports is None:
+        return "it has no node.json"
     try:
         if not zookeeper_answers(ports, directory):
             return "ZooKeeper does not answer"

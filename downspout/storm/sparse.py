@@ -14,6 +14,7 @@ from pathlib import Path
 
 from downspout.errors import DownspoutError, MissingExtraError, StormError
 from downspout.storm.node import StormNode, default_directory
+from downspout.storm.status import Status
 
 ON_A_CLUSTER = frozenset({"submit", "kill", "list"})
 
@@ -27,20 +28,19 @@ def check(arguments: Sequence[str]) -> None:
     if not arguments or arguments[0] not in ON_A_CLUSTER or {"-h", "--help"}.intersection(arguments):
         return
     node = StormNode(default_directory())
-    status = node.settled()
-    if os.environ.get("STREAMPARSE_NIMBUS") not in (status.nimbus, None):
-        raise_if_moved(node, os.environ["STREAMPARSE_NIMBUS"])
+    status, address = node.status(), os.environ.get("STREAMPARSE_NIMBUS")
+    if address is not None and address != status.nimbus:
+        raise_if_moved(status, address)
         return
-    if status.state != "running":
+    if status.state != "running" and (status := node.settled()).state != "running":
         raise StormError(
             f"Storm is {status.condition} ({node.directory}), so `sparse {arguments[0]}` has nobody to talk to",
             cure=status.cure,
         )
 
 
-def raise_if_moved(node: StormNode, address: str) -> None:
+def raise_if_moved(status: Status, address: str) -> None:
     """Raise if the shell is older than the node's port; an address elsewhere is the user's own."""
-    status = node.status()
     if status.state == "running" and address.startswith("127.0.0.1:"):
         raise StormError(
             f"This shell looks for nimbus at {address}, and it is at {status.nimbus} now",
