@@ -4,9 +4,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 CODE := downspout spouts bolts
+# The tests start hundreds of Pythons. Without bytecode each compiles us anew, and each process of pytest all tests too.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo storm-demo spark-demo test check soak soak-ledger chaos soak-real mutants lint types doctest format docs bench spark-versions fuzz clean
+.PHONY: help demo kafka-demo sql-demo storm-demo spark-demo test check soak soak-ledger soak-tests chaos storm-chaos soak-real mutants lint types doctest format docs jars bench spark-versions fuzz clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -18,20 +20,26 @@ $(VENV)/.dev: pyproject.toml constraints.txt .ci/venv
 	@.ci/venv $(PYTHON) $(VENV) dev && touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## the main job on 336,776 real flights: Kafka, spout, bolts, Parquet, PySpark, audit (FRESH=1: start over)
-	@$(BIN)/python -m topologies.demo $(if $(FRESH),--fresh)
+	@$(BIN)/python -m demos --on local $(if $(FRESH),--fresh)
+
+kafka-demo: $(VENV)/.demo  ## from Kafka to Kafka exactly once, through ten kills and two of the broker (FLIGHTS=20000: fewer; KILLS=3)
+	@$(BIN)/python -m demos.to_kafka $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
+
+sql-demo: $(VENV)/.demo  ## from Kafka into SQLite and PostgreSQL exactly once, through ten kills each (FLIGHTS=20000: fewer; KILLS=3)
+	@$(BIN)/python -m demos.to_sql $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
 storm-demo: $(VENV)/.demo  ## the main job on a real Storm: sparse submit, lag 0, audit, nimbus's counters (FLIGHTS=1000: fewer; FRESH=1: publish anew)
-	@$(BIN)/python -m topologies.storm_demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(FRESH),--fresh)
+	@$(BIN)/python -m demos --on storm $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(FRESH),--fresh)
 
 spark-demo: $(VENV)/.demo  ## the main job on Spark, killed in the middle; and all engines compared (FLIGHTS=20000: fewer; FRESH=1: publish anew)
-	@$(BIN)/python -m topologies.spark_demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(FRESH),--fresh)
+	@$(BIN)/python -m demos --on spark $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(FRESH),--fresh)
 
-# Tests wait more than they work: for sessions to end, retries to be due, JVMs to start.
-JOBS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --doctest-modules $(CODE) tests
+# Tests wait more than they work: for answers, sessions to end, retries to be due, JVMs to start.
+JOBS ?= 3
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --doctest-modules $(CODE) tests
 
 test: $(VENV)/.dev lint types  ## everything that CI runs
-	$(PYTEST) --durations=40
+	LEDGER_EXAMPLES=250 $(PYTEST) --durations=20
 
 check: $(VENV)/.dev lint types  ## the quick loop, about a minute: no broker, no Spark, no Storm, nothing slow
 	LEDGER_EXAMPLES=20 $(PYTEST) -q -m "not broker and not spark and not storm and not slow"
@@ -44,7 +52,7 @@ MACHINE := tests/ledger/test_ledger_machine.py
 SOAK_SEEDS ?= 10000
 
 soak: $(VENV)/.dev  ## whole topologies in 10,000 simulated worlds (about 40 minutes on two cores; SOAK_SEEDS=1000: fewer)
-	$(BIN)/downspout simulate tests/simulation/scenarios.py --seeds $(SOAK_SEEDS)
+	$(BIN)/downspout simulate tests/topology/scenarios.py --seeds $(SOAK_SEEDS)
 
 soak-ledger: $(VENV)/.dev  ## the proofs of the ledger at length: larger models, 200,000 examples, a million payloads (hours)
 	for part in $$(seq $(SOAK_PARTS)); do \
@@ -52,8 +60,18 @@ soak-ledger: $(VENV)/.dev  ## the proofs of the ledger at length: larger models,
 	done
 	DOWNSPOUT_SOAK=1 $(BIN)/python -m pytest -q --timeout 0 tests/ledger --ignore $(MACHINE)
 
-chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; EMIT=chunk; REPORT=FILE)
+soak-tests: $(VENV)/.dev  ## the tests of make test, each of their sweeps whole, and those that make test has a sample of (an hour and more)
+	DOWNSPOUT_SOAK=1 $(PYTEST) --timeout 3600 --ignore tests/ledger
+
+chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; EMIT=chunk; REPORT=FILE), or TO=kafka: from Kafka to Kafka (KILLS=100 FLIGHTS=200000)
+ifeq ($(TO),kafka)
+	@$(BIN)/python -m tests.chaos.to_kafka $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+else
 	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(EMIT),--emit $(EMIT)) $(if $(REPORT),--report $(REPORT))
+endif
+
+storm-chaos: $(VENV)/.dev  ## kill -9 of workers and components on a real Storm under load, then audit: 20 in 5 minutes (KILLS=20 MINUTES=5 SEED=1; POISON=2: records that kill)
+	@$(BIN)/python -m tests.storm.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(POISON),--poison $(POISON))
 
 soak-real: $(VENV)/.dev  ## the main job at a constant rate on a real broker for 30 minutes: memory, lag, audit (MINUTES=5; RATE=1000)
 	@$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
@@ -65,9 +83,8 @@ fuzz: $(VENV)/.dev  ## search for input that breaks a parser, FUZZ_S=60 seconds 
 	  $(BIN)/python -m tests.security.fuzz "$$parser" -max_total_time=$(FUZZ_S) || exit 1; \
 	done
 
-mutants: $(VENV)/.dev  ## change the ledger in every small way, and see that its tests notice (about five minutes)
-	LEDGER_EXAMPLES=20 $(BIN)/python -m mutmut run
-	$(BIN)/python -m mutmut results
+mutants: $(VENV)/.dev  ## change the code in small ways, and see that tests notice: all of the ledger, samples elsewhere (PACKAGES="sink engine" SAMPLE=100 SEED=1)
+	@$(BIN)/python -m tests.mutants $(PACKAGES) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -80,10 +97,14 @@ format: $(VENV)/.dev  ## let ruff lay out the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.dev  ## write the generated tables
+docs: $(VENV)/.dev  ## write the generated tables, and build the docs site in build/site
 	$(BIN)/python -m docs.generate
+	$(BIN)/python -m docs.site
 
-BENCHES ?= race growth failures latency workers columns ledger parse wire compaction storm spark_source spark_topology
+jars: $(VENV)/.dev  ## resolve the jars of Kafka and Storm anew, and write down what they must be (downspout/system/jars.json)
+	$(BIN)/python -m docs.jars
+
+BENCHES ?= race growth failures latency fetching workers columns ledger parse wire producing transactions sql compaction storm spark_source spark_topology
 
 bench: $(VENV)/.dev  ## beside the peers; growth, failures, latency; Storm, Spark; an hour and more (QUICK=1: does it work? BENCHES="race latency")
 	@failed=; for bench in $(BENCHES); do $(BIN)/python -m bench.$$bench $(if $(QUICK),--quick) || failed="$$failed $$bench"; done; \

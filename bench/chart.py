@@ -8,7 +8,7 @@ from pathlib import Path
 
 OURS, THEIRS, INK = "#d9541e", "#9db4c0", "#253237"
 CUT = 1.6
-"""A bar more than so many times as long as the next one is cut off, and its figure says how long it is."""
+"""A bar is cut off if it is more than this many times as long as the next one; its figure says how long it is."""
 
 
 def shown_to(values: Sequence[float]) -> float:

@@ -18,8 +18,9 @@ from typing import Any
 from bench.flights import PARTITIONS, flights
 from bench.harness import Options, begin, by_turns, load, machine, mib, run, save, say, spread, table
 from bench.track import RECORD_S_MAX, START_S_MAX
-from downspout.kafka.embedded import EmbeddedKafka
-from downspout.kafka.port import TopicPartition, cluster_for
+from downspout.broker.embedded import EmbeddedKafka
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import TopicPartition
 
 POLL_RECORDS_MAX = 20_000
 HEADERS = [("source", b"bench"), ("trace", b"0123456789abcdef")]

@@ -2,7 +2,7 @@
 
     python -m bench.compaction [--files 2000] [--rows 500]
 
-A sink's directory with so many flushes is made by a writer, without Kafka and without an engine. Then all of it is read
+A writer makes a sink's directory with that many flushes, without Kafka and without an engine. Then all of it is read
 with PyArrow, and with DuckDB where that is installed; compacted; and read again. Wall and CPU seconds, best of three.
 """
 
@@ -21,11 +21,11 @@ import pyarrow.dataset as ds
 
 from bench.harness import Options
 from bolts.parquet import with_origins
-from downspout.parquet.audit_files import visible_files
-from downspout.parquet.compaction import Compactor
-from downspout.parquet.disk import Disk
-from downspout.parquet.identity import Identities
-from downspout.parquet.writer import SinkWriter
+from downspout.audit.files import visible_files
+from downspout.sink.compaction.compactor import Compactor
+from downspout.sink.identity.rows import Identities
+from downspout.sink.storage.disk import Disk
+from downspout.sink.writer import SinkWriter
 
 
 class Unforced(Disk):
@@ -36,7 +36,7 @@ class Unforced(Disk):
 
 
 def fill(directory: Path, files: int, rows: int) -> None:
-    """Flush so many files of so many rows, as a sink does whose flushes are small."""
+    """Write many small files, as a sink does whose flushes are small."""
     sink = SinkWriter(
         directory, topology="bench", component="sink", columns=["carrier:string"], writer="bench", disk=Unforced()
     )

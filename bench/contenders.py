@@ -14,8 +14,8 @@ from pathlib import Path
 from bench.environments import UnavailableError, python_of, version_of
 from bench.flights import SCHEMA
 from bench.harness import ROOT, say
-from downspout import jars
 from downspout.errors import DownspoutError
+from downspout.system import jars
 
 PEERS = ROOT / "bench" / "peers"
 

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 from streamparse import Bolt, Grouping, Spout, Topology
 
-from downspout.local.engine import Bounds, Engine
-from downspout.local.graph import from_class
-from downspout.local.runner import GC_THRESHOLDS
+from downspout.engine.garbage import GC_THRESHOLDS
+from downspout.engine.graph import from_class
+from downspout.engine.loop import Bounds, Engine
 
 
 class NumberSpout(Spout):

@@ -1,7 +1,7 @@
-"""Peers live in virtual environments of their own: made once from pinned requirements, kept in the cache.
+"""Each peer lives in its own virtual environment: made once from pinned requirements, kept in the cache.
 
 What a peer needs is ``bench/peers/requirements/<name>.txt``. Its environment's folder carries a hash of those pins and
-of the Python that made it, so other pins make another environment. Old ones stay until somebody deletes
+of the Python that made it, so other pins make another environment. Old ones stay until someone deletes
 ``~/.cache/downspout/bench``.
 """
 
@@ -15,8 +15,8 @@ import venv
 from pathlib import Path
 
 from bench.harness import say
-from downspout import config
-from downspout.locks import FileLock
+from downspout.settings import folders
+from downspout.system.locks import FileLock
 
 REQUIREMENTS = Path(__file__).parent / "peers" / "requirements"
 INSTALL_S_MAX = 1800.0
@@ -44,7 +44,7 @@ def version_of(name: str, package: str) -> str:
 def folder_of(name: str) -> Path:
     """Return where a peer's environment is, or will be."""
     key = "\n".join([sys.version, sys.executable, *pins(name)])
-    return config.cache() / "bench" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+    return folders.cache() / "bench" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 def python_of(name: str) -> Path:

@@ -57,7 +57,7 @@ def spoiled(numbers: np.ndarray, share: float) -> np.ndarray:
 
 def publish(bootstrap: str, topic: str, count: int, partitions: int = PARTITIONS, share: float = 0.0) -> None:
     """Fill a new topic, round robin over the partitions; spoil a share of the records."""
-    from downspout.kafka.port import cluster_for
+    from downspout.kafka.clusters import cluster_for
 
     say(f"publishing {count:,} flights to {topic}")
     cluster = cluster_for(bootstrap)

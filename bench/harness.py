@@ -1,11 +1,11 @@
 """How the benchmarks measure and report: one place for the cost of a process, runs by turns, statistics and tables.
 
-A *contender* is a command line. It is run as a process of its own, by turns with the others, and what counts is what
+A *contender* is a command line. It is run as a separate process, by turns with the others, and what counts is what
 the operating system has booked for it **and for all that it started** (the JVM of a Spark session, worker processes).
 CPU time comes first because it holds on a busy machine, where wall time does not.
 
 What a command has started are all members of the session that it leads, and all their descendants, which may have
-sessions of their own. A program whose parent has ended is handed to us (Linux calls us a subreaper), so that its CPU
+their own sessions. A program whose parent has ended is handed to us (Linux calls us a subreaper), so that its CPU
 time reaches us when it ends too.
 """
 
@@ -24,10 +24,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from downspout.errors import MissingExtraError
+from downspout.system.java import for_spark
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -314,7 +317,7 @@ def _cpu_model() -> str:
 
 
 def say(line: str) -> None:
-    """Tell whoever waits."""
+    """Notify the waiting parent."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -336,6 +339,8 @@ def save(folder: Path, name: str, text: str, figures: Any = None, notes: Sequenc
 
 def begin(main: Callable[[], None]) -> None:
     """Run a benchmark; what it cannot measure is told without a traceback."""
+    with suppress(MissingExtraError):  # what needs Java says so itself
+        for_spark(os.environ)  # contenders in Spark look at JAVA_HOME and the PATH alone
     try:
         main()
     except BenchError as error:

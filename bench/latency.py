@@ -29,7 +29,7 @@ from bench.contenders import DOWNSPOUT, Contender, filled, topology
 from bench.flights import PARTITIONS, publish
 from bench.harness import ROOT, BenchError, Options, begin, cpu_of_tree, load, machine, save, say, table
 from bench.track import Track, track
-from downspout.parquet.log import CommitLog
+from downspout.sink.log.commit_log import CommitLog
 
 GRACE_S = 0.5
 READY_S_MAX = 60.0
@@ -110,7 +110,7 @@ def _reading(bootstrap: str, contender: Contender, age_s: float, name: str,
 
 
 def _wait_for(place: Path, records: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until the first so many records are durable."""
+    """Wait until the first records are durable."""
     deadline = time.monotonic() + READY_S_MAX
     while not durable_ns(place / "out", records).all():
         if process.poll() is not None or time.monotonic() > deadline:

@@ -75,7 +75,7 @@ def failing_and_retried(ledger: PartitionLedger) -> None:
 
 
 def flying(count: int) -> PartitionLedger:
-    """Return a ledger with so many records out."""
+    """Return a ledger that has records in flight."""
     ledger = PartitionLedger(0)
     for offset in range(count):
         ledger.emit(offset, 0)

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from downspout.parquet.coverage import Coverage, Stream
-from downspout.parquet.disk import Disk
-from downspout.parquet.entry import COMPACT, DataFile, Entry
-from downspout.parquet.log import CommitLog
-from downspout.parquet.writer import SinkWriter
+from downspout.sink.identity.coverage import Coverage, Stream
+from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.log.entry import COMPACT, DataFile, Entry
+from downspout.sink.storage.disk import Disk
+from downspout.sink.writer import SinkWriter
 
 ROWS = 1000
 
@@ -31,7 +31,7 @@ class Unsynced(Disk):
 
 
 def fill(directory: Path, flushes: int, live: int) -> None:
-    """Append entries, and make the files that count (empty ones: nobody reads them here)."""
+    """Append entries, and make the files that count (empty ones: nothing reads them here)."""
     log = CommitLog(directory, Unsynced())
     log.refresh()
     for number in range(flushes):
@@ -52,7 +52,7 @@ def fill(directory: Path, flushes: int, live: int) -> None:
                     component="sink",
                     kind=COMPACT,
                     removed=gone,
-                    settled=log.length,
+                    gone_before=log.length,
                 )
             )
     for path in log.files:

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from bench.flights import FIELDS, SCHEMA, flights
 from bench.harness import BenchError, Options, begin, load, machine, save, say
-from downspout.chunks.json import JsonParser
-from downspout.parquet.schema import Columns
+from downspout.parse.json import JsonParser
+from downspout.parse.paths import Paths
+from downspout.sink.columns.schema import Columns
 
 COLUMNS = Columns.parse([f"{name}:{kind}" for name, kind in SCHEMA.items()])
 CORRUPT = (b"not JSON", b'"dep_delay":9999999999', b'"dep_delay":"late"')
@@ -50,17 +51,17 @@ def in_columns(parser: JsonParser, chunks: list[Any]) -> tuple[int, int]:
 
 
 def by_shape(chunks: list[Any]) -> tuple[int, int]:
-    return in_columns(JsonParser(FIELDS, COLUMNS), chunks)
+    return in_columns(JsonParser(Paths(FIELDS), COLUMNS), chunks)
 
 
 def by_arrow(chunks: list[Any]) -> tuple[int, int]:
-    parser = JsonParser(FIELDS, COLUMNS)
+    parser = JsonParser(Paths(FIELDS), COLUMNS)
     parser._has_plain_keys = False
     return in_columns(parser, chunks)
 
 
 def exactly(chunks: list[Any]) -> tuple[int, int]:
-    parser = JsonParser(FIELDS, COLUMNS)
+    parser = JsonParser(Paths(FIELDS), COLUMNS)
     parser._has_plain_keys = parser._reader.is_able = False
     return in_columns(parser, chunks)
 

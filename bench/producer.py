@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from bench.flights import PARTITIONS, flights
-from downspout.kafka.port import cluster_for
+from downspout.kafka.clusters import cluster_for
 
 TICK_S = 0.005
 

@@ -2,8 +2,8 @@
 
     python -m bench.race [--records 1000000] [--runs 3] [--only record,loop] [--quick]
 
-Each run is a process of its own that reads the topic from its start to its end, writes typed Parquet compressed with
-zstd, and commits. What starting costs is measured by a run over a topic of four records, and is in a column of its own.
+Each run is a separate process that reads the topic from its start to its end, writes typed Parquet compressed with
+zstd, and commits. What starting costs is measured by a run over a topic of four records, and has its own column.
 Every result is checked: each record in one row, each value where it belongs, offsets committed.
 """
 

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from bolts.parquet import with_origins
-from downspout.parquet.identity import Identities
-from downspout.parquet.writer import SinkWriter
+from downspout.sink.identity.rows import Identities
+from downspout.sink.writer import SinkWriter
 from downspout.spark.read import ORIGIN_COLUMNS, sink_schema, stream_sink
 from downspout.spark.session import spark_session
 

@@ -1,7 +1,7 @@
 """The Kafka source in Python against Spark's JVM connector, on one topic, in one run, interleaved.
 
 Four jobs: count the records; write them to Parquet as they are; parse them as JSON and write typed columns; and write
-them as they are by a stream that ends at what is there. The connector runs in an environment of its own, that of the
+them as they are by a stream that ends at what is there. The connector runs in its own environment, that of the
 peers, with a PySpark for which its jars resolve.
 
 Each source has one session, which has read the topic once before: starting the JVM and the workers is in neither
@@ -86,7 +86,7 @@ def _fields() -> str:
 
 
 class Contender:
-    """One source in a process of its own, which does a job whenever it is told."""
+    """One source in a separate process, which does a job whenever it is told."""
 
     def __init__(self, kind: str, python: str, bootstrap: str, topic: str, out: Path, jars: str) -> None:
         self.kind = kind
@@ -150,9 +150,9 @@ def report(ours: Contender, theirs: Contender, records: int, described: str) -> 
 
 def main() -> None:
     """Publish, let both do each job in turn, print and save the table."""
-    from downspout.kafka.embedded import EmbeddedKafka
-    from downspout.kafka.port import cluster_for
-    from topologies.flights_data import Flights, load_flights, publish
+    from demos.flights_data import Flights, load_flights, publish
+    from downspout.broker.embedded import EmbeddedKafka
+    from downspout.kafka.clusters import cluster_for
 
     options = Options(__doc__, runs=5)
     options.size("--records", 336_776, 20_000, type=int, help="how many flights, at most all")

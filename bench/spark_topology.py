@@ -1,12 +1,14 @@
-"""Topologies on Spark: records against chunks, and against native twins. On one topic, in one session, interleaved.
+"""Topologies on Spark: records against chunks, and against native Spark versions; one topic and session, interleaved.
 
 **Flights.** The flight delays (JSON → joins → every flight, and delays added up) as they are, a tuple for each record,
-and with ``kafka.emit=chunk``, where a tuple is a RecordBatch of Spark's. The twin is a batch of Spark's own functions.
+and with ``kafka.emit=chunk``, where a tuple is a RecordBatch of Spark's. The native version is a batch of Spark's own
+functions.
 
-**Words.** The word count, whose bolts know only records, against its twin as a batch and as a stream.
+**Words.** The word count, whose bolts know only records, against its native version as a batch and as a stream.
 The topology (unmodified bolts: a call of Python per line, a tuple per word) leaves exact partial counts in Parquet, by
-way of a commit log. The twin (``explode``, ``groupBy``: compiled by Spark) leaves the finished table: as a batch, which
-keeps nothing, and as a stream with a checkpoint, which is what the topology is. Both read by the same source in Python.
+way of a commit log. The native version (``explode``, ``groupBy``: compiled by Spark) leaves the finished table: as a
+batch, which keeps nothing, and as a stream with a checkpoint, which is what the topology is. Both read by the same
+source in Python.
 
 The session has run each job once before: starting the JVM and the workers is in no figure. Every result is checked.
 """
@@ -71,7 +73,7 @@ class Bench(ABC):
         return wall, cpu
 
     def run(self, runs: int) -> Figures:
-        """Do each job once, and then so many times by turns; return the figures."""
+        """Do each job once, then ``runs`` times by turns; return the figures."""
         jobs = self.jobs()
         figures: Figures = {name: [] for name in jobs}
         for name, job in jobs.items():
@@ -90,8 +92,8 @@ class Words(Bench):
     topic = "lines"
 
     def jobs(self) -> dict[str, Job]:
-        """Return the topology and its twins."""
-        return {"topology": self.topology, "native twin, stream": self.stream, "native twin, batch": self.batch}
+        """Return the topology and its native Spark versions."""
+        return {"topology": self.topology, "native version, stream": self.stream, "native version, batch": self.batch}
 
     def topology(self, out: Path) -> None:
         """Run the topology to the end of the topic."""
@@ -106,21 +108,21 @@ class Words(Bench):
         )
 
     def batch(self, out: Path) -> None:
-        """Run the twin as a batch."""
-        from topologies.word_count_spark import twin
+        """Run the native version as a batch."""
+        from topologies.word_count_spark import native
 
         records = self.spark.read.format("downspout").options(**self.source).load()
-        twin(self.spark, {"spout": records})["word_counts"].write.parquet(str(out / "counts"))
+        native(self.spark, {"spout": records})["word_counts"].write.parquet(str(out / "counts"))
 
     def stream(self, out: Path) -> None:
-        """Run the twin as a stream that ends at what is there."""
-        from topologies.word_count_spark import twin
+        """Run the native version as a stream that ends at what is there."""
+        from topologies.word_count_spark import native
 
         def write(counts: Any, _: int) -> None:
             counts.write.mode("overwrite").parquet(str(out / "counts"))
 
         records = self.spark.readStream.format("downspout").options(**self.source, startingOffsets="earliest").load()
-        counts = twin(self.spark, {"spout": records})["word_counts"]
+        counts = native(self.spark, {"spout": records})["word_counts"]
         writer = counts.writeStream.outputMode("complete").foreachBatch(write).trigger(availableNow=True)
         writer.option("checkpointLocation", str(out / "checkpoint")).start().awaitTermination()
 
@@ -138,11 +140,11 @@ class FlightDelays(Bench):
     topic = "flights"
 
     def jobs(self) -> dict[str, Job]:
-        """Return the topology in both modes, and its twin."""
+        """Return the topology in both modes, and its native version."""
         return {
             "topology, by record": lambda out: self.topology(out, "record"),
             "topology, in chunks": lambda out: self.topology(out, "chunk"),
-            "native twin, batch": self.batch,
+            "native version, batch": self.batch,
         }
 
     def topology(self, out: Path, emit: str) -> None:
@@ -159,11 +161,11 @@ class FlightDelays(Bench):
         )
 
     def batch(self, out: Path) -> None:
-        """Run the twin as a batch; both of its tables come from one reading."""
-        from topologies.flight_delays_spark import twin
+        """Run the native version as a batch; both of its tables come from one reading."""
+        from topologies.flight_delays_spark import native
 
         records = self.spark.read.format("downspout").options(**self.source).load().persist()
-        for name, frame in twin(self.spark, {"spout": records}).items():
+        for name, frame in native(self.spark, {"spout": records}).items():
             frame.write.parquet(str(out / name))
         records.unpersist()
 
@@ -177,7 +179,7 @@ class FlightDelays(Bench):
 
 def publish(bootstrap: str, lines: int) -> None:
     """Write the lines into the topic, four partitions."""
-    from downspout.kafka.port import cluster_for
+    from downspout.kafka.clusters import cluster_for
 
     cluster = cluster_for(bootstrap)
     cluster.ensure_topic("lines", 4)
@@ -222,12 +224,12 @@ def report(flights: Figures, words: Figures, sizes: tuple[int, int], described: 
 
 def main() -> None:
     """Publish, do each job in turn, print and save the table."""
-    from downspout.kafka.embedded import EmbeddedKafka
-    from downspout.kafka.port import cluster_for
+    from demos.flights_data import Flights, load_flights
+    from demos.flights_data import publish as publish_flights
+    from downspout.broker.embedded import EmbeddedKafka
+    from downspout.kafka.clusters import cluster_for
     from downspout.spark import register
     from downspout.spark.session import spark_session
-    from topologies.flights_data import Flights, load_flights
-    from topologies.flights_data import publish as publish_flights
 
     options = Options(__doc__, runs=5)
     options.size("--lines", 200_000, 10_000, type=int)

@@ -1,7 +1,7 @@
 """Kafka through a real Storm into one Python bolt: stock pystorm, ours, and Storm's own Java KafkaSpout.
 
-One Kafka, one Storm node and one topic for all; the peers take turns, each as a topology of its own with a consumer
-group of its own: one spout, one bolt, one acker, one worker, every tuple with an id. What is measured begins when the
+One Kafka, one Storm node and one topic for all; the peers take turns, each as its own topology with its own consumer
+group: one spout, one bolt, one acker, one worker, every tuple with an id. What is measured begins when the
 bolt has seen a third of the records (JVMs are warm then) and ends with the last one: records/s by the bolt's notes, and
 the CPU time of the worker (its JVM and both components) by the operating system. A run counts only if the bolt saw
 every record once and nimbus says that every tuple was acked.
@@ -27,11 +27,12 @@ from typing import Any
 from bench import storm_parts
 from bench.flights import flights, publish
 from bench.harness import Options, begin, load, machine, save, say, spread, table
-from downspout import jars
-from downspout.kafka.embedded import EmbeddedKafka
-from downspout.kafka.port import Cluster, TopicPartition, cluster_for
+from downspout.broker.embedded import EmbeddedKafka
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import Cluster, TopicPartition
 from downspout.storm import groups, nimbus, node_files, stats
 from downspout.storm.node import StormNode
+from downspout.system import jars
 from downspout.wire.streams import CHUNKS
 
 TOPIC, PARTITIONS = "bench-storm", 4
@@ -41,7 +42,7 @@ STALLED_S_MAX = 600.0
 COUNTERS_S_MAX = 180.0
 SAMPLE_S = 0.1
 WARM = 3
-"""The first of so many parts of the records is not measured."""
+"""The records are cut in this many parts, and the first is not measured."""
 PENDING = 5_000
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 PARTS = ("jvm", "spout", "bolt")

@@ -15,9 +15,9 @@ from bench.check import check
 from bench.contenders import Contender
 from bench.flights import PARTITIONS, spoiled
 from bench.harness import ROOT, BenchError, Cost, HungError, median, run, say
-from downspout.kafka.deadletter import read_dead_letters
-from downspout.kafka.embedded import EmbeddedKafka
-from downspout.kafka.port import cluster_for
+from downspout.broker.embedded import EmbeddedKafka
+from downspout.dead_letters.dead_letter import read_dead_letters
+from downspout.kafka.clusters import cluster_for
 
 START_S_MAX, RECORD_S_MAX = 180.0, 0.0005
 """A run that takes longer than that (eight minutes and more for a million records) hangs."""

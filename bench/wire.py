@@ -1,7 +1,7 @@
 """Storm's pipe: stock pystorm beside our wire, over real pipes, interleaved.
 
 A parent plays Storm. As ShellSpout it asks for ``next`` and acks what came, one command at a time, each answered by a
-sync. As ShellBolt it writes tuples while a thread of its own reads what comes back. The CPU time is the component's
+sync. As ShellBolt it writes tuples while another thread reads what comes back. The CPU time is the component's
 alone (user + system, counted by the operating system). The same class bodies run on both wires, and every tuple is
 checked for its answer.
 """
@@ -108,7 +108,7 @@ def start(peer: Peer, scratch: str) -> subprocess.Popen[bytes]:
 
 
 def drive_spout(process: Any, records: int) -> None:
-    """Be ShellSpout: next, then an ack for each tuple that came, until so many are acked."""
+    """Be ShellSpout: next, then an ack for each tuple that came, until ``records`` are acked."""
     said = frames(process.stdout)
     done = 0
 

@@ -1,10 +1,10 @@
-"""AggregateBolt: partial aggregates into a Parquet directory, each row added up exactly once.
+"""AggregateBolt: writes partial aggregates into a Parquet directory, and counts each row exactly once.
 
-It holds rows until the flush, folds those that the directory's log does not cover, and writes one row per key and
-flush. A reader finishes them (``downspout.spark.read.finish_aggregates``, or GROUP BY in any tool). Which records were
-added up is in the log, since the files cannot tell.
+At a flush it adds up the rows that the directory's log does not cover, and writes one row per key. A reader finishes
+them (``downspout.spark.read.finish_aggregates``, or GROUP BY in any tool). The log remembers which records were added
+up.
 
-With a fields grouping on the keys each key is with one task; the result is the same without one, in more rows.
+With a fields grouping on the keys, one task has all rows of a key; without it the result is the same, in more rows.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from downspout import config
-from downspout.parquet.aggregate import fold, parse
-from downspout.parquet.schema import Columns
-from downspout.parquet.sink_bolt import SinkBolt
-from downspout.parquet.writer import Build
+from downspout.settings.table import SETTINGS
+from downspout.sink.columns.aggregate import fold, parse
+from downspout.sink.columns.schema import Columns
+from downspout.sink.sink_bolt import SinkBolt
+from downspout.sink.writer import Build
 
 
 class AggregateBolt(SinkBolt):
-    """Folds by ``parquet.keys`` what ``parquet.aggregates`` says; ``parquet.schema`` has the columns that both need.
+    """Computes ``parquet.aggregates`` by ``parquet.keys``; ``parquet.schema`` declares the columns of both.
 
     >>> schema = {"word": "string"}
     >>> spec = AggregateBolt.spec(directory="out", schema=schema, keys=["word"], aggregates=["count"])
@@ -59,4 +59,4 @@ class AggregateBolt(SinkBolt):
 
 
 def _list(conf: Mapping[str, Any], key: str) -> list[str]:
-    return list(config.SETTINGS[key].parse(conf.get(key, []), "spec"))
+    return list(SETTINGS[key].parse(conf.get(key, []), "spec"))

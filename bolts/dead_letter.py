@@ -1,16 +1,16 @@
-"""DeadLetterBolt: rejected rows in, dead letters out; a tuple is acked when all its letters are durable.
+"""DeadLetterBolt: writes dead letters of rejected rows, and acks a tuple when all of them are durable.
 
 A bolt that takes chunks cannot fail one record of a hundred: it emits the bad ones on its stream ``rejects`` and goes
 on with the others. This bolt reads such streams, of any number of bolts, and writes each row's *whole* record to the
-dead-letter topic. The letters are those that the spout writes itself::
+dead-letter topic, in the same form as the spout does::
 
     letters = DeadLetterBolt.spec(inputs=[parse["rejects"], check["rejects"]])
 
-What a bolt was not given of the record (headers, most often) is read again from Kafka, by the origin. Where many
-records are bad it is cheaper to carry it: ``fields=["origin", "key", "value", "timestamp", "headers"]`` of the spout.
+Parts of the record that the bolt was not given, such as the headers, are read again from Kafka, by the origin. If many
+records are bad, let the spout emit them: ``fields=["origin", "key", "value", "timestamp", "headers"]``.
 
-It reads the settings of the spout: ``kafka.bootstrap``, ``kafka.client.…``, and for the name of the topic
-``kafka.dead_letter_topic`` and ``kafka.group``. Set them for the topology, so that both have the same.
+It uses the settings of the spout: ``kafka.bootstrap``, ``kafka.client.…``, and for the name of the topic
+``kafka.dead_letter_topic`` and ``kafka.group``. Set them for the topology, so that both have the same values.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from downspout import config as configuration
 from downspout.component import Bolt
+from downspout.dead_letters.dead_letter import DeadLetters
+from downspout.dead_letters.rejected import DeadLetterWriter, Rejected
 from downspout.errors import RecordError
-from downspout.kafka.deadletter import DeadLetters
-from downspout.kafka.letterbox import LetterBox, Rejected
-from downspout.kafka.port import cluster_for
+from downspout.kafka.clusters import cluster_for
 from downspout.kafka.rereading import Rereader
-from downspout.kafka.sense import check_dead_letter_topic, dead_letter_topic
 from downspout.ledger.origin import Origin
 from downspout.origins import origin_at
+from downspout.settings.secrets import with_secrets
+from downspout.settings.table import parse_scope
+from downspout.spout.validation import check_dead_letter_topic, dead_letter_topic
 
-RECORD = {"key", "value", "timestamp", "headers"}
-"""Fields of a reject that are its record's."""
+RECORD = {"key", "value", "timestamp", "headers"}  # Fields of a reject that are its record's
 
 
 class DeadLetterBolt(Bolt):
-    """Reads the fields ``origin`` and ``error``, and those of the record where they are there; emits nothing."""
+    """Reads the fields ``origin`` and ``error``, and those of the record that are there; emits nothing."""
 
     auto_ack = False
     auto_anchor = False
@@ -47,12 +47,12 @@ class DeadLetterBolt(Bolt):
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Read the settings; a client is made when there is something to write."""
-        settings = configuration.parse_scope(configuration.with_secrets(storm_conf), "kafka")
+        settings = parse_scope(with_secrets(storm_conf), "kafka")
         group = settings["group"] or str(storm_conf.get("topology.name") or "topology")
         check_dead_letter_topic(settings, group)
         self._topic = dead_letter_topic(settings, group)
         self._settings = settings
-        self._box: LetterBox | None = None
+        self._box: DeadLetterWriter | None = None
 
     def process(self, tup: Any) -> None:
         """Take a rejected record."""
@@ -84,12 +84,12 @@ class DeadLetterBolt(Bolt):
         box.add(tup.id, rows)
         box.work(eager=False)
 
-    def _ready(self) -> LetterBox:
+    def _ready(self) -> DeadLetterWriter:
         if self._box is None:
             client = self._settings["client"]
             cluster = cluster_for(self._settings["bootstrap"], client)
-            letters, reader = DeadLetters(cluster, self._topic), Rereader(cluster, self.clock, client)
-            self._box = LetterBox(letters, reader, self.clock, self.logger, self.ack, self.fail_because)
+            dead_letters, reader = DeadLetters(cluster, self._topic), Rereader(cluster, self.clock, client)
+            self._box = DeadLetterWriter(dead_letters, reader, self.clock, self.logger, self.ack, self.fail_because)
         return self._box
 
     def process_tick(self, tup: Any) -> None:

@@ -1,28 +1,28 @@
-"""ParquetBolt: rows into a Parquet directory, each exactly once.
+"""ParquetBolt: writes rows into a Parquet directory, each exactly once.
 
-The files are ordinary: PySpark, DuckDB and pandas read the directory as it is. How a row stays single when it is
-replayed, by whichever task, is in ``downspout/parquet/writer.py`` and docs/decisions/0006.
+The files are ordinary: PySpark, DuckDB and pandas read the directory as it is. ``downspout/sink/writer.py`` and
+docs/decisions/0008 say why a replayed row is not written twice.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from downspout.parquet.identity import Identities, Mask
-from downspout.parquet.schema import ORIGIN_SCHEMA
-from downspout.parquet.sink_bolt import SinkBolt
-from downspout.parquet.writer import Build
+from downspout.sink.columns.schema import ORIGIN_SCHEMA
+from downspout.sink.identity.rows import Identities, Mask
+from downspout.sink.sink_bolt import SinkBolt
+from downspout.sink.writer import Build
 
 
 def with_origins(table: pa.Table, identities: Identities) -> pa.Table:
-    """Return the rows with their origin columns behind; null in rows without an origin."""
+    """Return the rows with their origin columns added; null in rows without an origin."""
     for field, column in zip(ORIGIN_SCHEMA, identities.columns(), strict=True):
         table = table.append_column(field, column)
     return table
 
 
 class ParquetBolt(SinkBolt):
-    """Writes the columns of ``parquet.schema``, taken by name from its input's fields.
+    """Writes the columns of ``parquet.schema``, which it takes by name from the fields of its inputs.
 
     >>> spec = ParquetBolt.spec(directory="out", schema={"carrier": "string", "month": "int8"}, partition_by=["month"])
     >>> spec.component_cls.__name__

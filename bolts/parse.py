@@ -1,33 +1,34 @@
-"""JsonParseBolt and CsvParseBolt: a JSON object, or a line of CSV, in; the fields you name out.
+"""JsonParseBolt and CsvParseBolt: parse a JSON object, or a line of CSV, and emit the fields that you name.
 
 What becomes of a value:
 
-=============================================  =================================================================
-the value                                      what happens
-=============================================  =================================================================
-a JSON object                                  one tuple: ``origin``, then the named fields in order
-an object without one of the keys              that field is None
-null (a Kafka tombstone)                       no tuple; acked and counted as ``filtered``
-not JSON, not UTF-8, or JSON but not an        rejected: it leaves on the stream ``rejects``; where nobody reads that,
-object; with ``types`` also a field that does  the tuple fails with the record's coordinates, and the spout retries
-not fit its type                               it and then writes it to the dead-letter topic
-=============================================  =================================================================
+* A JSON object becomes one tuple: ``origin``, then the named fields in order. A field whose key is missing is None.
+* null (a Kafka tombstone) becomes one tuple with None for each named field. With ``on_null="filter"`` it is acked
+  without a tuple, and counted as ``filtered``.
+* Anything else is rejected: no JSON object, invalid UTF-8, or with ``types`` a field that does not fit its type. It
+  leaves on the stream ``rejects``. If no bolt reads that stream, the tuple fails with the record's coordinates, and
+  the spout retries and dead-letters the record.
 
-A field may be named other than its key, ``field=key``. That is needed where a key is called ``origin``,
-because that name carries the row's identity: ``fields=["carrier", "from_airport=origin"]``.
+A null value says that its key was deleted. The key is not part of the value: ``carry=["key"]`` adds it to each tuple,
+after ``origin``, and so for other fields of the input. If a type is required (``int64!``), there can be no row of
+nulls: then null values are filtered, with one warning.
 
-Without ``types`` a field is what it is in the JSON: a text, a number, a list. With ``types`` each field has the type
-of a column (``{"dep_delay": "int16"}``; the same as a sink's), and whole chunks are parsed at once, into just what
-their records would have been one by one. Without them a chunk is taken apart into records: no type, no column.
+``field=key`` gives a field another name than its key. A key called ``origin`` needs that, because the field of this
+name carries the row's identity: ``fields=["carrier", "from_airport=origin"]``. The key may be a path to a nested value:
+``user_id=user.id``, ``first_sku=items[0].sku`` (:mod:`downspout.parse.paths`).
 
-CsvParseBolt does the same with a value that is one line of RFC 4180, without a header. Its ``fields`` are those of the
-line, in order, with ``-`` for one that nobody wants. Without ``types`` they are texts, and an empty one is None; with
-them numbers are numbers (``downspout/chunks/csv.py`` says what a line is, and what a number).
+Without ``types`` a field keeps the type that it has in the JSON. With ``types`` each field has the type of a sink's
+column (``{"dep_delay": "int16"}``), and whole chunks are parsed at once, with the same result as record by record.
+Without them a chunk is taken apart into records.
+
+CsvParseBolt does the same with one line of RFC 4180, without a header. Its ``fields`` are those of the line, in order,
+with ``-`` for one to leave out. Without ``types`` they are text, and an empty one is None (``downspout/parse/csv.py``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -36,20 +37,23 @@ import pyarrow as pa
 from streamparse import Stream
 from streamparse.dsl.bolt import ShellBoltSpec
 
-from downspout import config as configuration
-from downspout.chunks.csv import SKIPPED, CsvParser, fields_of
-from downspout.chunks.json import JsonParser, parse_object, parse_objects, read_object
-from downspout.chunks.parser import ChunkParser, read_some
-from downspout.chunks.rejects import REJECT_FIELDS, REJECTS, Rejects
-from downspout.component import Bolt
-from downspout.errors import USER_ERRORS, ConfigError
-from downspout.parquet.schema import Columns
+from downspout.component import Bolt, input_fields
+from downspout.errors import USER_ERRORS, ConfigError, TopologyError, coordinates
+from downspout.ledger.origin import Origin
+from downspout.origins import origin_at
+from downspout.parse.csv import SKIPPED, CsvParser, fields_of
+from downspout.parse.json import JsonParser, parse_objects, read_object
+from downspout.parse.parser import ChunkParser, read_some
+from downspout.parse.paths import Paths, parse_path
+from downspout.parse.rejects import REJECT_FIELDS, REJECTS, Rejects
+from downspout.settings.table import SETTINGS, parse_scope
+from downspout.sink.columns.schema import Columns
 
-__all__ = ["CsvParseBolt", "JsonParseBolt", "parse_object", "split_fields"]
+__all__ = ["CsvParseBolt", "JsonParseBolt", "split_fields"]
 
 
 def split_fields(fields: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the output fields and the keys of the object that fill them.
+    """Return the names of the output fields, and what fills them: keys of an object, or paths into it.
 
     Raises:
         ConfigError: a field is named twice, has no name, or is called ``origin``.
@@ -62,7 +66,7 @@ def split_fields(fields: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...
         name, equals, key = field.partition("=")
         name, key = name.strip(), (key if equals else name).strip()
         if not name or not key:
-            raise ConfigError(f"parse.fields: {field!r} names no field", cure="`field` or `field=key`")
+            raise ConfigError(f"parse.fields: {field!r} names no field", cure="`field`, `field=key` or `field=key.key`")
         if name == "origin":
             raise ConfigError(
                 "parse.fields: the field `origin` carries the row's identity",
@@ -90,8 +94,25 @@ def typed(names: Sequence[str], types: Sequence[str]) -> Columns:
             f"parse.types names no type for {', '.join(missing)}", cure="a type for each field, or no types at all"
         )
     if strangers := [name for name in given if name not in names]:
-        raise ConfigError(f"parse.types: {', '.join(strangers)} is no field", cure=f"one of {', '.join(names)}")
+        raise ConfigError(f"parse.types: {', '.join(strangers)} is not a field", cure=f"one of {', '.join(names)}")
     return Columns([given[name] for name in names])
+
+
+def carried(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    """Return the fields of the input that go on unchanged.
+
+    Raises:
+        ConfigError: the tuple has a field of that name already.
+
+    >>> carried({"parse.carry": ["key"]}, ["carrier"])
+    ('key',)
+    """
+    fields = SETTINGS["parse.carry"].parse(config.get("parse.carry") or [], "spec")
+    for index, field in enumerate(fields):
+        if field in ("origin", *names, *fields[:index]):
+            known = f"`{field}_parsed={field}` in fields" if field in names else "each field once, without origin"
+            raise ConfigError(f"parse.carry: the tuple has a field {field!r} already", cure=known)
+    return tuple(fields)
 
 
 class ParseBolt(Bolt):
@@ -112,11 +133,11 @@ class ParseBolt(Bolt):
         """Put the bolt into a topology.
 
         Args:
-            name: default: the name of the topology's attribute.
+            name: name of the component (default: that of the topology's attribute).
             inputs: streamparse's inputs; their tuples have the fields ``origin`` and ``value``.
-            par: how many tasks.
-            config: Storm's settings for this component, and ours by their whole names.
-            settings: those of ``downspout settings parse`` without the prefix; ``types`` may be a dict
+            par: number of tasks.
+            config: Storm's settings for this component, and Downspout's with their prefix.
+            settings: settings without the prefix ``parse.``; ``types`` may be a dict such as
                 ``{"carrier": "string", "delay": "int16"}``.
 
         Raises:
@@ -128,16 +149,24 @@ class ParseBolt(Bolt):
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[Stream]:
-        """Return the stream of ``origin`` and the fields that ``parse.fields`` names, and that of rejects.
+        """Return the stream of ``origin``, what is carried and the fields of ``parse.fields``, and that of rejects.
 
         Raises:
             ConfigError: there are none, or one is malformed.
         """
         if not config.get("parse.fields"):
             raise ConfigError("parse.fields is not set", cure='fields=["carrier", "dep_delay"]')
-        names = cls.names_of(configuration.SETTINGS["parse.fields"].parse(config["parse.fields"], "spec"))
+        names = cls.names_of(SETTINGS["parse.fields"].parse(config["parse.fields"], "spec"))
         cls.columns_of(config)
-        return [Stream(fields=["origin", *names]), Stream(fields=list(REJECT_FIELDS), name=REJECTS)]
+        return [
+            Stream(fields=["origin", *carried(config, names), *names]),
+            Stream(fields=list(REJECT_FIELDS), name=REJECTS),
+        ]
+
+    @classmethod
+    def requires_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the fields that each input stream must have."""
+        return (*cls.requires, *(field for field in carried(config, ()) if field not in cls.requires))
 
     @classmethod
     @abstractmethod
@@ -159,19 +188,35 @@ class ParseBolt(Bolt):
         Raises:
             ConfigError: they are not right.
         """
-        fields, types = (
-            configuration.SETTINGS[key].parse(conf.get(key), "spec") for key in ("parse.fields", "parse.types")
-        )
+        fields, types = (SETTINGS[key].parse(conf.get(key), "spec") for key in ("parse.fields", "parse.types"))
         return typed(cls.names_of(fields or ()), types) if types else None
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Read the settings."""
-        self.settings = configuration.parse_scope(storm_conf, "parse")
+        """Read the settings.
+
+        Raises:
+            TopologyError: an input lacks a field that is carried.
+        """
+        self.settings = parse_scope(storm_conf, "parse")
         columns = self.columns_of(storm_conf)
         self._parser = self.parser_of(self.settings, columns) if columns is not None else None
         if columns is None:
             self.process_chunk = None  # type: ignore[method-assign,assignment]   # the engine takes chunks apart
         self._rejects = Rejects(self, storm_conf, context)
+        names = self.names_of(self.settings["fields"])
+        self._kept = ("origin", *carried(storm_conf, names))
+        for (source, stream), given in input_fields(context).items():
+            if lacks := [field for field in self._kept if field not in given]:
+                raise TopologyError(
+                    f"{self.component_name}: stream {stream!r} of {source!r} lacks {', '.join(map(repr, lacks))}, "
+                    "which parse.carry names",
+                    cure=f"fields={json.dumps([*given, *lacks])} of {source!r}",
+                )
+        self._nothing = (None,) * len(names)
+        required = [column.name for column in columns.columns if column.required] if columns is not None else []
+        wants_rows = self.settings["on_null"] == "row"
+        self._has_null_rows = wants_rows and not required
+        self._unsaid = required if wants_rows else []
         self._filtered = 0
 
     def process(self, tup: Any) -> None:
@@ -182,24 +227,58 @@ class ParseBolt(Bolt):
         """
         value = tup.values.value
         self._rejects.seen += 1
-        if value is None:
-            self._filtered += 1
+        if value is None and not self._has_null_rows:
+            self._filter(1, tup.values.origin)
             return
         try:
-            fields = self.read(value) if self._parser is None else self._parser.parse_one(value)
+            fields = self._nothing if value is None else self._read_one(value)
         except ValueError as error:
             self._rejects.of_record(tup, str(error), error)
             return
-        self.emit([tup.values.origin, *fields])
+        self.emit([*self._head(tup.values), *fields])
+
+    def _read_one(self, value: Any) -> Sequence[Any]:
+        return self.read(value) if self._parser is None else self._parser.parse_one(value)
+
+    def _head(self, values: Any) -> tuple[Any, ...]:
+        """Return what goes on unchanged."""
+        return (values.origin, *(getattr(values, field) for field in self._kept[1:]))
+
+    def _filter(self, count: int, first: Any) -> None:
+        """Count null values that make no row; warn once if that was not asked for."""
+        self._filtered += count
+        if self._unsaid:
+            origin, required = Origin.of(first), ", ".join(self._unsaid)
+            self._unsaid = []
+            self.logger.warning(
+                "%s: %s: null values, which tell of deletes, are filtered from here on: no row can be null, as "
+                "parse.types requires %s. Try: a type without !, or parse.on_null=filter, which says nothing",
+                coordinates(origin.topic, origin.partition, origin.offset), self.component_name, required,
+            )  # fmt: skip
 
     def process_many(self, tups: Sequence[Any]) -> int:
         """Emit the fields of records, up to the first that has none; its fate is the business of ``process``."""
         records = [tup[4] for tup in tups]
-        found = self.read_many([record.value for record in records])
+        values = [record.value for record in records]
+        has_nulls = None in values and self._has_null_rows
+        found = self._read_around_nulls(values) if has_nulls else self.read_many(values)
         self._rejects.seen += len(found)
-        rows = [(record.origin, *fields) for record, fields in zip(records, found, strict=False)]
+        if len(self._kept) == 1:
+            rows = [(record.origin, *fields) for record, fields in zip(records, found, strict=False)]
+        else:
+            rows = [(*self._head(record), *fields) for record, fields in zip(records, found, strict=False)]
         self.emit_many(rows, tups[: len(rows)])
         return len(rows)
+
+    def _read_around_nulls(self, values: Sequence[Any]) -> list[Sequence[Any]]:
+        """Return the fields of these values, nothing but None for a null, up to the first that cannot be read."""
+        read = iter(self.read_many([value for value in values if value is not None]))
+        found: list[Sequence[Any]] = []
+        for value in values:
+            if (fields := self._nothing if value is None else next(read, None)) is None:
+                break
+            found.append(fields)
+        return found
 
     def read_many(self, values: Sequence[Any]) -> list[Sequence[Any]]:
         """Return the fields of these values, up to the first that is null or cannot be read."""
@@ -213,23 +292,28 @@ class ParseBolt(Bolt):
         """Emit the columns of a chunk's records; those that are none leave as rejects.
 
         Raises:
-            RecordError: there are some, and nobody reads rejects; names the first.
+            RecordError: there are some, and no bolt reads the rejects; names the first.
         """
         chunk: pa.RecordBatch = tup.values
         assert self._parser is not None  # for the type checker: without types there is no process_chunk
         found = self._parser.parse(chunk.column("value"))
         self._rejects.of_chunk(chunk, found.rejected)
-        self._filtered += found.filtered
+        if found.filtered and self._has_null_rows:
+            found = found.with_nulls(chunk.column("value"))
+        elif found.filtered:
+            first = chunk.column("value").is_null().index(True).as_py()
+            self._filter(found.filtered, origin_at(chunk.column("origin"), first))
         if not len(found.rows):
             return
-        origins: Any = chunk.column("origin")
+        kept: list[Any] = [chunk.column(field) for field in self._kept]
         if len(found.rows) < chunk.num_rows:
-            origins = origins.take(pa.array(found.rows))
-        schema = pa.schema([pa.field("origin", origins.type), *found.batch.schema])
-        self.emit(pa.RecordBatch.from_arrays([origins, *found.batch.columns], schema=schema))
+            kept = [column.take(pa.array(found.rows)) for column in kept]
+        fields = [pa.field(name, column.type) for name, column in zip(self._kept, kept, strict=True)]
+        schema = pa.schema([*fields, *found.batch.schema])
+        self.emit(pa.RecordBatch.from_arrays([*kept, *found.batch.columns], schema=schema))
 
     def report(self) -> Mapping[str, float]:
-        """Return how many null values were passed over, and how many records were rejected, if they may be."""
+        """Return how many null values were filtered, and how many records were rejected, if they may be."""
         rejected = {"rejected": self._rejects.count} if self._rejects.is_read else {}
         return {"filtered": self._filtered, **rejected}
 
@@ -241,29 +325,40 @@ class JsonParseBolt(ParseBolt):
     ['origin', 'carrier']
     """
 
+    makes_floats: ClassVar[bool] = True
+    """Without types a number with a fraction is a float, of 15 digits or so; `downspout check` looks at it."""
+
     @classmethod
     def names_of(cls, fields: Sequence[str]) -> tuple[str, ...]:
-        """Return the names in ``name=key``."""
-        return split_fields(fields)[0]
+        """Return the names in ``name=path``."""
+        names, paths = split_fields(fields)
+        for name, path in zip(names, paths, strict=True):
+            steps = parse_path(path)
+            if name == path and steps != (name,):
+                raise ConfigError(
+                    f"parse.fields: {path!r} says where a value stands, but not what the field is called",
+                    cure=f"{'_'.join(map(str, steps))}={path}",
+                )
+        return names
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Read the settings."""
         super().initialize(storm_conf, context)
-        _, self._keys = split_fields(self.settings["fields"])
+        self._paths = Paths(split_fields(self.settings["fields"])[1])
 
     def parser_of(self, settings: Mapping[str, Any], columns: Columns) -> ChunkParser:
         """Return a parser of JSON."""
-        return JsonParser(split_fields(settings["fields"])[1], columns)
+        return JsonParser(Paths(split_fields(settings["fields"])[1]), columns)
 
     def read(self, value: Any) -> Sequence[Any]:
-        """Return the values of the keys."""
-        return read_object(value, self._keys)
+        """Return the values of the fields."""
+        return read_object(value, self._paths)
 
     def read_many(self, values: Sequence[Any]) -> list[Sequence[Any]]:
         """Return the fields of these values, up to the first that is null or cannot be read."""
         if self._parser is not None or type(self).read is not JsonParseBolt.read:
             return super().read_many(values)
-        return parse_objects(values, self._keys)
+        return parse_objects(values, self._paths)
 
 
 class CsvParseBolt(ParseBolt):
@@ -307,5 +402,5 @@ def check_delimiter(given: str) -> str:
         ConfigError: it is not one character of ASCII, or one that means something else.
     """
     if len(given) != 1 or not given.isascii() or given in '"\n\r\0':
-        raise ConfigError(f"parse.delimiter = {given!r} is no delimiter", cure="one character, such as ; or a tab")
+        raise ConfigError(f"parse.delimiter = {given!r} is not a delimiter", cure="one character, such as ; or a tab")
     return given

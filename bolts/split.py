@@ -1,8 +1,8 @@
-"""SplitBolt: a text in, its words out, each with an identity of its own.
+"""SplitBolt: splits text into words, each with its own identity.
 
-This bolt makes several tuples of one. Were all of them to carry the line's origin, the sink could not tell
-a line's second word from a replay of its first. So word ``i`` carries ``origin.child("split", i)``: the same line
-split again gives the same words the same identities, and that makes a replay harmless.
+If all words carried the origin of the line, the sink could not tell a line's second word from a replay of its first.
+So word ``i`` carries ``origin.child("split", i)``: the same line split again gives the same words with the same
+identities, which makes a replay harmless.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from downspout.ledger.origin import Origin
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of ``text``: what stands between white space, as it is written.
+    """Return the words of ``text``, which white space separates.
 
     >>> split_words("to be, or not  to be")
     ['to', 'be,', 'or', 'not', 'to', 'be']

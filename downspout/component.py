@@ -1,104 +1,22 @@
-"""What a component may offer to the engines beyond streamparse's own methods, and the base of our bolts.
-
-The engines run any streamparse component. They look for the *optional* methods below by name, so a
-user's component can have them without importing this module, and ours run on Storm, where nobody calls them.
-
-======================================  ==================================================================
-attribute                               who uses it, and for what
-======================================  ==================================================================
-``clock``                               the engine sets it before ``initialize`` (see ``downspout.clock``)
-``stateful``                            bolt on Spark: whether what it holds outlives a batch; not said, groupings tell
-``settings_scopes``                     ``downspout check``: prefixes of the settings that the class reads
-``requires``                            bolt: fields that each of its input streams must have
-``fail_with(tup_id, failure)``          spout: called instead of ``fail`` where the reason is known
-``exhausted()``                         spout in a bounded run: all was emitted, acks are outstanding
-``end_reached()``                       spout in a bounded run: all was acked and committed
-``waits_for_acks()``                    spout: a hand-over waits for what is out; the engine lets the bolts drain
-``process_chunk(tup)``                  bolt: takes a chunk, a RecordBatch in ``tup.values``; others get its records
-``process_many(tups)``                  bolt: takes many tuples, see ``downspout.local.many``; others get one by one
-``ack_many(tup_ids)``                   spout: called instead of ``ack`` for many
-``emit_many(rows, tup_ids)``            spout: the engine puts its own here
-``drain()``                             bolt: write out what you hold now, do not wait for a tick
-``drain_at()``                          bolt: when it wants ``drain`` to be called, by its clock; None: not now
-``fail_because(tup, error)``            bolt: the engine puts its own here, so that the spout learns the reason
-``attend()``                            spout: called now and then while enough is out and ``next_tuple`` is not called
-``whereabouts(tup_id)``                 spout: the engine puts its own here, which tells the bolts that have a tuple
-``retries_failed``                      spout: whether what fails comes again, so that nobody need finish it
-``neighbours``                          spout: the engine puts the other spouts of the process here
-``report()``                            both: figures for the live view and the summary
-``close()``                             both: called once at the end of a run
-``before_exit()``                       both, on Storm: called before the process ends (``downspout.wire``)
-======================================  ==================================================================
-"""
+"""The base of our bolts, and what all components share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import streamparse
 from streamparse.dsl.bolt import ShellBoltSpec
 
-from downspout import config as configuration
 from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.protocols import BoltEngine, Failure
+from downspout.settings.table import component_config
 from downspout.wire import Wired
-from downspout.wire.specs import BoltSpec
+from downspout.wire.flushing import FLUSH
+from downspout.wire.specs import OF_SPOUT, RUN, BoltSpec
+from downspout.wire.transacting import TRANSACTIONS
 
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a tuple tree failed, as far as the engine knows.
-
-    Attributes:
-        kind: ``"fail"`` (a bolt failed it), ``"exception"`` (a bolt raised), ``"timeout"`` or ``"crash"`` (the process
-            died, and nothing else was out).
-        component: the bolt that failed it; empty for a timeout.
-        task: that bolt's task id; -1 for a timeout.
-        error: class name and message of the exception, where there is one.
-        stack: its traceback as text, where there is one.
-    """
-
-    kind: str
-    component: str = ""
-    task: int = -1
-    error: str = ""
-    stack: str = ""
-
-
-@runtime_checkable
-class Explains(Protocol):
-    """A spout that wants to know why a tuple failed."""
-
-    def fail_with(self, tup_id: Any, failure: Failure) -> None:
-        """Take a fail with its reason."""
-
-
-@runtime_checkable
-class Bounded(Protocol):
-    """A spout that can end: it knows how far "the end as of the start" is."""
-
-    def exhausted(self) -> bool:
-        """Return whether everything up to the end was emitted."""
-
-    def end_reached(self) -> bool:
-        """Return whether everything up to the end was acked and committed."""
-
-
-@runtime_checkable
-class Drains(Protocol):
-    """A bolt that holds tuples back and can be asked to let go of them."""
-
-    def drain(self) -> None:
-        """Write out and ack whatever is held."""
-
-
-@runtime_checkable
-class Reports(Protocol):
-    """A component with figures of its own for the live view."""
-
-    def report(self) -> Mapping[str, float]:
-        """Return named figures; the names are in ``downspout.metrics``."""
+__all__ = ["FLUSH", "OF_SPOUT", "RUN", "Bolt", "Failure", "input_fields", "task_number"]
 
 
 def input_fields(context: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]:
@@ -106,7 +24,7 @@ def input_fields(context: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]
 
     Storm lists in ``source->stream->fields`` every stream of each component that the bolt reads, those that it does not
     read too (``TopologyContext.getThisInputFields``); which it does read is in ``source->stream->grouping``. Storm's
-    own streams, ticks for one, are left out.
+    own streams, ticks for one, are left out, and so are those by which our components speak with each other.
 
     >>> fields = {"parse": {"default": ["word"], "rejects": ["value"]}, "__system": {"__tick": ["rate_secs"]}}
     >>> grouping = {"parse": {"default": {"type": "SHUFFLE"}}}
@@ -119,8 +37,24 @@ def input_fields(context: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]
         (source, stream): list(fields)
         for source, streams in known.items()
         for stream, fields in streams.items()
-        if stream in read.get(source, ()) and not source.startswith("__") and not stream.startswith("__")
+        if stream in read.get(source, ())
+        and stream not in (FLUSH, TRANSACTIONS)
+        and not source.startswith("__")
+        and not stream.startswith("__")
     }
+
+
+def task_number(context: Mapping[str, Any]) -> tuple[int, int]:
+    """Return which of its component's tasks this is, from 0, and how many there are.
+
+    >>> task_number({"taskid": 5, "componentid": "a", "task->component": {"3": "a", "4": "b", "5": "a"}})
+    (1, 2)
+    """
+    names = context.get("task->component") or {}
+    component = str(context.get("componentid") or "spout")
+    tasks = sorted(int(task) for task, name in names.items() if name == component)
+    task = int(context.get("taskid") or 0)
+    return (tasks.index(task), len(tasks)) if task in tasks else (0, 1)
 
 
 class Bolt(Wired, streamparse.Bolt):
@@ -134,6 +68,7 @@ class Bolt(Wired, streamparse.Bolt):
     settings_scopes: ClassVar[tuple[str, ...]] = ()
     requires: ClassVar[tuple[str, ...]] = ()
     clock: Clock = SYSTEM_CLOCK
+    engine_services: BoltEngine | None = None
     wants_tick_s: ClassVar[int] = 0
     """How often it wants a tick, in seconds, where its config does not say; 0: never."""
 
@@ -164,7 +99,7 @@ class Bolt(Wired, streamparse.Bolt):
         if cls.wants_tick_s:
             config = {"topology.tick.tuple.freq.secs": cls.wants_tick_s, **(config or {})}
         for scope in cls.settings_scopes:
-            config = {**(config or cls.config or {}), **configuration.component_config(scope, settings)}
+            config = {**(config or cls.config or {}), **component_config(scope, settings)}
         return BoltSpec(
             cls,
             command="streamparse_run",
@@ -177,26 +112,40 @@ class Bolt(Wired, streamparse.Bolt):
         )
 
     @classmethod
+    def requires_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the fields that each input stream must have. A bolt whose settings add some overrides this."""
+        return cls.requires
+
+    @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> Any:
         """Return streamparse's ``outputs``. A bolt whose fields depend on its settings overrides this."""
         return cls.outputs
 
     def ack_many(self, tups: Iterable[Any]) -> None:
-        """Ack tuples, or ids of tuples; the local engine puts its own here, which is one call for all."""
+        """Ack tuples, or ids of tuples; on the local engine by one call for all."""
+        if self.engine_services is not None:
+            self.engine_services.ack_many(tups)
+            return
         for tup in tups:
             self.ack(tup)
 
     def emit_many(self, rows: Sequence[Sequence[Any]], anchors: Sequence[Any]) -> None:
-        """Emit a tuple of each row to the default stream, each anchored to one tuple; in the local engine by one call.
+        """Emit a tuple of each row to the default stream, each anchored to one tuple; on the local engine by one call.
 
         Args:
             rows: the values of each tuple.
             anchors: as many tuples.
         """
+        if self.engine_services is not None:
+            self.engine_services.emit_many(rows, anchors)
+            return
         for row, anchor in zip(rows, anchors, strict=True):
             self.emit(list(row), anchors=[anchor])
 
     def fail_because(self, tup: Any, error: Exception) -> None:
-        """Fail one tuple and say why, without raising; the local engine puts its own here, which tells the spout."""
+        """Fail one tuple and say why, without raising; the local engine tells the spout."""
+        if self.engine_services is not None:
+            self.engine_services.fail_because(tup, error)
+            return
         self.logger.error("%s", error)
         self.fail(tup)

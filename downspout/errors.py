@@ -7,7 +7,7 @@ coordinates, and ends in a cure. The command line prints that text and no traceb
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 
 class DownspoutError(Exception):
@@ -27,6 +27,15 @@ class DownspoutError(Exception):
         self.message = message
         self.cure = cure
         super().__init__(f"{message.rstrip('.')}. Try: {cure}" if cure else message)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the error as ``--json`` has it.
+
+        >>> ConfigError("kafka.topics is not set", cure="kafka.topics=orders").as_dict()["error"]["exit_code"]
+        2
+        """
+        kind = {"type": type(self).__name__, "message": self.message, "cure": self.cure}
+        return {"error": {**kind, "exit_code": self.exit_code}}
 
 
 class ConfigError(DownspoutError):
@@ -55,6 +64,10 @@ class BrokerError(DownspoutError):
 
 class FencedError(BrokerError):
     """Another process has taken this one's place in the consumer group. To try again would throw that one out."""
+
+
+class UnreadableError(BrokerError):
+    """Kafka cannot give records whole: they are damaged or too large. To try again does not help."""
 
 
 class RecordError(DownspoutError):

@@ -1,64 +1,103 @@
-"""The one table of figures: what a component counts and measures, under which name and in which unit.
+"""The one table of metrics: what a component counts or measures, with its name and unit.
 
-The live view, the summary of a run and the documentation derive from it, and so will exporters.
+The live view, the summary of a run and the documentation derive from it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["METRICS", "Metric"]
-
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes:
-        name: as in a component's ``report()``.
-        kind: ``"counter"`` (only grows) or ``"gauge"``.
-        unit: what one of it is.
-        help: one sentence.
-    """
-
-    name: str
-    kind: str
-    unit: str
-    help: str
+    name: str  # as in a component's ``report()``
+    kind: str  # ``"counter"`` (only grows) or ``"gauge"``
+    unit: str  # what one of it is
+    help: str  # one sentence
+    note: str = ""  # what else there is to say
+    of: str = "component"  # or ``"partition"``: as in a spout's ``report_partitions()``
 
 
 # One row, one line: it reads as a table.
 # fmt: off
 _TABLE = (
+    # --- the engine, of each component; KafkaSpout counts acked, failed and errors itself, see below ---
+    Metric("emitted", "counter", "tuples", "Tuples emitted on any stream, retries included."),
+    Metric("executed", "counter", "tuples", "Tuples that a bolt has taken."),
+    Metric("restarts", "counter", "restarts", "Times that a component was made anew, because it raised: where Storm would start its process again."),
     # --- KafkaSpout ---
-    Metric("records", "counter", "tuples", "Tuples emitted, retries included; of chunks, their records."),
-    Metric("acked", "counter", "tuples", "Tuples whose tree was processed; of chunks, their records."),
-    Metric("failed", "counter", "attempts", "Attempts that failed; timeouts are counted apart."),
-    Metric("timeouts", "counter", "attempts", "Attempts that timed out; of chunks, their records."),
-    Metric("retries", "counter", "tuples", "Tuples emitted again; of chunks, their records."),
-    Metric("splits", "counter", "chunks", "Chunks that failed, or timed out too often: tried again in halves, without counting an attempt."),
+    Metric("records", "counter", "tuples", "Tuples emitted, retries included; for chunks, their records."),
+    Metric("acked", "counter", "tuples", "Tuples whose tree is complete; for chunks, their records."),
+    Metric("failed", "counter", "attempts", "Attempts that failed; timeouts are counted separately."),
+    Metric("timeouts", "counter", "attempts", "Attempts that timed out; for chunks, their records."),
+    Metric("retries", "counter", "tuples", "Tuples emitted again; for chunks, their records."),
+    Metric("splits", "counter", "chunks", "Chunks that failed or timed out too often, and are tried again in halves.", "A split counts no attempt."),
     Metric("dead_lettered", "counter", "records", "Records written to the dead-letter topic."),
-    Metric("filtered", "counter", "records", "Records with a null value, resolved without a tuple."),
+    Metric("unreadable", "counter", "offsets", "Offsets that were dead-lettered without a whole record: too large, or in a damaged batch."),
+    Metric("filtered", "counter", "records", "Records of which a translator or a bolt made no tuple."),
     Metric("compacted", "counter", "records", "Failed records that the log's cleaner removed before their retry."),
-    Metric("aborted", "counter", "records", "Records of aborted transactions, which no reader sees (read_committed)."),
+    Metric("aborted", "counter", "records", "Records of aborted transactions, which are not read (`read_committed`)."),
     Metric("lost", "counter", "offsets", "Offsets that were gone from Kafka before they were processed."),
-    Metric("skipped", "counter", "records", "Records fetched that were done or out already: refetched, or done by an earlier owner."),
-    Metric("stale", "counter", "ids", "Acks and fails of an earlier assignment or of something unknown; they change nothing."),
-    Metric("unclean", "counter", "starts", "Starts of a partition whose last owner did not end in order."),
+    Metric("left_behind", "counter", "offsets", "Offsets that were left out because they lay more than `kafka.behind_max` behind."),
+    Metric("skipped", "counter", "records", "Records fetched that were in flight already, or done, also by an earlier owner."),
+    Metric("stale", "counter", "ids", "Acks and fails from an earlier assignment, or for an unknown id; they change nothing."),
+    Metric("unclean", "counter", "starts", "Starts of a partition whose last owner did not shut down cleanly."),
     Metric("errors", "counter", "errors", "Errors of the client that were retried."),
-    Metric("uncommitted", "counter", "records", "Records beyond the last commit when the spout had to stop without another one: they are processed again."),
-    Metric("retry_later", "counter", "records", "Failed records that still waited for their retry when the spout stopped: they are processed at the next start."),
-    Metric("lag", "gauge", "records", "Offsets between the commit point and the end of the log as of the last fetch; not told before partitions are assigned and all of them were fetched from."),
-    Metric("in_flight", "gauge", "tuples", "Tuples that are out; of chunks, their records."),
+    Metric("uncommitted", "counter", "records", "Records beyond the last commit when the spout stopped without another commit.", "The next start processes them again."),
+    Metric("retry_later", "counter", "records", "Failed records that waited for their retry when the spout stopped.", "The next start processes them."),
+    Metric("fetches", "counter", "requests", "Fetch requests that brokers have answered."),
+    Metric("fetched", "counter", "records", "Records that polls returned, also those that are read again or skipped."),
+    Metric("fetch_mean_s", "gauge", "seconds", "Mean time to the answer of a fetch in the last minute.", "A broker that has nothing waits up to `fetch_max_wait_ms`. Of several tasks the longest is shown."),
+    Metric("fetch_max_s", "gauge", "seconds", "Longest time to the answer of a fetch in the last minute."),
+    Metric("lag", "gauge", "records", "Offsets between the commit point and the end of the log, as of the last fetch.", "It is missing until partitions are assigned and each of them was fetched from."),
+    Metric("in_flight", "gauge", "tuples", "Tuples in flight; for chunks, their records."),
     Metric("retry_waiting", "gauge", "records", "Failed records that wait for their retry."),
     Metric("committed", "gauge", "offsets", "Sum of the committed offsets of the partitions owned."),
     Metric("partitions", "gauge", "partitions", "Partitions owned."),
-    Metric("oldest_pending_s", "gauge", "seconds", "Age of the record that holds a commit back, where it is out."),
-    Metric("still_s", "gauge", "seconds", "Longest time for which a partition's commit point has not moved while records wait."),
-    Metric("stuck", "gauge", "partitions", "Partitions that stood still for so long that a warning named the offset that blocks."),
+    Metric("disconnected", "gauge", "consumers", "Consumers that get no answer from a broker.", "There is no connection, or it hangs. Metrics that come from Kafka, `lag` above all, are as of the last answer."),
+    Metric("oldest_pending_s", "gauge", "seconds", "Age of the record that holds back a commit, if it is in flight."),
+    Metric("still_s", "gauge", "seconds", "Longest time that a partition's commit point has not moved while records wait."),
+    Metric("stuck", "gauge", "partitions", "Partitions for which a stall report has named the offset that blocks."),
+    # --- KafkaBolt ---
+    Metric("sent", "counter", "records", "Records that the broker has acknowledged."),
+    Metric("refused", "counter", "records", "Records that failed: refused, or not acknowledged in time.", "One that was not acknowledged in time may have been written."),
+    Metric("unknown", "counter", "records", "Records sent with acks=0, which no broker acknowledges."),
+    Metric("retried", "counter", "records", "Records that the producer has sent again: after an error, or because others of their batch were refused.", "Counted when they are answered. `retries` of the spout are tuples."),
+    Metric("untopiced", "counter", "tuples", "Tuples without a topic: acked, and not written."),
+    Metric("sent_bytes", "counter", "bytes", "Keys and messages handed to the producer."),
+    Metric("answer_s", "gauge", "seconds", "Time from the last batch's first record to its answer."),
+    Metric("transactions_committed", "counter", "transactions", "Transactions that were committed."),
+    Metric("transactions_aborted", "counter", "transactions", "Transactions that were aborted.", "Their records come again."),
+    Metric("transactions_fenced", "counter", "transactions", "Transactions that ended because another producer had their id, or because they took too long."),
+    Metric("repeated", "counter", "records", "Results that were in the transaction already: late tuples of an earlier try."),
+    Metric("discarded", "counter", "records", "Results for which no transaction was open.", "Their records come again."),
+    # --- other bolts ---
+    Metric("missing", "counter", "records", "LookupBolt: records whose key is not in the table."),
+    Metric("incomplete", "counter", "records", "DeadLetterBolt: dead letters that do not hold their whole record."),
     # --- the sinks ---
+    Metric("rows", "counter", "rows", "Rows written."),
+    Metric("files", "counter", "files", "Files written."),
+    Metric("bytes", "counter", "bytes", "Size of these files."),
+    Metric("covered", "counter", "rows", "Rows that were left out, because the directory has them already."),
+    Metric("rejected", "counter", "rows", "Rows that failed, because a value does not go into its column.", "Of the parsers: rows sent to the stream `rejects`."),
+    Metric("flushes", "counter", "flushes", "Flushes that wrote something or left it out."),
     Metric("held", "gauge", "rows", "Rows that wait for the next flush."),
+    # --- each partition of a spout ---
+    Metric("committed", "gauge", "offset", "The next offset to read after a restart, as the broker has it.", of="partition"),
+    Metric("position", "gauge", "offset", "The next offset to fetch.", of="partition"),
+    Metric("end", "gauge", "offset", "The end of what the group can see, as of the last fetch.", of="partition"),
+    Metric("lag", "gauge", "records", "Offsets between the commit point and `end`.", of="partition"),
+    Metric("done", "gauge", "records", "Offsets beyond the commit point that are done.", of="partition"),
+    Metric("uncommitted", "gauge", "records", "Records emitted or filtered and not covered by the commit, done or not.", of="partition"),
+    Metric("in_flight", "gauge", "records", "Records that are out.", of="partition"),
+    Metric("failed", "gauge", "records", "Failed records that wait for another try.", of="partition"),
+    Metric("blocks", "gauge", "offset", "The offset that holds the commit back while others are done or have failed.", of="partition"),
+    Metric("why", "gauge", "text", "What that offset waits for.", of="partition"),
 )
 # fmt: on
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE}
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE if metric.of == "component"}
+PARTITION_METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE if metric.of == "partition"}
+"""What a spout reports of each of its partitions (``report_partitions``)."""

@@ -15,29 +15,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from downspout.ledger.origin import Origin
 
-__all__ = [
-    "FIELD",
-    "ORIGIN",
-    "as_dictionary",
-    "column_of",
-    "each",
-    "is_origins",
-    "offsets_of",
-    "origin_at",
-    "origins",
-    "part_of",
-    "rows_of",
-    "under",
-    "values_of",
-]
-
-FIELD = "origin"
-"""The name of the field, in tuples and in chunks."""
+FIELD = "origin"  # The name of the field, in tuples and in chunks
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 ORIGIN: pa.StructType = pa.struct(
     [
@@ -57,9 +39,6 @@ def origins(topic: str, topic_id: str, partition: int, offsets: Any, path: str |
     """Return the column for records of one partition.
 
     Args:
-        topic: the records' topic.
-        topic_id: Kafka's id of it.
-        partition: its partition.
         offsets: one per row, as a numpy or Arrow array, or numbers.
         path: the same for all rows, or one per row.
 
@@ -87,7 +66,7 @@ def column_of(values: Sequence[Any]) -> pa.StructArray:
     [17, 3]
 
     Raises:
-        ValueError: one is no origin.
+        ValueError: one is not an origin.
     """
     found = [Origin.of(value) for value in values]
     parts = [pa.array([origin[place] for origin in found], _plain(field)) for place, field in enumerate(ORIGIN)]
@@ -109,6 +88,30 @@ def origin_at(column: Any, row: int) -> Origin:
     return Origin(**column[row].as_py())
 
 
+def common_of(column: Any) -> Origin | None:
+    """Return the origin of the first row, if the others differ from it in the offset alone; None: they do not.
+
+    >>> common_of(origins("lines", "", 0, [17, 19]))
+    Origin(topic='lines', topic_id='', partition=0, offset=17, path='')
+    >>> common_of(origins("lines", "", 0, [17, 17], path=["split.0", "split.1"]))
+    """
+    if not len(column):
+        return None
+    for name in ("topic", "topic_id", "partition", "path"):
+        part = part_of(column, name)
+        if part.null_count:
+            return None
+        if name != "partition":
+            part = as_dictionary(part)
+            if len(part.dictionary) == 1:
+                continue
+            part = part.indices
+        values = part.to_numpy()
+        if not (values == values[0]).all():
+            return None
+    return origin_at(column, 0)
+
+
 def each(column: Any) -> Iterator[Origin]:
     """Yield the origin of each row. O(n)."""
     parts = (part_of(column, field.name).to_pylist() for field in ORIGIN)
@@ -125,8 +128,15 @@ def rows_of(batch: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def values_of(column: Any) -> Sequence[Any]:
-    """Return a column's values as they are in tuples of records."""
-    return list(each(column)) if is_origins(column.type) else column.to_pylist()
+    """Return a column's values as they are in tuples of records: a map is a dict.
+
+    >>> values_of(pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8())))
+    [{'a': 1}]
+    """
+    if is_origins(column.type):
+        return list(each(column))
+    values: Sequence[Any] = column.to_pylist(maps_as_pydicts="strict" if pa.types.is_nested(column.type) else None)
+    return values
 
 
 def offsets_of(column: Any) -> NDArray[np.int64]:
@@ -139,7 +149,11 @@ def part_of(column: Any, name: str) -> Any:
     """Return one part of the column as an array, slices and nulls of the whole taken into account."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    return pc.struct_field(column, name) if column.offset or column.null_count else column.field(name)
+    if not (column.offset or column.null_count):
+        return column.field(name)
+    import pyarrow.compute as pc  # a quarter of a second of CPU, which few need
+
+    return pc.struct_field(column, name)
 
 
 def as_dictionary(part: Any) -> Any:

@@ -1,76 +1,80 @@
-"""KafkaSpout: records of a consumer group as tuples, resumed where it left off, by default each at least once.
+"""KafkaSpout: the records of a consumer group as tuples; it resumes where it stopped, by default at least once.
 
 One call of :meth:`KafkaSpout.next_tuple` is one turn of the loop:
 
     rebalance work → dead letters → commit → poll → emit
 
-It follows Apache Storm's ``storm-kafka-client``. What happened to each record is kept in ``downspout.ledger``; this
-file connects it with Storm's callbacks on one side and with the consumer port (``downspout.kafka.port``) on the other.
+It follows the spout of Apache Storm's ``storm-kafka-client``. ``downspout.ledger`` records what happened to each
+offset; this module connects it with Storm's callbacks and with the consumer port (``downspout.kafka.port``). Under
+AT_LEAST_ONCE, the default:
 
-* The commit is the next offset to read: the lowest that is not done. What is done beyond it travels in the commit's
-  metadata, so neither a restart nor a rebalance repeats it.
+* The spout commits the lowest offset that is not done. What is done beyond it travels in the commit's metadata, so
+  neither a restart nor a rebalance repeats it.
 * A failed record is read again: the consumer seeks back to the lowest one whose back-off is over.
-* Before a planned hand-over the spout drains: it polls nothing, waits some calls for acks, commits, and only then
-  lets the consumer give its partitions up.
-* With ``kafka.emit=chunk`` a tuple is a range of records, as columns, under the same rules
-  (``downspout.kafka.chunked``).
-* So it is under AT_LEAST_ONCE. The other guarantees are in ``downspout.kafka.guarantee``.
+* Before a planned hand-over the spout drains: it stops polling, waits for acks, commits, and only then lets the
+  consumer release its partitions.
+* With ``kafka.emit=chunk`` a tuple is a range of records, as columns (``downspout.spout.emit.chunk_emitter``).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import streamparse
 from streamparse import Stream
 from streamparse.dsl.spout import ShellSpoutSpec
 
-from downspout import config as configuration
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.component import Failure
+from downspout.dead_letters.dead_letter import DeadLetters
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka.deadletter import DeadLetters
-from downspout.kafka.giving_up import GivingUp
-from downspout.kafka.hooks import Hooks
-from downspout.kafka.member import Means, Member
-from downspout.kafka.port import cluster_for
-from downspout.kafka.spout_report import summarise
-from downspout.kafka.spout_setup import Setup, lag_config
-from downspout.kafka.spout_state import Figures, Partition
-from downspout.kafka.stalls import Stalls
-from downspout.kafka.tracked import Tracked
-from downspout.kafka.translate import streams
-from downspout.kafka.untracked import Untracked
+from downspout.kafka.client_values import client_values
+from downspout.kafka.clusters import cluster_for
+from downspout.protocols import Failure, SpoutEngine
+from downspout.settings.table import SETTINGS, component_config, parse_scope
+from downspout.spout.crash_isolation import CrashIsolation
+from downspout.spout.dead_lettering import DeadLettering
+from downspout.spout.emit.record_emitter import RecordEmitter
+from downspout.spout.emit.translator import streams
+from downspout.spout.emit.untracked_emitter import UntrackedEmitter
+from downspout.spout.flush_requests import FlushRequests
+from downspout.spout.group.group_session import GroupSession, SessionState, SpoutServices
+from downspout.spout.hooks import Hooks
+from downspout.spout.partition import Partition
+from downspout.spout.report import by_partition, final_gauges, summarise
+from downspout.spout.setup import Setup, lag_config
+from downspout.spout.spout_metrics import SpoutMetrics
+from downspout.spout.stalls import Stalls
+from downspout.spout.transactions import SpoutTransactions, TransactionDeadLetters
+from downspout.spout.validation import check_transactional
 from downspout.wire import Outlet, Wired, WireError
+from downspout.wire.flushing import FLUSH
 from downspout.wire.kryo import KRYO
 from downspout.wire.specs import SpoutSpec
+from downspout.wire.transacting import TRANSACTIONS
 
+# How long next_tuple leaves a broker alone that did not answer when the group was to be joined again
 JOIN_AGAIN_MS = 2_000
-"""How long ``next_tuple`` leaves a broker alone that did not answer when the group was to be joined again."""
-UNATTENDED_MS = 1_000
-"""After so long without ``next_tuple`` (max spout pending is reached), acks and fails look at the timers."""
+COMMIT_LOOK_S = 0.05  # How long deactivate and close wait after a commit that failed at once
+UNATTENDED_MS = 1_000  # So long after the last next_tuple (max spout pending is reached), acks look at the timers
 
 
 class KafkaSpout(Wired, streamparse.Spout):
-    """Emits the records of Kafka topics; see ``downspout settings`` for what can be set (``kafka.…``).
+    """Emits the records of Kafka topics. ``downspout settings kafka`` lists its settings.
 
     >>> spec = KafkaSpout.spec(topics=["orders"], fields=["key", "value", "origin"])
     >>> spec.outputs["default"].output_fields
     ['key', 'value', 'origin']
     """
 
-    outputs: ClassVar[list[str]] = list(configuration.SETTINGS["kafka.fields"].default)
+    outputs: ClassVar[list[str]] = list(SETTINGS["kafka.fields"].default)
     settings_scopes: ClassVar[tuple[str, ...]] = ("kafka",)
     clock: Clock = SYSTEM_CLOCK
-    neighbours: Collection[Any] = ()
-    """The other spouts of this process; the local engine, which knows, puts them here."""
-    emit_many: Any = None
-    """Emits many tuples by one call; the local engine puts its own here."""
-    _member: Member | None = None
-    _idle: bool
-    """Whether the last poll brought nothing."""
+    engine_services: SpoutEngine | None = None
+    _session: GroupSession | None = None
+    _open: int  # Tuples with an id that have no answer, as the engine counts them: also those of lost partitions
+    _idle: bool  # Whether the last poll brought nothing
 
     @classmethod
     def spec(
@@ -79,16 +83,17 @@ class KafkaSpout(Wired, streamparse.Spout):
         """Put the spout into a topology.
 
         Args:
-            name: default: the name of the topology's attribute.
-            par: how many tasks; each is a member of the consumer group.
-            config: Storm's settings for this component, and ours by their whole names.
-            settings: ours without ``kafka.``: ``topics=["orders"], start="LATEST"``.
+            name: name of the component (default: that of the topology's attribute).
+            par: number of tasks; each is a member of the consumer group.
+            config: Storm's settings for this component, and Downspout's with their prefix.
+            settings: settings without the prefix ``kafka.``: ``topics=["orders"], start="LATEST"``.
 
         Raises:
             ConfigError: a setting is unknown, malformed or out of range.
         """
-        given = {**(config or {}), **configuration.component_config("kafka", settings)}
-        parsed = configuration.parse_scope(given, "kafka", "spec")
+        given = {**(config or {}), **component_config("kafka", settings)}
+        parsed = parse_scope(given, "kafka", "spec")
+        client_values(parsed["client"])
         return SpoutSpec(
             cls,
             command="streamparse_run",
@@ -105,58 +110,86 @@ class KafkaSpout(Wired, streamparse.Spout):
         """One turn: rebalance work, dead letters, commit, poll, emit. Never waits longer than one poll.
 
         Raises:
-            RecordError: a record failed for good, and there is no dead-letter topic; or too many did.
+            RecordError: a record is exhausted and there is no dead-letter topic, or too many records are exhausted.
             DataLossError: records that were not processed are gone (``kafka.on_data_loss=fail``).
-            BrokerError: Kafka says no, and will go on saying it.
+            BrokerError: Kafka refuses, and another try will not help.
         """
         now = self._next_at = self._now()
-        if not self._active or (member := self._join_again(now)) is None:
+        if not self._active or (session := self._join_again(now)) is None:
             return
-        member.settle(now)
-        self._stalls.look(member, now, now, self.whereabouts)
-        if not self._means.is_late(now):
-            self._giving_up.write(self._now, member.membership, eager=self._idle)
-        if self._means.is_late(now) or member.drains(now):
+        session.update_assignment(now)
+        self._stalls.look(session, now, now, self.whereabouts)
+        if self._flush_requests is not None:
+            self._flush_requests.look(session, now)
+        if not self._services.is_late(now):
+            self._dead_lettering.write(self._now, session.assignment, eager=self._idle)
+        if self._services.is_late(now) or (state := session.advance(now)) is SessionState.DRAINING:
             return
-        finished = member.finished()
-        if self._means.commit_timer.due(now) or finished or member.reader.crowded():
-            member.commit(now, wait=finished or self._guarantee.waits)
-        if member.handed_over:
-            # The last commit says that we have ended in order. A record that is out now and kills us would not be
-            # found guilty, and the next owner would not know of it: so nothing leaves before we are told what stays.
-            member.reader.join(now)
+        active = session.active
+        self._emitter.leave_behind(active, now)
+        finished = session.finished()
+        is_due = finished or session.ends_transaction or self._services.commit_timer.due(now)
+        if is_due or session.reader.crowded(now, active):
+            session.commit(now, wait=finished or self._guarantee.waits)
+            active = session.active  # it may have learned of a rebalance
+        if state is SessionState.HANDED_OVER:
+            # The last commit says that we have ended in order. If a record left now and killed this process, the next
+            # owner would start from that commit, see no unclean start, and not look for it. So nothing leaves before
+            # the rebalance has said what stays.
+            session.reader.join(now)
             return
-        self._work.emit_held(member.membership.parts.values(), self._out, now)
-        if not member.turns and not self._means.poll_patience.waits(now):
-            member.turns.extend(member.reader.poll(now, busy=self._giving_up.busy))
-            self._idle = not member.turns
-        if self._guarantee.before_emit and member.turns and (self._means.is_late(now) or not member.commit(now)):
+        transactions = self._services.transactions
+        if transactions is not None and transactions.awaits_answers:
+            session.reader.stay_alive(now)
             return
-        self._emit_waiting(member, now)
+        left, before = self._room(), self._open
+        cached = self._emitter.emit_cached(active, left, self._out, now) if active and not session.holds_back else 0
+        self._open += cached
+        if not session.turns and not self._services.poll_gate.waits(now):
+            session.turns.extend(session.reader.poll(now, busy=self._dead_lettering.busy))
+            self._idle = not session.turns
+        if self._guarantee.before_emit and session.turns and (self._services.is_late(now) or not session.commit(now)):
+            return
+        if session.turns:
+            self._emit_waiting(session, left - cached, now)
+        if transactions is not None and self._open != before:
+            transactions.is_dirty = True
         for tup_id in self._outlet.take_acked() if self._outlet else ():
             self.ack(tup_id)
 
-    def _emit_waiting(self, member: Member, now: int) -> None:
+    def _room(self) -> int:
+        """Return how many tuples this call may emit: no more than max spout pending leaves room for.
+
+        Storm and the local engine look at that limit before a call, not within it. That they call says that there is
+        room for one, whatever was counted here.
+        """
+        most: int = self._settings["emits_per_next_max"]
+        return min(most, max(1, self._open_max - self._open)) if self._open_max else most
+
+    def _emit_waiting(self, session: GroupSession, most: int, now: int) -> None:
         """Emit what was polled; partitions take turns, so that a busy one cannot starve the others."""
-        turns, out = member.turns, self._out
-        left = self._settings["emits_per_next_max"]
-        while left > 0 and turns:
+        turns, out, left = session.turns, self._out, most
+        while left > 0 and turns and not session.holds_back:
             part = turns.popleft()
             fair = -(-left // (len(turns) + 1))
-            left -= self._work.emit_turn(part, fair, out, now)
-            if part.has_waiting and not part.watch.until:  # under a watch it waits for room, and others go on
+            sent = self._emitter.emit_turn(part, fair, out, now)
+            left -= sent
+            self._open += sent
+            # Under crash isolation a partition waits for room, and others go on.
+            if part.cursor.has_waiting and not part.isolation.searches:
                 turns.append(part)
 
     def _write_down(self, part: Partition) -> bool:
         """Commit, as a record of this partition is about to be out alone; return whether that is written, and ours."""
-        member = self._member
-        if member is None or self._means.is_late(self._next_at):
+        session = self._session
+        if session is None or self._services.is_late(self._next_at):
             return False  # the next turn will
-        return member.commit(self._now()) and member.membership.parts.get(part.tp) is part
+        return session.commit(self._now()) and session.assignment.parts.get(part.tp) is part
 
-    def _lone_elsewhere(self) -> list[Partition]:
-        works = [getattr(spout, "_work", None) for spout in self.neighbours]
-        return [part for work in works if isinstance(work, Tracked) for part in work.lone()]
+    def _other_isolations(self) -> list[CrashIsolation]:
+        others = self.engine_services.other_spouts() if self.engine_services else ()
+        emitters = [getattr(spout, "_emitter", None) for spout in others]
+        return [each for one in emitters if isinstance(one, RecordEmitter) for each in one.isolations()]
 
     @property
     def _out(self) -> Any:
@@ -173,52 +206,89 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     def ack(self, tup_id: str) -> None:
         """Take an ack. Unknown, double and late ones change nothing."""
-        if self._work.ack(tup_id) and not (self._figures.acked & self._work.look_up_mask and self._active):
+        self._open -= 1
+        if self._answered(tup_id, None):
+            return
+        if self._emitter.ack(tup_id) and not (self._metrics.acked & self._emitter.look_up_mask and self._active):
             self._between_turns()
 
     def ack_many(self, tup_ids: Sequence[str]) -> None:
         """Take many acks."""
-        self._work.ack_many(tup_ids)
+        self._open -= len(tup_ids)
+        self._emitter.ack_many(self._without_answers(tup_ids))
         self._between_turns()
 
     def fail(self, tup_id: str) -> None:
-        """Take a fail of unknown reason: its age tells whether it is a timeout."""
+        """Take a fail of unknown reason: its age decides whether it is a timeout."""
         self.fail_with(tup_id, None)
 
     def fail_with(self, tup_id: str, failure: Failure | None) -> None:
         """Take a fail, with its reason where the engine knows it; a timeout counts no attempt."""
-        if self._work.fail(tup_id, failure):
+        self._open -= 1
+        if self._answered(tup_id, failure or Failure("fail")):
+            return
+        if self._emitter.fail(tup_id, failure):
             self._between_turns()
+
+    def _answered(self, tup_id: str, failure: Failure | None) -> bool:
+        """Take the answer of a transactional KafkaBolt; return whether it is one."""
+        transactions, session = self._services.transactions, self._session
+        if transactions is None or not transactions.is_answer(tup_id):
+            return False
+        if session is not None and transactions.answered(session, tup_id, failure, self._now()):
+            self._metrics.uncommitted = 0
+        self._between_turns()
+        return True
+
+    def _without_answers(self, tup_ids: Sequence[str]) -> Sequence[str]:
+        """Take the answers among these; return the others."""
+        transactions = self._services.transactions
+        if transactions is None or not transactions.awaits_answers:
+            return tup_ids
+        return [tup_id for tup_id in tup_ids if not self._answered(tup_id, None)]
 
     def _between_turns(self) -> None:
         """Storm does not call ``next_tuple`` while it has enough, or after ``deactivate``; but time passes."""
-        member = self._member
-        if not self._active:
-            if member is not None and member.idle:
-                self._leave(member)
+        session, now = self._session, self._now()
+        if session is None or (self._active and now - self._next_at < UNATTENDED_MS):
             return
-        now = self._now()
-        if now - self._next_at < UNATTENDED_MS or member is None:
-            return
-        member.catch_up()  # the last poll that kept us alive may have told what is lost
-        if self._means.commit_timer.due(now):
-            member.commit(now, self._guarantee.waits)
-        self._stalls.look(member, now, self._next_at, self.whereabouts)
-        member.reader.stay_alive(now)
+        if not self._active and session.idle:
+            self._leave(session)
+            if self._session is not session:
+                return
+        session.catch_up()  # the last poll that kept us alive may have brought news of what is lost
+        if self._services.commit_timer.due(now):
+            session.commit(now, self._guarantee.waits)
+        if self._active:
+            self._stalls.look(session, now, self._next_at, self.whereabouts)
+        session.reader.stay_alive(now)
 
     def attend(self) -> None:
-        """Look at the timers while nobody asks for tuples: the engine has enough out, and nothing comes back."""
+        """Look at the timers while the engine does not ask for tuples."""
+        now = self._now()
         if self._active:
             self._between_turns()
+        elif now - self._next_at >= UNATTENDED_MS:
+            self._next_at = now
+            self._between_turns()
+
+    def _rest(self) -> None:
+        """Called by the wire while Storm is silent: Storm does not call a spout that is deactivated."""
+        while self._session is not None and self.serializer.pipe.is_quiet(UNATTENDED_MS / 1000):
+            self.attend()
 
     @property
     def retries_failed(self) -> bool:
-        """Whether what fails is emitted again, or given up: tuples of it that no bolt has begun with may be dropped."""
+        """Whether failed records are emitted again or dead-lettered: then the engine may drop their waiting tuples."""
         return self._guarantee.tracks
 
+    def tried_before(self, tup_id: str) -> bool:
+        """Return whether an earlier owner of the partition left a record behind while later ones got through."""
+        return self._emitter.tried_before(tup_id)
+
     def whereabouts(self, tup_id: str) -> str:
-        """Return which bolts have a tuple; the local engine, which knows, puts its own here."""
-        return ""
+        """Return which bolts have a tuple, where the engine knows."""
+        return self.engine_services.bolts_with(tup_id) if self.engine_services else ""
 
     # --- life cycle ---
 
@@ -230,30 +300,64 @@ class KafkaSpout(Wired, streamparse.Spout):
             BrokerError: no broker answers, or a bounded run lacks a topic.
         """
         self._log = self.logger or logging.getLogger(__name__)
-        self._setup = setup = Setup.of(self._emitting(storm_conf, context), context)
+        conf = self._emitting(storm_conf, context)
+        if TRANSACTIONS in (context.get("stream->outputfields") or ()):
+            # A replayed dead letter is a record of its own: nothing of the one that failed is visible.
+            conf = {**conf, "kafka.honour_replays": False}
+        self._setup = setup = Setup.of(conf, context)
         setup.warn(self._log)
         self._settings, self._guarantee = setup.settings, setup.guarantee
-        self._figures = Figures()
+        self._metrics = SpoutMetrics()
         hooks = Hooks.of(self._settings["listener"], storm_conf, context, self._log)
         self._cluster = cluster_for(self._settings["bootstrap"], self._settings["client"])
-        letters = DeadLetters(self._cluster, setup.dead_letter_topic) if setup.dead_letter_topic else None
-        self._giving_up = GivingUp(letters, self._figures, self._log, hooks.given_up, setup.bounded)
-        self._means = Means.of(setup, self._figures, hooks, self._giving_up, self._log, self._now)
+        transactions = self._transactions(context)
+        dead_letters: DeadLetters | None = None
+        if setup.dead_letter_topic and transactions is not None:
+            dead_letters = TransactionDeadLetters(self._cluster, setup.dead_letter_topic, transactions)
+        elif setup.dead_letter_topic:
+            dead_letters = DeadLetters(self._cluster, setup.dead_letter_topic)
+        self._dead_lettering = DeadLettering(dead_letters, self._metrics, self._log, hooks.given_up, setup.bounded)
+        self._services = SpoutServices(
+            setup, self._metrics, hooks, self._dead_lettering, self._log, self._now, transactions
+        )
         name = self.component_name or ""
-        self._work: Tracked | Untracked = Untracked(self._means, name, self.clock)
+        self._emitter: RecordEmitter | UntrackedEmitter = UntrackedEmitter(self._services, name, self.clock)
         if self._guarantee.tracks:
-            kind = Tracked
+            kind = RecordEmitter
             if self._settings["emit"] == "chunk":
-                from downspout.kafka.chunked import Chunked as kind
-            emit_many = None if self.on_wire else self.emit_many
-            self._work = kind(self._means, name, self.clock, self._write_down, self._lone_elsewhere, emit_many)
-        self._stalls = Stalls(setup, self._means.patiences, self._log, self._now())
+                from downspout.spout.emit.chunk_emitter import ChunkEmitter as kind
+            emit_many = self.engine_services.emit_many if self.engine_services else None
+            self._emitter = kind(self._services, name, self.clock, self._write_down, self._other_isolations, emit_many)
+        has_ids = self._guarantee.tracks or self._settings["tuple_tracking"]
+        self._open, self._open_max = 0, setup.pending_max if has_ids else 0
+        self._stalls = Stalls(setup, self._services.gates, self._log, self._now())
         self._outlet = Outlet(self.emit, self._refused, storm_conf) if self.on_wire else None
-        self._left: Member | None = None
+        asks = self.on_storm and FLUSH in (context.get("stream->outputfields") or ())
+        self._flush_requests = FlushRequests(self.emit) if asks else None
+        self._left: GroupSession | None = None
+        self._gauges: dict[str, float] = {}
+        self._partitions: dict[str, dict[str, Any]] = {}
         self._ended, self._active = False, True
         self._idle = True
         self._next_at = self._join_at = self._now()
         self._join()
+
+    def _transactions(self, context: Mapping[str, Any]) -> SpoutTransactions | None:
+        """Return what makes the commits, if a KafkaBolt of this topology is transactional.
+
+        Raises:
+            ConfigError: two are, or the settings rule it out.
+        """
+        if TRANSACTIONS not in (context.get("stream->outputfields") or ()):
+            return None
+        readers = sorted((context.get("stream->target->grouping") or {}).get(TRANSACTIONS) or ())
+        check_transactional(self._settings, readers, self.component_name or "")
+
+        def emit(values: list[str], tup_id: str, stream: str) -> None:
+            self._open += 1
+            self._out(values, tup_id=tup_id, stream=stream)
+
+        return SpoutTransactions(f"{self.component_name}.{self._setup.index}", emit, self._log)
 
     def _emitting(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the configuration; with records where Storm's pipe would take each chunk apart.
@@ -261,14 +365,15 @@ class KafkaSpout(Wired, streamparse.Spout):
         Raises:
             ConfigError: chunks are asked for on a pipe that is not ours.
         """
-        if conf.get("kafka.emit") != "chunk":
+        if SETTINGS["kafka.emit"].parse(conf.get("kafka.emit"), "topology") != "chunk":
             return conf
         if self.on_foreign_wire:
             raise ConfigError(
                 f"kafka.emit = chunk: {type(self.serializer).__name__} cannot send columns",
                 cure="streamparse's JSON serializer, or kafka.emit=record",
             )
-        if not self.on_wire or self.chunk_streams.issuperset(context.get("stream->outputfields") or ()):
+        tuples = set(context.get("stream->outputfields") or ()) - {FLUSH, TRANSACTIONS}
+        if not self.on_wire or self.chunk_streams >= tuples:
             return conf
         self._log.info("kafka.emit = chunk: records are emitted, because a reader needs them one by one")
         return {**conf, "kafka.emit": "record"}
@@ -276,95 +381,136 @@ class KafkaSpout(Wired, streamparse.Spout):
     def activate(self) -> None:
         """Go on after ``deactivate``, joining the group again if it was left."""
         self._active = True
+        if self.on_wire:
+            self.serializer.pipe.idle = None
         self._join_again(self._now())
 
     def deactivate(self) -> None:
         """Commit. Once nothing is out (acks are still taken), commit again and leave the group.
 
-        A broker that stays silent keeps nobody waiting: then the spout remains a member, and knows what it knew.
+        Where a commit fails for more than a moment, or the broker stays silent, the spout remains a member, knows what
+        it knew, and commits at the next call that it gets, whichever that is.
         """
         self._active = False
-        if (member := self._member) is None:
+        if (session := self._session) is None:
             return
-        member.put_back()
-        self._giving_up.finish(self._now, member.membership)
+        session.put_back()
+        self._dead_lettering.finish(self._now, session.assignment)
         now = self._now()
-        member.commit(now)
-        if not self._means.is_late(now) and member.idle:
-            self._leave(member)
+        if session.idle:
+            self._leave(session, patiently=True)
+        else:
+            self._insist(session.commit, now)
+        if self.on_wire:
+            self.serializer.pipe.idle = self._rest
 
     def close(self) -> None:
         """Commit what is done and leave the group."""
-        if not hasattr(self, "_giving_up"):
+        if not hasattr(self, "_dead_lettering"):
             return  # it never began: no broker has answered, perhaps
-        if self._member is not None:
-            self._member.put_back()
-            self._leave(self._member, for_good=True)
-        self._giving_up.close()
+        if self._session is not None:
+            self._session.put_back()
+            self._leave(self._session, for_good=True)
+        self._dead_lettering.close()
 
     def before_exit(self) -> None:
         """On Storm, before the process ends: commit what is done. The place in the group is kept for a restart."""
-        if (member := getattr(self, "_member", None)) is not None:
-            self._means.commit_patience.succeeded()
-            member.commit(self._now(), leaving=True)
+        if (session := getattr(self, "_session", None)) is not None and self._services.transactions is None:
+            self._services.commit_gate.succeeded()
+            session.commit(self._now(), leaving=True)
 
     def _join(self) -> None:
-        self._member = Member(self._cluster, self._means, self._left)
-        self._work.by_key = self._member.membership.by_key
+        self._session = GroupSession(self._cluster, self._services, self._left)
+        self._emitter.by_key = self._session.assignment.by_key
 
-    def _join_again(self, now: int) -> Member | None:
+    def _join_again(self, now: int) -> GroupSession | None:
         """Return the member; a new one if the group was left. A broker that is down then is asked again."""
-        if self._member is None and now >= self._join_at:
+        if self._session is None and now >= self._join_at:
             try:
                 self._join()
             except BrokerError as error:
-                self._figures.errors += 1
+                self._metrics.errors += 1
                 self._log.warning("%s; goes on trying", error)
                 self._join_at = self._now() + JOIN_AGAIN_MS
-        return self._member
+        return self._session
 
-    def _leave(self, member: Member, for_good: bool = False) -> None:
-        """Commit and leave the group, unless the broker is so slow that a later call must, or can be the last."""
-        self._giving_up.finish(self._now, member.membership)
+    def _leave(self, session: GroupSession, patiently: bool = False, for_good: bool = False) -> None:
+        """Commit and leave the group; where not all could be committed, or the broker is slow, a later call must.
+
+        With ``for_good`` there is none.
+        """
+        self._dead_lettering.finish(self._now, session.assignment)
         now = self._now()
+        committed = False
         try:
-            member.commit_last(now)
-            if not self._means.is_late(now):
+            if patiently or for_good:
+                committed = self._insist(session.commit_last, now)
+            else:
+                committed = session.commit_last(now)
+            if not self._services.is_late(now):
                 self.end_reached()
         finally:
-            if for_good or not self._means.is_late(now):
-                self._member, self._left = None, member
-                member.close()
+            if for_good or (committed and not self._services.is_late(now)):
+                self._gauges = final_gauges(session, self._now())
+                self._partitions = by_partition(session, self._now())
+                self._metrics.fetches += session.consumer.fetches.calls
+                self._metrics.fetched += session.consumer.fetches.records
+                self._session, self._left = None, session
+                session.close()
+
+    def _insist(self, commit: Callable[[int], bool], since: int) -> bool:
+        """Try a commit for a moment: one that fails at once (a coordinator that is loading) may pass soon."""
+        if self._services.transactions is not None:
+            return commit(since)  # the answer comes later
+        while not (committed := commit(self._now())) and not self._services.is_late(since):
+            self.clock.sleep(COMMIT_LOOK_S)
+            self._services.commit_gate.succeeded()
+        return committed
 
     # --- what the engine asks ---
 
+    def finish(self) -> bool:
+        """Return whether all is committed, once nothing is out; otherwise a commit is on its way."""
+        session = self._session
+        if self._services.transactions is None or session is None:
+            return True
+        return session.commit(self._now(), last=True)
+
     def exhausted(self) -> bool:
         """Bounded run: return whether all of our partitions is emitted; acks may be outstanding."""
-        if not self._setup.bounded or self._member is None:
+        if not self._setup.bounded or self._session is None:
             return self._ended
-        return self._member.exhausted()
+        return self._session.exhausted()
 
     def end_reached(self) -> bool:
         """Bounded run: return whether the group has committed up to the end of all partitions of the topics."""
-        member = self._member
-        if self._giving_up.busy or (member is not None and member.turns):
+        session = self._session
+        if self._dead_lettering.busy or (session is not None and session.turns):
             return False  # committed, it may be, but not done with
-        if not self._ended and member is not None:
-            self._ended = member.end_reached()
+        if not self._ended and session is not None:
+            self._ended = session.end_reached()
         return self._ended
 
     def waits_for_acks(self) -> bool:
-        """Return whether a hand-over, or a watch over records that may kill, waits for what is out.
+        """Return whether a hand-over, or the search for a record that may kill, waits for what is out.
 
         Sinks should not hold it back then.
         """
-        member = self._member
-        return member is not None and (member.draining or any(part.held_up for part in member.parts))
+        session = self._session
+        if session is None:
+            return False
+        hands_over = session.state is SessionState.DRAINING
+        return hands_over or session.ends_transaction or any(part.isolation.awaited for part in session.parts)
 
     def report(self) -> Mapping[str, float]:
-        """Return figures for the live view; ``downspout.metrics`` explains them."""
+        """Return metrics for the live view; ``downspout.metrics`` explains them."""
         now = self._now()
-        return summarise(self._figures, self._member, now) | self._stalls.report(now)
+        gauges = self._gauges if self._session is None else {}
+        return summarise(self._metrics, self._session, now) | gauges | self._stalls.report(now)
+
+    def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return where the group stands in each partition, by its name; after ``deactivate`` as it was left."""
+        return self._partitions if self._session is None else by_partition(self._session, self._now())
 
     def _now(self) -> int:
         return int(self.clock.monotonic() * 1000)

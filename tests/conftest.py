@@ -5,16 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import tempfile
 import threading
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest.register_assert_rewrite("tests.kafka", "tests.topology")
+pytest.register_assert_rewrite("tests.kafka", "tests.spout")
 
+from downspout.sink.storage.disk import Disk  # noqa: E402
 from tests import twins  # noqa: E402
+from tests.offsets.postgres_fixtures import postgres  # noqa: E402, F401   (likewise)
 from tests.security.brokers import any_kafka, scram_kafka  # noqa: E402, F401   (fixtures, for more than one room)
+from tests.soaking import SOAK  # noqa: E402
 from tests.twins import backstage, bare_kafka, cluster_kind, rebalance_kind, wide_kafka  # noqa: E402, F401   (fixtures)
 
 # How long an example takes says something about the machine, not about us. Here, since a test takes the settings that
@@ -41,6 +47,8 @@ class RealCounts:
     def __init__(self) -> None:
         self.passed = dict.fromkeys(REAL, 0)
         self.skipped: list[str] = []
+        self.took_s: Counter[str] = Counter()
+        """Seconds by ring, and by folder of tests: a fixture counts where it was made."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Note who is marked; a report's keywords hold the names of parameters too."""
@@ -49,17 +57,23 @@ class RealCounts:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Look at one finished test."""
+        ring = next((str(marker) for name, marker in report.user_properties if name == "real"), "neither")
+        self.took_s[ring] += report.duration
+        self.took_s["/".join(report.nodeid.partition("::")[0].split("/")[:-1])] += report.duration
         if report.when == "call" and report.passed:
             for name, marker in report.user_properties:
                 if name == "real":
                     self.passed[str(marker)] += 1
-        if report.skipped and report.nodeid not in SKIPS_ALLOWED_IN_CI:
+        if report.skipped and report.nodeid.partition("@")[0] not in SKIPS_ALLOWED_IN_CI:
             self.skipped.append(report.nodeid)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say how many tests ran against the real things."""
         for marker, name in REAL.items():
             terminalreporter.write_line(f"{self.passed[marker]} tests passed against {name}")
+        rings = ", ".join(f"{ring} {self.took_s.pop(ring, 0.0) / 60:.1f}" for ring in (*REAL, "neither"))
+        folders = ", ".join(f"{folder} {took_s / 60:.1f}" for folder, took_s in self.took_s.most_common(12))
+        terminalreporter.write_line(f"minutes of tests by ring: {rings}; by folder: {folders}")
         if self.skipped and os.environ.get("CI") == "true":
             terminalreporter.write_line(f"skipped without being allowed to: {', '.join(self.skipped)}", red=True)
 
@@ -77,23 +91,39 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give a file's tests to one process, and all that may start a Storm to one: two Storms are more than a machine."""
-    from xdist.scheduler import LoadFileScheduling
+    """Give tests to processes by groups."""
+    from tests.scheduling import LongestFirst
 
-    class OneStorm(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file: str = super()._split_scope(nodeid)
-            return "storm" if "storm" in file else file
+    return LongestFirst(config, log) if config.getvalue("dist") == "loadgroup" else None
 
-    return OneStorm(config, log) if config.getvalue("dist") == "loadfile" else None
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only a soak runs; put the rest into groups, in one of several processes."""
+    if not SOAK:
+        soaked = [item for item in items if item.get_closest_marker("soak")]
+        if soaked:
+            items[:] = [item for item in items if not item.get_closest_marker("soak")]
+            config.hook.pytest_deselected(items=soaked)
+    if getattr(config.option, "loadgroup", False):
+        from tests.scheduling import into_groups
+
+        into_groups(items)
 
 
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep state out of the checkout, and settings out of the user's environment."""
+    """Keep state out of the checkout, and settings out of the user's environment.
+
+    The notes of what processes have in their hands are in the temporary directory, by the topology's id, and many
+    topologies of tests have the same.
+    """
     for name in [name for name in os.environ if name.startswith("DOWNSPOUT_") and name != "DOWNSPOUT_CACHE"]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("DOWNSPOUT_HOME", str(tmp_path_factory.mktemp("home")))
+    temporary = str(tmp_path_factory.mktemp("tmp"))
+    monkeypatch.setenv("TMPDIR", temporary)
+    monkeypatch.setattr(tempfile, "tempdir", temporary)
 
 
 @pytest.fixture(autouse=True)
@@ -117,3 +147,14 @@ def _log_is_whole_text_and_the_tests(request: pytest.FixtureRequest) -> None:
             handler.addFilter(lambda record: record.thread not in older)
     for name in ("kafka", "kafka.coordinator.assignors"):
         logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _sinks_force_nothing_to_the_disk() -> Iterator[None]:
+    """No test cuts the power of this machine, and each flush would wait for the disk a dozen times.
+
+    What is durable when is tested on a simulated disk, in ``tests/crash``.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Disk, "sync", lambda self, path: os.close(os.open(path, os.O_RDONLY)))
+        yield

@@ -1,35 +1,53 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-FREE = {path.stem for path in (ROOT / "downspout").glob("*.py")}
-"""Modules that lie between the rooms (errors, settings, clock, ...): every room but the ledger may use them."""
+ORDER = (
+    *("errors", "findings", "formatting", "metrics", "clock", "exit_guard"),
+    *("settings", "system", "ledger", "origins", "offset_ranges", "protocols", "wire", "component"),
+    *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "sink", "sql", "parse"),
+    *("broker", "run", "storm", "spark", "compare", "audit", "testing"),
+    *("cli", "__main__"),
+)
+"""Packages and modules of the library, the lowest first: each imports only what stands before it."""
 
-MAY_IMPORT: dict[str, set[str]] = {
-    "ledger": set(),
-    "wire": {"errors", "ledger", "origins"},
-    "kafka": FREE | {"ledger"},
-    "parquet": FREE | {"ledger", "kafka"},
-    "chunks": FREE | {"ledger", "parquet"},
-    "local": FREE | {"ledger", "kafka", "parquet"},
-    "workers": FREE | {"ledger", "kafka", "parquet", "local"},
-    "storm": FREE | {"ledger", "kafka", "parquet", "wire"},
-    "spark": FREE | {"ledger", "kafka", "parquet", "local"},
-    "compare": FREE | {"ledger", "kafka", "parquet", "local", "storm", "spark"},
-    "testing": FREE | {"ledger", "kafka", "parquet", "local"},
+NEVER = (
+    # What a record passes on one machine knows neither other engines nor what looks at it from outside.
+    *((low, high) for low in ORDER[: ORDER.index("broker")] for high in ORDER[ORDER.index("broker") :]),
+    *(("run", other) for other in ("broker", "storm", "spark", "compare", "audit", "testing")),
+    *((one, other) for one in ("storm", "spark") for other in ("run", "storm", "spark") if one != other),
+    *((name, "testing") for name in ORDER if name not in ("testing", "cli")),
+)
+"""Who may not import whom, besides the order."""
+
+ROOT_REGISTERS = {
+    "kafka.schemes",
+    "broker.embedded",
+    "spout.offset_store",
+    "offsets.stores.sql",
+    "offsets.stores.zookeeper",
+    "sink.offset_store",
 }
-"""Rooms of the library: which others each may import, besides itself. The rule is in docs/decisions."""
+"""What ``downspout/__init__.py`` joins: the scheme ``embedded`` and its broker, and the schemes of offset stores."""
 
-ALLOWED_BETWEEN = {"__main__": {"cli"}, "component": {"wire"}, "origins": {"ledger"}}
-"""Free modules that use a room: the entry point starts the command line, and the base of our bolts is on the wire;
-identities as a column are the ledger's identities."""
+NOT_YET: dict[tuple[str, str], str] = {}
+"""Imports against the rule, each with what is to take its place. The list only gets shorter."""
+
+CYCLES = (
+    {"fake_consumer", "fake_kafka", "fake_member", "fake_producer", "fake_transactions"},
+    {"faults", "process", "sources", "world"},
+)
+"""Modules of one package that know each other's types. The parts act on the whole that makes them, a fake broker or a
+simulated world; a protocol of the two dozen members that they use would say the same twice."""
 
 LEDGER_LIBRARIES = {"sortedcontainers"}
 
@@ -52,7 +70,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def room_of(name: str) -> str | None:
-    """Return the room (or free module) of the library that a dotted name lies in."""
+    """Return the package (or module) of the library that a dotted name lies in."""
     parts = name.split(".")
     return parts[1] if parts[0] == "downspout" and len(parts) > 1 else None
 
@@ -62,28 +80,95 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("room", sorted(MAY_IMPORT), ids="room-{}".format)
-def test_rooms_import_only_what_they_may(room: str) -> None:
-    """The library's rooms depend on each other in one direction only."""
-    allowed = MAY_IMPORT[room] | {room}
+def library_imports(path: Path) -> Iterator[str]:
+    """Yield the modules of the library that a module imports, anywhere in it, without ``downspout.``."""
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] == "downspout" and len(parts) > 1:
+            while len(parts) > 2 and not is_module(parts):
+                parts.pop()
+            yield ".".join(parts[1:])
+
+
+def is_module(parts: list[str]) -> bool:
+    """Return whether a dotted name is a module or a package, and no name in one."""
+    place = ROOT.joinpath(*parts)
+    return place.is_dir() or place.with_suffix(".py").is_file()
+
+
+def name_of(path: Path) -> str:
+    """Return the name of one of the library's modules, without ``downspout.``."""
+    parts = path.relative_to(ROOT / "downspout").with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+@cache
+def library() -> dict[str, set[str]]:
+    """Return each module and what it imports, the root among them under the empty name."""
+    return {name_of(path): set(library_imports(path)) for path in modules(ROOT / "downspout")}
+
+
+def test_each_package_imports_only_lower_ones() -> None:
+    """The library's packages stand in one order, and none imports a higher one, at the top or inside a function."""
+    assert {name.partition(".")[0] for name in library()} - {""} == set(ORDER)
     wrong = [
-        f"{relative(path)} imports {name}"
-        for path in modules(ROOT / "downspout" / room)
-        for name in imported(path)
-        if (other := room_of(name)) is not None and other not in allowed
+        f"{name} imports {other}"
+        for name, others in library().items()
+        for other in sorted(others)
+        if name and ORDER.index(name.partition(".")[0]) < ORDER.index(other.partition(".")[0])
+    ]
+    assert [each for each in wrong if tuple(each.split(" imports ")) not in NOT_YET] == []
+
+
+def test_engines_do_not_know_each_other() -> None:
+    """Storm, Spark and the local run are apart, and what a record passes knows nothing that looks on."""
+    forbidden = set(NEVER)
+    wrong = [
+        f"{name} imports {other}"
+        for name, others in library().items()
+        for other in sorted(others)
+        if (name.partition(".")[0], other.partition(".")[0]) in forbidden and (name, other) not in NOT_YET
     ]
     assert not wrong
 
 
-def test_modules_between_the_rooms_import_no_room() -> None:
-    """What every room may use depends on none of them (but what is on the list)."""
-    wrong = [
-        f"{relative(path)} imports {name}"
-        for path in sorted((ROOT / "downspout").glob("*.py"))
-        for name in imported(path)
-        if room_of(name) in {*MAY_IMPORT, "cli"} - ALLOWED_BETWEEN.get(path.stem, set())
-    ]
-    assert not wrong
+def test_what_is_against_the_rule_is_still_needed() -> None:
+    """An exception that nothing needs any more is taken from the list."""
+    assert [pair for pair in NOT_YET if pair[1] not in library()[pair[0]]] == []
+
+
+def test_the_root_joins_what_registers_and_nothing_else() -> None:
+    """``import downspout`` registers schemes; it knows of nothing else."""
+    assert library()[""] == ROOT_REGISTERS
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """There is no circle of modules, not by imports in functions or for types either, but those that are listed."""
+    found = [{name.rpartition(".")[2] for name in circle} for circle in circles(library())]
+    assert [circle for circle in found if not any(circle <= known for known in CYCLES)] == []
+
+
+def circles(graph: dict[str, set[str]]) -> Iterator[set[str]]:
+    """Yield each set of modules of which each leads to each other one."""
+    reached = {name: reach(graph, name) for name in graph}
+    seen: set[str] = set()
+    for name in graph:
+        if name not in seen and name in reached[name]:
+            circle = {other for other in reached[name] if name in reached.get(other, ())}
+            seen |= circle
+            yield circle
+
+
+def reach(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Return all that a module leads to."""
+    found: set[str] = set()
+    ahead = [*graph[start]]
+    while ahead:
+        name = ahead.pop()
+        if name not in found:
+            found.add(name)
+            ahead += graph.get(name, ())
+    return found
 
 
 def test_the_ledger_is_pure() -> None:
@@ -133,3 +218,45 @@ def test_the_library_does_not_import_components() -> None:
         if name.split(".")[0] in {"spouts", "bolts", "topologies", "tests"}
     ]
     assert not wrong
+
+
+NO_SSH = """
+import importlib, pkgutil, sys
+for name in ("paramiko", "fabric"):
+    sys.modules[name] = None
+import downspout
+for each in pkgutil.walk_packages(downspout.__path__, "downspout."):
+    if not each.name.endswith("__main__"):
+        importlib.import_module(each.name)
+from downspout.cli import main
+from streamparse.run import main as worker
+raise SystemExit(main(["check", "topologies/word_count.py"]))
+"""
+
+
+@pytest.mark.slow
+def test_nothing_of_ours_needs_ssh() -> None:
+    """All modules are imported and a topology is checked where paramiko and Fabric are not to be had."""
+    done = subprocess.run([sys.executable, "-c", NO_SSH], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+NO_ADMIN = """
+import sys, types
+sys.modules["kafka.admin"] = types.SimpleNamespace(KafkaAdminClient=None)  # kafka-python imports this name by itself
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "needless"),
+    [
+        ("downspout.spark.source.kafka_source", {"pandas", "pyarrow.compute", "pyarrow.parquet", "streamparse"}),
+        ("downspout.spark.topology.stages.operators", {"pandas"}),
+    ],
+)
+def test_a_python_worker_of_sparks_imports_little(module: str, needless: set[str]) -> None:
+    """A worker that reads or runs a stage loads no large library that it may not need, and no admin client of ours."""
+    code = f"{NO_ADMIN}\nimport {module}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert not needless & set(done.stdout.split())

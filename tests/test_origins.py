@@ -70,6 +70,6 @@ def test_steps_are_those_of_origin_child() -> None:
 
 
 def test_what_is_no_origin_is_refused() -> None:
-    """A value that is no origin is named."""
-    with pytest.raises(ValueError, match="is no origin"):
+    """A value that is not an origin is named."""
+    with pytest.raises(ValueError, match="is not an origin"):
         column_of([("lines", 3)])

@@ -58,14 +58,27 @@ def test_a_reason_is_printed(tmp_path: Path) -> None:
     [
         (SILENT, "uses FakeKafka: let it use bare_kafka"),
         (BY_FIXTURE, "uses FakeKafka: let it use bare_kafka"),
-        (f"@pytest.mark.fake_only()\n{BOTH}", "fake_only needs the reason"),
         (f"@pytest.mark.fake_only('')\n{BOTH}", "fake_only needs the reason"),
-        (f"@pytest.mark.fake_only\n{SILENT}", "fake_only needs the reason"),
+        pytest.param(f"@pytest.mark.fake_only()\n{BOTH}", "fake_only needs the reason", marks=pytest.mark.soak),
+        pytest.param(f"@pytest.mark.fake_only\n{SILENT}", "fake_only needs the reason", marks=pytest.mark.soak),
     ],
-    ids=["silent", "by a fixture", "no reason", "an empty reason", "a bare mark"],
+    ids=["silent", "by a fixture", "an empty reason", "no reason", "a bare mark"],
 )
 def test_who_says_nothing_fails_the_run(tmp_path: Path, test: str, message: str) -> None:
     """A test that uses FakeKafka and neither has a twin nor tells why is an error; so is a mark without a reason."""
     code, told = run(tmp_path, test)
     assert code != 0
     assert message in told
+
+
+@pytest.mark.slow
+def test_the_broker_repeats_no_parameters(tmp_path: Path) -> None:
+    """Of a test with parameters the fake runs all sets, and the broker one; in a soak it runs them all."""
+    (tmp_path / "test_made.py").write_text(
+        f"{HEAD}@pytest.mark.parametrize('number', [1, 2, 3])\ndef test_it(bare_kafka, number): ...\n", encoding="utf-8"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "tests.twins", "-p", "no:cacheprovider", "--collect-only", "-q"]
+    for soak, twins in ("", 1), ("1", 3):
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "DOWNSPOUT_SOAK": soak}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert (done.stdout.count("[fake-"), done.stdout.count("[broker-")) == (3, twins), done.stdout + done.stderr

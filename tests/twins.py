@@ -1,9 +1,10 @@
 """Tests with a twin: written for FakeKafka, and run on a real broker too.
 
 The fixture ``bare_kafka`` (and each that is built on it) is the fake and a real broker in turn, the latter under the
-mark ``broker``; so is ``wide_kafka``, the fake under both rebalance protocols. A test that uses FakeKafka and has no
-twin says why: ``@pytest.mark.fake_only("reason")``, or ``pytestmark`` for a module. The run counts both kinds and
-prints the reasons. A test that says nothing is an error, and so is a mark without a reason.
+mark ``broker``; so is ``wide_kafka``, the fake under both rebalance protocols. Of a test with parameters the broker
+runs one set, another from test to test; ``make soak-tests`` runs them all. A test that uses FakeKafka and has no twin
+says why: ``@pytest.mark.fake_only("reason")``, or ``pytestmark`` for a module. The run counts both kinds and prints the
+reasons. A test that says nothing is an error, and so is a mark without a reason.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 
+from tests.soaking import SOAK
+
 if TYPE_CHECKING:
-    from tests.topology.broker_kafka import Backstage
-    from tests.topology.spout_driver import Kafka
+    from tests.spout.broker_kafka import Backstage
+    from tests.spout.spout_driver import Kafka
 
 BROKER = pytest.param("broker", marks=pytest.mark.broker)
 KINDS = {"cluster_kind": ["fake"], "rebalance_kind": ["eager", "cooperative"]}
@@ -56,8 +60,12 @@ class Twins:
             raise pytest.UsageError(f"{where}: fake_only needs the reason why the broker cannot run it")
         self._reasons[where] = reason
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Let a test's report say it, which may come from another process."""
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what the broker is not to repeat; let a test's report say the reason, which may come from afar."""
+        if not SOAK and (repeated := repeated_on_broker(items)):
+            items[:] = [item for item in items if item not in repeated]
+            config.hook.pytest_deselected(items=list(repeated))
         for item in items:
             if (reason := self._reasons.get(_function(item.nodeid))) is not None:
                 item.user_properties.append(("twin", reason))
@@ -84,6 +92,20 @@ class Twins:
 
 def _function(nodeid: str) -> str:
     return nodeid.partition("[")[0]
+
+
+def repeated_on_broker(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return the twins on the broker but one of each test: which, goes by its name, so it is always the same."""
+    twins = [item for item in items if "broker" in (_parameters(item).get(name) for name in KINDS)]
+    kept: dict[str, pytest.Item] = {}
+    for twin in sorted(twins, key=lambda item: crc32(item.name.encode())):
+        kept.setdefault(_function(twin.nodeid), twin)
+    return set(twins) - set(kept.values())
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    call = getattr(item, "callspec", None)
+    return {} if call is None else dict(call.params)
 
 
 def uses_fake(metafunc: pytest.Metafunc) -> bool:
@@ -133,9 +155,9 @@ def wide_kafka(rebalance_kind: str, request: pytest.FixtureRequest) -> Iterator[
 @pytest.fixture(scope="session")
 def backstage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backstage]:
     """A broker that one test after the other has to itself."""
-    from downspout.kafka.embedded import EmbeddedKafka
+    from downspout.broker.embedded import EmbeddedKafka
     from downspout.testing.plugin import UNHURRIED
-    from tests.topology.broker_kafka import Backstage
+    from tests.spout.broker_kafka import Backstage
 
     # A JVM of a busy machine may need more than a minute, its usual limit.
     with EmbeddedKafka(tmp_path_factory.mktemp("twins"), properties=UNHURRIED, start_s_max=240.0) as broker:
@@ -146,7 +168,7 @@ def backstage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backstage]:
 
 def _kafka(kind: str, request: pytest.FixtureRequest) -> Iterator[Kafka]:
     from downspout.testing import FakeKafka
-    from tests.topology.broker_kafka import BrokerKafka
+    from tests.spout.broker_kafka import BrokerKafka
 
     if kind == "broker":
         broker = BrokerKafka(request.getfixturevalue("backstage"))

@@ -1,1 +1,1 @@
-"""Runnable examples, each with its Spark twin."""
+"""Runnable examples, each with its native Spark version."""

@@ -20,7 +20,7 @@ topic ``flights`` that holds records such as ``flights_data.py`` makes::
     downspout run topologies/flight_delays.py --set flights:parquet.directory=/data/flights
     downspout check topologies/flight_delays.py     # every setting, and where its value comes from
 
-Its Spark twin, ``flight_delays_spark.py``, makes the same tables of the same topic without spout and bolts.
+Its native Spark version, ``flight_delays_spark.py``, makes the same tables of the same topic without spout and bolts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from __future__ import annotations
 from streamparse import Grouping, Topology
 
 from bolts.aggregate import AggregateBolt
-from bolts.enrich import FLIGHT_FIELDS, EnrichBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from spouts.kafka import KafkaSpout
+from topologies.flight_enrich import FLIGHT_FIELDS, FlightEnrichBolt
 
 KEYS = {"from_airport": "origin", "to_airport": "dest"}
 """Fields that are called otherwise in the JSON. There, ``origin`` is an airport; here, it is a row's identity."""
@@ -95,8 +95,9 @@ class FlightDelays(Topology):
         inputs=[spout],
         fields=[f"{field}={KEYS[field]}" if field in KEYS else field for field in FLIGHT_FIELDS],
         types=TYPES,
+        on_null="filter",  # a record without a value is no flight
     )
-    enrich = EnrichBolt.spec(inputs=[parse])
+    enrich = FlightEnrichBolt.spec(inputs=[parse])
     flights = ParquetBolt.spec(inputs=[enrich], directory="output/flights", schema=FLIGHT, partition_by=["month"])
     route_delays = AggregateBolt.spec(
         inputs={enrich: Grouping.fields("route", "hour")},

@@ -35,7 +35,7 @@ from pyspark.sql import functions as F
 from downspout.spark.read import finish_aggregates, read_sink
 from downspout.spark.session import spark_session
 from topologies.flight_delays import DELAYS
-from topologies.flights_data import weather_file
+from topologies.flight_enrich import weather_file
 
 MEASURES = ("flights", "departed", "arrived", "dep_delay_sum", "dep_delay_max", "arr_delay_sum", "arr_delay_max")
 """What every table counts: flights; those that departed and arrived; minutes of delay."""

@@ -1,4 +1,4 @@
-"""The Spark twin of ``flight_delays.py``: the same work from the same topic, by DataFrames alone.
+"""The native Spark version of ``flight_delays.py``: the same work from the same topic, by DataFrames alone.
 
     records ──▶ parse ──▶ enrich ──▶ flights         every flight, one row each
        └──────▶ parse ──▶ enrich ──▶ route_delays    delays added up by route and hour
@@ -25,8 +25,8 @@ DataFrames are plans. No function below reads a record; ``write`` does, and then
 optimised pass.
 
 **Bad records.** The topology dead-letters what is no JSON object, what has a value that is not of the declared type,
-and what a sink's column does not take; the twin leaves the same rows out, table by table, and keeps no copy. Records
-that differ all the same, all of them odd: a ``time_hour`` in another ISO form than the data has; a record that
+and what a sink's column does not take; the native version leaves the same rows out, table by table, and keeps no copy.
+Records that differ all the same, all of them odd: a ``time_hour`` in another ISO form than the data has; a record that
 ``downspout dlq replay`` wrote, which the sinks know and Spark counts anew.
 
 Run it as a batch over what is in the topic, or as a stream that goes on::
@@ -47,10 +47,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bolts.enrich import FLIGHT_FIELDS, package_directory
 from downspout.spark import register
 from downspout.spark.session import spark_session
 from topologies.flight_delays import FLIGHT, KEYS
+from topologies.flight_enrich import FLIGHT_FIELDS, package_directory
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -69,7 +69,7 @@ PLANES = (
 )
 
 
-def twin(spark: SparkSession, records: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
+def native(spark: SparkSession, records: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
     """Return the finished tables by the names of the topology's sinks, as plans.
 
     Args:
@@ -83,8 +83,10 @@ def twin(spark: SparkSession, records: Mapping[str, DataFrame]) -> Mapping[str, 
 # --- the bolt parse ---
 
 
-def parse(records: DataFrame, fields: Sequence[str]) -> DataFrame:
+def parse(records: DataFrame, fields: Sequence[str], keep: Sequence[str] = ()) -> DataFrame:
     """Return the named fields of the records' JSON; what is no JSON, or does not fit the columns, is left out.
+
+    Columns of the records that are to be kept come first.
 
     For a producer that you trust one line would do::
 
@@ -106,13 +108,14 @@ def parse(records: DataFrame, fields: Sequence[str]) -> DataFrame:
     schema = f"flight struct<{columns}>, end int, _corrupt_record string"
     # Spark moves a `where` to before the `select` that makes its columns. The plan would then parse the JSON at each
     # mention of a field, 108 times, unless the code generator notices. It moves none to before an `explode`.
-    found = records.select(F.explode(F.array(F.from_json(envelope, schema, STRICT))).alias("json")).where(
+    found = records.select(*keep, F.explode(F.array(F.from_json(envelope, schema, STRICT))).alias("json")).where(
         "json.end = 0 AND json._corrupt_record IS NULL AND json.flight IS NOT NULL"
     )
     # In the JSON, `origin` is an airport; in the table it is called from_airport, as in the topology.
-    named = found.select(*(F.col(f"json.flight.{KEYS.get(field, field)}").alias(field) for field in fields))
+    named = found.select(*keep, *(F.col(f"json.flight.{KEYS.get(field, field)}").alias(field) for field in fields))
     types = {field: WHOLE[FLIGHT[field]][0] if _is_number(field) else "string" for field in fields}
-    return named.where(reduce(and_, map(fits, fields))).select(*(F.col(f).cast(types[f]).alias(f) for f in fields))
+    wanted = (F.col(field).cast(types[field]).alias(field) for field in fields)
+    return named.where(reduce(and_, map(fits, fields))).select(*keep, *wanted)
 
 
 def _is_number(field: str) -> bool:
@@ -222,7 +225,7 @@ def batch(spark: SparkSession, source: Mapping[str, str], output: Path) -> None:
     """Write both tables of what is in the topic now. Run again, it reads all again and replaces them."""
     # persist(): two tables are made of the records, and without it each would read the topic by itself.
     records = spark.read.format("downspout").options(**source).load().persist()
-    tables = twin(spark, {"spout": records})
+    tables = native(spark, {"spout": records})
     tables["flights"].write.mode("overwrite").partitionBy("month").parquet(str(output / "flights"))
     tables["route_delays"].coalesce(1).write.mode("overwrite").parquet(str(output / "route_delays"))
     records.unpersist()
@@ -239,7 +242,7 @@ def stream(spark: SparkSession, source: Mapping[str, str], output: Path, **trigg
       closes, emits once and forgets.
     """
     records = spark.readStream.format("downspout").options(**source, startingOffsets="earliest").load()
-    tables = twin(spark, {"spout": records})
+    tables = native(spark, {"spout": records})
 
     def replace(table: DataFrame, _: int) -> None:
         table.coalesce(1).write.mode("overwrite").parquet(str(output / "route_delays"))
@@ -258,7 +261,7 @@ def stream(spark: SparkSession, source: Mapping[str, str], output: Path, **trigg
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the twin by itself."""
+    """Run the native version by itself."""
     parser = argparse.ArgumentParser(description="The flight delays with PySpark alone, from Kafka to Parquet.")
     parser.add_argument("--bootstrap", help="brokers as host:port (default: the one of `downspout kafka start`)")
     parser.add_argument("--topic", default="flights", help="where the flights are (flights)")
@@ -266,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--stream", action="store_true", help="go on until Ctrl-C, in batches of 5 s")
     options = parser.parse_args(arguments)
     if options.bootstrap is None:
-        from downspout.kafka.embedded import find_bootstrap
+        from downspout.broker.embedded import find_bootstrap
 
         options.bootstrap = find_bootstrap()
     source = {"kafka.bootstrap.servers": options.bootstrap, "subscribe": options.topic}

@@ -12,7 +12,7 @@ them::
     downspout run topologies/word_count.py --until end
     python -m topologies.word_count_report
 
-Its Spark twin, ``word_count_spark.py``, counts the same lines without spout and bolts.
+Its native Spark version, ``word_count_spark.py``, counts the same lines without spout and bolts.
 
 Compare streamparse's classic word count, which keeps the counts in a bolt's memory: after a crash it begins at 0
 again, and a replayed line is counted twice.

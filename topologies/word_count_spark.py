@@ -1,4 +1,4 @@
-"""The Spark twin of ``word_count.py``: from the lines in Kafka to the count of each word, by DataFrames alone.
+"""The native Spark version of ``word_count.py``: from the lines in Kafka to the counts of words, by DataFrames alone.
 
     lines ──▶ words ──▶ word_counts
 
@@ -35,7 +35,7 @@ r"""What separates words for Python's ``str.split``. Java's ``\s`` knows six bla
 inside a word."""
 
 
-def twin(spark: SparkSession, records: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
+def native(spark: SparkSession, records: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
     """Return the finished table by the name of the topology's sink, as a plan.
 
     Args:
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--stream", action="store_true", help="show them after each batch, until Ctrl-C")
     options = parser.parse_args(arguments)
     if options.bootstrap is None:
-        from downspout.kafka.embedded import find_bootstrap
+        from downspout.broker.embedded import find_bootstrap
 
         options.bootstrap = find_bootstrap()
     source = {"kafka.bootstrap.servers": options.bootstrap, "subscribe": options.topic}
@@ -83,10 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with spark_session("word_count_spark") as spark:
         register(spark)
         if not options.stream:
-            show(twin(spark, {"spout": spark.read.format("downspout").options(**source).load()})["word_counts"])
+            show(native(spark, {"spout": spark.read.format("downspout").options(**source).load()})["word_counts"])
             return
         lines = spark.readStream.format("downspout").options(**source, startingOffsets="earliest").load()
-        counts = twin(spark, {"spout": lines})["word_counts"]
+        counts = native(spark, {"spout": lines})["word_counts"]
         counts.writeStream.outputMode("complete").foreachBatch(show).start().awaitTermination()
 
 

@@ -1,1 +1,1 @@
-"""What Downspout is measured beside: one short program each, run in an environment of its own."""
+"""What Downspout is measured beside: one short program each, run in its own environment."""

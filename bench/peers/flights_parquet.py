@@ -1,6 +1,6 @@
 """What all peers share: the columns of a flight, and how a file of them is written so that it lasts.
 
-Each peer runs in an environment of its own, beside this file and without the rest of the project. What a peer lacks
+Each peer runs in its own environment, beside this file and without the rest of the project. What a peer lacks
 there (PyArrow in Spark's) is imported where it is used.
 """
 

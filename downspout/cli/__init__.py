@@ -10,28 +10,34 @@ import argparse
 import atexit
 import gc
 import importlib
+import json
 import os
 import sys
 from collections.abc import Sequence
 
 COMMANDS = (
-    "run", "check", "audit", "compact", "compare", "dlq", "kafka", "offsets", "storm", "spark", "settings", "simulate",
+    "run", "check", "audit", "compact", "compare", "dlq", "kafka", "lag", "offsets", "storm", "spark", "settings",
+    "simulate",
 )  # fmt: skip
 
 
-CLOSED_PIPE = 141
-"""128 + SIGPIPE, as shells say of a program whose reader has gone. Not 0: nobody knows what the rest would be."""
+CLOSED_PIPE = 141  # 128 + SIGPIPE, as shells say of a program whose reader has gone. Not 0: the rest is unknown.
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser with all commands."""
+    from downspout.cli.arguments import EXIT_CODES, exit_codes
+
     parser = argparse.ArgumentParser(
         prog="downspout",
         description="Storm-style spouts and bolts in pure Python: Kafka in, exactly-once Parquet out.",
-        epilog="Start with `downspout kafka start`, then `downspout run topologies/word_count.py --until end`.",
+        epilog="Start with `downspout kafka start`, then `downspout run topologies/word_count.py --until end`. "
+        + exit_codes(*EXIT_CODES)
+        + " `downspout audit` has some more.",
     )
     parser.add_argument("--version", action="version", version=f"downspout {_version()}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    parser.set_defaults(handler=lambda _: parser.print_help())
     for name in COMMANDS:
         importlib.import_module(f"downspout.cli.{name}").add_parser(commands)
     return parser
@@ -48,7 +54,19 @@ def _version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; 130 after Ctrl-C and 141 after a closed pipe, as shells do."""
+    from downspout.cli.interrupts import after_imports
+
+    try:
+        with after_imports():
+            return _main(argv)
+    except KeyboardInterrupt:
+        print("downspout: interrupted", file=sys.stderr)
+        return 130
+
+
+def _main(argv: Sequence[str] | None) -> int:
     from downspout.cli.output import fill_gaps, finish
+    from downspout.cli.records import printable
     from downspout.errors import DownspoutError
 
     # Python looks for garbage a last time before it ends, through all that was ever imported, and the system takes all
@@ -65,11 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         finish(sys.stdout)
         return code
     except DownspoutError as error:
-        print(f"downspout: {error}", file=sys.stderr)
+        if getattr(arguments, "json", None) is True:  # a run writes its own: it may have put another in stdout's place
+            print(json.dumps(error.as_dict(), indent=2))
+        # Names in it may be what others wrote into Kafka.
+        print("downspout:", printable(str(error), keep="\n\t"), file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("downspout: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # `downspout … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE

@@ -3,84 +3,85 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from downspout import config
 from downspout.errors import ConfigError
+from downspout.formatting import nearest
+from downspout.settings import layers
+from downspout.settings.layers import FILE_NAME, Layer, client_value
+from downspout.settings.secrets import resolve_client
+from downspout.settings.table import CLIENT_PREFIX, SETTINGS
 
 if TYPE_CHECKING:
     from downspout.kafka.port import Cluster
-
-__all__ = ["add_access", "open_cluster", "way_in"]
 
 BOOTSTRAP = "kafka.bootstrap"
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
     """Add ``--bootstrap`` and ``--client``."""
-    parser.add_argument("--bootstrap", help="brokers as host:port (default: kafka.bootstrap, else the embedded one)")
+    parser.add_argument(
+        "--bootstrap", help="brokers as host:port (default: kafka.bootstrap, or else the embedded broker)"
+    )
     parser.add_argument(
         "--client", action="append", default=[], metavar="NAME=VALUE",
-        help="a property of kafka-python's client (security_protocol=SASL_SSL, sasl_plain_password=env:NAME); may be "
-        "given several times; besides those of downspout.toml and the environment (kafka.client.…)",
+        help="a property of kafka-python's client, such as security_protocol=SASL_SSL or sasl_plain_password=env:NAME; "
+        "overrides kafka.client.… of downspout.toml and the environment; may be repeated",
     )  # fmt: skip
 
 
-def way_in(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+def way_in(arguments: argparse.Namespace, noted: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
     """Return the brokers and the properties of the client, as the options, the environment and the file give them.
+
+    ``noted`` holds where none of these says anything.
 
     Raises:
         ConfigError: an option makes no sense, or a secret that it refers to is not there.
     """
-    layers = [
-        config.Layer("--client", {BOOTSTRAP: arguments.bootstrap, **_given(arguments.client)}),
-        config.from_environment(os.environ),
-        config.from_file(Path(config.FILE_NAME)),
+    given = [
+        Layer("--client", {BOOTSTRAP: arguments.bootstrap, **_given(arguments.client)}),
+        layers.from_environment(os.environ),
+        layers.from_file(Path(FILE_NAME)),
+        Layer("noted", noted or {}),
     ]
     found: dict[str, Any] = {}
-    for layer in reversed(layers):
+    for layer in reversed(given):
         found |= {
-            key: config.client_value(key, value)
+            key: client_value(key, value)
             for key, value in layer.values.items()
-            if value is not None and (key == BOOTSTRAP or key.startswith(config.CLIENT_PREFIX))
+            if value is not None and (key == BOOTSTRAP or key.startswith(CLIENT_PREFIX))
         }
-    bootstrap = str(found.pop(BOOTSTRAP, config.SETTINGS[BOOTSTRAP].default))
-    return bootstrap, config.resolve_client({key.removeprefix(config.CLIENT_PREFIX): v for key, v in found.items()})
+    bootstrap = str(found.pop(BOOTSTRAP, SETTINGS[BOOTSTRAP].default))
+    return bootstrap, resolve_client({key.removeprefix(CLIENT_PREFIX): v for key, v in found.items()})
 
 
 def _given(pairs: list[str]) -> dict[str, str]:
-    """Return the properties of ``--client`` by their keys. No message holds a value.
-
-    Raises:
-        ConfigError: one has no value, or is no property.
-    """
+    """Return the properties of ``--client`` by their keys. No message holds a value."""
     from kafka import KafkaConsumer
 
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        name = name.strip().removeprefix(config.CLIENT_PREFIX).replace(".", "_")
+        name = name.strip().removeprefix(CLIENT_PREFIX).replace(".", "_")
         if not equals:
             raise ConfigError("--client needs NAME=VALUE", cure="--client security_protocol=SASL_SSL")
         if name not in KafkaConsumer.DEFAULT_CONFIG:
-            near = difflib.get_close_matches(name, KafkaConsumer.DEFAULT_CONFIG, n=1)
-            raise ConfigError(
-                f"--client {name}: kafka-python's client has no such property", cure=near[0] if near else "its names"
-            )
-        found[config.CLIENT_PREFIX + name] = value
+            cure = nearest(name, KafkaConsumer.DEFAULT_CONFIG, "its names")
+            raise ConfigError(f"--client {name}: kafka-python's client has no such property", cure=cure)
+        found[CLIENT_PREFIX + name] = value
     return found
 
 
-def open_cluster(arguments: argparse.Namespace) -> Cluster:
-    """Return the brokers that the options name.
+def open_cluster(arguments: argparse.Namespace, noted: Mapping[str, Any] | None = None) -> Cluster:
+    """Return the brokers that the options name; see :func:`way_in`.
 
     Raises:
         ConfigError: an option makes no sense.
-        BrokerError: nobody answers there, or lets us in.
+        BrokerError: no broker answers there, or it refuses us.
     """
-    from downspout.kafka.port import cluster_for
+    from downspout.kafka.clusters import cluster_for
 
-    return cluster_for(*way_in(arguments))
+    return cluster_for(*way_in(arguments, noted))

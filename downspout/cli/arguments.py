@@ -3,23 +3,81 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import Any
 
-__all__ = ["add_bounds", "add_settings", "add_summary", "add_topology"]
+from downspout.errors import ConfigError
+from downspout.settings.folders import local_path
+
+EXIT_CODES = {
+    0: "done",
+    1: "an error without a code below",
+    2: "an option, a setting or the topology is wrong",
+    3: "a package or program is not installed",
+    4: "no broker, or the last commit failed",
+    5: "a record could not be processed, and there is no dead-letter topic",
+    6: "records that were not processed are gone from Kafka",
+    7: "a sink cannot write, or its directory is damaged",
+    8: "a component failed and the run cannot go on",
+    9: "Storm cannot be started, reached or used",
+    14: "rows fail a check of data quality",
+    15: "a group is still too far behind",
+    130: "stopped by Ctrl-C",
+    141: "the reader of the output closed it",
+    143: "stopped by SIGTERM",
+}
+"""What each exit code means, in a few words; docs/reference/exit-codes.md has the whole story."""
+RUN_CODES = (4, 5, 6, 7, 8, 143)  # Those of a run, beside those that every command has
+
+
+def exit_codes(*codes: int, **own: str) -> str:
+    """Return the sentence on exit codes that ends a command's help.
+
+    Args:
+        codes: which the command has, beside those that every command has.
+        own: what a code means to this command, by its number behind an underscore.
+
+    >>> exit_codes(_0="exact", _10="missing")[:36]
+    'Exit codes: 0 exact; 1 an error with'
+    """
+    meant = {int(name[1:]): text for name, text in own.items()}
+    shown = sorted({0, 1, 2, 3, 130, 141, *codes, *meant})
+    return f"Exit codes: {'; '.join(f'{code} {meant.get(code) or EXIT_CODES[code]}' for code in shown)}."
+
+
+def sentence(text: str) -> str:
+    """Return a command's line in the list of commands as its description.
+
+    >>> sentence("list the topics of Kafka")
+    'List the topics of Kafka.'
+    """
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def add_actions(parser: argparse.ArgumentParser) -> Any:
+    """Add a command's actions; without one, the command prints its help."""
+    parser.set_defaults(handler=lambda _: parser.print_help())
+    parser.epilog = f"`{parser.prog} ACTION --help` has the exit codes."
+    return parser.add_subparsers(dest="action", metavar="ACTION")
 
 
 def add_topology(parser: argparse.ArgumentParser) -> None:
     """Add the topology: ``FILE`` and ``--topology``."""
     parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
-    parser.add_argument("--topology", metavar="NAME", help="which class, where the file holds several")
+    parser.add_argument("--topology", metavar="NAME", help="name of the class, if the file holds several")
 
 
 def add_bounds(parser: argparse.ArgumentParser) -> None:
     """Add when a run stops by itself: ``--until`` and ``--for``."""
-    parser.add_argument("--until", choices=["end"], help="stop once the log as of the start is processed")
+    parser.add_argument(
+        "--until", choices=["end"], help="stop when all that was in the topics at the start is processed"
+    )
     parser.add_argument("--for", dest="for_s", metavar="TIME", help="stop after this long: 30s, 5m, 1h")
 
 
-def add_settings(parser: argparse.ArgumentParser, about: str = "a setting; see `downspout settings`") -> None:
+def add_settings(
+    parser: argparse.ArgumentParser, about: str = "set a setting (`downspout settings` lists them); may be repeated"
+) -> None:
     """Add ``--set``."""
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="[COMPONENT:]KEY=VALUE", help=about
@@ -27,16 +85,53 @@ def add_settings(parser: argparse.ArgumentParser, about: str = "a setting; see `
 
 
 def add_summary(parser: argparse.ArgumentParser, quiet: str) -> None:
-    """Add ``--quiet`` and ``--json``.
-
-    Args:
-        parser: of the command.
-        quiet: what is left out.
-    """
+    """Add ``--quiet`` and ``--json``."""
     parser.add_argument("--quiet", action="store_true", help=f"{quiet}; warnings and errors only")
     parser.add_argument(
         "--json",
         dest="json_path",
         metavar="PATH",
-        help="write the summary of a run that ended in order as JSON; - is stdout, and all else goes to stderr",
+        help="write the summary, or the error that ended the run, as JSON; - is stdout, and then all else goes to "
+        "stderr",
     )
+
+
+def add_requirements(parser: argparse.ArgumentParser) -> None:
+    """Add ``--with``: what a bundle holds besides what it finds by itself."""
+    parser.add_argument(
+        "--with",
+        dest="extra",
+        action="append",
+        default=[],
+        metavar="REQUIREMENT",
+        help="also pack this; may be repeated",
+    )
+
+
+def place(text: str) -> Path:
+    """Return the path that an option names; an error of the command line where it is not on this machine."""
+    try:
+        return Path(local_path(text, repr(text)))
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _number(text: str, low: int, high: int) -> int:
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """Return the number of a port."""
+    return _number(text, 1, 65535)
+
+
+def positive(text: str) -> int:
+    """Return a number of things, at least one."""
+    return _number(text, 1, 2**31 - 1)
+
+
+def natural(text: str) -> int:
+    """Return an offset, or the number of a partition."""
+    return _number(text, 0, 2**63 - 1)

@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster
-from downspout.cli.arguments import add_settings
-from downspout.cli.output import aside, tell
+from downspout.cli.arguments import add_settings, exit_codes, place
+from downspout.cli.output import aside, print_result
 from downspout.errors import ConfigError
-from downspout.wording import counted
+from downspout.formatting import columns, counted
 
 if TYPE_CHECKING:
-    from downspout.cli.audit_apart import ReplayApart
+    from downspout.audit.apart import ReplayApart
+    from downspout.audit.audit import AuditReport, Window
     from downspout.kafka.port import Cluster
-    from downspout.parquet.audit import AuditReport, Window
+    from downspout.sink.runs import Run
 
-COLUMNS = ("partition", "offsets", "rows", "present", "filtered", "dead_lettered", "compacted", "replayed",
+COLUMNS = ("partition", "offsets", "rows", "present", "filtered", "dead_lettered", "skipped", "compacted", "replayed",
            "missing", "duplicate", "lost", "extra")  # fmt: skip
 
 
@@ -29,41 +30,55 @@ def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "audit",
-        help="is every record in the files exactly once?",
-        description="Compares a sink's directory with Kafka, offset by offset, and explains each difference.",
-        epilog="Exit codes: 0 exact; 10 missing: a record without its row; 11 duplicate: a row more than once; "
-        "12 lost: Kafka dropped records before they were processed; 13 extra: rows or files that log, Kafka or "
-        "topology do not know. Several: the first of these. 4 no broker; 7 the directory's log is damaged.",
+        help="check that every record is in the files exactly once",
+        description="Compare a sink's directory with Kafka, offset by offset, and explain each difference.",
+        epilog=exit_codes(
+            _0="exact",
+            _4="no broker",
+            _7="the directory's log is damaged",
+            _10="missing: a record without its row",
+            _11="duplicate: a row more than once",
+            _12="lost: Kafka dropped records before they were processed",
+            _13="extra: rows or files that the log, Kafka or the topology do not know. The lowest of 10 to 13 counts",
+        ),
     )
-    parser.add_argument("directory", metavar="DIR", help="what parquet.directory says")
+    parser.add_argument("directory", type=place, metavar="DIR", help="the sink's directory (parquet.directory)")
     parser.add_argument(
         "--topic",
         action="append",
         default=[],
-        help="a topic that should be in it (default: those named there, and those that --topology reads)",
+        help="a topic that should be in the directory (default: those in its log, and those that --topology reads); "
+        "may be repeated",
     )
     add_access(parser)
-    parser.add_argument("--files-only", action="store_true", help="do not ask Kafka: compare files and log")
+    parser.add_argument("--files-only", action="store_true", help="compare only the files and the log, without Kafka")
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="read all files whole and compare them with the hashes in the log, to find changed values",
+    )
     parser.add_argument(
         "--topology",
         metavar="FILE",
-        help="run its bolts, as they are now, again on records: on those without a row (filtered or missing?), and on "
-        "the first of each partition, or on all where a record may have several rows (is a row extra?)",
-    )
-    parser.add_argument("--class", dest="topology_class", metavar="NAME", help="which class, where FILE holds several")
-    add_settings(parser, "a setting that the topology was run with")
-    parser.add_argument("--dead-letters", metavar="TOPIC", help="the dead-letter topic (default: --topology's)")
-    parser.add_argument("--from", dest="start", metavar="OFFSET", help="first offset: 100, or by partition 0:100,1:250")
-    parser.add_argument(
-        "--to", dest="end", metavar="OFFSET", help="offset after the last one, likewise (default: the end)"
+        help="run the bolts of this topology again: on records without a row, to tell filtered from missing ones, and "
+        "on records with rows, to find extra ones (default: the file that the run noted, on records without a row)",
     )
     parser.add_argument(
-        "--group", help="end at this consumer group's commits instead of the end: for a topology that is running"
+        "--class", dest="topology_class", metavar="NAME", help="name of the class, if FILE holds several"
     )
+    add_settings(parser, "a setting that the topology was run with; may be repeated")
+    parser.add_argument(
+        "--dead-letters", metavar="TOPIC", help="the dead-letter topic (default: those that the runs noted)"
+    )
+    parser.add_argument("--from", dest="start", metavar="OFFSET", help="first offset: 100, or 0:100,1:250 by partition")
+    parser.add_argument(
+        "--to", dest="end", metavar="OFFSET", help="offset after the last one, in the same form (default: the end)"
+    )
+    parser.add_argument("--group", help="stop at the commits of this consumer group, for a topology that is running")
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print the report as JSON; ranges of offsets are [first, end), `reasons` are why --topology fails on them",
+        help="print the report as JSON; offset ranges are [first, end), and `reasons` say why --topology fails on them",
     )
     parser.set_defaults(handler=handle)
 
@@ -74,54 +89,83 @@ def handle(arguments: argparse.Namespace) -> int:
         raise ConfigError("--group needs Kafka, and --files-only forbids it", cure="one of the two")
     with aside(wanted=bool(arguments.topology)) as out:  # what its file and its bolts print is no part of the report
         report = _audit(arguments)
-        tell(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report), out)
+        print_result(json.dumps(report.as_dict(), indent=2) if arguments.json else render(report), out)
     return report.exit_code
 
 
 def _audit(arguments: argparse.Namespace) -> AuditReport:
     """Ask Kafka, run the topology again, and compare."""
-    from downspout.parquet.audit import REPLAY_SAMPLE, audit
+    from downspout.audit.audit import REPLAY_SAMPLE
+    from downspout.audit.noted import dead_letters_of, noted_run, usable_file
+    from downspout.errors import TopologyError
 
-    cluster = None if arguments.files_only else open_cluster(arguments)
-    letters = arguments.dead_letters
-    if cluster is not None and letters and not existing(cluster, [letters]):
-        raise ConfigError(
-            f"--dead-letters {letters}: there is no such topic",
-            cure="mostly GROUP.dead-letters; a run names it in its last lines",
-        )
-    with _replay(arguments) as replay:
-        read: Sequence[str] = ()
-        if replay is not None and cluster is not None:
-            letters = letters or existing(cluster, replay.dead_letters)
-            read = [*replay.topics, *matching(cluster, replay)]
-        report = audit(
-            arguments.directory,
-            cluster=cluster,
-            topics=arguments.topic,
-            also=read,
-            dead_letters=letters,
-            replay=replay,
-            windows=parse_windows(arguments.start, arguments.end),
-            group=arguments.group,
-            sample=REPLAY_SAMPLE,
-            several=replay is not None and replay.several,
-        )
-    if replay is None and report.kafka and report.count("missing"):
+    directory: Path = arguments.directory
+    run = noted_run(directory)
+    cluster = None if arguments.files_only else open_cluster(arguments, run.access)
+    dead_letters = _dead_letters(arguments.dead_letters, cluster)
+    if cluster is not None and not dead_letters:
+        dead_letters = existing(cluster, dead_letters_of(directory, run, arguments.group))
+    if arguments.topology:
+        with _replay(arguments, arguments.topology, arguments.topology_class, run) as replay:
+            if cluster is not None and not dead_letters:
+                dead_letters = existing(cluster, replay.dead_letters)
+            read = [*replay.topics, *matching(cluster, replay)] if cluster is not None else []
+            return _compare(
+                arguments, cluster, dead_letters, also=read, replay=replay, sample=REPLAY_SAMPLE, several=replay.several
+            )
+    report = _compare(arguments, cluster, dead_letters, also=run.topics if cluster is not None else [])
+    if not report.kafka or not report.count("missing"):
+        return report
+    if not (file := usable_file(directory, run)):
         report.hint = "(records that yield no row by design show as missing: add --topology FILE)"
+        return report
+    try:
+        with _replay(arguments, file, run.cls, run) as replay:
+            report = _compare(arguments, cluster, dead_letters, replay=replay, also=run.topics, only_absent=True)
+    except TopologyError as error:
+        report.hint = f"(records that yield no row by design show as missing: {file} cannot be run again: {error})"
+        return report
+    report.notes.append(f"records without a row were run again through {file}, as noted by the run that wrote there")
     return report
 
 
+def _dead_letters(given: str | None, cluster: Cluster | None) -> list[str]:
+    """Return the dead-letter topic that the user names; it must exist."""
+    if cluster is not None and given and not existing(cluster, [given]):
+        raise ConfigError(
+            f"--dead-letters {given}: there is no such topic",
+            cure="mostly GROUP.dead-letters; a run names it in its last lines",
+        )
+    return [given] if given else []
+
+
+def _compare(
+    arguments: argparse.Namespace, cluster: Cluster | None, dead_letters: Sequence[str], **options: Any
+) -> AuditReport:
+    """Audit with what the arguments say, and these options."""
+    from downspout.audit.audit import audit
+
+    return audit(
+        arguments.directory,
+        cluster=cluster,
+        topics=arguments.topic,
+        dead_letters=dead_letters,
+        windows=parse_windows(arguments.start, arguments.end),
+        group=arguments.group,
+        deep=arguments.deep,
+        **options,
+    )
+
+
 @contextmanager
-def _replay(arguments: argparse.Namespace) -> Iterator[ReplayApart | None]:
+def _replay(arguments: argparse.Namespace, file: str, topology_class: str | None, run: Run) -> Iterator[ReplayApart]:
     """Give what runs the topology again; it ends with the context."""
-    if not arguments.topology:
-        yield None
-        return
-    from downspout.cli.audit_apart import ReplayApart
+    from downspout.audit.apart import ReplayApart
+    from downspout.testing.given_records import run_on_records
 
     overrides = _with_group(arguments.overrides, arguments.group)
     replay = ReplayApart(
-        arguments.topology, Path(arguments.directory), topology=arguments.topology_class, overrides=overrides
+        file, arguments.directory, run_on_records, topology=topology_class, overrides=overrides, run=run
     )
     with closing(replay):
         yield replay
@@ -139,26 +183,20 @@ def _with_group(overrides: Sequence[str], group: str | None) -> list[str]:
 
 def existing(cluster: Cluster, topics: Sequence[str]) -> list[str]:
     """Return the topics that exist."""
-    from downspout.parquet.audit_kafka import KafkaSide
+    from downspout.audit.kafka import KafkaSide
 
-    side = KafkaSide(cluster)
-    try:
+    with closing(KafkaSide(cluster)) as side:
         return [topic for topic in topics if side.logs(topic)]
-    finally:
-        side.close()
 
 
 def matching(cluster: Cluster, replay: ReplayApart) -> list[str]:
     """Return the topics that the topology's patterns match now; its own dead letters and Kafka's topics are none."""
     if not replay.patterns:
         return []
-    from downspout.parquet.audit_kafka import KafkaSide
+    from downspout.audit.kafka import KafkaSide
 
-    side = KafkaSide(cluster)
-    try:
+    with closing(KafkaSide(cluster)) as side:
         names = [name for name in side.topics() if name not in replay.dead_letters]
-    finally:
-        side.close()
     return [name for name in names if any(re.fullmatch(pattern, name) for pattern in replay.patterns)]
 
 
@@ -167,11 +205,8 @@ def parse_windows(start: str | None, end: str | None) -> dict[int | None, Window
 
     >>> parse_windows("0:100,1:250", "1000")[1]
     Window(start=250, end=1000)
-
-    Raises:
-        ConfigError: they are not offsets.
     """
-    from downspout.parquet.audit import Window
+    from downspout.audit.audit import Window
 
     starts, ends = parse_offset_list("--from", start), parse_offset_list("--to", end)
     for partition, to in ends.items():
@@ -184,16 +219,12 @@ def parse_windows(start: str | None, end: str | None) -> dict[int | None, Window
 
 
 def parse_offset_list(option: str, text: str | None) -> dict[int | None, int]:
-    """Return offsets by partition (``0:100,1:250``); None is for those that are not named (``100``).
-
-    Raises:
-        ConfigError: they are not offsets.
-    """
+    """Return offsets by partition (``0:100,1:250``); None is for those that are not named (``100``)."""
     found: dict[int | None, int] = {}
     for part in (text or "").split(",") if text else ():
         partition, colon, offset = part.strip().rpartition(":")
         if not offset.isdecimal() or (colon and not partition.isdecimal()):
-            raise ConfigError(f"{option} {text}: {part!r} is no offset", cure="100, or 0:100,1:250")
+            raise ConfigError(f"{option} {text}: {part!r} is not an offset", cure="100, or 0:100,1:250")
         found[int(partition) if colon else None] = int(offset)
     return found
 
@@ -209,10 +240,8 @@ def render(report: AuditReport) -> str:
         counts = [f"{part.count(kind):,}" for kind in COLUMNS[4:]]
         table.append([f"{part.topic}[{part.partition}]", window, f"{part.rows:,}", f"{part.present:,}", *counts])
     shown = [0, 1, 2, 3] + [i for i in range(4, len(COLUMNS)) if any(row[i] != "0" for row in table[1:])]
-    widths = {i: max(len(row[i]) for row in table) for i in shown}
     if report.partitions:
-        lines += [
-            "  " + "  ".join([row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in shown[1:])]) for row in table
-        ]
+        rows = [[row[i] for i in shown] for row in table]
+        lines += [f"  {line}" for line in columns(rows, range(1, len(shown)))]
     lines += [f"note: {note}" for note in report.notes]
     return "\n".join([*lines, report.verdict])

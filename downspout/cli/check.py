@@ -5,29 +5,35 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from downspout.cli.arguments import add_settings, add_topology
-from downspout.wording import counted
+from downspout.cli.arguments import add_settings, add_topology, exit_codes, sentence
+from downspout.formatting import counted
 
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser("check", help="find a bad topology without running it; list the values that hold")
+    text = "find mistakes in a topology without running it"
+    parser = commands.add_parser(
+        "check",
+        help=text,
+        description=sentence(text),
+        epilog=exit_codes(8, _0="no errors, at most warnings", _2="there are errors, or an option is wrong"),
+    )
     add_topology(parser)
     add_settings(parser)
-    parser.add_argument("--given", action="store_true", help="leave the defaults out")
+    parser.add_argument("--all", action="store_true", help="show the defaults too, not only what was given")
+    parser.add_argument("--given", action="store_true", help=argparse.SUPPRESS)  # what is now the default
     parser.set_defaults(handler=handle)
 
 
 def handle(arguments: argparse.Namespace) -> int:
     """Print the values and findings; exit with 2 if there is an error among them."""
-    from downspout.cli.check_chunks import chunk_findings
-    from downspout.local import check
-    from downspout.local.load import load
+    from downspout.engine.load import load
+    from downspout.run import check
 
     graph = load(arguments.target, arguments.topology)
     settings = check.resolve(graph, arguments.overrides)
-    print(check.values_table(graph, settings, everything=not arguments.given))
-    findings = [*check.findings(graph, settings), *chunk_findings(graph, settings)]
+    print(check.values_table(graph, settings, everything=arguments.all))
+    findings = check.findings(graph, settings)
     for finding in findings:
         print(finding)
     errors = sum(finding.is_error for finding in findings)

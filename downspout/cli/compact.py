@@ -10,48 +10,56 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from downspout.cli.arguments import exit_codes, place
 from downspout.errors import ConfigError
-from downspout.wording import counted, size
+from downspout.formatting import counted, seconds_of, size
 
 if TYPE_CHECKING:
-    from downspout.parquet.compaction import Compacted, Compactor
+    from downspout.sink.compaction.compactor import Compacted, Compactor
 
 SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-AGES = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "compact",
-        help="make few large files of many small ones",
-        description="Merges the small files of each folder of a sink's directory, through its commit log: safe while "
-        "topologies write to it, whichever engine runs them, while others compact it, and against being stopped at any "
-        "moment. Who reads through the log sees the same rows before, during and after. Replaced files stay below "
-        "_downspout/ for --keep.",
-        epilog="Exit codes: 0 done, or nothing to do; 2 an option is wrong; 7 no sink's directory, a damaged one, or "
-        "the disk says no; 130 Ctrl-C, after which nothing needs to be repaired.",
+        help="merge many small files into a few large ones",
+        description="Merge the small files of each folder of a sink's directory, through its commit log. It is safe "
+        "while topologies on any engine write to the directory and while others compact it, and may be stopped at any "
+        "moment. Readers that go through the log see the same rows before, during and after.",
+        epilog=exit_codes(
+            _0="done, or nothing to do",
+            _7="the directory is not a sink's, is damaged, or cannot be written",
+            _130="stopped by Ctrl-C; nothing needs to be repaired",
+        ),
     )
-    parser.add_argument("directory", metavar="DIR", help="what parquet.directory says")
+    parser.add_argument("directory", type=place, metavar="DIR", help="the sink's directory (parquet.directory)")
     parser.add_argument(
         "--target-size", default="128MB", metavar="SIZE",
-        help="make files of up to this size, and leave those that are as large (default: 128MB); "
-        "takes about four times as much memory",
+        help="make files of up to this size, in about four times as much memory (default: 128MB)",
     )  # fmt: skip
     parser.add_argument(
         "--keep", default="7d", metavar="TIME",
-        help="delete replaced files, and readers' snapshots, that are older (default: 7d)",
+        help="delete replaced files, and snapshots of readers, that are older than this (default: 7d)",
     )  # fmt: skip
     parser.add_argument(
         "--sweep-after", default="1h", metavar="TIME",
-        help="delete staged files of writers that have staged nothing for so long (default: 1h)",
+        help="delete staged files of writers that have staged nothing for this long (default: 1h)",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="say what would be merged, and change nothing")
     parser.add_argument(
         "--forget-missing", action="store_true",
-        help="files that the log names and that are gone count no more; their rows will not be written again",
+        help="go on without files that the log names and that are gone; their rows will not be written again",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON, progress on standard error")
+    parser.add_argument(
+        "--restored", action="store_true",
+        help="for an older copy of the directory, restored without the log beside it: let the log end where the copy "
+        "does, and do nothing else; the next run names the records to read again; no topology may write meanwhile",
+    )  # fmt: skip
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary as JSON, and the progress on standard error"
+    )
     parser.set_defaults(handler=handle)
 
 
@@ -59,11 +67,13 @@ def handle(arguments: argparse.Namespace) -> int:
     """Compact, and sum up."""
     from downspout.cli.compare import sigterm_as_ctrl_c
     from downspout.cli.logs import log_to_stderr
-    from downspout.parquet.compaction import Compactor
+    from downspout.sink.compaction.compactor import Compactor
 
     log_to_stderr(quiet=True)
+    if arguments.restored:
+        return _cut(Path(arguments.directory), as_json=arguments.json)
     compactor = Compactor(
-        Path(arguments.directory),
+        arguments.directory,
         target_bytes=parse_size("--target-size", arguments.target_size),
         keep_s=parse_age("--keep", arguments.keep),
         sweep_after_s=parse_age("--sweep-after", arguments.sweep_after),
@@ -75,6 +85,26 @@ def handle(arguments: argparse.Namespace) -> int:
     with sigterm_as_ctrl_c():
         done = compactor.run()
     print(json.dumps(asdict(done), indent=2) if arguments.json else render(arguments.directory, done))
+    return 0
+
+
+def _cut(directory: Path, *, as_json: bool) -> int:
+    from downspout.errors import SinkError
+    from downspout.sink.compaction.restored import cut_to_copy
+
+    try:
+        cut = cut_to_copy(directory)
+    except OSError as error:
+        raise SinkError(
+            f"{error.filename or directory}: {error.strerror}; nothing was changed", cure="correct the permissions"
+        ) from error
+    if as_json:
+        print(json.dumps({"entries_before": cut.before, "entries_after": cut.after, "former_log": str(cut.former)}))
+        return 0
+    print(
+        f"{directory}: of the {counted(cut.before, 'entry', 'entries')} of its log, the first {cut.after:,} are what "
+        f"the copy holds: the log ends there now. The longer one stays in {cut.former}"
+    )
     return 0
 
 
@@ -96,7 +126,7 @@ def _dry_run(compactor: Compactor, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def render(directory: str, done: Compacted) -> str:
+def render(directory: str | Path, done: Compacted) -> str:
     """Return the summary for people."""
     lines = [f"forgotten: {path}" for path in done.forgotten]
     besides = [
@@ -122,26 +152,15 @@ def parse_size(option: str, text: str) -> int:
 
     >>> [parse_size("--target-size", text) for text in ("128MB", "1.5 MiB", "4096")]
     [128000000, 1572864, 4096]
-
-    Raises:
-        ConfigError: it is none, or nothing.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
     if not found or found[2] not in SIZES or (made := int(float(found[1]) * SIZES[found[2]])) < 1:
-        raise ConfigError(f"{option} {text} is no size", cure="128MB, 1GB or 64MiB")
+        raise ConfigError(f"{option} {text} is not a size", cure="128MB, 1GB or 64MiB")
     return made
 
 
 def parse_age(option: str, text: str) -> float:
-    """Return a duration in seconds.
-
-    >>> parse_age("--keep", "7d"), parse_age("--keep", "1.5h"), parse_age("--keep", "0s")
-    (604800.0, 5400.0, 0.0)
-
-    Raises:
-        ConfigError: it is none.
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower())
-    if not found or found[2] not in AGES:
-        raise ConfigError(f"{option} {text} is no duration", cure="7d, 12h, 30m or 0s")
-    return float(found[1]) * AGES[found[2]]
+    """Return the seconds of an option. It has a unit: a bare 7, meant as days, would delete what is 7 s old."""
+    if (found := seconds_of(text)) is None:
+        raise ConfigError(f"{option} {text} is not a duration", cure="7d, 12h, 30m or 0s")
+    return found

@@ -14,33 +14,38 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
-from downspout.cli.arguments import add_settings, add_topology
+from downspout.cli.arguments import add_settings, add_topology, exit_codes, place
 from downspout.errors import ConfigError
+from downspout.formatting import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 NAMES = ("local", "local-chunk", "storm", "spark", "spark-chunk", "native")
-BY_DEFAULT = ("local", "storm", "spark", "native")
-"""In chunk mode an engine is run where it is asked for."""
+BY_DEFAULT = ("local", "storm", "spark", "native")  # In chunk mode an engine is run where it is asked for
 
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "compare",
-        help="does a topology make the same tables on every engine?",
-        description="Runs a topology over the same offsets on the local engine, on Storm (if `downspout storm` has one "
-        "running), on Spark, and as its native twin (topologies/x_spark.py), each into directories and with consumer "
-        "groups of its own, which are deleted afterwards. Then the finished tables are compared, row by row.",
-        epilog="Exit codes: 0 equal; 1 different; 2 fewer than two engines ran, or one that was asked for did not get "
-        "to its end; 4 no broker. Reading starts where kafka.start says (LATEST: at the beginning) and ends at the end "
-        "as of now. What bolts of your own do elsewhere, they do once on each engine.",
+        help="check that a topology makes the same tables on every engine",
+        description="Run a topology over the same offsets on the local engine, on Storm (if `downspout storm start` "
+        "runs one), on Spark, and as its native Spark version (topologies/x_spark.py), and compare the finished "
+        "tables row by row. Each engine has its own directories and consumer groups, which are deleted afterwards.",
+        epilog=exit_codes(
+            _0="equal",
+            _1="different",
+            _2="fewer than two engines ran, one that --engines names did not finish, or an option is wrong",
+            _4="no broker",
+        )
+        + " Reading starts where kafka.start says (LATEST: at the beginning) and stops at the present end. If a bolt "
+        "writes elsewhere, it does so once for each engine.",
     )
     add_topology(parser)
     parser.add_argument("--engines", metavar="NAMES", help=f"some of {','.join(NAMES)} (default: those of "
-                        f"{','.join(BY_DEFAULT)} that are there); -chunk: with kafka.emit=chunk")  # fmt: skip
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="write the tables and logs there and leave them")
+                        f"{','.join(BY_DEFAULT)} that are available); -chunk: with kafka.emit=chunk")  # fmt: skip
+    parser.add_argument("--keep", type=place, metavar="DIR", help="write tables and logs to this folder, and keep them")
     add_settings(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(handler=handle)
@@ -56,8 +61,8 @@ def handle(arguments: argparse.Namespace) -> int:
     engines = parse_engines(arguments.engines)
     with directory(arguments.keep) as folder, sigterm_as_ctrl_c(), Shown() as shown:
         job = freeze(arguments.target, arguments.topology, arguments.overrides, folder)
-        shown("compare", f"{job.graph.name}, {job.records:,} offsets, in {folder}")
-        report = run(job, engines or BY_DEFAULT, explicit=bool(engines), told=shown)
+        shown("compare", f"{job.graph.name}, {counted(job.records, 'offset')}, in {folder}")
+        report = run(job, engines or BY_DEFAULT, explicit=bool(engines), progress=shown)
     print(json.dumps(report.as_dict(), indent=2, default=str) if arguments.json else report.render())
     return report.exit_code
 
@@ -67,9 +72,6 @@ def parse_engines(text: str | None) -> list[str]:
 
     >>> parse_engines("native, local"), parse_engines(None)
     (['native', 'local'], [])
-
-    Raises:
-        ConfigError: one is unknown.
     """
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     for name in names:
@@ -82,11 +84,7 @@ def parse_engines(text: str | None) -> list[str]:
 
 @contextmanager
 def directory(keep: Path | None) -> Iterator[Path]:
-    """Give an empty folder: the user's, or a temporary one that is deleted at the end.
-
-    Raises:
-        ConfigError: the user's holds something, or cannot be made.
-    """
+    """Give an empty folder: the user's, or a temporary one that is deleted at the end."""
     if keep is None:
         folder = Path(tempfile.mkdtemp(prefix="downspout-compare-"))
         try:
@@ -132,7 +130,10 @@ class Shown:
         return self
 
     def __call__(self, engine: str, what: str) -> None:
-        """Say what an engine does; ``runs`` goes on until the next word."""
+        """Say what an engine does; ``runs`` goes on until the next word, but for those that say what is waited for."""
+        if self._running is not None and what.startswith("waiting"):
+            self._running.console.print(f"{engine}: {what}", markup=False, soft_wrap=True)
+            return
         self._stop()
         if what != "runs" or not self._console.is_terminal:
             self._console.print(f"{engine}: {what}", markup=False, soft_wrap=True)

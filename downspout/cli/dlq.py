@@ -10,17 +10,17 @@ import argparse
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster
-from downspout.cli.printing import printable
+from downspout.cli.arguments import add_actions, exit_codes, sentence
+from downspout.cli.records import as_text, parse_time, printable, stamp
 from downspout.errors import ConfigError, DownspoutError
-from downspout.wording import counted
+from downspout.formatting import columns, counted
 
 if TYPE_CHECKING:
-    from downspout.kafka.deadletter import DeadLetter
-    from downspout.kafka.letters import Choice, Group, Replay, Sorts
+    from downspout.dead_letters.dead_letter import DeadLetter
+    from downspout.dead_letters.replay import Choice, Group, Replay, Sorts
     from downspout.kafka.port import Cluster
 
 PREVIEW_BYTES = 2_000
@@ -31,28 +31,40 @@ UNKNOWN = "unknown"
 def add_parser(commands: Any) -> None:
     """Add the command with its subcommands."""
     parser = commands.add_parser("dlq", help="look at dead letters, replay and purge them")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    ls = _add(actions, "ls", _ls, "count dead letters by topic and exception; each record counts once")
-    show = _add(actions, "show", _show, "show one dead letter whole: where from, why, headers, stack, value")
-    show.add_argument("place", metavar="PLACE", help="the record that failed, as orders[0]@918")
-    show.add_argument("--bytes", type=int, default=PREVIEW_BYTES, help=f"of key and value ({PREVIEW_BYTES})")
-    replay = _add(actions, "replay", _replay, "write records back to their topic, as the same records to the sinks")
+    actions = add_actions(parser)
+    ls = _add(actions, "ls", _ls, "count dead letters by topic and exception")
+    show = _add(actions, "show", _show, "show one dead letter: its place, error, stack, headers, key and value")
+    show.add_argument("place", metavar="PLACE", help="the record that failed, such as orders[0]@918")
+    show.add_argument(
+        "--bytes", type=int, default=PREVIEW_BYTES, help=f"bytes of key and value to show ({PREVIEW_BYTES})"
+    )
+    replay = _add(
+        actions, "replay", _replay, "write records back to their topic; to sinks they are still the same records"
+    )
     replay.add_argument("--to", metavar="TOPIC", help="write to this topic instead")
+    replay.add_argument(
+        "--skip-truncated", action="store_true",
+        help="leave out dead letters that do not hold the whole record, because Kafka could not give it",
+    )  # fmt: skip
     purge = _add(actions, "purge", _purge, "delete the oldest dead letters for good")
     purge.add_argument(
         "--before", required=True, metavar="OFFSET",
-        help="delete letters below this offset of the dead-letter topic: 100, or by partition 0:100,1:250",
+        help="delete dead letters below this offset of the dead-letter topic: 100, or 0:100,1:250 by partition",
     )  # fmt: skip
     for each in (ls, replay):
         _add_filters(each)
-    purge.add_argument("--force", action="store_true", help="delete records that are no dead letters of ours, too")
+    purge.add_argument(
+        "--force", action="store_true", help="also delete records that are not dead letters of Downspout's"
+    )
     for each in (replay, purge):
-        each.add_argument("--yes", action="store_true", help="do it; without, only say what would be done")
+        each.add_argument("--yes", action="store_true", help="do it; without --yes, only say what would be done")
 
 
 def _add(actions: Any, name: str, action: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text.capitalize() + ".")
-    parser.add_argument("letters", metavar="LETTERS", help="the dead-letter topic, as word_count.dead-letters")
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=text, description=sentence(text), epilog=exit_codes(4)
+    )
+    parser.add_argument("dead_letters", metavar="TOPIC", help="the dead-letter topic, such as word_count.dead-letters")
     add_access(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(handler=action)
@@ -65,25 +77,25 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offsets", metavar="FROM-TO", help="only records at these offsets, both included: 900-950, 900-"
     )
-    parser.add_argument("--exception", metavar="REGEX", help="only errors (class: message) in which this is found")
-    parser.add_argument("--since", metavar="TIME", help="failed last at or after this: 2026-01-31T12:00, or epoch ms")
-    parser.add_argument("--until", metavar="TIME", help="failed last before this")
+    parser.add_argument("--exception", metavar="REGEX", help="only errors (class: message) that contain a match")
+    parser.add_argument(
+        "--since",
+        metavar="TIME",
+        help="only records that failed last at or after this time: 2026-01-31T12:00, or epoch ms",
+    )
+    parser.add_argument("--until", metavar="TIME", help="only records that failed last before this time")
 
 
 def choice_of(arguments: argparse.Namespace) -> Choice:
-    """Return which letters the options choose.
-
-    Raises:
-        ConfigError: one of them makes no sense.
-    """
-    from downspout.kafka.letters import Choice
+    """Return which dead letters the options choose."""
+    from downspout.dead_letters.replay import Choice
 
     start, end = parse_offsets(arguments.offsets) if arguments.offsets else (None, None)
     try:
         exception = re.compile(arguments.exception) if arguments.exception else None
     except re.error as error:
         raise ConfigError(
-            f"--exception {arguments.exception!r} is no regular expression: {error}", cure="KeyError"
+            f"--exception {arguments.exception!r} is not a regular expression: {error}", cure="KeyError"
         ) from None
     since_ms = parse_time("--since", arguments.since) if arguments.since else None
     until_ms = parse_time("--until", arguments.until) if arguments.until else None
@@ -98,28 +110,12 @@ def parse_offsets(text: str) -> tuple[int | None, int | None]:
     """
     found = re.fullmatch(r"([0-9]*)(-?)([0-9]*)", text)
     if found is None or not (found[1] or found[3]):
-        raise ConfigError(f"--offsets {text} is no range", cure="900-950, 900- or 900")
+        raise ConfigError(f"--offsets {text} is not a range", cure="900-950, 900- or 900")
     low = int(found[1]) if found[1] else None
     high = (int(found[3]) if found[3] else None) if found[2] else low
     if low is not None and high is not None and high < low:
-        raise ConfigError(f"--offsets {text} holds nothing", cure=f"{high}-{low}")
+        raise ConfigError(f"--offsets {text} is empty", cure=f"{high}-{low}")
     return low, None if high is None else high + 1
-
-
-def parse_time(option: str, text: str) -> int:
-    """Return milliseconds since the epoch; a time without a zone is UTC.
-
-    >>> parse_time("--since", "1970-01-01T00:00:01"), parse_time("--since", "250")
-    (1000, 250)
-    """
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"{option} {text} is no time", cure="2026-01-31T12:00, or milliseconds") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def _cluster(arguments: argparse.Namespace) -> Cluster:
@@ -134,43 +130,39 @@ def _print(arguments: argparse.Namespace, facts: Any, text: str) -> None:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    from downspout.kafka.letters import Sorts, group_letters, read_letters
+    from downspout.dead_letters.replay import Sorts, group_dead_letters, read_topic
 
     choice, sorts = choice_of(arguments), Sorts()
-    ours = sorts.count(read_letters(_cluster(arguments), arguments.letters))
-    groups = group_letters(letter for letter in ours if choice.takes(letter))
+    ours = sorts.count(read_topic(_cluster(arguments), arguments.dead_letters))
+    groups = group_dead_letters(dead_letter for dead_letter in ours if choice.takes(dead_letter))
     if not sorts.ours and sorts.foreign:
-        raise _no_letters(arguments.letters, sorts.foreign)
+        raise _no_dead_letters(arguments.dead_letters, sorts.foreign)
     facts = {
         "letters": sum(group.count for group in groups), "foreign": sorts.foreign,
-        "groups": [_group_facts(group) for group in groups],
+        "groups": [{name: getattr(group, name) for name in group.__slots__} for group in groups],
     }  # fmt: skip
     lines = [render_groups(groups)]
     if sorts.foreign:
-        lines.append(f"{_foreign(arguments.letters, sorts.foreign)}, as {sorts.example}")
+        lines.append(f"{_foreign(arguments.dead_letters, sorts.foreign)}, as {sorts.example}")
     _print(arguments, facts, "\n".join(lines))
     return 0
 
 
 def _foreign(topic: str, count: int) -> str:
-    return f"{counted(count, 'record')} of {topic} {'is no dead letter' if count == 1 else 'are no dead letters'}"
+    return f"{counted(count, 'record')} of {topic} {'is not a dead letter' if count == 1 else 'are not dead letters'}"
 
 
-def _no_letters(topic: str, count: int) -> DownspoutError:
+def _no_dead_letters(topic: str, count: int) -> DownspoutError:
     return DownspoutError(
-        f"{_foreign(topic, count)} of ours, and nothing else is there",
+        f"{_foreign(topic, count)} of Downspout, and there is nothing else",
         cure="the topic that kafka.dead_letter_topic names, GROUP.dead-letters by default",
     )
-
-
-def _group_facts(group: Group) -> dict[str, Any]:
-    return {name: getattr(group, name) for name in group.__slots__}
 
 
 def render_groups(groups: list[Group]) -> str:
     """Return a table, and the total.
 
-    >>> from downspout.kafka.letters import Group
+    >>> from downspout.dead_letters.replay import Group
     >>> group = Group("orders", "RecordError", 2, example="orders[0]@7", message="orders[0]@7: no JSON")
     >>> print(render_groups([group]).splitlines()[1].split("  ")[-1])
     orders[0]@7: no JSON
@@ -181,18 +173,11 @@ def render_groups(groups: list[Group]) -> str:
         named = [] if group.message.startswith(group.example) else [group.example]
         example = ": ".join(filter(None, [*named, group.message]))
         rows.append([
-            f"{group.count:,}", group.topic or "unknown", group.error_class, _stamp(group.first_ms),
-            _stamp(group.last_ms), _one_line(example),
+            f"{group.count:,}", group.topic or "unknown", group.error_class, stamp(group.first_ms),
+            stamp(group.last_ms), _one_line(example),
         ])  # fmt: skip
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            [row[0].rjust(widths[0]), *(cell.ljust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
     total = sum(group.count for group in groups)
-    shown = [printable(line.rstrip()) for line in lines if groups]
+    shown = map(printable, columns(rows, {0}) if groups else ())
     return "\n".join([*shown, counted(total, "dead letter")])
 
 
@@ -200,81 +185,83 @@ def render_groups(groups: list[Group]) -> str:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from downspout.kafka.letters import Sorts
+    from downspout.dead_letters.replay import Sorts
 
     sorts = Sorts()
     found = _at(arguments, sorts)
     if not found and not sorts.ours and sorts.foreign:
-        raise _no_letters(arguments.letters, sorts.foreign)
+        raise _no_dead_letters(arguments.dead_letters, sorts.foreign)
     if not found:
         raise DownspoutError(
-            f"{arguments.letters} has no letter of {arguments.place}", cure=f"`downspout dlq ls {arguments.letters}`"
+            f"{arguments.dead_letters} has no dead letter of {arguments.place}",
+            cure=f"`downspout dlq ls {arguments.dead_letters}`",
         )
-    facts = [letter_facts(letter, arguments.bytes) for letter in found]
-    _print(arguments, facts, "\n\n".join(render_letter(letter, arguments.bytes) for letter in found))
+    facts = [dead_letter_facts(dead_letter, arguments.bytes) for dead_letter in found]
+    _print(arguments, facts, "\n\n".join(render_dead_letter(dead_letter, arguments.bytes) for dead_letter in found))
     return 0
 
 
 def _at(arguments: argparse.Namespace, sorts: Sorts) -> list[DeadLetter]:
-    """Return the letters of a place, more than one where its topic was deleted and made again.
-
-    A record that is no letter of ours has no other place than its own in the dead-letter topic.
-    """
-    from downspout.kafka.letters import Choice, read_letters
+    """Return the dead letters of a place, more than one where its topic was deleted and made again."""
+    from downspout.dead_letters.replay import Choice, read_topic
 
     parsed = re.fullmatch(r"(.+)\[([0-9]+)\]@([0-9]+)", arguments.place)
     if parsed is None:
-        raise ConfigError(f"{arguments.place} is no place of a record", cure="'orders[0]@918'")
+        raise ConfigError(f"{arguments.place} is not the place of a record", cure="'orders[0]@918'")
     offset = int(parsed[3])
     choice = Choice(parsed[1], int(parsed[2]), offset, offset + 1)
     found, place = [], (parsed[1], int(parsed[2]), offset)
-    for letter in read_letters(_cluster(arguments), arguments.letters):
-        ours, record = any(sorts.count([letter])), letter.letter
-        if choice.takes(letter) if ours else (record.topic, record.partition, record.offset) == place:
-            found.append(letter)
+    for dead_letter in read_topic(_cluster(arguments), arguments.dead_letters):
+        ours, record = any(sorts.count([dead_letter])), dead_letter.record
+        # A record that is no dead letter of ours has no other place than its own in the dead-letter topic.
+        if choice.takes(dead_letter) if ours else (record.topic, record.partition, record.offset) == place:
+            found.append(dead_letter)
     return found
 
 
-def letter_facts(letter: DeadLetter, limit: int) -> dict[str, Any]:
-    """Return all that a letter tells, as JSON values; bytes that are no text are escaped."""
-    from downspout.kafka.letters import identity_of
+def dead_letter_facts(dead_letter: DeadLetter, limit: int) -> dict[str, Any]:
+    """Return all that a dead letter holds, as JSON values; bytes that are not text are escaped."""
+    from downspout.dead_letters.replay import identity_of
 
     names = ("topic", "topic_id", "partition", "offset", "attempts", "first_failure_ms", "last_failure_ms", "kind",
-             "component", "task", "error_class", "error", "stack", "incomplete", "is_ours")  # fmt: skip
-    origin, record = identity_of(letter), letter.letter
-    replay_of = None if origin is None or origin[:4] == letter.origin else list(origin[:4])
+             "component", "task", "error_class", "error", "stack", "incomplete", "end",
+             "record_bytes", "is_ours")  # fmt: skip
+    origin, record = identity_of(dead_letter), dead_letter.record
+    replay_of = None if origin is None or origin[:4] == dead_letter.origin else list(origin[:4])
     return {
-        **{name: getattr(letter, name) for name in names},
+        **{name: getattr(dead_letter, name) for name in names},
         "replay_of": replay_of,
         "letter": {"topic": record.topic, "partition": record.partition, "offset": record.offset},
         "timestamp": record.timestamp,
-        "headers": [[name, _text(value)] for name, value in letter.headers],
-        "key": _text(record.key, limit),
-        "value": _text(record.value, limit),
+        "headers": [[name, as_text(value)] for name, value in dead_letter.headers],
+        "key": as_text(record.key, limit),
+        "value": as_text(record.value, limit),
         "value_bytes": None if record.value is None else len(record.value),
     }
 
 
-def render_letter(letter: DeadLetter, limit: int) -> str:
-    """Return a letter for people; of a record that is none of ours, what there is."""
+def render_dead_letter(dead_letter: DeadLetter, limit: int) -> str:
+    """Return a dead letter for people; of a record that is none of ours, what there is."""
+    from downspout.dead_letters.replay import error_text, place_of
     from downspout.errors import coordinates
-    from downspout.kafka.letters import error_text, place_of
 
-    facts, record = letter_facts(letter, limit), letter.letter
-    times = f"first {_stamp(letter.first_failure_ms, UNKNOWN)}, last {_stamp(letter.last_failure_ms, UNKNOWN)}"
-    where = f" in {letter.component}" if letter.component else ""
+    facts, record = dead_letter_facts(dead_letter, limit), dead_letter.record
+    times = f"first {stamp(dead_letter.first_failure_ms, UNKNOWN)}, last {stamp(dead_letter.last_failure_ms, UNKNOWN)}"
+    where = f" in {dead_letter.component}" if dead_letter.component else ""
     why = [
-        f"  failed:    {'?' if letter.attempts is None else counted(letter.attempts, 'time')}, {times}",
-        f"  error:     {error_text(letter) or 'unknown'} ({letter.kind or 'unknown'}{where})",
+        f"  failed:    {'?' if dead_letter.attempts is None else counted(dead_letter.attempts, 'time')}, {times}",
+        f"  error:     {error_text(dead_letter) or 'unknown'} ({dead_letter.kind or 'unknown'}{where})",
     ]
     lines = [
-        place_of(letter) + (f" (topic id {letter.topic_id})" if letter.topic_id else ""),
-        f"  letter:    {coordinates(record.topic, record.partition, record.offset)}",
-        *(why if letter.is_ours else ["  no dead letter of ours"]),
-        f"  timestamp: {_stamp(record.timestamp)}",
+        place_of(dead_letter) + (f" (topic id {dead_letter.topic_id})" if dead_letter.topic_id else ""),
+        f"  stored at: {coordinates(record.topic, record.partition, record.offset)}",
+        *(why if dead_letter.is_ours else ["  not a dead letter of Downspout"]),
+        f"  timestamp: {stamp(record.timestamp)}",
     ]
-    if letter.incomplete:
-        lines.append(f"  not whole: {letter.incomplete}")
+    if len(dead_letter.offsets) > 1:
+        lines.append(f"  offsets:   {dead_letter.offsets.start} to {dead_letter.offsets.stop - 1}")
+    if dead_letter.incomplete:
+        lines.append(f"  not whole: {dead_letter.incomplete}")
     if facts["replay_of"]:
         topic, _, partition, offset = facts["replay_of"]
         lines.append(f"  replay of: {coordinates(topic, partition, offset)}")
@@ -283,8 +270,8 @@ def render_letter(letter: DeadLetter, limit: int) -> str:
     size = len(record.value or b"")
     shown = f" (the first {limit:,} of {size:,} bytes)" if size > limit else ""
     lines.append(f"  value:     {facts['value']}{shown}")
-    if letter.stack:
-        lines += ["  stack:", *("    " + line for line in letter.stack.splitlines())]
+    if dead_letter.stack:
+        lines += ["  stack:", *("    " + line for line in dead_letter.stack.splitlines())]
     return printable("\n".join(lines), keep="\t\n")
 
 
@@ -292,16 +279,23 @@ def render_letter(letter: DeadLetter, limit: int) -> str:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from downspout.kafka.letters import plan_replay
+    from downspout.dead_letters.replay import plan_replay
 
     cluster = _cluster(arguments)
-    chosen = choice_of(arguments).read(cluster, arguments.letters)
-    plan = plan_replay(cluster, arguments.letters, chosen, to=arguments.to, write=arguments.yes)
+
+    def plan(write: bool) -> Replay:
+        chosen = choice_of(arguments).read(cluster, arguments.dead_letters)
+        skip_cut = arguments.skip_truncated
+        return plan_replay(cluster, arguments.dead_letters, chosen, to=arguments.to, write=write, skip_cut=skip_cut)
+
+    planned = plan(write=False)  # first: what is refused is refused before anything is written
+    planned = plan(write=True) if arguments.yes else planned
     facts = {
-        "dry_run": not arguments.yes, "records": plan.total, "to": plan.counts, "without_origin": plan.without_origin,
-        "repeated": plan.repeated, "examples": [{"record": place, "to": to} for place, to in plan.examples],
+        "dry_run": not arguments.yes, "records": planned.total, "to": planned.counts,
+        "without_origin": planned.without_origin, "repeated": planned.repeated, "truncated": planned.cut,
+        "examples": [{"record": place, "to": to} for place, to in planned.examples],
     }  # fmt: skip
-    _print(arguments, facts, render_replay(plan, done=arguments.yes))
+    _print(arguments, facts, render_replay(planned, done=arguments.yes))
     return 0
 
 
@@ -312,54 +306,42 @@ def render_replay(plan: Replay, *, done: bool) -> str:
     lines += ["…"] if plan.total > len(plan.examples) else []
     lines += [f"{counted(count, 'record')} {verb} to {topic}" for topic, count in sorted(plan.counts.items())]
     lines += [] if plan.counts else [f"0 records {verb}"]
-    if plan.without_origin:
-        lines.append(f"without word of where it came from, so left out: {counted(plan.without_origin, 'letter')}")
-    if plan.repeated:
-        lines.append(f"of a record that is among these already, so left out: {counted(plan.repeated, 'letter')}")
+    left_out = {
+        "they do not say where they came from": plan.without_origin,
+        "they do not hold the whole record": plan.cut,
+        "their record is already among these": plan.repeated,
+    }
+    lines += [f"left out, because {why}: {counted(count, 'dead letter')}" for why, count in left_out.items() if count]
     return "\n".join(lines + _hint(done))
 
 
 def _hint(done: bool) -> list[str]:
-    return [] if done else ["nothing was done: --yes does it"]
+    return [] if done else ["nothing was changed: add --yes to do it"]
 
 
 def _purge(arguments: argparse.Namespace) -> int:
     from downspout.cli.audit import parse_offset_list
-    from downspout.kafka.purging import plan_purge, purge
+    from downspout.dead_letters.purge import plan_purge, purge
 
     cluster = _cluster(arguments)
     plan = plan_purge(
-        cluster, arguments.letters, parse_offset_list("--before", arguments.before), force=arguments.force
+        cluster, arguments.dead_letters, parse_offset_list("--before", arguments.before), force=arguments.force
     )
     if arguments.yes:
-        purge(cluster, arguments.letters, plan)
+        purge(cluster, arguments.dead_letters, plan)
     facts = {
         "dry_run": not arguments.yes, "offsets": sum(part.count for part in plan),
         "partitions": [{"partition": p.partition, "from": p.start, "before": p.before} for p in plan],
     }  # fmt: skip
     verb = "deleted" if arguments.yes else "would be deleted"
     lines = [
-        f"{arguments.letters}[{p.partition}]: {counted(p.count, 'offset')} {verb}, {p.start}–{p.before - 1}"
+        f"{arguments.dead_letters}[{p.partition}]: {counted(p.count, 'offset')} {verb}, {p.start}–{p.before - 1}"
         for p in plan
     ]
     _print(arguments, facts, "\n".join((lines or [f"0 offsets {verb}"]) + _hint(arguments.yes)))
     return 0
 
 
-def _text(data: bytes | None, limit: int | None = None) -> str | None:
-    return None if data is None else data[:limit].decode("utf-8", errors="backslashreplace")
-
-
 def _one_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= MESSAGE_CHARS else line[: MESSAGE_CHARS - 1] + "…"
-
-
-def _stamp(time_ms: int | None, unknown: str = "-") -> str:
-    if time_ms is None or time_ms < 0:
-        return unknown
-    try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
-    except OverflowError:
-        return str(time_ms)
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,6 +1,6 @@
 """What of the log is shown on a terminal.
 
-A client that has lost its broker says so dozens of times a second, and buries the one line of ours that tells what it
+A client that has lost its broker says so dozens of times a second, and buries the one line of ours that says what it
 means. So each place in kafka-python's code is heard once in a while, with the number of times that it was not.
 """
 
@@ -8,30 +8,24 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TextIO
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-
-__all__ = ["OnceInAWhile", "log_to_stderr"]
 
 WHILE_S = 30.0
 
 
 class OnceInAWhile(logging.Filter):
-    """Lets a record of one logger family through if the same line of code has not spoken lately.
-
-    Args:
-        family: the logger and those below it; all others pass.
-        clock: the time.
-    """
+    """Lets a record of one logger family through if the same line of code has not spoken lately."""
 
     def __init__(self, family: str, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()
-        self._family = family
+        self._family = family  # the logger and those below it; all others pass
         self._clock = clock
         self._heard: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to show the record; one that is shown tells how many were not."""
+        """Return whether to show the record; one that is shown says how many were not."""
         if record.name.partition(".")[0] != self._family:
             return True
         place, now = (record.pathname, record.lineno), self._clock.monotonic()
@@ -46,10 +40,24 @@ class OnceInAWhile(logging.Filter):
         return True
 
 
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what standard error is at the moment: a table that renews itself puts itself there, and lets lines pass
+    above it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        """Where lines go."""
+        return sys.stderr
+
+
 def log_to_stderr(quiet: bool) -> None:
     """Show logs from INFO on (``quiet``: WARNING), and of kafka-python's only warnings, once in a while."""
     level = logging.WARNING if quiet else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=level, format=form, handlers=[StderrHandler()])
     logging.getLogger().setLevel(level)
     logging.getLogger("kafka").setLevel(logging.WARNING)
     # The leader of a group that has just been made has no metadata yet, and warns; the next join has it.

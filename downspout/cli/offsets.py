@@ -1,8 +1,9 @@
-"""``downspout offsets``: hand a topic over between a spout and Spark, without a record lost or processed twice.
+"""``downspout offsets``: move a group, and hand a topic over between a spout and Spark, without a record lost.
 
-``export`` prints where a spout's group stands as options of a Spark source. ``import`` moves the group to where a
-Spark checkpoint stands; it only says what it would do, until ``--yes`` is given. Results go to stdout, notes to
-stderr; with ``--json`` each command prints one JSON value, notes included.
+``seek`` and ``delete`` are in :mod:`downspout.cli.offsets_seek`. ``export`` prints where a spout's group stands as
+options of a Spark source, or as a file that ``seek`` takes. ``import`` moves the group to where a Spark checkpoint
+stands, or an old spout whose offsets are in ZooKeeper; it only says what it would do, until ``--yes`` is given. Results
+go to stdout, notes to stderr; with ``--json`` each command prints one JSON value, notes included.
 """
 
 from __future__ import annotations
@@ -14,45 +15,82 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster
+from downspout.cli.arguments import add_actions, exit_codes, place, sentence
+from downspout.cli.offsets_seek import add_delete, add_seek, delete, export_text, seek
+from downspout.cli.offsets_zookeeper import add_zookeeper, import_zookeeper
+from downspout.cli.records import printable
 from downspout.errors import ConfigError, coordinates
-from downspout.wording import counted
+from downspout.formatting import counted
 
 if TYPE_CHECKING:
-    from downspout.kafka.handover import Move, Standing
     from downspout.kafka.port import TopicPartition
+    from downspout.offsets.group_offsets import Move, Standing
     from downspout.spark.checkpoint import Checkpoint
 
-EARLIEST = -2
-"""What a Spark source takes for the beginning of a partition."""
+EARLIEST = -2  # What a Spark source takes for the beginning of a partition
 RANGES_SHOWN = 3
 
 
 def add_parser(commands: Any) -> None:
     """Add the command with its subcommands."""
-    parser = commands.add_parser("offsets", help="hand a topic over between a spout and Spark")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    export = _add(actions, "export", _export, "print where a spout's group stands, as options of a Spark source")
-    export.add_argument("--to", choices=["spark"], required=True, help="who goes on")
+    parser = commands.add_parser("offsets", help="move and delete a group's offsets; hand a topic to Spark and back")
+    actions = add_actions(parser)
+    export = _add(actions, "export", _export, "print where a spout's group stands", several=True)
+    export.add_argument(
+        "--to", choices=["spark", "csv", "json"], required=True,
+        help="options of a Spark source; or a file for `offsets seek`: Kafka's CSV, or JSON, which also holds what is "
+        "done beyond the commits",
+    )  # fmt: skip
     export.add_argument(
         "--for", dest="source", choices=["downspout", "jvm"], default="downspout",
-        help="which source reads: ours (default), or Spark's own connector, which cannot leave ranges out",
+        help="the source that will read: Downspout's (default), or Spark's own connector, which has no skipOffsets",
     )  # fmt: skip
-    move = _add(actions, "import", _import, "move a spout's group to where a Spark query stands")
-    move.add_argument(
-        "--from-checkpoint", dest="checkpoint", required=True, metavar="DIR", help="the query's checkpointLocation"
+    add_seek(_add(actions, "seek", _seek, "move a group to another place in its topics", several=True, codes=(4, 7)))
+    add_delete(_add(actions, "delete", _delete, "delete what a group has committed, or the group", codes=(4,)))
+    move = _add(
+        actions,
+        "import",
+        _import,
+        "move a spout's group to where a Spark query stands, or a spout of Storm's that keeps its offsets in ZooKeeper",
     )
+    source = move.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--from-checkpoint", dest="checkpoint", type=place, metavar="DIR", help="the query's checkpointLocation"
+    )
+    source.add_argument(
+        "--from-zookeeper", dest="zookeeper", metavar="HOSTS/ROOT/ID",
+        help="the nodes of a Storm spout for Kafka 0.8, or of Trident: zk1:2181,zk2:2181/zkRoot/id",
+    )  # fmt: skip
+    add_zookeeper(move)
     move.add_argument(
         "--topology-id", default="", metavar="ID",
-        help="who commits (default: who did before); only kafka.start without UNCOMMITTED_ asks for it",
+        help="topology id to commit under (default: that of the last commit); matters only if kafka.start does not "
+        "begin with UNCOMMITTED_",
     )  # fmt: skip
-    move.add_argument("--force", action="store_true", help="move a group back, too, or to a topic created again")
-    move.add_argument("--yes", action="store_true", help="do it; without, only say what would be done")
+    move.add_argument(
+        "--force", action="store_true", help="also move a group back, or to a topic that was created again"
+    )
+    move.add_argument("--yes", action="store_true", help="do it; without --yes, only say what would be done")
 
 
-def _add(actions: Any, name: str, action: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text.capitalize() + ".")
-    parser.add_argument("group", metavar="GROUP", help="kafka.group of the spout; by default the topology's name")
-    parser.add_argument("--topic", action="append", default=[], help="only this topic; may be given several times")
+def _add(
+    actions: Any,
+    name: str,
+    action: Callable[[argparse.Namespace], int],
+    text: str,
+    *,
+    several: bool = False,
+    codes: tuple[int, ...] = (4, 6),
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=text, description=sentence(text), epilog=exit_codes(*codes)
+    )
+    parser.add_argument(
+        "group", metavar="GROUP", nargs="+" if several else None,
+        help="kafka.group of the spout, which is the topology's name unless it is set",
+    )  # fmt: skip
+    parts = "" if name == "import" else ", or these partitions of it (orders:0,2)"
+    parser.add_argument("--topic", action="append", default=[], help=f"only this topic{parts}; may be repeated")
     add_access(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(handler=action)
@@ -63,19 +101,42 @@ def _print(arguments: argparse.Namespace, facts: dict[str, Any], lines: Iterable
     if arguments.json:
         print(json.dumps({**facts, "notes": list(notes)}, indent=2))
         return
-    print("\n".join(lines))
+    print("\n".join(map(printable, lines)))
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        print(f"note: {printable(note)}", file=sys.stderr)
+
+
+def _seek(arguments: argparse.Namespace) -> int:
+    _print(arguments, *seek(arguments))
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    _print(arguments, *delete(arguments))
+    return 0
 
 
 # --- export ---
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from downspout.kafka.handover import check_standings, standings
+    from downspout.offsets.group_offsets import check_standings, standings
     from downspout.spark.source import ranges, skips
 
-    cluster, group = open_cluster(arguments), arguments.group
+    if arguments.to != "spark":
+        text, notes = export_text(arguments)
+        print(text)
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        return 0
+    if len(arguments.group) > 1:
+        raise ConfigError("--to spark takes one group", cure="a Spark source continues one; --to csv takes several")
+    if some := [topic for topic in arguments.topic if ":" in topic]:
+        raise ConfigError(
+            f"--topic {some[0]}: --to spark takes whole topics",
+            cure="the topic's name alone; --to csv takes partitions",
+        )
+    cluster, (group,) = open_cluster(arguments), arguments.group
     found = standings(cluster, group, arguments.topic)
     if all(standing.offset is None for standing in found):
         where = f" for {', '.join(arguments.topic)}" if arguments.topic else ""
@@ -87,7 +148,7 @@ def _export(arguments: argparse.Namespace) -> int:
         refuse_gaps(found)
     starting = ranges.to_json({s.tp: EARLIEST if s.offset is None else s.offset for s in found})
     ids = {standing.tp.topic: standing.topic_id for standing in found}
-    skipped = skips.to_json({standing.tp: standing.told.done for standing in found}, ids)
+    skipped = skips.to_json({standing.tp: standing.metadata.done for standing in found}, ids)
     options = {"subscribe": ",".join(ids), "startingOffsets": json.dumps(starting)}
     options |= {skips.NAME: json.dumps(skipped)} if skipped else {}
     if arguments.source == "jvm":  # its default would deliver what aborted transactions wrote; the spout's does not
@@ -102,13 +163,11 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def refuse_gaps(found: Iterable[Standing]) -> None:
-    """Raise where something is done beyond a commit, which Spark's own connector would read again.
-
-    Raises:
-        ConfigError: so it is.
-    """
+    """Raise where something is done beyond a commit, which Spark's own connector would read again."""
     gaps = [
-        f"{standing.place} has {_ranges(standing.told.done)} done beyond it" for standing in found if standing.told.done
+        f"{standing.place} has {_ranges(standing.metadata.done)} done beyond it"
+        for standing in found
+        if standing.metadata.done
     ]
     if gaps:
         raise ConfigError(
@@ -130,11 +189,11 @@ def _ranges(done: Sequence[tuple[int, int]]) -> str:
 
 
 def export_notes(found: Sequence[Standing], members: Sequence[str]) -> list[str]:
-    """Return what whoever goes on should know."""
+    """Return what the user should know before Spark goes on."""
     notes = []
     if members:
         notes.append(
-            f"{', '.join(members)} still in the group: what is processed from now on would be processed by Spark, too; "
+            f"{', '.join(members)} are still in the group: Spark would process again what they process from now on; "
             "stop the topology and export again"
         )
     if without := [standing.place for standing in found if standing.offset is None]:
@@ -142,7 +201,7 @@ def export_notes(found: Sequence[Standing], members: Sequence[str]) -> list[str]
     if gone := [
         f"{s.place} (the log begins at {s.begin})" for s in found if s.offset is not None and s.offset < s.begin
     ]:
-        notes.append(f"gone from Kafka before it was processed, unless it is left out: {', '.join(gone)}")
+        notes.append(f"deleted from Kafka before it was processed, unless it is skipped: {', '.join(gone)}")
     return notes
 
 
@@ -150,9 +209,12 @@ def export_notes(found: Sequence[Standing], members: Sequence[str]) -> list[str]
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from downspout.kafka.handover import commit_moves, plan_moves
+    from downspout.offsets.group_offsets import commit_moves, plan_moves
     from downspout.spark.checkpoint import read_checkpoint
 
+    if arguments.checkpoint is None:
+        _print(arguments, *import_zookeeper(arguments))
+        return 0
     checkpoint = read_checkpoint(arguments.checkpoint)
     targets = {tp: end for tp, end in checkpoint.offsets.items() if not arguments.topic or tp.topic in arguments.topic}
     if not targets:
@@ -193,9 +255,9 @@ def render_import(
     stands = "where it started" if checkpoint.batch is None else f"at the end of batch {checkpoint.batch}"
     moved = {move.tp for move in moves}
     lines = [f"the query stands {stands}", *map(_render_move, moves)]
-    lines += [f"{coordinates(*tp)}: is at {end} already" for tp, end in sorted(targets.items()) if tp not in moved]
+    lines += [f"{coordinates(*tp)}: is already at {end}" for tp, end in sorted(targets.items()) if tp not in moved]
     lines.append(f"{counted(len(moves), 'partition')} {'moved' if done else 'would be moved'}")
-    return lines if done else [*lines, "nothing was done: --yes does it"]
+    return lines if done else [*lines, "nothing was changed: add --yes to do it"]
 
 
 def _render_move(move: Move) -> str:
@@ -209,7 +271,7 @@ def _render_move(move: Move) -> str:
 
 
 def import_notes(checkpoint: Checkpoint, moves: Sequence[Move], topology_id: str) -> list[str]:
-    """Return what whoever starts the spout should know."""
+    """Return what the user should know before the spout starts."""
     notes = []
     if checkpoint.unfinished is not None:
         ends = ", ".join(coordinates(tp.topic, tp.partition, end) for tp, end in sorted(checkpoint.planned.items()))
@@ -219,10 +281,10 @@ def import_notes(checkpoint: Checkpoint, moves: Sequence[Move], topology_id: str
             "a record by its origin, let the query finish the batch first (trigger availableNow), and import then"
         )
     if checkpoint.others:
-        notes.append(f"{counted(checkpoint.others, 'source')} of the query not Kafka's: left out")
+        notes.append(f"{counted(checkpoint.others, 'source')} of the query not reading Kafka: left out")
     if moves and not topology_id and all(move.before is None for move in moves):
         notes.append(
-            "the group has no commits that tell its topology: the spout starts here under an UNCOMMITTED_… kafka.start "
+            "the group has no commits that name its topology: the spout starts here under an UNCOMMITTED_… kafka.start "
             "(the default); for another, give --topology-id"
         )
     return notes

@@ -10,23 +10,16 @@ from typing import TextIO
 
 from downspout.errors import ConfigError
 
-__all__ = ["aside", "check_writable", "fill_gaps", "finish", "tell"]
-
 
 @contextmanager
 def aside(*, wanted: bool = True) -> Iterator[TextIO]:
-    """Have all else that is printed go to stderr from now on, and give where our own result goes: standard output.
-
-    It is the descriptor that is turned, so that processes of ours and native code are meant too; and for good, since
-    there is what is printed as the process ends. Where a caller in Python has put something into standard output's
-    place, that is left alone until the end of the context.
-
-    Args:
-        wanted: whether at all; else nothing is turned.
-    """
+    """Have all else that is printed go to stderr from now on, and give where our own result goes: standard output."""
     out = sys.stdout
     if not wanted:
         yield out
+    # The descriptor is turned, so that child processes and native code write to stderr too; and for good, since
+    # there is what is printed as the process ends. Where a caller in Python has put something into standard output's
+    # place, that is left alone until the end of the context.
     elif _descriptor(out) == 1:
         out.flush()
         ours = open(os.dup(1), "w", encoding=out.encoding, errors=out.errors)  # noqa: SIM115
@@ -38,25 +31,32 @@ def aside(*, wanted: bool = True) -> Iterator[TextIO]:
             yield out
 
 
-def tell(text: str, out: TextIO) -> None:
+def print_result(text: str, out: TextIO) -> None:
     """Print a command's result.
 
     Raises:
-        BrokenPipeError: nobody reads it any more.
+        BrokenPipeError: the reader has gone.
         ConfigError: it cannot be written; a full device, for example.
     """
-    with _told(out):
+    with _written(out):
         print(text, file=out, flush=True)
 
 
+def write_bytes(data: bytes, out: TextIO) -> None:
+    """Write bytes as they are; errors as for :func:`print_result`."""
+    with _written(out):
+        out.buffer.write(data)
+        out.flush()
+
+
 def finish(out: TextIO) -> None:
-    """Write what was printed so far: here, and not as the process ends, where nobody could tell of an error."""
-    with _told(out):
+    """Write what was printed so far: not as the process ends, where an error could not be reported."""
+    with _written(out):
         out.flush()
 
 
 @contextmanager
-def _told(out: TextIO) -> Iterator[None]:
+def _written(out: TextIO) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from downspout.cli.arguments import add_bounds, add_settings, add_summary, add_topology
-from downspout.cli.output import aside, check_writable, tell
-from downspout.errors import BrokerError, ConfigError
-from downspout.wording import counted
+from downspout.cli.arguments import RUN_CODES, add_bounds, add_settings, add_summary, add_topology, exit_codes
+from downspout.cli.output import aside, check_writable, print_result
+from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError
+from downspout.formatting import counted, seconds_of
 
 if TYPE_CHECKING:
-    from downspout.local.result import RunResult
-
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+    from downspout.engine.graph import Graph
+    from downspout.engine.result import RunResult
+    from downspout.engine.values import Settings
 
 
 def add_parser(commands: Any) -> None:
@@ -27,45 +27,48 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
         help="run a topology in this process, or in several",
-        description="Runs a streamparse topology in this process; with --workers in several that share its Kafka "
+        description="Run a streamparse topology in this process, or with --workers in several that share its Kafka "
         "partitions. Ctrl-C lets it finish what is in flight; a second Ctrl-C stops it at once.",
-        epilog="Exit codes: 0 done; 130 stopped by Ctrl-C and 143 by SIGTERM (after a clean drain); 2 the topology or "
-        "a setting is wrong; 4 no broker, or the last commit failed; 6 lost data; 7 the sink cannot write; "
-        "8 a component failed.",
+        epilog=exit_codes(*RUN_CODES, _130="stopped by Ctrl-C (after a clean drain, as for 143)"),
     )
     add_topology(parser)
     add_bounds(parser)
-    parser.add_argument("--records", type=int, metavar="N", help="stop once at least this many tuple trees are done")
+    parser.add_argument("--records", type=int, metavar="N", help="stop when at least this many tuple trees are done")
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="run in N processes, which share the partitions; who dies is restarted"
+        "--workers",
+        type=int,
+        metavar="N",
+        help="run N processes, which share the partitions; crashed workers are restarted",
     )
     parser.add_argument(
-        "--member", type=int, metavar="N", help="number of this process, where several run one topology"
+        "--member",
+        type=int,
+        metavar="N",
+        help="number of this process, if several are started by hand for one topology",
     )
-    parser.add_argument("--redeploy", action="store_true", default=None, help="renew the topology id")
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of shuffles")
+    parser.add_argument(
+        "--redeploy", action="store_true", default=None, help="use a new topology id, as a new submit on Storm does"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of shuffles and message ids")
     add_settings(parser)
     add_summary(parser, "no view and no summary")
-    parser.add_argument("--channel", type=int, help=argparse.SUPPRESS)  # how a worker is started (downspout.workers)
+    parser.add_argument(
+        "--channel", type=int, help=argparse.SUPPRESS
+    )  # how a worker is started (downspout.run.workers)
     parser.set_defaults(handler=handle)
 
 
-def seconds(text: str) -> float:
-    """Return a duration in seconds.
-
-    >>> seconds("30s"), seconds("1.5m"), seconds("200ms"), seconds("5")
-    (30.0, 90.0, 0.2, 5.0)
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|)\s*", text)
-    if not found:
-        raise ConfigError(f"--for {text} is no duration", cure="30s, 5m or 1h")
-    return float(found[1]) * _UNITS[found[2]]
+def seconds(text: str, option: str = "--for") -> float:
+    """Return the seconds of an option; a number alone is of seconds."""
+    if (found := seconds_of(text, "s")) is None:
+        raise ConfigError(f"{option} {text} is not a duration", cure="30s, 5m or 1h")
+    return found
 
 
 def handle(arguments: argparse.Namespace) -> int:
     """Run, show, sum up."""
     from downspout.cli.logs import log_to_stderr
-    from downspout.workers.serve import serve
+    from downspout.run.workers.serve import serve
 
     log_to_stderr(arguments.quiet)
     if arguments.channel is not None:
@@ -78,16 +81,18 @@ def handle(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
     """Run the topology and sum up; return its name and what came of it."""
-    from downspout.local import live, runner
-    from downspout.local.load import load
-    from downspout.local.settings import resolve
-    from downspout.workers.channel import Job
-    from downspout.workers.supervise import supervise
+    from downspout.engine import configuration
+    from downspout.engine.load import load
+    from downspout.engine.values import resolve
+    from downspout.run import live, runner
+    from downspout.run.workers.channel import Job
+    from downspout.run.workers.supervise import supervise
 
     options = _options(arguments)
     view = live.make_view(quiet=arguments.quiet)
     graph = load(arguments.target, arguments.topology)
     settings = resolve(graph, arguments.overrides, options=options)
+    warn_if_behind(graph, settings, arguments)
     try:
         if (settings.run.values["run.workers"] or 1) > 1:
             job = Job(arguments.target, arguments.topology, arguments.overrides, options)
@@ -99,10 +104,31 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
             view.close()
     if not arguments.quiet:
         print(live.summary(graph.name, result), file=sys.stderr)
-    letters = live.dead_letter_lines(result, runner.dead_letter_topics(graph, arguments.overrides, options))
-    for line in letters:
+    dead_letters = live.dead_letter_lines(result, configuration.dead_letter_topics(graph, settings))
+    for line in dead_letters:
         print(f"downspout: warning: {line}", file=sys.stderr)
     return graph.name, result
+
+
+def warn_if_behind(graph: Graph, settings: Settings, arguments: argparse.Namespace) -> None:
+    """Warn of what the sinks' directories lack of what the groups have committed; a new directory costs nothing."""
+    from downspout.engine.values import reads
+    from downspout.sink.storage.layout import OURS, home_beside
+
+    sinks = [bolt.name for bolt in graph.bolts if reads(bolt, "parquet")]
+    directories = [Path(str(settings.components[name].values["parquet.directory"])) for name in sinks]
+    try:
+        is_known = any((each / OURS).exists() or home_beside(each).exists() for each in directories)
+    except OSError:  # a name that is too long, for example: the sink says so
+        return
+    if is_known:
+        from downspout.audit.behind import behind
+        from downspout.testing.given_records import run_on_records
+
+        for warning in behind(
+            graph, settings, run_on_records, arguments.target, arguments.overrides, arguments.topology
+        ):
+            print(f"downspout: warning: {warning}", file=sys.stderr)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -122,7 +148,9 @@ def _exit_code(result: RunResult) -> int:
     """Return how a run that has ended in order counts."""
     if result.uncommitted:
         return BrokerError.exit_code
-    return 0 if result.signal is None else 128 + result.signal
+    if result.signal is not None:
+        return 128 + result.signal
+    return ComponentError.exit_code if result.not_retried else 0
 
 
 def _close(result: RunResult) -> int:
@@ -141,6 +169,13 @@ def _close(result: RunResult) -> int:
         if result.retry_later:
             end += f"; {counted(result.retry_later, 'failed record')} will be tried again at the next start"
         print(f"downspout: {how} {end}", file=sys.stderr)
+    if result.not_retried:
+        count = counted(result.not_retried, "tuple")
+        print(
+            f"downspout: {count} failed and will not be tried again, because no spout emitted them with an id. "
+            "Try: correct the bolt, and let the spout emit with tup_id=... and emit again what fails",
+            file=sys.stderr,
+        )
     return _exit_code(result)
 
 
@@ -150,14 +185,19 @@ def summary_to(path: str | None) -> Iterator[TextIO]:
     if path and path != "-":
         check_writable("--json", path)
     with aside(wanted=path == "-") as out:
-        yield out
+        try:
+            yield out
+        except DownspoutError as error:
+            # An error that ends the run is written there too, so that who reads the JSON always finds an object.
+            write_json(out, path, error.as_dict())
+            raise
 
 
 def write_json(out: TextIO, path: str | None, summary: dict[str, Any]) -> None:
     """Write a summary where ``--json`` says; - is standard output."""
     text = json.dumps(summary, indent=2, default=str)
     if path == "-":
-        tell(text, out)
+        print_result(text, out)
     elif path:
         try:
             with open(path, "w", encoding="utf-8") as file:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
+from collections.abc import Mapping
 from typing import Any
 
-from downspout.config import SETTINGS, Setting
-from downspout.wording import figure
+from downspout.cli.arguments import exit_codes
+from downspout.formatting import figure
+from downspout.settings.table import SETTINGS, Setting
 
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser("settings", help="list all settings with their defaults")
-    parser.add_argument("scope", nargs="?", help="only those of one scope: kafka, parquet, run, …")
-    parser.add_argument("--markdown", action="store_true", help="as the table in docs/reference/settings.md")
+    parser = commands.add_parser(
+        "settings",
+        help="list all settings with their defaults",
+        description="List all settings with their defaults.",
+        epilog=exit_codes(),
+    )
+    parser.add_argument("scope", nargs="?", help="only one scope: kafka, parquet, run, …")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the Markdown table of docs/reference/settings.md"
+    )
     parser.set_defaults(handler=handle)
 
 
@@ -30,16 +40,27 @@ def handle(arguments: argparse.Namespace) -> int:
 
 
 def markdown(settings: list[Setting]) -> str:
-    """Return the settings as a Markdown table.
+    """Return the settings as a Markdown table, and below it what takes more than a sentence.
 
     >>> print(markdown([SETTINGS["run.member"]]).splitlines()[2])
-    | `run.member` | int | not set | ≥ 1 | Number of this process among those that run one topology. |
+    | `run.member` | integer ≥ 1 | not set | Number of this process among those that run one topology. |
     """
-    rows = ["| setting | type | default | allowed | what it does |", "| --- | --- | --- | --- | --- |"]
-    for setting in settings:
-        name = setting.kind.__name__
-        rows.append(f"| `{setting.key}` | {name} | {_default(setting)} | {_allowed(setting)} | {setting.help} |")
-    return "\n".join(rows)
+    lines = ["| setting | values | default | what it does |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{each.key}` | {_values(each)} | {_default(each)} | {each.help} |" for each in settings]
+    return "\n".join(lines) + notes({each.key: _note(each) for each in settings})
+
+
+def _note(setting: Setting) -> str:
+    """Return what else there is to say of a setting, and the names that it had."""
+    names = ", ".join(f"`{key}`" for key in setting.former)
+    return f"{setting.note} Earlier versions called it {names}, which still works.".strip() if names else setting.note
+
+
+def notes(by_name: Mapping[str, str]) -> str:
+    """Return what stands below a table: a list of the notes that are not empty."""
+    shown = [f"* `{name}`: {note}" for name, note in by_name.items() if note]
+    wrap = textwrap.TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "".join(f"\n{'' if number else chr(10)}{wrap.fill(note)}" for number, note in enumerate(shown))
 
 
 def _default(setting: Setting) -> str:
@@ -52,9 +73,11 @@ def _default(setting: Setting) -> str:
     return f"{setting.default:,}" if isinstance(setting.default, int) else str(setting.default)
 
 
-def _allowed(setting: Setting) -> str:
+def _values(setting: Setting) -> str:
     if setting.choices:
-        return ", ".join(setting.choices)
-    low = f"≥ {figure(setting.minimum)}" if setting.minimum is not None else ""
-    high = f"≤ {figure(setting.maximum)}" if setting.maximum is not None else ""
-    return ", ".join(part for part in (low, high) if part)
+        return ("list of " if setting.kind is list else "") + ", ".join(f"`{choice}`" for choice in setting.choices)
+    kind = {bool: "yes, no", int: "integer", float: "number", str: "text", list: "list"}.get(setting.kind, "path")
+    low, high = setting.minimum, setting.maximum
+    if low is None:
+        return kind
+    return f"{kind} ≥ {figure(low)}" if high is None else f"{kind}, {figure(low)} to {figure(high)}"

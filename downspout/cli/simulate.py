@@ -7,18 +7,26 @@ import os
 import sys
 from typing import Any
 
+from downspout.cli.arguments import exit_codes, sentence
+
 
 def add_parser(commands: Any) -> None:
     """Add the command."""
+    text = "run a topology in simulated worlds with faults, all from a seed"
     parser = commands.add_parser(
-        "simulate", help="run a topology in simulated worlds, with trouble: Kafka, disk, time and chance from a seed"
+        "simulate",
+        help=text,
+        description=sentence(text),
+        epilog=exit_codes(_0="no world violated a property", _1="a world did, or an error without a code below"),
     )
     parser.add_argument("target", metavar="FILE[:NAME]", help="tests/simulated.py, or module:scenario")
-    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="how many worlds (100)")
-    parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED", help="the first of them (0)")
-    parser.add_argument("--seed", type=int, metavar="SEED", help="this world alone")
-    parser.add_argument("--trace", action="store_true", help="with --seed: print all that happens")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (one per core)")
+    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="number of worlds (100)")
+    parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED", help="seed of the first world (0)")
+    parser.add_argument("--seed", type=int, metavar="SEED", help="run only the world of this seed")
+    parser.add_argument("--trace", action="store_true", help="print every event; needs --seed")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="number of processes (one per core)"
+    )
     parser.set_defaults(handler=handle)
 
 

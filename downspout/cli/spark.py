@@ -6,21 +6,30 @@ import argparse
 import signal
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli import spark_cluster
-from downspout.cli.arguments import add_bounds, add_settings, add_summary, add_topology
+from downspout.cli.arguments import (
+    RUN_CODES,
+    add_actions,
+    add_bounds,
+    add_settings,
+    add_summary,
+    add_topology,
+    exit_codes,
+    place,
+)
+from downspout.formatting import counted
 
 if TYPE_CHECKING:
     from downspout.spark.topology import SparkRun
-    from downspout.spark.topology.batches import Done
+    from downspout.spark.topology.driver.batches import CommittedBatch
 
 
 def add_parser(commands: Any) -> None:
     """Add the command and what it can do."""
-    parser = commands.add_parser("spark", help="run a topology on Spark", description="Topologies on Spark.")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    parser = commands.add_parser("spark", help="run a topology on Spark", description="Run topologies on Spark.")
+    actions = add_actions(parser)
     _add_run(actions)
     spark_cluster.add_parsers(actions)
 
@@ -29,16 +38,20 @@ def _add_run(actions: Any) -> None:
     parser = actions.add_parser(
         "run",
         help="run a topology as a streaming query",
-        description="Runs a streamparse topology as a streaming query of PySpark, its bolts unmodified. Ctrl-C lets "
-        "the batch that is under way finish; a second Ctrl-C stops at once, and that batch comes again.",
-        epilog="Exit codes: as `downspout run`.",
+        description="Run a streamparse topology, with unmodified bolts, as a streaming query of PySpark. Ctrl-C lets "
+        "the current batch finish; a second Ctrl-C stops at once, and the next run processes that batch again.",
+        epilog=exit_codes(*RUN_CODES),
     )
     add_topology(parser)
     add_bounds(parser)
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="of the query (.downspout/spark/NAME)")
-    parser.add_argument("--master", metavar="URL", help="of the session that is made: local[2], spark://host:7077")
-    parser.add_argument("--trigger", metavar="TIME", default="0s", help="from one batch to the next (0s: at once)")
-    parser.add_argument("--records-per-batch", type=_count, metavar="N", help="the most records of a batch (500000)")
+    parser.add_argument(
+        "--checkpoint", type=place, metavar="DIR", help="checkpoint of the query (.downspout/spark/NAME)"
+    )
+    parser.add_argument("--master", metavar="URL", help="master of the Spark session: local[2], spark://host:7077")
+    parser.add_argument(
+        "--trigger", metavar="TIME", default="0s", help="time from the start of one batch to the next (0s: no pause)"
+    )
+    parser.add_argument("--records-per-batch", type=_count, metavar="N", help="most records of one batch (500000)")
     add_settings(parser)
     add_summary(parser, "no progress and no summary")
     parser.set_defaults(handler=handle_run)
@@ -46,17 +59,18 @@ def _add_run(actions: Any) -> None:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
     return int(text)
 
 
 def handle_run(arguments: argparse.Namespace) -> int:
     """Run, show, sum up."""
     from downspout.cli.logs import log_to_stderr
-    from downspout.cli.run import seconds, summary_to, write_json
-    from downspout.local.load import load
-    from downspout.local.runner import dead_letter_topics
-    from downspout.spark.topology.run import RECORDS_PER_BATCH, run
+    from downspout.cli.run import seconds, summary_to, warn_if_behind, write_json
+    from downspout.engine.configuration import dead_letter_topics
+    from downspout.engine.load import load
+    from downspout.engine.values import resolve
+    from downspout.spark.topology.driver.run import RECORDS_PER_BATCH, run
 
     log_to_stderr(arguments.quiet)
     with summary_to(arguments.json_path) as out:
@@ -65,41 +79,41 @@ def handle_run(arguments: argparse.Namespace) -> int:
             "run.until": arguments.until,
             "run.for_s": None if arguments.for_s is None else seconds(arguments.for_s),
         }
+        settings = resolve(graph, arguments.overrides, options=options)
+        warn_if_behind(graph, settings, arguments)
         done = run(
             graph,
             master=arguments.master,
             overrides=arguments.overrides,
             options=options,
             checkpoint=arguments.checkpoint,
-            trigger_s=seconds(arguments.trigger),
+            trigger_s=seconds(arguments.trigger, "--trigger"),
             records_per_batch=arguments.records_per_batch or RECORDS_PER_BATCH,
-            told=None if arguments.quiet else _tell,
-            say=None if arguments.quiet else _say,
+            on_batch=None if arguments.quiet else _show_batch,
+            report=None if arguments.quiet else _say,
         )
         summary = {"batches": done.batches, "computed_again": done.computed_again, "checkpoint": str(done.checkpoint)}
         write_json(out, arguments.json_path, {"topology": graph.name, **summary, **done.result.as_dict()})
-    topics = dead_letter_topics(graph, arguments.overrides, options)
-    return _close(graph.name, done, topics, quiet=arguments.quiet)
+    return _close(graph.name, done, dead_letter_topics(graph, settings), quiet=arguments.quiet)
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _tell(done: Done) -> None:
+def _show_batch(done: CommittedBatch) -> None:
     """Print what a batch did."""
     if done.records:
         rate = done.records / max(done.seconds, 0.001)
-        letters = f", {done.letters:,} dead-lettered" if done.letters else ""
+        dead = f", {done.dead_lettered:,} dead-lettered" if done.dead_lettered else ""
         print(
-            f"batch {done.number}: {done.records:,} records in {done.seconds:.1f} s ({rate:,.0f}/s){letters}",
+            f"batch {done.number}: {counted(done.records, 'record')} in {done.seconds:.1f} s ({rate:,.0f}/s){dead}",
             file=sys.stderr,
         )
 
 
 def _close(name: str, done: SparkRun, topics: Mapping[str, str], *, quiet: bool) -> int:
-    from downspout.local.live import dead_letter_lines, summary
-    from downspout.wording import counted
+    from downspout.run.live import dead_letter_lines, summary
 
     result = done.result
     if not quiet:

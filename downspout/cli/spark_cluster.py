@@ -7,44 +7,46 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from downspout.cli.arguments import RUN_CODES, add_requirements, exit_codes, place
 from downspout.errors import ConfigError
+from downspout.formatting import counted
 
 
 def add_parsers(actions: Any) -> None:
     """Add both to the actions of ``downspout spark``."""
     bundle = actions.add_parser(
         "bundle",
-        help="pack all that executors import, for a cluster without it",
-        description="Packs Downspout, all that it needs (as it is installed here) and this project's spouts/, bolts/, "
-        "topologies/ and src/ into one archive for Spark's executors. Neither Python nor PySpark is in it.",
+        help="pack all that executors import into an archive",
+        description="Pack Downspout, all that it needs (as it is installed here) and this project's spouts/, bolts/, "
+        "topologies/ and src/ into one archive for Spark's executors. Python and PySpark are not in it.",
+        epilog=exit_codes(),
     )
     bundle.add_argument(
         "topology",
         nargs="?",
-        type=Path,
+        type=place,
         metavar="TOPOLOGY",
-        help="its file: names the archive, and virtualenvs/NAME.txt is packed too",
+        help="file of the topology, which gives the archive its name; virtualenvs/NAME.txt is packed too",
     )
-    bundle.add_argument(
-        "--with", dest="extra", action="append", default=[], metavar="REQUIREMENT", help="pack this too"
-    )
+    add_requirements(bundle)
     bundle.add_argument(
         "--add",
         dest="added",
         action="append",
         default=[],
-        type=Path,
+        type=place,
         metavar="PATH",
-        help="pack this file or folder of the project too",
+        help="also pack this file or folder of the project; may be repeated",
     )
-    bundle.add_argument("-o", "--output", type=Path, metavar="FILE", help="otherwise NAME.tar.gz")
+    bundle.add_argument("-o", "--output", type=place, metavar="FILE", help="name of the archive (default: NAME.tar.gz)")
     bundle.set_defaults(handler=_bundle)
     submit = actions.add_parser(
         "submit",
-        help="run a topology on a Spark cluster, by spark-submit",
+        help="run a topology on a Spark cluster, with spark-submit",
         usage="downspout spark submit TOPOLOGY --master URL [--bundle FILE] [--python NAME] "
         "[options of `downspout spark run`] [-- options of spark-submit]",
-        description="Runs `downspout spark run` by PySpark's own spark-submit. The driver is this machine.",
+        description="Run `downspout spark run` with PySpark's spark-submit. The driver is this machine.",
+        epilog=exit_codes(*RUN_CODES),
     )
     _add_own(submit)
     submit.add_argument("arguments", nargs=argparse.REMAINDER, metavar="TOPOLOGY …", help=argparse.SUPPRESS)
@@ -52,19 +54,19 @@ def add_parsers(actions: Any) -> None:
 
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--master", metavar="URL", help="spark://host:7077")
+    parser.add_argument("--master", metavar="URL", help="address of the cluster: spark://host:7077")
     parser.add_argument(
         "--bundle",
-        type=Path,
+        type=place,
         metavar="FILE",
-        help="what `downspout spark bundle` made; otherwise executors must have all that is needed",
+        help="archive of `downspout spark bundle`; without it, executors must have all that is needed",
     )
-    parser.add_argument("--python", metavar="NAME", help="what Python is called on the workers, and here")
+    parser.add_argument("--python", metavar="NAME", help="name of the Python program on the workers, and here")
 
 
 def _bundle(arguments: argparse.Namespace) -> int:
-    from downspout.packaging import requirements
-    from downspout.spark import bundle
+    from downspout.spark.cluster import bundle
+    from downspout.system.packaging import requirements
 
     topology: Path | None = arguments.topology
     if topology is not None and not topology.is_file():
@@ -75,13 +77,13 @@ def _bundle(arguments: argparse.Namespace) -> int:
     packed = bundle.write(
         target, project, extra=[*requirements(project, name), *arguments.extra], added=arguments.added
     )
-    print(f"{target}: {len(packed)} distributions, {target.stat().st_size / 1e6:,.0f} MB")
+    print(f"{target}: {counted(len(packed), 'distribution')}, {target.stat().st_size / 1e6:,.0f} MB")
     print(f"Run it: downspout spark submit {topology or 'TOPOLOGY'} --master spark://HOST:7077 --bundle {target}")
     return 0
 
 
 def _submit(arguments: argparse.Namespace) -> int:
-    from downspout.spark import submit
+    from downspout.spark.cluster import submit
 
     own, run, spark_options = split(arguments)
     if own.master is None:
@@ -93,12 +95,10 @@ def _submit(arguments: argparse.Namespace) -> int:
 
 
 def split(arguments: argparse.Namespace) -> tuple[argparse.Namespace, list[str], list[str]]:
-    """Return our own options, the arguments of ``downspout spark run``, and spark-submit's options.
-
-    Ours may stand before the topology or anywhere behind it, up to ``--``.
-    """
+    """Return our own options, the arguments of ``downspout spark run``, and spark-submit's options."""
     rest: list[str] = arguments.arguments
     cut = rest.index("--") if "--" in rest else len(rest)
+    # Ours may stand before the topology or anywhere behind it, up to ``--``.
     parser = argparse.ArgumentParser(prog="downspout spark submit", add_help=False, allow_abbrev=False)
     _add_own(parser)
     before = {key: getattr(arguments, key) for key in ("master", "bundle", "python")}

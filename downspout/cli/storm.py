@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from downspout.cli.arguments import add_actions, add_requirements, exit_codes, place, sentence
 from downspout.errors import ConfigError, RunsAlready, StormError
+from downspout.formatting import counted
 
 if TYPE_CHECKING:
     from downspout.storm.node import StormNode
@@ -26,46 +28,83 @@ Handler = Callable[[argparse.Namespace], int]
 def add_parser(commands: Any) -> None:
     """Add the command with its subcommands."""
     parser = commands.add_parser("storm", help="run a single-node Storm for `sparse run` and `sparse submit`")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = add_actions(parser)
     start = _add(actions, "start", _start, "start ZooKeeper, nimbus and a supervisor, and wait until they answer")
-    start.add_argument("--port", type=_port, help="nimbus's port; otherwise the one it had before, or any free one")
+    start.add_argument("--port", type=_port, help="port of nimbus (default: the one it had before, or any free one)")
     start.add_argument(
-        "--set", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="a setting for storm.yaml"
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting for storm.yaml; may be repeated",
     )
-    stop = _add(actions, "stop", _stop, "end topologies, supervisor, nimbus and ZooKeeper, in this order")
+    stop = _add(actions, "stop", _stop, "stop topologies, supervisor, nimbus and ZooKeeper, in this order")
     stop.add_argument(
-        "--wait", type=int, metavar="SECONDS", help="for sinks to flush and spouts to commit (default: 12)"
+        "--wait", type=_natural, metavar="SECONDS", help="time for sinks to flush and spouts to commit (default: 12)"
     )
-    status = _add(actions, "status", _status, "say whether Storm runs; the exit code is 1 if it does not")
-    status.add_argument("--json", action="store_true", help="as one JSON object")
-    logs = _add(actions, "logs", _logs, "show where the logs are, and the ends of those that speak of errors")
+    status = _add(actions, "status", _status, "say whether Storm runs", _1="it does not")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    logs = _add(actions, "logs", _logs, "show where the logs are, and the last lines of those with errors")
     logs.add_argument("topology", nargs="?", help="only the workers of this topology")
-    logs.add_argument("--lines", type=int, default=20, metavar="N", help="lines of each (default: 20)")
-    stats = _add(actions, "stats", _stats, "show what nimbus counts for each component, and the lag from Kafka")
-    stats.add_argument("topology", nargs="?", help="otherwise: all that run")
-    stats.add_argument("--json", action="store_true", help="as JSON")
-    env = _add(actions, "env", _env, 'print the environment: eval "$(downspout storm env)"')
-    shell = _add(actions, "shell", _shell, "run a shell, or a command, in which `sparse` finds lein, storm and nimbus")
-    shell.add_argument("arguments", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="otherwise: $SHELL")
-    bundle = _add(actions, "bundle", _bundle, "pack all that a topology imports, for workers without network")
-    bundle.add_argument("topology", help="its name, as for `sparse submit -n`")
-    bundle.add_argument(
-        "--with", dest="extra", action="append", default=[], metavar="REQUIREMENT", help="pack this too"
+    logs.add_argument("--lines", type=int, default=20, metavar="N", help="lines of each log (default: 20)")
+    stats = _add(actions, "stats", _stats, "show nimbus's counts for each component, and the lag from Kafka", 4)
+    stats.add_argument("topology", nargs="?", help="name of the topology (default: all that run)")
+    stats.add_argument("--json", action="store_true", help="print JSON")
+    rebalance = _add(actions, "rebalance", _rebalance, "change the number of workers and threads of a topology")
+    rebalance.add_argument("topology")
+    rebalance.add_argument(
+        "--workers", type=_count, metavar="N", help="number of worker processes (default: as before)"
     )
-    bundle.add_argument("--output", type=Path, metavar="FILE", help="otherwise NAME.tar.gz")
-    for each in (start, stop, status, logs, stats, env, shell):
-        each.add_argument("--dir", type=Path, help="its directory; otherwise .downspout/storm")
+    rebalance.add_argument(
+        "--par",
+        action="append",
+        default=[],
+        metavar="COMPONENT=N",
+        help="number of threads of a component, at most its tasks; may be repeated",
+    )
+    rebalance.add_argument(
+        "--wait",
+        type=_natural,
+        metavar="SECONDS",
+        help="time for tuples in flight (default: the topology's message timeout)",
+    )
+    env = _add(actions, "env", _env, 'print the environment of `downspout storm shell`: eval "$(downspout storm env)"')
+    shell = _add(actions, "shell", _shell, "run a shell, or a command, in which `sparse` finds lein, storm and nimbus")
+    shell.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="command to run (default: $SHELL)"
+    )
+    bundle = _add(actions, "bundle", _bundle, "pack all that a topology imports, for workers without network")
+    bundle.add_argument("topology", help="name of the topology, as for `sparse submit -n`")
+    add_requirements(bundle)
+    bundle.add_argument("--output", type=place, metavar="FILE", help="name of the archive (default: NAME.tar.gz)")
+    for each in (start, stop, status, logs, stats, rebalance, env, shell):
+        each.add_argument("--dir", type=place, help="directory of the node (default: .downspout/storm)")
 
 
-def _add(actions: Any, name: str, action: Handler, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+def _add(actions: Any, name: str, action: Handler, text: str, *codes: int, **own: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=text, description=sentence(text), epilog=exit_codes(9, *codes, **own)
+    )
     parser.set_defaults(handler=action)
     return parser
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
+
+
 def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 65535")
     return int(text)
 
 
@@ -102,24 +141,24 @@ def _start(arguments: argparse.Namespace) -> int:
     if before.state == "running":
         return _runs_already(before, arguments.port)
     if before.state == "broken":
-        print(f"Storm is {before.condition}. It is replaced; its topologies are gone: submit them again", flush=True)
+        print(f"Storm is {before.condition}. Replacing it; its topologies are lost, submit them again", flush=True)
     try:
         status = node.start(lambda what: print(f"Storm is silent: {what}", flush=True)).status()
     except RunsAlready:
         return _runs_already(node.status(), arguments.port)
-    print(f"Storm {status.version} answers, its nimbus at {status.nimbus}; its logs are in {node.directory / 'logs'}")
+    print(f"Storm {status.version} is running, with nimbus at {status.nimbus} and logs in {node.directory / 'logs'}")
     if before.ports is not None and before.nimbus != status.nimbus:
-        print(f"Nimbus was at {before.nimbus} before: leave shells of `downspout storm shell` and enter them again")
+        print(f"Nimbus was at {before.nimbus} before: leave and re-enter any `downspout storm shell`")
     return 0
 
 
 def _runs_already(status: Status, port: int | None) -> int:
     if port is not None and status.nimbus.rpartition(":")[2] != str(port):
         raise StormError(
-            f"Storm runs already, its nimbus at {status.nimbus}",
+            f"Storm is already running, with nimbus at {status.nimbus}",
             cure=f"`downspout storm stop`, then `downspout storm start --port {port}`",
         )
-    print(f"Storm runs already, its nimbus at {status.nimbus}")
+    print(f"Storm is already running, with nimbus at {status.nimbus}")
     return 0
 
 
@@ -128,10 +167,10 @@ def _stop(arguments: argparse.Namespace) -> int:
 
     wait_s = KILL_WAIT_S if arguments.wait is None else arguments.wait
 
-    def tell(names: list[str]) -> None:
-        print(f"{' and '.join(sorted(names))}: what is in flight has {wait_s} s to be committed", flush=True)
+    def announce(names: list[str]) -> None:
+        print(f"{' and '.join(sorted(names))}: waiting {wait_s} s for tuples in flight to be committed", flush=True)
 
-    was_running = _node(arguments).stop(wait_s, tell)
+    was_running = _node(arguments).stop(wait_s, announce)
     print("Storm is stopped" if was_running else "Storm was not running")
     return 0
 
@@ -148,11 +187,11 @@ def _status(arguments: argparse.Namespace) -> int:
     elif status.daemons is None:
         print(f"Storm is {status.state} ({status.directory})")
     else:
-        again = [f"{name} is started again" for name in status.restarting]
+        again = [f"{name} is being restarted" for name in status.restarting]
         shown = ", ".join([*(f"{name} {pid}" for name, pid in processes.items()), *again]) or "no daemon yet"
-        where = f"its nimbus at {status.nimbus} ({shown}; {status.directory})"
+        where = f"with nimbus at {status.nimbus} ({shown}; {status.directory})"
         if status.state == "broken":
-            where = f"(still there: {shown if processes else 'workers'}; {status.directory})"
+            where = f"(still running: {shown if processes else 'workers'}; {status.directory})"
         print(f"Storm {status.version} is {status.condition}{' ' if status.state == 'broken' else ', '}{where}")
         if status.state in ("silent", "broken"):
             print(f"Try: {status.cure}")
@@ -169,13 +208,32 @@ def _logs(arguments: argparse.Namespace) -> int:
 def _stats(arguments: argparse.Namespace) -> int:
     from downspout.storm import stats
 
-    address = _node(arguments).address
+    node = _node(arguments)
+    address = node.address
     wanted = [arguments.topology] if arguments.topology else stats.names(*address)
-    found = [stats.collect(*address, name) for name in wanted]
+    counters = stats.Counters(node.directory / "counters.json")
+    found = counters.whole([stats.collect(*address, name) for name in wanted])
     if arguments.json:
         print(json.dumps([each.as_dict() for each in found], indent=2))
     else:
-        print("\n".join(stats.render(each) for each in found) or "No topology runs")
+        print("\n".join(stats.render(each) for each in found) or "No topology is running")
+    return 0
+
+
+def _rebalance(arguments: argparse.Namespace) -> int:
+    from downspout.storm import nimbus
+
+    executors = {}
+    for pair in arguments.par:
+        name, _, number = pair.rpartition("=")
+        if not name or not number.isdecimal() or not int(number):
+            raise ConfigError(f"--par {pair} needs a component and a number", cure="--par parse=4")
+        executors[name] = int(number)
+    nimbus.rebalance(
+        *_node(arguments).address, arguments.topology,
+        wait_s=arguments.wait, workers=arguments.workers, executors=executors,
+    )  # fmt: skip
+    print(f"{arguments.topology} is being rebalanced; `downspout storm stats {arguments.topology}` shows its progress")
     return 0
 
 
@@ -201,14 +259,14 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 def _bundle(arguments: argparse.Namespace) -> int:
-    from downspout.packaging import requirements
     from downspout.storm import bundle
+    from downspout.system.packaging import requirements
 
     name = arguments.topology
     if not Path("topologies", f"{name}.py").is_file():
         raise ConfigError(f"There is no topologies/{name}.py here", cure="the root of a project, and a topology's name")
     target = arguments.output or Path(f"{name}.tar.gz")
     packed = bundle.write(target, name, [*requirements(Path(), name), *arguments.extra])
-    print(f"{target}: {len(packed)} distributions, {target.stat().st_size / 1e6:,.0f} MB")
+    print(f"{target}: {counted(len(packed), 'distribution')}, {target.stat().st_size / 1e6:,.0f} MB")
     print(f"Unpack it in virtualenv_root on each worker; `sparse submit` finds {name}/bin/streamparse_run there")
     return 0

@@ -13,16 +13,19 @@ def _end_with_the_jvm() -> None:
     while os.read(0, 4096):
         pass
     time.sleep(GRACE_S)  # for what is said at the end
-    os._exit(1)
+    leave_at_once(1)
 
 
 if __name__ == "__main__":
     # Python puts a script's folder first, and the modules that lie here (kafka, storm) would hide libraries.
     if sys.path and os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpath(__file__)):
         del sys.path[0]
+    from downspout.exit_guard import guard, leave_at_once
+
+    guard()
     from downspout.cli import main
-    from downspout.spark.submit import tell_who_drives
+    from downspout.spark.cluster.submit import write_driver_file
 
     threading.Thread(target=_end_with_the_jvm, daemon=True).start()
-    tell_who_drives()
+    write_driver_file()
     sys.exit(main(["spark", "run", *sys.argv[1:]]))

@@ -19,19 +19,15 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from downspout import config
 from downspout.compare.job import Frozen, Job
 from downspout.compare.tables import Sink, read_finished
+from downspout.compare.topics import WrittenTopic
 from downspout.errors import ConfigError, DownspoutError
-from downspout.kafka.sense import check_emit
+from downspout.settings.table import parse_scope
 from downspout.spark.source.ranges import to_json
+from downspout.spout.validation import check_emit
 
-__all__ = [
-    "Engine", "EngineError", "Local", "LocalChunks", "Native", "Spark", "SparkChunks", "run_program", "twin_of",
-]  # fmt: skip
-
-END_S_MAX = 20.0
-"""How long a process that is asked to end may take."""
+END_S_MAX = 20.0  # How long a process that is asked to end may take
 LINES_MAX = 15
 
 
@@ -45,8 +41,7 @@ class Engine(ABC):
     """One way to run a job."""
 
     name: ClassVar[str]
-    emit: ClassVar[str] = ""
-    """What spouts emit, ``record`` or ``chunk``; empty: what the topology says."""
+    emit: ClassVar[str] = ""  # What spouts emit, ``record`` or ``chunk``; empty: what the topology says
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -54,7 +49,7 @@ class Engine(ABC):
     def missing(self) -> str:
         """Return why it cannot run here; empty where it can."""
         for spout in self.job.spouts if self.emit else ():
-            settings = config.parse_scope({**self.job.confs[spout.name], "kafka.emit": self.emit}, "kafka")
+            settings = parse_scope({**self.job.confs[spout.name], "kafka.emit": self.emit}, "kafka")
             try:
                 check_emit(settings)
             except ConfigError as error:
@@ -63,15 +58,17 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Run the job to its end.
+        """Run the job to its end. Raises EngineError: it did not get there."""
 
-        Raises:
-            EngineError: it did not get there.
-        """
-
-    def table(self, sink: Sink) -> pa.Table:
+    def table(self, sink: Sink | WrittenTopic) -> pa.Table:
         """Return what the engine made of a sink, finished."""
+        if isinstance(sink, WrittenTopic):
+            return sink.read(self.job.topic(self.name, sink.name))
         return sink.read(self.job.output(self.name, sink.name))
+
+    def makes(self, sink: Sink | WrittenTopic) -> bool:
+        """Return whether it has this table."""
+        return True
 
     def groups(self, spout: Frozen) -> list[str]:
         """Return the consumer groups that a run leaves behind."""
@@ -82,14 +79,22 @@ class Engine(ABC):
         """Where its files are."""
         return self.job.directory / self.name
 
-    def _run_downspout(self, *command: str) -> None:
+    def doing(self) -> str:
+        """Say what a run does, by the last line of its log: for the one who waits for it."""
+        try:
+            lines = last_lines(self.folder / "log").splitlines()
+        except OSError:
+            lines = []
+        return f"waiting; its last line: {lines[-1].strip()}" if lines else "waiting; it has written nothing yet"
+
+    def _run_downspout(self, *command: str, quiet: bool = True) -> None:
         """Run a command of ours on the topology, from the user's folder but with a state of its own."""
         job = self.job
         chosen = ["--topology", job.topology] if job.topology else []
         emit = [f"--set={spout.name}:kafka.emit={self.emit}" for spout in job.spouts if self.emit]
         run_program(
-            [sys.executable, "-m", "downspout", *command, job.target, *chosen, "--until", "end", "--quiet",
-             *job.options(self.name), *emit],
+            [sys.executable, "-m", "downspout", *command, job.target, *chosen, "--until", "end",
+             *(["--quiet"] if quiet else []), *job.options(self.name), *emit],
             self.folder,
         )  # fmt: skip
 
@@ -115,7 +120,7 @@ class Spark(Engine):
 
     def run(self) -> None:
         """Run the query until it has read the ranges."""
-        self._run_downspout("spark", "run", "--checkpoint", str(self.folder / "checkpoint"))
+        self._run_downspout("spark", "run", "--checkpoint", str(self.folder / "checkpoint"), quiet=False)
 
     def groups(self, spout: Frozen) -> list[str]:
         """Return the group, and that for lag tools."""
@@ -137,20 +142,20 @@ class SparkChunks(Spark):
 
 
 class Native(Engine):
-    """The native twin: a module beside the topology, ``<topology>_spark``, with a function ``twin(spark, records)``."""
+    """The native Spark version: a module beside the topology, ``<topology>_spark``, with ``native(spark, records)``."""
 
     name = "native"
 
     def missing(self) -> str:
-        """Say if there is no PySpark or no twin."""
-        target, is_there = twin_of(self.job.target)
+        """Say if there is no PySpark or no such module."""
+        target, is_there = native_version_of(self.job.target)
         return _without_pyspark() or ("" if is_there else f"there is no {target}")
 
     def run(self) -> None:
-        """Run the twin on a batch of the ranges, and write its tables."""
+        """Run it on a batch of the ranges, and write its tables."""
         self.folder.mkdir(parents=True, exist_ok=True)
         plan = {
-            "target": twin_of(self.job.target)[0],
+            "target": native_version_of(self.job.target)[0],
             "spouts": {spout.name: _source(spout) for spout in self.job.spouts},
             "tables": {sink.name: str(self.job.output(self.name, sink.name)) for sink in self.job.sinks},
         }
@@ -158,19 +163,23 @@ class Native(Engine):
         file.write_text(json.dumps(plan), encoding="utf-8")
         run_program([sys.executable, "-m", "downspout.compare.native", str(file)], self.folder)
 
-    def table(self, sink: Sink) -> pa.Table:
+    def makes(self, sink: Sink | WrittenTopic) -> bool:
+        """Return whether it is a table of files: this engine writes nothing to Kafka."""
+        return isinstance(sink, Sink)
+
+    def table(self, sink: Sink | WrittenTopic) -> pa.Table:
         """Return the table as it is: its columns must be those of the sink without our help."""
         return read_finished(self.job.output(self.name, sink.name))
 
     def groups(self, spout: Frozen) -> list[str]:
-        """Return none: nobody commits."""
+        """Return none: nothing is committed."""
         return []
 
 
-def twin_of(target: str) -> tuple[str, bool]:
-    """Return the file or module that is a topology's twin, and whether it is there.
+def native_version_of(target: str) -> tuple[str, bool]:
+    """Return the file or module of a topology's native Spark version, and whether it is there.
 
-    >>> twin_of("shop/orders.py"), twin_of("shop.orders:Orders")
+    >>> native_version_of("shop/orders.py"), native_version_of("shop.orders:Orders")
     (('shop/orders_spark.py', False), ('shop.orders_spark', False))
     """
 
@@ -183,8 +192,8 @@ def twin_of(target: str) -> tuple[str, bool]:
             found = None
         return name, found is not None
     path = Path(target)
-    twin = path.with_name(f"{path.stem}_spark.py")
-    return str(twin), twin.is_file()
+    beside = path.with_name(f"{path.stem}_spark.py")
+    return str(beside), beside.is_file()
 
 
 def _without_pyspark() -> str:
@@ -207,19 +216,14 @@ def _source(spout: Frozen) -> dict[str, str]:
 def run_program(
     command: Sequence[str], folder: Path, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> None:
-    """Run a program to its end, what it says into ``folder/log``, its state into ``folder/home``.
-
-    It is in a session of its own: Ctrl-C reaches us alone, and we end it with all that it has started.
-
-    Raises:
-        EngineError: it ended with another code than 0; the message holds its last lines.
-    """
+    """Run a program to its end, what it says into ``folder/log``, its state into ``folder/home``."""
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log"
     # An editable install, or a checkout on the path: the child sees what we see.
     path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables: dict[str, Any] = {**os.environ, "DOWNSPOUT_HOME": str(folder / "home"), "PYTHONPATH": path}
     with log.open("ab") as output:
+        # It is in a session of its own: Ctrl-C reaches us alone, and we end it with all that it has started.
         process = subprocess.Popen(
             command, cwd=cwd, env={**variables, **(environ or {})}, stdin=subprocess.DEVNULL,
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
@@ -229,7 +233,7 @@ def run_program(
         finally:
             _end(process)
     if code:
-        raise EngineError(f"exit code {code}; its last words:\n{last_lines(log)}")
+        raise EngineError(f"exit code {code}; its last lines:\n{last_lines(log)}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -3,49 +3,42 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from downspout import config
 from downspout.compare.tables import Sink
+from downspout.compare.topics import WrittenTopic
+from downspout.engine.graph import Graph
+from downspout.engine.load import load
+from downspout.engine.values import reads, resolve
 from downspout.errors import ConfigError, coordinates
-from downspout.kafka.bounds import no_topic
-from downspout.kafka.explicit import offsets_of
-from downspout.kafka.port import ConsumerPort, TopicPartition, cluster_for
-from downspout.kafka.sense import dead_letter_topic
-from downspout.local.graph import Graph
-from downspout.local.load import load
-from downspout.local.settings import reads, resolve
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import ConsumerPort, TopicPartition
+from downspout.kafka.schemes import access_with
+from downspout.settings.secrets import is_secret, resolve_client
+from downspout.settings.table import CLIENT_PREFIX, parse_scope
+from downspout.spout.group.bounds import missing_topics, no_topic, partitions_of, topics_of
+from downspout.spout.group.explicit_offsets import offsets_of
+from downspout.spout.validation import dead_letter_topic, reading
 
-__all__ = ["Frozen", "Job", "freeze"]
-
-Range = tuple[int, int]
-"""The first offset, and the one after the last."""
+Range = tuple[int, int]  # The first offset, and the one after the last
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """A spout: where it reads, and from where to where in each partition.
-
-    Attributes:
-        name: of the component.
-        bootstrap: the brokers; never ``embedded``.
-        client: properties of the client, in kafka-python's spelling; secrets are references.
-        group: the consumer group that the user's settings name.
-        has_letters: whether it has a topic for dead letters.
-        ranges: by partition.
-    """
+    """A spout: where it reads, and from where to where in each partition."""
 
     name: str
-    bootstrap: str
+    bootstrap: str  # the brokers; never ``embedded``
+    # properties of the client, in kafka-python's spelling; secrets are references
     client: Mapping[str, Any] = field(repr=False)
-    group: str
-    has_letters: bool
-    ranges: Mapping[TopicPartition, Range]
+    group: str  # the consumer group that the user's settings name
+    has_dead_letters: bool  # whether it has a topic for dead letters
+    ranges: Mapping[TopicPartition, Range]  # by partition
 
     def offsets(self, place: int) -> str:
         """Return the starts (0) or the ends (1) of the ranges as settings have them."""
@@ -54,29 +47,19 @@ class Frozen:
 
 @dataclass(frozen=True)
 class Job:
-    """A comparison that is to be made.
+    """A comparison that is to be made."""
 
-    Attributes:
-        target: a file, or ``module:Class``.
-        topology: which class, where the file holds several.
-        graph: the topology.
-        overrides: ``--set`` options of the user's.
-        confs: the settings of each component that somebody gave, as Storm hands them over.
-        spouts: frozen.
-        sinks: those that write Parquet.
-        directory: where all that is written goes; made by whoever runs the job.
-        id: in the names of groups, topics and topologies.
-    """
-
-    target: str
-    topology: str | None
+    target: str  # a file, or ``module:Class``
+    topology: str | None  # which class, where the file holds several
     graph: Graph
-    overrides: Sequence[str]
+    overrides: Sequence[str]  # ``--set`` options of the user's
+    # the settings of each component that somebody gave, as Storm hands them over
     confs: Mapping[str, Mapping[str, Any]]
-    spouts: Sequence[Frozen]
-    sinks: Sequence[Sink]
-    directory: Path
-    id: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    spouts: Sequence[Frozen]  # frozen
+    sinks: Sequence[Sink]  # those that write Parquet
+    directory: Path  # where all that is written goes; made by the run
+    topics: Sequence[WrittenTopic] = ()  # what KafkaBolts write
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:8])  # in the names of groups, topics and topologies
 
     @property
     def records(self) -> int:
@@ -84,7 +67,7 @@ class Job:
         return sum(end - start for spout in self.spouts for start, end in spout.ranges.values())
 
     @property
-    def letter_bolts(self) -> list[str]:
+    def dead_letter_bolts(self) -> list[str]:
         """The bolts that write to Kafka, dead letters of rejects, as the first spout would."""
         return [bolt.name for bolt in self.graph.bolts if reads(bolt, "kafka")]
 
@@ -92,12 +75,16 @@ class Job:
         """Return where an engine's sink writes."""
         return self.directory / engine / sink
 
+    def topic(self, engine: str, bolt: str) -> str:
+        """Return the topic that an engine's KafkaBolt writes to."""
+        return f"compare-{self.graph.name}-{engine}-{self.id}.{bolt}"
+
     def group(self, engine: str, spout: Frozen) -> str:
         """Return the consumer group that stands for a spout's own."""
         number = sorted({each.group for each in self.spouts}).index(spout.group)
         return f"compare-{self.graph.name}-{engine}-{self.id}{f'-{number}' if number else ''}"
 
-    def letters(self, engine: str, spout: Frozen) -> str:
+    def dead_letter_topic(self, engine: str, spout: Frozen) -> str:
         """Return the topic for the dead letters of an engine's run."""
         return f"{self.group(engine, spout)}.dead-letters"
 
@@ -107,21 +94,25 @@ class Job:
         for spout in self.spouts:
             settings[spout.name] = {
                 "kafka.bootstrap": spout.bootstrap,
-                **{config.CLIENT_PREFIX + name: value for name, value in spout.client.items()},
+                **{CLIENT_PREFIX + name: value for name, value in spout.client.items()},
                 "kafka.group": self.group(engine, spout),
                 "kafka.start": "OFFSETS",
                 "kafka.start_offsets": spout.offsets(0),
                 "kafka.stop_offsets": spout.offsets(1),
-                **({"kafka.dead_letter_topic": self.letters(engine, spout)} if spout.has_letters else {}),
+                **(
+                    {"kafka.dead_letter_topic": self.dead_letter_topic(engine, spout)} if spout.has_dead_letters else {}
+                ),
             }
-        for name in self.letter_bolts:
+        for name in self.dead_letter_bolts:
             first = self.spouts[0]
             settings[name] = {
                 "kafka.bootstrap": first.bootstrap,
-                **{config.CLIENT_PREFIX + key: value for key, value in first.client.items()},
+                **{CLIENT_PREFIX + key: value for key, value in first.client.items()},
                 "kafka.group": self.group(engine, first),
-                "kafka.dead_letter_topic": self.letters(engine, first) if first.has_letters else "",
+                "kafka.dead_letter_topic": self.dead_letter_topic(engine, first) if first.has_dead_letters else "",
             }
+        for written in self.topics:
+            settings[written.name]["produce.topic"] = self.topic(engine, written.name)
         for sink in self.sinks:
             settings[sink.name] = {"parquet.directory": str(self.output(engine, sink.name))}
         return settings
@@ -144,7 +135,6 @@ def freeze(target: str, topology: str | None, overrides: Sequence[str], director
 
     Raises:
         TopologyError: the topology cannot be loaded, or reads from something else than KafkaSpouts.
-        ConfigError: a setting is wrong, or there is nothing to compare.
         BrokerError: no broker answers, or a topic does not exist.
     """
     graph = load(target, topology)
@@ -152,50 +142,45 @@ def freeze(target: str, topology: str | None, overrides: Sequence[str], director
     confs = {name: resolved.values for name, resolved in settings.components.items()}
     if others := [spout.name for spout in graph.spouts if not reads(spout, "kafka")]:
         raise ConfigError(
-            f"{graph.name}: only Kafka gives the same records again, and {', '.join(others)} is no KafkaSpout",
+            f"{graph.name}: only Kafka gives the same records again, and {', '.join(others)} is not a KafkaSpout",
             cure="a topology whose spouts are KafkaSpouts",
         )
     sinks = [
-        Sink.of(component, config.parse_scope(confs[name], "parquet"))
+        Sink.of(component, parse_scope(confs[name], "parquet"))
         for name, component in graph.components.items()
         if reads(component, "parquet")
     ]
-    if not sinks:
-        raise ConfigError(f"{graph.name} has no sink whose table could be compared", cure="a ParquetBolt")
+    to_kafka = [bolt.name for bolt in graph.bolts if reads(bolt, "produce")]
+    if not sinks and not to_kafka:
+        raise ConfigError(f"{graph.name} has no sink whose table can be compared", cure="a ParquetBolt or a KafkaBolt")
     given = {
         name: {key: value for key, value in resolved.values.items() if resolved.sources.get(key) != "default"}
         for name, resolved in settings.components.items()
     }
     spouts = [_freeze(spout.name, graph.name, confs[spout.name]) for spout in graph.spouts]
-    job = Job(target, topology, graph, overrides, given, spouts, sinks, directory)
+    first = spouts[0]
+    topics = [WrittenTopic.of(name, confs[name], first.bootstrap, first.client) for name in to_kafka]
+    job = Job(target, topology, graph, overrides, given, spouts, sinks, directory, topics)
     if not job.records:
-        raise ConfigError(f"{graph.name}: there is no record to compare by", cure="publish some, or set kafka.start")
+        raise ConfigError(f"{graph.name}: there are no records to read", cure="publish some, or set kafka.start")
     return job
 
 
 def _freeze(name: str, topology: str, conf: Mapping[str, Any]) -> Frozen:
     _check_secrets(name, conf)
-    settings = config.parse_scope(conf, "kafka")
-    bootstrap, given = settings["bootstrap"], settings["client"]
-    if bootstrap == "embedded":
-        from downspout.kafka.embedded import find_access
-
-        bootstrap, own = find_access()
-        given = {**own, **given}
-    client = config.resolve_client(given)
-    consumer = cluster_for(bootstrap, client).consumer(group=None, client=client)
-    try:
-        ranges = _ranges(consumer, settings, bootstrap)
-    finally:
-        consumer.close()
+    settings = parse_scope(conf, "kafka")
+    bootstrap, given = access_with(settings["bootstrap"], settings["client"], resolved=False)
+    client = resolve_client(given)
     group = settings["group"] or topology
+    with closing(cluster_for(bootstrap, client).consumer(group=None, client=client)) as consumer:
+        ranges = _ranges(consumer, reading(settings, group), bootstrap)
     return Frozen(name, bootstrap, given, group, bool(dead_letter_topic(settings, group)), ranges)
 
 
 def _check_secrets(spout: str, conf: Mapping[str, Any]) -> None:
-    """Refuse secrets in plain text: settings are written to files, and onto command lines."""
+    """Refuse secrets in plain text: settings are written to files, and go on command lines."""
     for key, value in conf.items():
-        if config.is_secret(key, value):
+        if is_secret(key, value):
             raise ConfigError(
                 f"{spout}: {key} is given in plain text, and a comparison writes settings into files",
                 cure=f"{key}=env:NAME, or file:PATH",
@@ -204,14 +189,10 @@ def _check_secrets(spout: str, conf: Mapping[str, Any]) -> None:
 
 def _ranges(consumer: ConsumerPort, settings: Mapping[str, Any], bootstrap: str) -> dict[TopicPartition, Range]:
     """Return where each partition begins and ends for this comparison."""
-    pattern = settings["pattern"]
-    topics = settings["topics"] or sorted(t for t in consumer.topic_names() if re.fullmatch(pattern, t))
-    places = []
-    for topic in topics:
-        numbers = consumer.partitions_for(topic)
-        if not numbers:
-            raise no_topic(topic, bootstrap)
-        places += [TopicPartition(topic, number) for number in sorted(numbers)]
+    topics = topics_of(consumer, settings)
+    if missing := missing_topics(consumer, topics):
+        raise no_topic(missing[0], bootstrap)
+    places = partitions_of(consumer, topics)
     begins, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
     starts, stops = dict(begins), offsets_of("kafka.stop_offsets", settings["stop_offsets"])
     if settings["start"].endswith("OFFSETS"):

@@ -15,40 +15,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Comparison", "Difference", "compare"]
-
-DIFFERENCES_MAX = 1_000
-"""So many differing rows are kept, the first in the order of their columns."""
+DIFFERENCES_MAX = 1_000  # So many differing rows are kept, the first in the order of their columns
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A row that is not equally often in all tables.
+    """A row that is not equally often in all tables."""
 
-    Attributes:
-        row: its values by column.
-        counts: how often each table has it.
-    """
-
-    row: Mapping[str, Any]
-    counts: Mapping[str, int]
+    row: Mapping[str, Any]  # its values by column
+    counts: Mapping[str, int]  # how often each table has it
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What comparing found.
+    """What comparing found."""
 
-    Attributes:
-        rows: how many rows each table has.
-        duplicates: how many of them are repetitions of another one.
-        differing: how many different rows each table does not have as often as the first table.
-        differences: rows that are not equally often in all tables, at most 1,000.
-    """
-
-    rows: Mapping[str, int]
-    duplicates: Mapping[str, int]
-    differing: Mapping[str, int]
-    differences: Sequence[Difference]
+    rows: Mapping[str, int]  # how many rows each table has
+    duplicates: Mapping[str, int]  # how many of them are repetitions of another one
+    differing: Mapping[str, int]  # how many different rows each table does not have as often as the first table
+    differences: Sequence[Difference]  # rows that are not equally often in all tables, at most 1,000
 
     @property
     def equal(self) -> bool:

@@ -1,50 +1,64 @@
-"""The process that runs a native twin: ``python -m downspout.compare.native PLAN.json``."""
+"""The process that runs a native Spark version: ``python -m downspout.compare.native PLAN.json``."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from downspout.clock import SYSTEM_CLOCK
+from downspout.engine.load import load_module
 from downspout.errors import DownspoutError, TopologyError
-from downspout.local.load import load_module
+from downspout.spark.cluster.preflight import LATE, LATE_MAX, WORKER_LATE, pause_s
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SESSION = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-"""By default Spark writes timestamps in a form of old, in which they have no zone."""
+"""By default Spark writes timestamps in an old form, in which they have no zone."""
 
 
 def run(plan: Mapping[str, Any]) -> None:
-    """Run the twin on batches of the ranges, and write each of its tables.
-
-    Args:
-        plan: ``target`` (file or module), ``spouts`` (options of the source by spout), ``tables`` (directory by sink).
-
-    Raises:
-        TopologyError: the module cannot be imported, has no ``twin``, or that gives no such table.
-    """
+    """Run the native Spark version that a plan names on batches of the ranges, and write each of its tables."""
     from downspout.spark import register
     from downspout.spark.session import spark_session
 
     target = plan["target"]
-    twin = getattr(load_module(target), "twin", None)
-    if not callable(twin):
-        raise TopologyError(f"{target} has no function twin", cure="def twin(spark, records): … return {sink: table}")
+    module = load_module(target)
+    make_tables = getattr(module, "native", None) or getattr(module, "twin", None)  # its name in earlier versions
+    if not callable(make_tables):
+        raise TopologyError(
+            f"{target} has no function native", cure="def native(spark, records): … return {sink: table}"
+        )
     with spark_session("compare", config=SESSION) as spark:
         register(spark)
-        records = {
-            name: spark.read.format("downspout").options(**options).load() for name, options in plan["spouts"].items()
-        }
-        if len(plan["tables"]) > 1:  # each would read the topics by itself
-            records = {name: frame.persist() for name, frame in records.items()}
-        tables = twin(spark, records)
-        if absent := [name for name in plan["tables"] if name not in tables]:
-            raise TopologyError(f"{target}: twin gives no table {', '.join(absent)}", cure="the names of the sinks")
-        for name, directory in plan["tables"].items():
-            tables[name].write.mode("overwrite").parquet(directory)
+        for late in itertools.count(1):
+            try:
+                _write_tables(spark, make_tables, plan)
+                return
+            except Exception as error:
+                if WORKER_LATE not in str(error) or late > LATE_MAX:
+                    raise
+                print(f"{LATE}; trying again in {pause_s(late):.0f} s", file=sys.stderr, flush=True)
+                SYSTEM_CLOCK.sleep(pause_s(late))
+
+
+def _write_tables(spark: SparkSession, make_tables: Callable[..., Any], plan: Mapping[str, Any]) -> None:
+    records = {
+        name: spark.read.format("downspout").options(**options).load() for name, options in plan["spouts"].items()
+    }
+    if len(plan["tables"]) > 1:  # each would read the topics by itself
+        records = {name: frame.persist() for name, frame in records.items()}
+    tables = make_tables(spark, records)
+    if absent := [name for name in plan["tables"] if name not in tables]:
+        raise TopologyError(
+            f"{plan['target']}: native returns no table {', '.join(absent)}", cure="a table for each sink, by its name"
+        )
+    for name, directory in plan["tables"].items():
+        tables[name].write.mode("overwrite").parquet(directory)
 
 
 def main() -> int:

@@ -8,10 +8,8 @@ from typing import Any
 
 from downspout.compare.multiset import Comparison, Difference
 from downspout.errors import coordinates
+from downspout.formatting import columns, counted
 from downspout.kafka.port import TopicPartition
-from downspout.wording import counted
-
-__all__ = ["EngineRun", "Report", "Table"]
 
 SHOWN_MAX = 3
 ROW_CHARACTERS_MAX = 400
@@ -19,19 +17,12 @@ ROW_CHARACTERS_MAX = 400
 
 @dataclass(frozen=True)
 class EngineRun:
-    """How an engine fared.
+    """How an engine's run went."""
 
-    Attributes:
-        name: of the engine.
-        seconds: how long it ran, its start and end included.
-        missing: why it did not begin; empty where it did.
-        error: why it did not get to its end; empty where it did.
-    """
-
-    name: str
-    seconds: float = 0.0
-    missing: str = ""
-    error: str = ""
+    name: str  # of the engine
+    seconds: float = 0.0  # how long it ran, its start and end included
+    missing: str = ""  # why it did not begin; empty where it did
+    error: str = ""  # why it did not get to its end; empty where it did
 
     @property
     def ran(self) -> bool:
@@ -41,19 +32,12 @@ class EngineRun:
 
 @dataclass(frozen=True)
 class Table:
-    """One sink's table on all engines that ran.
+    """One sink's table on all engines that ran."""
 
-    Attributes:
-        name: of the sink.
-        keys: of an aggregate.
-        columns_wrong: by engine, in what its columns differ; its rows are then not compared.
-        comparison: of the others.
-    """
-
-    name: str
-    keys: Sequence[str]
-    columns_wrong: Mapping[str, Sequence[str]]
-    comparison: Comparison
+    name: str  # of the sink
+    keys: Sequence[str]  # of an aggregate
+    columns_wrong: Mapping[str, Sequence[str]]  # by engine, in what its columns differ; its rows are then not compared
+    comparison: Comparison  # of the others
 
     @property
     def equal(self) -> bool:
@@ -63,23 +47,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole comparison; the first engine that ran is what the others are held against.
-
-    Attributes:
-        topology: its name.
-        ranges: the offsets that were read.
-        engines: all that were asked for.
-        tables: one for each sink.
-        explicit: whether the engines were named by the user, and so have to run.
-        left: groups and topics that could not be deleted.
-    """
+    """A whole comparison; the first engine that ran is what the others are held against."""
 
     topology: str
-    ranges: Mapping[TopicPartition, tuple[int, int]]
-    engines: Sequence[EngineRun]
-    tables: Sequence[Table]
-    explicit: bool = False
-    left: Sequence[str] = field(default_factory=list)
+    ranges: Mapping[TopicPartition, tuple[int, int]]  # the offsets that were read
+    engines: Sequence[EngineRun]  # all that were asked for
+    tables: Sequence[Table]  # one for each sink
+    explicit: bool = False  # whether the engines were named by the user, and so have to run
+    left: Sequence[str] = field(default_factory=list)  # groups and topics that could not be deleted
 
     @property
     def exit_code(self) -> int:
@@ -96,9 +71,12 @@ class Report:
         if self.exit_code == 1:
             return f"different: {', '.join(table.name for table in self.tables if not table.equal)}"
         if len(ran) < 2:
-            return f"nothing is compared: {'only ' + ran[0] if ran else 'no engine'} ran"
+            return f"nothing was compared: {'only ' + ran[0] if ran else 'no engine'} ran"
         equal = f"equal on {', '.join(ran)}"
-        return equal if not self.exit_code else f"{equal}; {', '.join(_not_run(self))} did not run"
+        if not self.exit_code:
+            return equal
+        missing = [run.name for run in self.engines if not run.ran and (run.error or self.explicit)]
+        return f"{equal}; {', '.join(missing)} did not run"
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as plain values."""
@@ -125,10 +103,13 @@ class Report:
         lines = [
             f"{self.topology}: {counted(sum(e - s for s, e in self.ranges.values()), 'offset')} of {_topics(self)}"
         ]
-        lines += _grid([("table", "engine", "rows", "result", "seconds"), *self._cells()])
+        cells = [("table", "engine", "rows", "result", "seconds"), *self._cells()]
+        lines += [f"  {line}" for line in columns(cells, {2, 4})]
         for run in self.engines:
             if not run.ran:
-                lines.append(f"{run.name} {'is not there' if run.missing else 'failed'}: {run.missing or run.error}")
+                lines.append(
+                    f"{run.name} {'is not available' if run.missing else 'failed'}: {run.missing or run.error}"
+                )
         for table in self.tables:
             lines += _explain(table)
         lines += [f"not deleted: {', '.join(self.left)}"] if self.left else []
@@ -142,18 +123,16 @@ class Report:
                 yield table.name, run.name, rows, _result(table, run.name), f"{run.seconds:,.1f}"
 
 
-def _not_run(report: Report) -> list[str]:
-    return [run.name for run in report.engines if not run.ran and (run.error or report.explicit)]
-
-
 def _result(table: Table, engine: str) -> str:
     if wrong := table.columns_wrong.get(engine):
         return f"other columns ({len(wrong)})"
     found = table.comparison
+    if engine not in found.rows:
+        return "is not made"
     if not any(found.rows.values()):
         return "empty"
     if engine == next(iter(found.rows)):
-        return "the measure"
+        return "the reference"
     if differing := found.differing[engine]:
         return f"differs in {counted(differing, 'row')}"
     repeated = found.duplicates[engine]
@@ -165,18 +144,6 @@ def _topics(report: Report) -> str:
     for tp in report.ranges:
         names[tp.topic] = names.get(tp.topic, 0) + 1
     return ", ".join(f"{name} ({counted(number, 'partition')})" for name, number in names.items())
-
-
-def _grid(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return rows in columns; numbers (the third and the last column) stand to the right."""
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(
-            cell.rjust(width) if place in (2, 4) else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]  # fmt: skip
 
 
 def _explain(table: Table) -> list[str]:
@@ -194,9 +161,9 @@ def _explain(table: Table) -> list[str]:
                 if _shown(difference.row[name]) != _shown(nearest.row[name])
             )
             where = ", ".join(f"{engine} {count}" for engine, count in nearest.counts.items())
-            lines.append(f"    the row that is nearest to it ({where}): {changes}")
+            lines.append(f"    the nearest row ({where}): {changes}")
     if len(found) > SHOWN_MAX:
-        lines.append(f"{table.name}: and other rows; --json has the first 1,000")
+        lines.append(f"{table.name}: and more rows; --json has the first 1,000")
     return lines
 
 

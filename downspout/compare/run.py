@@ -12,67 +12,64 @@ from downspout.compare.multiset import compare
 from downspout.compare.report import EngineRun, Report, Table
 from downspout.compare.storm import Storm
 from downspout.compare.tables import Sink, columns_wrong, rounded_alike
-from downspout.config import resolve_client
+from downspout.compare.topics import WrittenTopic
 from downspout.errors import DownspoutError
 from downspout.kafka.client import KafkaCluster, connection_properties
-
-__all__ = ["ENGINES", "run"]
+from downspout.settings.secrets import resolve_client
+from downspout.system.waiting import waiting
 
 ENGINES: dict[str, type[Engine]] = {each.name: each for each in (Local, LocalChunks, Storm, Spark, SparkChunks, Native)}
 """In the order in which they run, the cheapest first."""
 
-LEAVE_S_MAX = 20.0
-"""A member of a group that was killed is forgotten by Kafka after its session, which is 10 s."""
+SAID_EVERY_S = 10.0  # How often a run reports what an engine does
+LEAVE_S_MAX = 20.0  # A member of a group that was killed is forgotten by Kafka after its session, which is 10 s
 
 log = logging.getLogger("downspout.compare")
 
-Told = Callable[[str, str], None]
-"""Hears of an engine's name and what it does."""
+Progress = Callable[[str, str], None]  # Called with an engine's name and what it does
 
 
-def run(job: Job, engines: Sequence[str], *, explicit: bool, told: Told, clock: Clock = SYSTEM_CLOCK) -> Report:
-    """Run a job on engines and compare their tables.
-
-    Args:
-        job: see :func:`downspout.compare.job.freeze`.
-        engines: keys of :data:`ENGINES`; the first that runs is what the others are held against.
-        explicit: whether the user named them, so that one that is not there is an error.
-        told: hears how it goes.
-        clock: the time.
-    """
+def run(job: Job, engines: Sequence[str], *, explicit: bool, progress: Progress, clock: Clock = SYSTEM_CLOCK) -> Report:
+    """Run a job on engines and compare their tables."""
     made = [ENGINES[name](job) for name in engines]
     begun: list[Engine] = []
     runs = []
     try:
         for engine in made:
             if missing := engine.missing():
-                told(engine.name, f"is not there: {missing}")
+                progress(engine.name, f"is not available: {missing}")
                 runs.append(EngineRun(engine.name, missing=missing))
                 continue
             begun.append(engine)
-            runs.append(_run(engine, told, clock))
+            for written in job.topics:
+                if engine.makes(written):
+                    written.cluster().ensure_topic(job.topic(engine.name, written.name), written.partitions)
+            runs.append(_run(engine, progress, clock))
         there = [engine for engine, each in zip(made, runs, strict=True) if each.ran]
-        tables = [_compare(sink, there) for sink in job.sinks] if there else []
+        compared: list[Sink | WrittenTopic] = [*job.sinks, *job.topics]
+        makers = [(sink, [engine for engine in there if engine.makes(sink)]) for sink in compared]
+        tables = [_compare(sink, engines) for sink, engines in makers if engines]
     finally:
         left = clean_up(job, begun, clock)
     ranges = {tp: given for spout in job.spouts for tp, given in spout.ranges.items()}
     return Report(job.graph.name, ranges, runs, tables, explicit, left)
 
 
-def _run(engine: Engine, told: Told, clock: Clock) -> EngineRun:
-    told(engine.name, "runs")
+def _run(engine: Engine, progress: Progress, clock: Clock) -> EngineRun:
+    progress(engine.name, "runs")
     started = clock.monotonic()
     try:
-        engine.run()
+        with waiting(engine.doing, lambda line: progress(engine.name, line), SAID_EVERY_S):
+            engine.run()
     except DownspoutError as error:
-        told(engine.name, "failed")
+        progress(engine.name, "failed")
         return EngineRun(engine.name, clock.monotonic() - started, error=str(error))
     seconds = clock.monotonic() - started
-    told(engine.name, f"is done after {seconds:.1f} s")
+    progress(engine.name, f"is done after {seconds:.1f} s")
     return EngineRun(engine.name, seconds)
 
 
-def _compare(sink: Sink, engines: Sequence[Engine]) -> Table:
+def _compare(sink: Sink | WrittenTopic, engines: Sequence[Engine]) -> Table:
     wrong, tables = {}, {}
     for engine in engines:
         found = engine.table(sink)
@@ -86,11 +83,18 @@ def _compare(sink: Sink, engines: Sequence[Engine]) -> Table:
 
 
 def clean_up(job: Job, engines: Sequence[Engine], clock: Clock) -> list[str]:
-    """Delete the temporary groups and topics of engines that began; return those that could not be."""
+    """Delete the temporary groups and topics of engines that began; return those that could not be deleted."""
     left = []
+    for written in job.topics:
+        for topic in (job.topic(engine.name, written.name) for engine in engines if engine.makes(written)):
+            try:
+                written.cluster().delete_topic(topic)
+            except DownspoutError as error:
+                log.warning("cleaning up: %s", error)
+                left.append(topic)
     for spout in job.spouts:
         groups = sorted({group for engine in engines for group in engine.groups(spout)})
-        topics = {job.letters(engine.name, spout) for engine in engines}
+        topics = {job.dead_letter_topic(engine.name, spout) for engine in engines}
         try:
             cluster = KafkaCluster(spout.bootstrap, connection_properties(resolve_client(spout.client)))
             deadline = clock.monotonic() + LEAVE_S_MAX

@@ -15,24 +15,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from downspout import config
 from downspout.clock import SYSTEM_CLOCK
 from downspout.compare.engines import Engine, EngineError, run_program
 from downspout.compare.job import Job
+from downspout.engine.load import load_class
 from downspout.errors import StormError
-from downspout.kafka.port import TopicPartition, cluster_for
-from downspout.local.load import load_class
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import TopicPartition
+from downspout.settings.secrets import resolve_client
+from downspout.settings.table import SCOPES
 from downspout.storm import nimbus, programs, stats
 from downspout.storm.node import StormNode, default_directory
 
-__all__ = ["Storm", "isolated"]
-
 POLL_S = 1.0
-STALLED_S_MAX = 180.0
-"""Without any commit for so long the run is given up."""
+STALLED_S_MAX = 180.0  # A run without any commit for this long is stopped
 GONE_S_MAX = 60.0
 
-OURS = config.SCOPES - {"run"}
+OURS = SCOPES - {"run"}
 
 TOPOLOGY = """\
 from downspout.compare.storm import isolated
@@ -53,7 +52,7 @@ class Storm(Engine):
 
     def missing(self) -> str:
         """Say if no Storm of ours runs, or the folder is no streamparse project."""
-        status = self._node.settled()
+        status = self._node.steady_status()
         if status.state != "running":
             return f"Storm is {status.condition} (`downspout storm start`)"
         return "" if Path("config.json").is_file() else "the folder has no config.json, which `sparse submit` reads"
@@ -101,13 +100,12 @@ class Storm(Engine):
         """Return how many offsets are not committed."""
         left = 0
         for spout in self.job.spouts:
-            client = config.resolve_client(spout.client)
+            client = resolve_client(spout.client)
             cluster = cluster_for(spout.bootstrap, client)
-            consumer = cluster.consumer(group=self.job.group(self.name, spout), client=client)
-            try:
+            with contextlib.closing(
+                cluster.consumer(group=self.job.group(self.name, spout), client=client)
+            ) as consumer:
                 commits = consumer.committed(list(spout.ranges))
-            finally:
-                consumer.close()
             for tp, (start, end) in spout.ranges.items():
                 left += max(0, end - _committed(commits, tp, start))
         return left
@@ -146,14 +144,7 @@ def storm_settings(job: Job, engine: str) -> dict[str, dict[str, Any]]:
 
 
 def isolated(target: str, topology: str | None, root: str, settings: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Return a topology's class with settings put into its components; for the process of ``sparse``.
-
-    Args:
-        target: a file below ``root``, or ``module:Class``.
-        topology: which class, where the file holds several.
-        root: the folder of the user's project.
-        settings: by component.
-    """
+    """Return a topology's class with settings put into its components; for the process of ``sparse``."""
     with contextlib.chdir(root):
         cls, _ = load_class(target, topology)
     for name, component in {**cls.thrift_spouts, **cls.thrift_bolts}.items():

@@ -11,35 +11,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from downspout.local.graph import Component
-from downspout.parquet.aggregate import Aggregate, fold, parse
-from downspout.parquet.schema import Columns
-
-__all__ = ["ROUNDING", "Sink", "columns_wrong", "rounded_alike"]
+from downspout.engine.graph import Component
+from downspout.sink.columns.aggregate import Aggregate, fold, parse
+from downspout.sink.columns.schema import Columns
+from downspout.spark.read import FINISHERS
 
 ROUNDING = 1e-9
 """Sums of floats depend on the order in which they were added up. Those that differ by less than this part of the
 larger one are taken as equal."""
-_FINISHERS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 
 
 @dataclass(frozen=True)
 class Sink:
-    """A sink of a topology, and the table that it is there for.
-
-    Attributes:
-        name: of the component.
-        schema: of the finished table.
-        folders: columns that name Hive folders.
-        keys: of an AggregateBolt; a ParquetBolt has none.
-        aggregates: likewise.
-    """
+    """A sink of a topology, and the table that it is there for."""
 
     name: str
-    schema: pa.Schema
-    folders: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    aggregates: tuple[Aggregate, ...] = ()
+    schema: pa.Schema  # of the finished table
+    folders: tuple[str, ...] = ()  # columns that name Hive folders
+    keys: tuple[str, ...] = ()  # of an AggregateBolt; a ParquetBolt has none
+    aggregates: tuple[Aggregate, ...] = ()  # likewise
 
     @classmethod
     def of(cls, component: Component, settings: Mapping[str, Any]) -> Sink:
@@ -75,7 +65,7 @@ class Sink:
 
     def finish(self, partials: pa.Table) -> pa.Table:
         """Return one row per key from partial aggregates."""
-        wanted: Any = [(each.name, _FINISHERS[each.function]) for each in self.aggregates]
+        wanted: Any = [(each.name, FINISHERS[each.function]) for each in self.aggregates]
         grouped = partials.group_by(list(self.keys)).aggregate(wanted)
         columns = [*self.keys, *(f"{name}_{function}" for name, function in wanted)]
         return grouped.select(columns).rename_columns(self.schema.names).cast(self.schema)
@@ -110,11 +100,6 @@ def columns_wrong(found: pa.Schema, wanted: pa.Schema) -> list[str]:
 
 def rounded_alike(tables: Mapping[str, pa.Table], keys: Sequence[str], columns: Sequence[str]) -> dict[str, pa.Table]:
     """Return the tables with one value for all float sums of a key that differ by rounding alone.
-
-    Args:
-        tables: finished, with the same columns.
-        keys: their keys.
-        columns: the sums of floats.
 
     >>> one, other = pa.table({"k": ["a"], "s": [0.1 + 0.2]}), pa.table({"k": ["a"], "s": [0.3]})
     >>> rounded_alike({"one": one, "other": other}, ["k"], ["s"])["other"]["s"].to_pylist()

@@ -1,15 +1,26 @@
-"""Bootstrap strings: what they say, and what is wrong where nobody answers."""
+"""Bootstrap strings: what they say, who answers at an address, and what is wrong where nobody does.
+
+A client retries in the background until its time is over and cannot say what is wrong. Here one question is asked of
+one address, without a client: nobody listens, the name does not resolve, something else listens, a broker listens and
+refuses us, or a broker of this cluster answers.
+"""
 
 from __future__ import annotations
 
 import socket
 import ssl
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from downspout.errors import ConfigError
-from downspout.kafka import handshake, probe
+from downspout.kafka import handshake
+from downspout.kafka.frames import NotKafkaError, exchange
 
+__all__ = ["START", "Answer", "NotKafkaError", "Trouble", "ask", "parse_bootstrap", "troubles"]
+
+METADATA = 3
+VERSION = 2  # the oldest version that has the cluster's id; still spoken by Kafka 4
 PORT_DEFAULT = 9092
 ANSWER_S_MAX = 3.0
 SILENT_S_MAX = 0.5
@@ -26,9 +37,6 @@ class Trouble(NamedTuple):
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
     """Return the addresses in ``host:port,host:port``; an IPv6 address stands in brackets.
 
-    Raises:
-        ConfigError: it is malformed.
-
     >>> parse_bootstrap("one:9093, two, [::1]:9094")
     [('one', 9093), ('two', 9092), ('::1', 9094)]
     """
@@ -40,23 +48,52 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
         host = host.removeprefix("[").removesuffix("]")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in host:
             raise ConfigError(
-                f"kafka.bootstrap = {bootstrap!r}: {part!r} is no address", cure="host:port,host:port, or `embedded`"
+                f"kafka.bootstrap = {bootstrap!r}: {part!r} is not an address",
+                cure="host:port,host:port, or `embedded`",
             )
         addresses.append((host, int(port)))
     return addresses
 
 
-def diagnose(addresses: Sequence[tuple[str, int]], client: Mapping[str, Any] | None = None) -> str | None:
-    """Return None if one of the addresses can be used, else what is wrong with each, in words."""
-    return "; ".join(trouble.what for trouble in troubles(addresses, client)) or None
+class Answer(NamedTuple):
+    """What a broker said about its cluster."""
+
+    cluster_id: str
+    brokers: tuple[str, ...]
+    """Addresses (``host:port``) of the brokers that serve clients; empty while a broker is still starting."""
+
+
+def ask(host: str, port: int, timeout_s: float = 2.0, client: Mapping[str, Any] | None = None) -> Answer:
+    """Return what the broker at this address says.
+
+    ``timeout_s`` is the longest wait, for the connection and for each part of an answer.
+
+    Raises:
+        OSError: no connection, or none in time (``socket.gaierror``: unknown name; ``TimeoutError``: silence).
+        NotKafkaError: no broker that speaks as ``client`` says.
+        RefusedError: a broker, and it does not let us in.
+    """
+    with socket.create_connection((host, port), timeout=timeout_s) as connection:
+        # an empty list of topics: none
+        entered = handshake.enter(connection, host, client or {})
+        return _parse(exchange(entered, METADATA, VERSION, struct.pack(">i", 0)))
+
+
+def _parse(answer: Any) -> Answer:
+    """Read brokers (node, host, port, rack) and the cluster's id; what follows is of no interest."""
+    brokers = []
+    for _ in range(answer.number(">i")):
+        answer.number(">i")
+        host = answer.text()
+        brokers.append(f"{host}:{answer.number('>i')}")
+        answer.text()
+    return Answer(answer.text(), tuple(brokers))
 
 
 def troubles(addresses: Sequence[tuple[str, int]], client: Mapping[str, Any] | None = None) -> list[Trouble]:
     """Return what is wrong with each address; nothing if one of them can be used.
 
-    Args:
-        addresses: from :func:`parse_bootstrap`; asked one after the other, each for 3 or 4 s at most.
-        client: kafka-python properties; those about TLS and SASL are used.
+    They are asked one after the other, each for 3 or 4 s at most.
 
     Raises:
         ConfigError: the properties make no sense.
@@ -76,7 +113,7 @@ def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
         if client.get("proxy_url") or client.get("socks5_proxy"):
             return None  # the way through a proxy is the client's alone
         if handshake.can_enter(client):
-            probe.ask(host, port, ANSWER_S_MAX, client)
+            ask(host, port, ANSWER_S_MAX, client)
         else:
             with socket.create_connection((host, port), timeout=ANSWER_S_MAX) as connection:
                 handshake.enter(connection, host, client)
@@ -84,11 +121,11 @@ def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
         return Trouble(f"the host name {host} is unknown")
     except TimeoutError:
         # Who is silent once is silent again: a short look, for a spout must answer within 5 s whatever its broker does.
-        return _mismatch(host, port, client, SILENT_S_MAX) or Trouble(f"{host}:{port} is silent")
+        return _mismatch(host, port, client, SILENT_S_MAX) or Trouble(f"{host}:{port} does not answer")
     except handshake.RefusedError as error:
         return Trouble(f"{host}:{port}: {error}", error.cure)
-    except (probe.NotKafkaError, ssl.SSLError):
-        return _mismatch(host, port, client) or Trouble(f"what listens on {host}:{port} is no Kafka broker")
+    except (NotKafkaError, ssl.SSLError):
+        return _mismatch(host, port, client) or Trouble(f"what listens on {host}:{port} is not a Kafka broker")
     except OSError as error:
         return Trouble(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
     return None
@@ -100,11 +137,11 @@ def _mismatch(host: str, port: int, client: Mapping[str, Any], step_s_max: float
     if found is None:
         return None
     if found.protocol == ours:
-        what = "hangs up"
+        what = "closes the connection"
         cure = "kafka.client.ssl_certfile and ssl_keyfile: it may want a certificate of the client"
         return Trouble(f"{host}:{port} {what}", cure if ours == "SSL" else "look at the broker's log")
     by = f" ({', '.join(found.mechanisms)})" if found.mechanisms else ""
     return Trouble(
-        f"{host}:{port} speaks {found.protocol}{by}, and kafka.client.security_protocol is {ours}",
+        f"{host}:{port} speaks {found.protocol}{by}, but kafka.client.security_protocol is {ours}",
         f"kafka.client.security_protocol={found.protocol}",
     )

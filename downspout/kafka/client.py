@@ -5,6 +5,7 @@ The properties below are ours wherever they differ from kafka-python's; a user's
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -13,16 +14,31 @@ from typing import Any
 
 import kafka
 from kafka import errors
-from kafka.admin import KafkaAdminClient
+from kafka.admin import KafkaAdminClient, MemberToRemove
 from kafka.net.compat import KafkaNetClient
 
 from downspout.errors import BrokerError, ConfigError, coordinates
 from downspout.kafka import noise
 from downspout.kafka.address import START, parse_bootstrap, troubles
+from downspout.kafka.client_values import client_values
+from downspout.kafka.commit_ages import commit_ages
 from downspout.kafka.consumer import KafkaConsumerPort
-from downspout.kafka.patience import cure_of
-from downspout.kafka.port import Cluster, OffsetAndMetadata, TopicPartition
+from downspout.kafka.describing import coordinator_of, describe_logs, group_description
+from downspout.kafka.open_transactions import open_transactions
+from downspout.kafka.partitioners import Choose, make_partitioner
+from downspout.kafka.patches.bootstrap_draws import skip_dead_addresses
+from downspout.kafka.port import (
+    Cluster,
+    GroupDescription,
+    OffsetAndMetadata,
+    OpenTransaction,
+    TopicPartition,
+    TopicState,
+)
 from downspout.kafka.producer import KafkaProducerPort
+from downspout.kafka.producer_properties import producer_properties
+from downspout.kafka.retry_gate import cure_of
+from downspout.kafka.transactions import KafkaTransactionalPort
 
 TOPIC_READY_S = 10
 TOPIC_LOOK_S = 0.01
@@ -43,11 +59,8 @@ CONSUMER = {
     "metrics_enabled": False,
 }
 PRODUCER = {
-    "acks": "all",
-    "enable_idempotence": True,
     "max_request_size": RECORD_BYTES_MAX,
     "max_block_ms": 10_000,
-    "linger_ms": 5,
     "batch_size": 128 * 1024,
     "metrics_enabled": False,
 }
@@ -68,25 +81,10 @@ def connection_properties(client: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in client.items() if name.startswith(CONNECTING) and name in known}
 
 
-def _pass_over_the_dead(manager: Any) -> None:
-    """Let a client that begins ask the addresses of its bootstrap list that have not refused it a moment ago.
-
-    By itself it draws one by chance, and again after a failure, and waits for what it draws, longer after each failure.
-    With half of the list dead, one start in thirty used up its time by five such draws, without a look at the rest.
-    """
-    known = manager.cluster.bootstrap_brokers
-
-    def bootstrap_brokers() -> list[Any]:
-        return [broker for broker in known() if not manager.connection_delay(broker.node_id)] or known()
-
-    manager.cluster.bootstrap_brokers = bootstrap_brokers
-
-
-class KafkaCluster:
+class KafkaCluster(Cluster):
     """Real brokers behind a bootstrap string; a :class:`~downspout.kafka.port.Cluster`.
 
     Args:
-        bootstrap: ``host:port,host:port``.
         client: kafka-python properties for every connection (security, above all).
 
     Raises:
@@ -95,9 +93,9 @@ class KafkaCluster:
     """
 
     def __init__(self, bootstrap: str, client: Mapping[str, Any] | None = None) -> None:
-        self.bootstrap = bootstrap
+        self.bootstrap = bootstrap  # ``host:port,host:port``
         self._addresses = parse_bootstrap(bootstrap)
-        self._client = {**CONNECTION, **(client or {})}
+        self._client = {**CONNECTION, **client_values(client or {})}
         self._check(self._client)
 
     def _check(self, client: Mapping[str, Any]) -> None:
@@ -114,7 +112,7 @@ class KafkaCluster:
 
         def factory(**properties: Any) -> Any:
             made.append(KafkaNetClient(**properties))
-            _pass_over_the_dead(made[-1]._manager)
+            skip_dead_addresses(made[-1])
             return made[-1]
 
         self._check(client)
@@ -141,13 +139,12 @@ class KafkaCluster:
         auto_commit_ms: int | None = None,
         columns: bool = False,
     ) -> KafkaConsumerPort:
-        """Return a consumer that commits only when told, and with ``auto_commit_ms`` also by itself.
+        """Return a consumer that commits only on request, and with ``auto_commit_ms`` also by itself.
 
         Raises:
             BrokerError: no broker answers, or the installed kafka-python is another one than we know.
-            ConfigError: a property that kafka-python does not have, or that is decided here.
         """
-        properties = {**self._client, **CONSUMER, **(client or {})}
+        properties = {**self._client, **CONSUMER, **client_values(client or {})}
         if properties["enable_auto_commit"]:
             raise ConfigError("kafka.client.enable_auto_commit cannot be set", cure="remove it")
         if auto_commit_ms is not None:
@@ -167,14 +164,20 @@ class KafkaCluster:
             )
         return KafkaConsumerPort(made, starts_at_beginning, columns)
 
-    def producer(self, *, client: Mapping[str, Any] | None = None) -> KafkaProducerPort:
-        """Return an idempotent producer with acks=all.
+    def producer(
+        self, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
+    ) -> KafkaProducerPort:
+        """Return a producer: with acks=all and idempotent, unless its properties say otherwise.
 
         Raises:
             BrokerError: no broker answers.
-            ConfigError: a property that kafka-python does not have.
+            ConfigError: a property that kafka-python does not have, properties that contradict each other, or no such
+                partitioner.
+            MissingExtraError: the package of the compression is not installed.
         """
-        properties = {**self._client, **PRODUCER, **(client or {})}
+        wanted = producer_properties({**self._client, **PRODUCER, **(client or {})})
+        # Batches linger before they are handed over; the client's own linger would come on top.
+        properties = {**wanted, "linger_ms": 0}
 
         def make() -> Any:
             with self._connecting(properties) as factory:
@@ -184,14 +187,45 @@ class KafkaCluster:
                     **properties,
                 )
 
-        return KafkaProducerPort(make)
+        chooser = make_partitioner(partitioner, random.Random(), "partitioner")
+        return KafkaProducerPort(make, chooser, wanted["linger_ms"] / 1000)
+
+    def transactional_producer(
+        self, transactional_id: str, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
+    ) -> KafkaTransactionalPort:
+        """Return a transactional producer; an older one with this id is fenced, and its transaction aborted.
+
+        Raises:
+            BrokerError: no broker answers.
+            ConfigError: properties contradict each other.
+            KafkaTimeoutError: the older transaction could not be ended in time.
+        """
+        given = {**self._client, **PRODUCER, "enable_idempotence": True, **(client or {})}
+        wanted = producer_properties(given)
+        properties = {**wanted, "linger_ms": 0, "transactional_id": transactional_id}
+
+        def make() -> Any:
+            with self._connecting(properties) as factory:
+                return kafka.KafkaProducer(
+                    bootstrap_servers=self.bootstrap.split(","), kafka_client=factory, **properties
+                )
+
+        chooser = make_partitioner(partitioner, random.Random(), "partitioner")
+        return KafkaTransactionalPort(make, chooser, wanted["linger_ms"] / 1000)
 
     @contextmanager
-    def _admin(self) -> Iterator[KafkaAdminClient]:
+    def _admin(self, made: Callable[[Any], None] = lambda net: None) -> Iterator[KafkaAdminClient]:
+        """Open an admin client; ``made`` is given the network's client below it."""
         with self._connecting(self._client) as factory:
+
+            def seen(**properties: Any) -> Any:
+                net = factory(**properties)
+                made(net)
+                return net
+
             admin = KafkaAdminClient(
                 bootstrap_servers=self.bootstrap.split(","),
-                kafka_client=factory,
+                kafka_client=seen,
                 request_timeout_ms=15_000,
                 **self._client,
             )
@@ -201,11 +235,7 @@ class KafkaCluster:
             admin.close()
 
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
-        """Create the topic where it does not exist and wait until it can be used; return whether it was created.
-
-        Raises:
-            BrokerError: the broker refuses (a bad name or setting, no permission).
-        """
+        """Create the topic where it does not exist and wait until it can be used; return whether it was created."""
         wanted = {"num_partitions": partitions, "configs": dict(config or {})}
         with self._admin() as admin:
             try:
@@ -220,11 +250,7 @@ class KafkaCluster:
         return True
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Move the start of a partition's log to ``before``: the records below are gone for good.
-
-        Raises:
-            BrokerError: the broker refuses (no such partition, no permission, beyond the end).
-        """
+        """Move the start of a partition's log to ``before``: the records below are gone for good."""
         with self._admin() as admin:
             try:
                 admin.delete_records({TopicPartition(topic, partition): before})
@@ -241,6 +267,12 @@ class KafkaCluster:
         found = self._ask_of_group(group, lambda admin: admin.list_group_offsets({group: None})[group])
         return {tp: entry for tp, entry in (found or {}).items() if entry.offset >= 0}
 
+    def open_transactions(self, group: str) -> list[OpenTransaction]:
+        """Return the transactions that may hold back what a group commits; empty where the brokers do not say."""
+        with suppress(errors.KafkaError), self._admin() as admin:
+            return open_transactions(admin, group)
+        return []
+
     def group_members(self, group: str) -> list[str]:
         """Return the names of a group's live members: static ones by their instance, others by their id.
 
@@ -251,22 +283,91 @@ class KafkaCluster:
         members = found["members"] if found else ()
         return sorted(member["group_instance_id"] or member["member_id"] for member in members)
 
-    def _ask_of_group(self, group: str, question: Callable[[KafkaAdminClient], Any]) -> Any:
-        """Ask until the group has a coordinator: the first group of a cluster has none for a moment.
+    def describe_group(self, group: str) -> GroupDescription | None:
+        """Return a group's state, coordinator and live members; None where the coordinator has no such group.
 
-        Each time with a new client: one that has asked who it is would go on asking that node, even if it is dead.
+        Raises:
+            BrokerError: the broker refuses (no permission), or has no coordinator for the group after 10 s.
         """
+        nets: list[Any] = []
+        found = self._ask_of_group(group, lambda admin: _described(admin, group), nets.append)
+        return None if found is None else group_description(found, coordinator_of(nets[-1].cluster, group))
+
+    def describe_logs(self, topics: Collection[str]) -> dict[str, TopicState]:
+        """Return where the logs of topics begin and end; what cannot be told of has its ``problem``."""
+        found: dict[str, TopicState] = self._ask_again(
+            ", ".join(sorted(topics)), lambda admin: describe_logs(admin, topics)
+        )
+        return found
+
+    def has_joined(self, group: str) -> bool:
+        """Return whether a member has ever joined the group; otherwise what commits for it reads by assignment.
+
+        Raises:
+            BrokerError: the broker refuses (no permission), or has no coordinator for the group after 10 s.
+        """
+        found = self._ask_of_group(group, lambda admin: _described(admin, group))
+        return bool(found and found["protocol_type"])
+
+    def commit_ages(self, group: str, within_s: float) -> dict[TopicPartition, float] | None:
+        """Return the ages in seconds of the commits that are younger than that; None where it cannot be known."""
+        consumer = self.consumer(group=None, client={"isolation_level": "read_uncommitted"})
+        try:
+            return commit_ages(consumer, group, time.time(), within_s)
+        except errors.KafkaError:  # mostly: no right to read Kafka's own topic
+            return None
+        finally:
+            consumer.close()
+
+    def remove_members(self, group: str, names: Collection[str]) -> None:
+        """Take static members, by their instances, out of a group; one that runs joins again.
+
+        Raises:
+            BrokerError: the broker refuses.
+        """
+        wanted = [MemberToRemove(group_instance_id=name) for name in names]
+        found = self._ask_of_group(group, lambda admin: admin.remove_group_members(group, wanted)) or {}
+        for name, error in found.items():
+            if error not in (errors.NoError, errors.UnknownMemberIdError):
+                raise BrokerError(f"{name} cannot be taken out of group {group}: {error.__name__}", cure=_cure(error))
+
+    def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Delete what a group has committed for these; its other commits stay.
+
+        Raises:
+            BrokerError: the broker refuses: no permission, or the group has members that read the topic.
+        """
+        found = self._ask_of_group(group, lambda admin: admin.delete_group_offsets(group, list(partitions))) or {}
+        for tp, error in found.items():
+            if error is not errors.NoError:
+                what = f"the commit of group {group} for {coordinates(*tp)} cannot be deleted: {error.__name__}"
+                raise BrokerError(what, cure=_cure(error))
+
+    def _ask_of_group(
+        self, group: str, question: Callable[[KafkaAdminClient], Any], made: Callable[[Any], None] = lambda net: None
+    ) -> Any:
+        """Ask until the group has a coordinator: the first group of a cluster has none for a moment."""
+        try:
+            return self._ask_again(f"group {group}", question, made)
+        except BrokerError as error:
+            if isinstance(error.__cause__, errors.GroupIdNotFoundError):
+                return None
+            raise
+
+    def _ask_again(
+        self, what: str, question: Callable[[KafkaAdminClient], Any], made: Callable[[Any], None] = lambda net: None
+    ) -> Any:
+        """Ask, and again for 10 s where the error is one that passes: a broker is gone, a coordinator moves."""
         deadline = time.monotonic() + COORDINATOR_READY_S
         while True:
             try:
-                with self._admin() as admin:
+                # A new client each time: one that knows the coordinator goes on asking that node, even if it is dead.
+                with self._admin(made) as admin:
                     return question(admin)
-            except errors.GroupIdNotFoundError:
-                return None
             except errors.KafkaError as error:
                 if not error.retriable or time.monotonic() >= deadline:
                     cure = cure_of(error, "look at the broker's log")
-                    raise BrokerError(f"group {group} cannot be looked at: {_brief(error)}", cure=cure) from error
+                    raise BrokerError(f"{what} cannot be looked at: {_brief(error)}", cure=cure) from error
             time.sleep(COORDINATOR_LOOK_S)
 
     def delete_topic(self, topic: str) -> bool:
@@ -290,15 +391,12 @@ class KafkaCluster:
         left = [group for group, answer in found.items() if answer == "NonEmptyGroupError"]
         for group, answer in found.items():
             if answer not in ("OK", "NonEmptyGroupError", "GroupIdNotFoundError"):
-                raise BrokerError(f"group {group} cannot be deleted: {answer}")
+                cure = _cure(getattr(errors, str(answer), errors.KafkaError))
+                raise BrokerError(f"group {group} cannot be deleted: {answer}", cure=cure)
         return left
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """Return the node that leads each partition of a topic; -1: none does at the moment. Empty: no such topic.
-
-        Raises:
-            BrokerError: the brokers refuse, or none answers in time.
-        """
+        """Return the node that leads each partition of a topic; -1: none does at the moment. Empty: no such topic."""
         with self._admin() as admin:
             try:
                 (found,) = admin.describe_topics([topic])
@@ -314,11 +412,7 @@ class KafkaCluster:
 
 
 def _wait_for_leaders(admin: KafkaAdminClient, topic: str) -> None:
-    """Wait until a new topic can be used. The client's own wait looks every 0.1 s, and a run may be waiting for us.
-
-    Raises:
-        KafkaTimeoutError: it cannot after 10 s.
-    """
+    """Wait until a new topic can be used. The client's own wait looks every 0.1 s, and a run may be waiting for us."""
     deadline = time.monotonic() + TOPIC_READY_S
     while True:
         with suppress(errors.RetriableError):
@@ -344,6 +438,10 @@ def _described(admin: KafkaAdminClient, group: str) -> Any:
     return found
 
 
+def _cure(error: type[errors.KafkaError]) -> str:
+    return cure_of(error(), "stop what reads with the group")
+
+
 def _brief(error: Exception) -> str:
     """Return what an error is, without the whole request and answer that kafka-python puts into its text.
 
@@ -354,8 +452,3 @@ def _brief(error: Exception) -> str:
     said = re.search(r"error_message='([^']+)'", text)
     detail = said[1] if said else text if "Request" not in text else getattr(error, "description", "")
     return f"{name} ({detail[:300]})" if detail else name
-
-
-def _conforms(cluster: KafkaCluster) -> Cluster:
-    """Let the type checker compare the class with its port."""
-    return cluster

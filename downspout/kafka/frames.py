@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 
-__all__ = ["ANSWER_BYTES_MAX", "HungUpError", "NotKafkaError", "Reader", "exchange", "text"]
-
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 TLS_ALERT = b"\x15\x03"
 CLIENT_ID = b"downspout"
@@ -34,11 +32,7 @@ class Reader:
         self._place = 0
 
     def number(self, form: str) -> int:
-        """Return the next number, of this form of ``struct``.
-
-        Raises:
-            NotKafkaError: the answer ends before.
-        """
+        """Return the next number, of this form of ``struct``."""
         try:
             (value,) = struct.unpack_from(form, self._answer, self._place)
         except struct.error:
@@ -47,11 +41,7 @@ class Reader:
         return int(value)
 
     def data(self, form: str) -> bytes:
-        """Return the next bytes, whose length precedes them; a null is empty.
-
-        Raises:
-            NotKafkaError: the answer ends before.
-        """
+        """Return the next bytes, whose length precedes them; a null is empty."""
         size = max(self.number(form), 0)  # -1 stands for null
         if self._place + size > len(self._answer):
             raise NotKafkaError("the answer is cut short")
@@ -59,11 +49,7 @@ class Reader:
         return self._answer[self._place - size : self._place]
 
     def text(self) -> str:
-        """Return the next text.
-
-        Raises:
-            NotKafkaError: the answer ends before, or this is no text.
-        """
+        """Return the next text."""
         try:
             return self.data(">h").decode()
         except UnicodeDecodeError as error:
@@ -79,15 +65,10 @@ def text(value: str) -> bytes:
 def exchange(connection: socket.socket, key: int, version: int, body: bytes) -> Reader:
     """Ask, and return what follows the header of the answer.
 
-    Args:
-        connection: to a broker.
-        key: of the request, Kafka's number for its kind.
-        version: of the request; one whose headers are not of the flexible kind.
-        body: of the request.
+    ``key`` and ``version`` say which request; a version whose headers are not of the flexible kind.
 
     Raises:
         OSError: the connection broke, or nothing came in time.
-        NotKafkaError: no answer, or another than a broker's.
     """
     header = struct.pack(">hhih", key, version, 1, len(CLIENT_ID)) + CLIENT_ID
     connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)

@@ -14,22 +14,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kafka.net.sasl import get_sasl_mechanism
-from kafka.net.transport import KafkaSSLTransport
 
 from downspout.errors import ConfigError
 from downspout.kafka.frames import HungUpError, NotKafkaError, Reader, exchange, text
-
-__all__ = [
-    "MECHANISMS",
-    "Listener",
-    "RefusedError",
-    "can_enter",
-    "check_client",
-    "check_names",
-    "enter",
-    "listener_at",
-    "protocol_of",
-]
+from downspout.kafka.patches.tls_context import tls_context
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -43,7 +31,7 @@ FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile")
 
 
 class RefusedError(Exception):
-    """A broker is there and does not let us in; ``cure`` says what would help."""
+    """A broker is there and refuses us; ``cure`` says what would help."""
 
     def __init__(self, what: str, cure: str) -> None:
         super().__init__(what)
@@ -82,7 +70,7 @@ def check_names(client: Mapping[str, Any]) -> None:
     """Raise as :func:`check_client`, without a look at files."""
     for name, value in client.items():
         if name.startswith(("sasl_plain_", "ssl_password")) and not isinstance(value, str | None):
-            raise ConfigError(f"kafka.client.{name} is no text", cure="quotes around it")
+            raise ConfigError(f"kafka.client.{name} is not text", cure="quotes around it")
     protocol = protocol_of(client)
     if protocol not in PROTOCOLS:
         raise ConfigError(f"kafka.client.security_protocol = {protocol!r} is unknown", cure=", ".join(PROTOCOLS))
@@ -110,14 +98,12 @@ def _tls(client: Mapping[str, Any]) -> ssl.SSLContext:
                 raise ConfigError(
                     f"kafka.client.{name} = {client[name]!r} cannot be read: {error.strerror}", cure="another file"
                 ) from None
-    made = {name: client[name] for name in KafkaSSLTransport.DEFAULT_CONFIG if name in client}
     try:
-        context: ssl.SSLContext = KafkaSSLTransport._build_ssl_context({**KafkaSSLTransport.DEFAULT_CONFIG, **made})
+        return tls_context(client)
     except (ssl.SSLError, OSError, ValueError) as error:
         named = ", ".join(f"kafka.client.{name}" for name in FILES if client.get(name))
         reason = getattr(error, "reason", None) or type(error).__name__
         raise ConfigError(f"{named} cannot be used: {reason}", cure="PEM files, and ssl_password of the key") from None
-    return context
 
 
 def can_enter(client: Mapping[str, Any]) -> bool:
@@ -128,16 +114,11 @@ def can_enter(client: Mapping[str, Any]) -> bool:
 def enter(connection: socket.socket, host: str, client: Mapping[str, Any]) -> socket.socket:
     """Do what comes before the first request, and return what to speak through from then on.
 
-    Args:
-        connection: open, with a time-out.
-        host: the broker's name, which its certificate must hold.
-        client: kafka-python properties.
-
     Raises:
         OSError: the connection broke, or nothing came in time.
         ConfigError: the properties make no sense.
-        NotKafkaError: nobody who speaks so.
-        RefusedError: the broker does not let us in, or its certificate is not to be trusted.
+        NotKafkaError: what answers does not speak this protocol.
+        RefusedError: the broker refuses us, or its certificate is not trusted.
     """
     check_client(client)
     protocol = protocol_of(client)
@@ -195,14 +176,14 @@ def _authenticate(connection: socket.socket, host: str, client: Mapping[str, Any
         if code := answer.number(">h"):
             user = client["sasl_plain_username"]
             raise RefusedError(
-                f"it does not let user {user!r} in by {wanted} ({answer.text()})",
+                f"it refuses user {user!r} by {wanted} ({answer.text()})",
                 "kafka.client.sasl_plain_username and sasl_plain_password",
             )
         answer.text()
         try:
             mechanism.receive(answer.data(">i"))
         except (ValueError, KeyError, UnicodeDecodeError):
-            raise RefusedError("it does not prove that it knows the password", "make sure whom you speak to") from None
+            raise RefusedError("it does not prove that it knows the password", "check the address") from None
         if mechanism.is_done():
             return
     raise NotKafkaError(f"{wanted} does not end")
@@ -213,13 +194,7 @@ def _mechanisms(answer: Reader) -> tuple[str, ...]:
 
 
 def listener_at(host: str, port: int, timeout_s: float = 1.0) -> Listener | None:
-    """Return how a port wants to be spoken to, None where that is no Kafka broker. No secret is sent.
-
-    Args:
-        host: name or address.
-        port: TCP port.
-        timeout_s: longest wait, for each step.
-    """
+    """Return how a port wants to be spoken to, None where that is no Kafka broker. No secret is sent."""
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     for tls in (True, False):

@@ -1,4 +1,4 @@
-"""What kafka-python logs and nobody should see: what nobody can act on, and secrets.
+"""Lines of kafka-python's log that are filtered: those that a user cannot act on, and secrets.
 
 Each is left out, or covered, by its logger and its text, and nothing else is. At DEBUG kafka-python logs the properties
 of an administrator's client, each request, and each byte that it sends: a password would be in all three.
@@ -10,25 +10,25 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from kafka.errors import Cancelled
+from kafka.errors import Cancelled, UnstableOffsetCommitError
 
-from downspout.config import shown
-
-__all__ = ["leave_out"]
+from downspout.settings.secrets import shown
 
 SLOW = "kafka.net.selector"
 """Measures how long a step of its loop took, and warns from 0.1 s on: a busy machine is enough for that."""
 AT_CLOSE = {"kafka.cluster": "Metadata refresh: failed ", "kafka.producer.sender": "Error sending produce request"}
 """What a request says that is out when its client is closed. What the answer would have meant for a record is told
 by the record's own future: :class:`~downspout.kafka.producer.KafkaProducerPort` raises it."""
+UNSTABLE = "kafka.coordinator.consumer"
+"""Calls an offset that a transaction is about to commit an unknown error; it is asked for again."""
 BYTES = "kafka.protocol.parser"
 TALKING = (BYTES, "kafka.net.connection", "kafka.admin.client")
 """Loggers that are given requests, answers and properties whole."""
 
 
 def leave_out() -> None:
-    """Filter it at its loggers, whoever shows the log. A second call changes nothing."""
-    for name in (SLOW, *AT_CLOSE):
+    """Filter at the loggers, whatever handles them. A second call changes nothing."""
+    for name in (SLOW, UNSTABLE, *AT_CLOSE):
         logging.getLogger(name).addFilter(is_news)
     for name in TALKING:
         logging.getLogger(name).addFilter(cover)
@@ -56,6 +56,8 @@ def is_news(record: logging.LogRecord) -> bool:
     """Return whether to show a record."""
     if record.name == SLOW:
         return "blocking the event loop" not in str(record.msg)
+    if record.name == UNSTABLE:
+        return not any(isinstance(value, UnstableOffsetCommitError) for value in record.args or ())
     said = AT_CLOSE.get(record.name)
     return said is None or said not in str(record.msg) or not _is_cancelled(record.args)
 

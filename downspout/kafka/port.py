@@ -1,34 +1,36 @@
-"""The consumer port: all that the spout needs of Kafka, and nothing else.
+"""The port to Kafka: a cluster, its consumers and producers, as the rest of the library knows them.
 
 Two things stand behind it, under one contract suite (``tests/kafka/contract.py``): the real client
 (``downspout.kafka.client``) and ``downspout.testing.FakeKafka``. Structures are kafka-python's own, so
 the real client hands its records through without copying them.
-
-A cluster is named by its bootstrap string. A string that was given to :func:`register` (the fake does that with
-``fake://name``) is answered by that cluster; any other goes to real brokers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from downspout.config import resolve_client
+from downspout.kafka.fetches import Fetches
+from downspout.kafka.partitioners import Choose
+from downspout.kafka.unreadable import Limits, Unreadable
 
 __all__ = [
     "Cluster",
     "ConsumerPort",
+    "GroupDescription",
+    "GroupMember",
+    "GroupMembership",
+    "LogState",
     "OffsetAndMetadata",
     "ProducerPort",
     "RebalanceListener",
     "Record",
+    "Sent",
     "TopicPartition",
-    "cluster_for",
-    "is_registered",
-    "register",
-    "unregister",
+    "TopicState",
+    "TransactionalPort",
 ]
 
 
@@ -38,8 +40,7 @@ class Record(Protocol):
     topic: str
     partition: int
     offset: int
-    timestamp: int
-    """Milliseconds since the epoch; -1 where there is none."""
+    timestamp: int  # Milliseconds since the epoch; -1 where there is none
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes]]
@@ -55,11 +56,11 @@ class RebalanceListener(Protocol):
         """These are taken away, in order. Eager: all of them, before the new assignment."""
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """These were somebody else's already when we learned of it."""
+        """These belong to another member already."""
 
 
 class ConsumerPort(Protocol):
-    """A consumer in a group. Errors are kafka-python's (``kafka.errors``); their ``retriable`` tells which may pass."""
+    """A consumer in a group. Errors are kafka-python's (``kafka.errors``); their ``retriable`` says which may pass."""
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         """Join the group for these topics at the next poll."""
@@ -95,13 +96,17 @@ class ConsumerPort(Protocol):
         """Return what is paused."""
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit and wait for the broker's word. Not callable from a rebalance listener."""
+        """Commit and wait for the broker's answer. Not callable from a rebalance listener."""
 
     def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Send a commit and do not wait."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's commits with their metadata. Not callable from a rebalance listener."""
+        """Return the group's commits with their metadata. Not callable from a rebalance listener.
+
+        Raises:
+            UnstableOffsetCommitError: transactions that are open hold some back; its first argument are the partitions.
+        """
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the lowest offset that is still in each log."""
@@ -115,12 +120,33 @@ class ConsumerPort(Protocol):
     def highwater(self, partition: TopicPartition) -> int | None:
         """Return the end of the log as of the last fetch, without asking; None before the first."""
 
+    def connected(self) -> bool:
+        """Return whether there is a connection to any broker that answers, without asking."""
+
+    @property
+    def fetches(self) -> Fetches:
+        """What was fetched so far, and how long it took; times are on the monotonic clock."""
+
     def take_aborted(self) -> Sequence[tuple[TopicPartition, int, int]]:
         """Return what reading has passed since the last call because its transaction was aborted, read_committed alone.
 
         Each entry is a partition, the offset of the first of some records, and how many they are. What is read again
-        is told again.
+        is reported again.
         """
+
+    def tolerate(self, limits: Limits, *, large: bool = True, corrupt: bool) -> None:
+        """Note what cannot be given whole; otherwise it is an error (UnreadableBatchError). Before the first poll.
+
+        In the place of what is noted comes one record with the first of its offsets, which holds what is known.
+
+        Args:
+            limits: what may be unpacked.
+            large: note a record that is larger.
+            corrupt: note damaged batches, and those that unpack to too much.
+        """
+
+    def take_unreadable(self) -> Sequence[Unreadable]:
+        """Return what was noted since the last call; what is read again is reported again."""
 
     def partitions_for(self, topic: str) -> frozenset[int]:
         """Return the topic's partitions; empty where it does not exist."""
@@ -129,17 +155,83 @@ class ConsumerPort(Protocol):
         """Return the names of all topics that are not Kafka's own."""
 
     def topic_id(self, topic: str) -> str:
-        """Return Kafka's id of the topic; empty where unknown."""
+        """Return Kafka's id of the topic (base64 of its UUID); empty where unknown."""
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         """Return Kafka's ids of several topics, in one request; empty where unknown."""
 
+    def membership(self) -> GroupMembership:
+        """Return what the group knows this member by."""
+
     def close(self, leave_group: bool = True) -> None:
-        """Stop without committing anything. A static member that does not leave keeps its place for its session."""
+        """Stop without committing anything.
+
+        With ``leave_group`` the group is told, so that others take over at once. Otherwise the place is kept until the
+        session ends: a static member that comes back before gets its partitions again without a rebalance.
+        """
+
+
+class Sent(NamedTuple):
+    """What became of records of one partition that were sent with tokens."""
+
+    tokens: Sequence[Any]  # Of the records, in order; None for one that was sent without
+    topic: str
+    partition: int  # -1: the record did not come as far as that
+    offset: int
+    """Of the first record, the others follow; -1: not known, because the broker did not say (acks=0), or refused."""
+    error: BaseException | None  # The same for all of these
+    since: float  # When the first of its batch was sent, by a monotonic clock
+
+
+class GroupMembership(NamedTuple):
+    """What a consumer group knows a member by; a stale one is refused."""
+
+    group: str
+    generation: int = -1
+    member: str = ""
+    instance: str | None = None
+
+
+class GroupMember(NamedTuple):
+    """A live member of a consumer group, seen from outside."""
+
+    name: str  # of a static member its instance, else its id
+    client_id: str
+    host: str
+    partitions: Sequence[TopicPartition]  # which it owns; none while the group rebalances
+
+
+class GroupDescription(NamedTuple):
+    """A consumer group, seen from outside."""
+
+    state: str  # Kafka's word: Stable, Empty, PreparingRebalance, CompletingRebalance, Dead
+    coordinator: str  # the broker that coordinates it, as ``host:port (node 1)``; empty where unknown
+    members: Sequence[GroupMember]
+
+
+class LogState(NamedTuple):
+    """The log of a partition, as its leader tells it."""
+
+    begin: int | None  # the lowest offset that is still there
+    high_watermark: int | None  # the end of what all in-sync replicas have: read_uncommitted readers get so far
+    stable: int | None  # where the first open transaction begins, or the high watermark: read_committed get so far
+    problem: str = ""  # why the others are None
+
+
+class TopicState(NamedTuple):
+    """A topic with its logs."""
+
+    id: str  # Kafka's
+    partitions: Mapping[int, LogState]
+    problem: str = ""  # why there are none
 
 
 class ProducerPort(Protocol):
-    """What dead letters and publishing need."""
+    """What writes records: dead letters, publishing, and KafkaBolt.
+
+    There are two ways to hear of a record. With a token, its fate is in ``results``, and nothing else speaks of it;
+    such a ``send`` does not wait. Without one, an error is raised by ``send``, ``flush`` or ``acknowledged``.
+    """
 
     def send(
         self,
@@ -147,20 +239,70 @@ class ProducerPort(Protocol):
         *,
         key: bytes | None,
         value: bytes | None,
-        headers: Sequence[tuple[str, bytes]] = (),
+        headers: Sequence[tuple[str, bytes | None]] = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        token: Any = None,
     ) -> None:
-        """Queue one record; errors surface here, in ``flush`` or in ``acknowledged``."""
+        """Queue one record; without a partition, the key or the producer's partitioner decides."""
+
+    def results(self) -> Sequence[Sent]:
+        """Return what became of records since the last call, one entry per batch; send what has lingered long enough.
+
+        Records that were refused only because of others in their batch are sent again, and heard of later.
+        """
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How many bytes wait for an answer, or to be sent."""
+
+    def oldest_s(self) -> float:
+        """Return for how long the oldest record has waited for its answer, in seconds; 0: none waits."""
+
+    @property
+    def retried(self) -> int:
+        """How often records were sent again, of those whose results are taken: after an error, or without others."""
 
     def flush(self, timeout_s: float = 30.0) -> None:
-        """Wait until all queued records are acknowledged by all replicas; raise if one was not."""
+        """Wait until all queued records have their answer; raise if time is over or one without a token failed."""
 
     def acknowledged(self) -> bool:
-        """Return whether all queued records are acknowledged by all replicas, without waiting; raise if one was not."""
+        """Send what is queued; return whether all has its answer, without waiting; raise as ``flush`` does."""
 
     def close(self) -> None:
         """Release the client."""
+
+
+class TransactionalPort(ProducerPort, Protocol):
+    """A producer whose records, and offsets of a consumer group, become visible together, or not at all.
+
+    Another producer with the same transactional id fences this one: then each call raises ProducerFencedError. After
+    that, and after a time-out, it is over (``is_over``), and its owner makes another one.
+    """
+
+    is_over: bool  # Whether it is not to be used again
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: GroupMembership, timeout_s: float = 30.0
+    ) -> None:
+        """Make offsets of a consumer group part of the transaction; raise if the membership is stale."""
+
+    def commit(self, timeout_s: float = 30.0) -> None:
+        """Send what is queued, wait for the answers, and commit; raise if a record was refused, or time is over."""
+
+    def abort(self, timeout_s: float = 30.0) -> None:
+        """Drop what is queued, and abort."""
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that holds back what a group commits."""
+
+    transactional_id: str
+    timeout_ms: int
+    is_lost: bool  # Whether its coordinator has ended it, and no partition was told: nothing will end it
 
 
 class Cluster(Protocol):
@@ -180,12 +322,28 @@ class Cluster(Protocol):
     ) -> ConsumerPort:
         """Return a consumer; ``group=None`` for reading by ``assign`` alone.
 
-        It commits only when told; with ``auto_commit_ms`` also by itself, so often: all that its polls have returned.
+        It commits only on request; with ``auto_commit_ms`` also by itself: all that its polls have returned.
         With ``columns`` the records of a partition come as a :class:`~downspout.kafka.columns.RecordColumns`.
         """
 
-    def producer(self, *, client: Mapping[str, Any] | None = None) -> ProducerPort:
-        """Return an idempotent producer with acks=all."""
+    def producer(
+        self, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
+    ) -> ProducerPort:
+        """Return a producer: with acks=all and idempotent, unless its properties say otherwise.
+
+        Args:
+            client: its properties.
+            partitioner: where records without a partition go, see :mod:`downspout.kafka.partitioners`.
+
+        Raises:
+            ConfigError: properties contradict each other, or there is no such partitioner.
+            MissingExtraError: the package of the compression is not installed.
+        """
+
+    def transactional_producer(
+        self, transactional_id: str, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
+    ) -> TransactionalPort:
+        """Return a transactional producer; an older one with this id is fenced, and its transaction aborted."""
 
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
         """Create the topic where it does not exist; return whether it was created."""
@@ -196,49 +354,32 @@ class Cluster(Protocol):
     def group_offsets(self, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return all that a consumer group has committed; empty where there is no such group."""
 
+    def open_transactions(self, group: str) -> Sequence[OpenTransaction]:
+        """Return the transactions that may hold back what a group commits; empty where the brokers do not say.
+
+        Those of other groups, whose commits are in the same partition, are among them.
+        """
+
     def group_members(self, group: str) -> Sequence[str]:
         """Return the names of a group's live members: static ones by their instance, others by their id."""
 
+    def describe_group(self, group: str) -> GroupDescription | None:
+        """Return a group's state, coordinator and live members; None where the coordinator has no such group."""
 
-_registered: dict[str, Cluster] = {}
+    def describe_logs(self, topics: Collection[str]) -> Mapping[str, TopicState]:
+        """Return where the logs of topics begin and end; what cannot be told of has its ``problem``."""
 
+    def has_joined(self, group: str) -> bool:
+        """Return whether a member has ever joined the group; otherwise what commits for it reads by assignment."""
 
-def register(bootstrap: str, cluster: Cluster) -> None:
-    """Let ``cluster`` answer for ``bootstrap`` in this process."""
-    _registered[bootstrap] = cluster
+    def commit_ages(self, group: str, within_s: float) -> Mapping[TopicPartition, float] | None:
+        """Return the ages in seconds of the commits that are younger than that; None where it cannot be known."""
 
+    def remove_members(self, group: str, names: Collection[str]) -> None:
+        """Take static members, by their instances, out of a group; one that runs joins again."""
 
-def unregister(bootstrap: str) -> None:
-    """Undo :func:`register`."""
-    _registered.pop(bootstrap, None)
+    def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Delete what a group has committed for these; its other commits stay."""
 
-
-def is_registered(bootstrap: str) -> bool:
-    """Return whether a cluster of this process answers for ``bootstrap``."""
-    return bootstrap in _registered
-
-
-def cluster_for(bootstrap: str, client: Mapping[str, Any] | None = None) -> Cluster:
-    """Return the cluster behind a bootstrap string: a registered one, else real brokers.
-
-    ``embedded`` is the broker that `downspout kafka start` runs; what it needs to let us in is known then.
-
-    Args:
-        bootstrap: ``host:port,host:port``, ``embedded``, or a registered name.
-        client: kafka-python properties. Those that say how to connect (TLS, SASL, proxies) hold for all that the
-            cluster makes, its producers included; others are for whoever makes a consumer.
-
-    Raises:
-        BrokerError: nothing answers there, or does not let us in.
-        ConfigError: the properties make no sense.
-    """
-    if (known := _registered.get(bootstrap)) is not None:
-        return known
-    if bootstrap == "embedded":
-        from downspout.kafka.embedded import find_access
-
-        bootstrap, own = find_access()
-        client = {**resolve_client(own), **(client or {})}
-    from downspout.kafka.client import KafkaCluster, connection_properties
-
-    return KafkaCluster(bootstrap, connection_properties(client or {}))
+    def delete_groups(self, groups: Collection[str]) -> Sequence[str]:
+        """Delete consumer groups with their commits; return those that have members still, and so stay."""

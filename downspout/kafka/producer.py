@@ -1,8 +1,8 @@
 """The producer port on real brokers: kafka-python's producer, with batches of ours, which does not lose errors.
 
-There is one answer per batch (``downspout.kafka.batches``); errors surface in the next ``send``, ``flush`` or
-``acknowledged``. After the first error an idempotent producer answers all further batches with that same error, so a
-new one is made then.
+There is one answer per batch (``downspout.kafka.producer_batches``). Errors of records that have no token surface in
+the next ``send``, ``flush`` or ``acknowledged``. A producer that is over (its brokers deny all writes, or another one
+has taken its place) answers all further batches with that same error, so a new one is made for the next record.
 """
 
 from __future__ import annotations
@@ -12,22 +12,32 @@ from typing import Any
 
 from kafka import errors
 
-from downspout.kafka.batches import Batches
-from downspout.kafka.port import ProducerPort
+from downspout.kafka.partitioners import Partitioner
+from downspout.kafka.patches.stuck_close import abandon
+from downspout.kafka.port import ProducerPort, Sent
+from downspout.kafka.producer_batches import Batches
 
 CLOSE_S = 5.0
 
 
-class KafkaProducerPort:
-    """A producer; see :class:`~downspout.kafka.port.ProducerPort`. Made by :meth:`KafkaCluster.producer`."""
+class KafkaProducerPort(ProducerPort):
+    """A producer; see :class:`~downspout.kafka.port.ProducerPort`. Made by :meth:`KafkaCluster.producer`.
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._producer = make()
-        self._batches = Batches(self._producer)
-        self._error: BaseException | None = None
-        self._late = False
-        self._is_spent = False
+    Args:
+        make: returns a ``kafka.KafkaProducer``.
+        partitioner: decides where records go that have no partition.
+        linger_s: for how long a batch that is not full waits for more.
+    """
+
+    def __init__(self, make: Callable[[], Any], partitioner: Partitioner | None = None, linger_s: float = 0.0) -> None:
+        self._make, self._partitioner, self._linger_s = make, partitioner, linger_s
+        self._retried = 0  # by the producers before the present one
+        self._renew()
+
+    def _renew(self) -> None:
+        self._producer = self._make()
+        self._batches = Batches(self._producer, self._partitioner, self._linger_s)
+        self._late = self._closed = False
 
     def send(
         self,
@@ -35,63 +45,85 @@ class KafkaProducerPort:
         *,
         key: bytes | None,
         value: bytes | None,
-        headers: Sequence[tuple[str, bytes]] = (),
+        headers: Sequence[tuple[str, bytes | None]] = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        token: Any = None,
     ) -> None:
-        """Queue one record; it is sent with its batch, when that is full or the next question is asked.
+        """Queue one record; it is sent with its batch, when that is full or old, or the next question is asked.
 
         Raises:
-            KafkaError: this record cannot be sent, or an earlier one could not.
+            KafkaError: without a token: this record cannot be sent, or an earlier one could not.
         """
-        self._collect()
-        self._raise()
-        if self._is_spent:
-            self._late = True  # what it still holds would fail as well
-            self.close()
-            self._producer = self._make()
-            self._batches = Batches(self._producer)
-            self._error, self._late, self._is_spent = None, False, False
-        self._batches.add(topic, key, value, headers, partition, timestamp_ms)
+        if token is None:
+            self._batches.collect()
+            self._raise()
+        if self._batches.is_over:
+            self._give_up()
+        self._batches.add(topic, key, value, headers, partition, timestamp_ms, token)
 
-    def _collect(self) -> None:
-        """Take the answers that are there; the client's thread sets an error before its batch is done."""
-        answers = self._batches.answers
-        while answers and answers[0].is_done:
-            answered = answers.popleft()
-            self._error = self._error or answered.exception
+    def _give_up(self) -> None:
+        """Make a new producer; what the old one still holds fails, and is told."""
+        self._closed = True
+        abandon(self._producer)
+        left = self.results()
+        self._retried += self._batches.retried
+        self._renew()
+        self._batches.keep(left)
 
     def _raise(self) -> None:
-        error, self._error = self._error, None
+        error, self._batches.error = self._batches.error, None
         if error is not None:
-            self._is_spent = True
             raise error
 
+    def results(self) -> list[Sent]:
+        """Return what became of records with tokens since the last call; send what has lingered long enough."""
+        batches = self._batches
+        if self._closed:
+            batches.end()
+        batches.hand_over(old=True)
+        batches.collect()
+        return batches.take_results()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How many bytes wait for an answer, or to be sent."""
+        return self._batches.buffered_bytes
+
+    def oldest_s(self) -> float:
+        """Return for how long the oldest record has waited for its answer, in seconds."""
+        return self._batches.oldest_s()
+
+    @property
+    def retried(self) -> int:
+        """How often records were sent again."""
+        return self._retried + self._batches.retried
+
     def flush(self, timeout_s: float = 30.0) -> None:
-        """Wait until all queued records are acknowledged by all replicas.
+        """Wait until all queued records have their answer.
 
         Raises:
-            KafkaError: one was not; which others were is not known.
+            KafkaError: one without a token was refused, or time is over; which others were is not known.
         """
         if not self._batches.flush(timeout_s):
             self._late = True
-            raise errors.KafkaTimeoutError(f"no answer within {self._batches.waited_s():.1f} s")
-        self._collect()
+            raise errors.KafkaTimeoutError(f"no answer within {self._batches.oldest_s():.1f} s")
         self._raise()
 
     def acknowledged(self) -> bool:
-        """Return whether all queued records are acknowledged by all replicas; do not wait.
+        """Send what is queued; return whether all has its answer; do not wait.
 
         Raises:
-            KafkaError: one was refused; which others were is not known.
+            KafkaError: a record without a token was refused; which others were is not known.
         """
         self._batches.hand_over()
-        self._collect()
+        self._batches.collect()
         self._raise()
-        return not self._batches.answers
+        return not self._batches.waits
 
     def close(self) -> None:
         """Release the client; what is queued is still sent, for at most 5 s, or dropped if a flush has timed out."""
+        self._closed = True
         if not self._late:
             try:
                 if self._batches.flush(CLOSE_S):
@@ -99,15 +131,4 @@ class KafkaProducerPort:
                     return
             except errors.KafkaError:
                 pass
-        # kafka-python's close begins with a flush, and one that times out leaves its thread alive for ever.
-        self._producer._sender.force_close()
-        self._producer._sender.join(1.0)
-        try:
-            self._producer.close(timeout=0)
-        except errors.KafkaTimeoutError:
-            self._producer._closed = True
-
-
-def _conforms(producer: KafkaProducerPort) -> ProducerPort:
-    """Let the type checker compare the class with its port."""
-    return producer
+        abandon(self._producer)

@@ -1,271 +1,300 @@
-"""Reading: which partitions are polled, from where, and what came."""
+"""The records of a topic from one place to another, for a person or a program that looks: `downspout kafka consume`.
+
+Partitions are read by assignment, in no group or for one whose members are away. Where reading ends is decided by
+*positions*: a log may end with markers of transactions, or with offsets that the cleaner has emptied, and no record
+ever comes from there. A bounded reading takes one partition after the other, so that it gives the same each time; one
+that follows takes them all at once.
+
+A batch counts as seen when the next one is asked for. So for a group, what was seen is committed and nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Literal, NamedTuple
 
 from kafka import errors
 
-from downspout.kafka.membership import Membership
-from downspout.kafka.patience import Patience
-from downspout.kafka.port import ConsumerPort, Record, TopicPartition
-from downspout.kafka.spout_state import Figures, Partition
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import BrokerError, ConfigError, UnreadableError, coordinates
+from downspout.formatting import counted
+from downspout.kafka.asking import answer_of
+from downspout.kafka.port import Cluster, OffsetAndMetadata, Record, TopicPartition
+from downspout.kafka.retry_gate import cure_of, describe
+from downspout.kafka.unreadable import Limits
+from downspout.ledger.metadata import NOTHING, decode
 
-__all__ = ["Reader"]
-
-BUSY_POLL_MS = 10
-"""Longest wait in a poll while something else may come: acks of tuples that are out, which need this thread, or word of
-dead letters; or while a bounded run has nothing left to read."""
-JOIN_POLL_MS = 100
-"""Longest wait in a poll that is for a rebalance alone: once that is over, the rest of it would be idle."""
-TURN_MS = 1_000
-"""A partition that has had no records for so long, although there are some, is polled alone."""
-TURNS_APART_MS = 100
-"""Such polls are at least so far apart: they fetch for nobody else, and wait in vain where there is no leader."""
-ALIVE_MS = 60_000
-"""After so long without a poll, one with all partitions paused keeps the membership (the client allows 300 s)."""
+POLL_MS = 250
+RECORDS_MAX = 500  # of one poll
+IDLE_POLLS = 8  # polls without progress after which the brokers are asked where the log ends now
+COMMIT_S = 1.0
+NOTES_MAX = 3  # of one kind, for a topic of many partitions
 
 
-class Reader:
-    """Polls one consumer for the partitions of its membership.
+class Place(NamedTuple):
+    """Where to begin, or to end, in each partition."""
+
+    kind: Literal["beginning", "end", "offset", "time"]
+    value: int = 0  # an offset, or milliseconds since the epoch
+
+
+BEGINNING, END = Place("beginning"), Place("end")
+
+Offsets = Mapping[TopicPartition, int]
+
+
+class TopicReader:
+    """Reads a topic; a context, at whose end the group's offsets are committed and the consumer is released.
 
     Args:
-        consumer: what to poll.
-        membership: which partitions.
-        settings: those of the scope ``kafka``.
-        figures: where compacted and aborted records are counted.
-        patience: takes the client's errors.
-        now: returns the time in ms.
+        group: begin where this group stands, unless ``start`` says where, and commit what was seen for it.
+        start: where to begin; None: where the group stands, or at the beginning.
+        until: where to end, as of now; None: never.
+        note: hears what else there is to say.
+
+    Raises:
+        BrokerError: there is no such topic or partition, or the brokers do not answer.
+        ConfigError: the group is a topology's.
     """
 
     def __init__(
         self,
-        consumer: ConsumerPort,
-        membership: Membership,
-        settings: Mapping[str, Any],
-        figures: Figures,
-        patience: Patience,
-        now: Callable[[], int],
+        cluster: Cluster,
+        topic: str,
+        *,
+        partition: int | None = None,
+        group: str | None = None,
+        start: Place | None = None,
+        until: Place | None = END,
+        limit: int | None = None,
+        isolation: str = "read_committed",
+        note: Callable[[str], None] = lambda text: None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._consumer = consumer
-        self._membership = membership
-        self._settings = settings
-        self._figures = figures
-        self._patience = patience
-        self._topic_patience = patience.for_work("looking at the topics")
-        self._now = now
-        self._polled_at = now()
-        self._turns_from = 0
-        """From when on a partition may be polled alone, in ms."""
-
-    def poll(self, now: int, busy: bool = False) -> list[Partition]:
-        """Poll once; return the partitions that have records waiting now.
-
-        Each is read from its lowest retry that is ready, where there is one. Partitions at their limit, or at the
-        end of a bounded run, are paused meanwhile. If the poll changed what is ours, all that it brought is dropped,
-        to be read again.
-
-        Args:
-            now: the time in ms.
-            busy: whether there is soon something else to do than to read.
-        """
-        self._look_at_topics(now)
-        parts = self._membership.parts
-        resting = [tp for tp, part in parts.items() if not self._aim(part, now)]
-        patience_ms = self._patience_ms(now, busy)
-        if passed_over := self._passed_over([part for tp, part in parts.items() if tp not in resting], now):
-            resting += parts.keys() - {passed_over, *resting}
-            patience_ms = min(patience_ms, BUSY_POLL_MS)
-        batches = self._poll(resting, patience_ms, now)
-        if batches is None:
-            return []
-        if self._membership.listener.facts:
-            self._put_back(batches)
-            return []
-        for tp, part in parts.items():
-            self._accept(part, batches.get(tp, ()), now)
-        if any(self._is_cut(part) for tp, part in parts.items() if tp not in resting):
-            self._look_at_log(now)
-        return [part for part in parts.values() if part.has_waiting]
-
-    def _passed_over(self, parts: Collection[Partition], now: int) -> TopicPartition | None:
-        """Return the one that has had no records for longest, if the next poll is its alone.
-
-        The client hands out all that it has fetched of one partition before it turns to the next. That may be so many
-        records that a slow topology leaves the other partitions alone for minutes. One at a time: of several the
-        client would go on with the first of which it has records, and two partitions could keep all others waiting.
-        """
-        for part in parts:
-            if part.served_at is None:
-                part.served_at = now
-        if len(parts) < 2 or now < self._turns_from:
-            return None
-        oldest = min((part for part in parts if self._has_more(part)), key=_served_at, default=None)
-        if oldest is None or now - _served_at(oldest) < TURN_MS:
-            return None
-        oldest.served_at = now  # it had its turn, even if nothing comes of it
-        oldest.turns_in_vain += 1
-        self._turns_from = now + TURNS_APART_MS
-        return oldest.tp
-
-    def _has_more(self, part: Partition) -> bool:
-        end = self._consumer.highwater(part.tp)
-        return end is None or end > part.reading
-
-    def _patience_ms(self, now: int, busy: bool) -> int:
-        """Return how long a poll may wait for records: not past the moment at which a retry is due."""
-        wait: int = self._settings["poll_timeout_ms"]
-        parts = self._membership.parts.values()
-        at_end = bool(parts) and all(part.at_stop for part in parts)
-        if busy or at_end or any(part.ledger.in_flight for part in parts):
-            wait = min(wait, BUSY_POLL_MS)
-        for part in parts:
-            if part.held_retry(now) is not None or (part.has_waiting and not part.held_up):
-                return 0
-            if (due := part.ledger.next_retry()) is not None:
-                wait = min(wait, max(due - now, 0))
-        return wait
-
-    def crowded(self) -> bool:
-        """Return whether a partition is at its limit and a commit would give it room, ahead of the timer."""
-        return any(self._crowded(part) for part in self._membership.parts.values())
-
-    def _crowded(self, part: Partition) -> bool:
-        ledger, most = part.ledger, int(self._settings["uncommitted_max"])
-        if part.alone is not None and not ledger.in_flight and not part.has_waiting:
-            return True  # it has its answer, and no other commit says so soon
-        if part.full:
-            return part.commit_point(self._consumer) >= min(part.window_end, part.watch.until)
-        return ledger.outstanding >= most and (ledger.commit_point() - ledger.base) * 8 >= most
-
-    def join(self, now: int) -> None:
-        """Poll with everything paused, so that a rebalance can go on."""
-        in_flight = any(part.ledger.in_flight for part in self._membership.parts.values())
-        self._poll_nothing(min(BUSY_POLL_MS if in_flight else JOIN_POLL_MS, self._settings["poll_timeout_ms"]), now)
-
-    def stay_alive(self, now: int) -> None:
-        """If the last poll is long ago, poll with everything paused: nothing comes, but the group sees us."""
-        if now - self._polled_at >= ALIVE_MS and not self._patience.waits(now):
-            self._poll_nothing(0, now)
-
-    def _poll_nothing(self, timeout_ms: int, now: int) -> None:
-        # What a rebalance in this poll has given back to us was not paused any more, and may have brought records.
-        self._put_back(self._poll(list(self._consumer.assignment() - self._consumer.paused()), timeout_ms, now) or {})
-
-    def _put_back(self, batches: Mapping[TopicPartition, Sequence[Record]]) -> None:
-        """Let the next poll bring these again.
-
-        At once, since the position counts as how far the log was looked at: until the rebalance is folded, whoever
-        asks for the commit point would take what was dropped for a gap.
-        """
-        mine = self._consumer.assignment()
-        for tp, records in batches.items():
-            if tp in mine:
-                self._consumer.seek(tp, records[0].offset)
-
-    def _poll(
-        self, resting: Collection[TopicPartition], timeout_ms: int, now: int
-    ) -> Mapping[TopicPartition, Sequence[Record]] | None:
-        """Poll with some partitions paused; None where that failed."""
-        self._polled_at = now
-        self._membership.expect()
+        self._cluster, self._topic, self._group, self._limit = cluster, topic, group, limit
+        self._note, self._clock = note, clock
+        self._until_stable = until == END and isolation == "read_committed"
+        self._consumer = cluster.consumer(group=group, client={"isolation_level": isolation})
+        self._seen: dict[TopicPartition, int] = {}  # behind the last record that was seen
+        self._committed: dict[TopicPartition, int] = {}
+        self._commit_due = 0.0
+        self.count = 0
+        self._unreadable = 0
         try:
-            with self._paused(resting):
-                batches = self._consumer.poll(timeout_ms, self._settings["poll_records_max"])
-        except errors.NoOffsetForPartitionError:
-            return {}  # the client has no start for what is new, and needs none: the spout decides it
-        except (errors.OffsetOutOfRangeError, errors.LogTruncationError) as error:
-            if not self._membership.listener.facts:  # else it may be of a partition that has just gone
-                self._look_at_log(now, error)
-            return None
-        except errors.KafkaError as error:
-            self._membership.suspect_topics()
-            self._patience.bear(error, self._now())
-            return None
-        self._patience.succeeded()
-        self._count_aborted()
-        return batches
+            self._consumer.tolerate(Limits(), corrupt=True)
+            self._partitions = self._choose(partition)
+            self._starts, self._ends = self._bounds(start, until)
+        except BaseException:
+            self._consumer.close()
+            raise
 
-    def _count_aborted(self) -> None:
-        """Count the records that were passed because their transaction was aborted, each once."""
-        for tp, offset, count in self._consumer.take_aborted():
-            part = self._membership.parts.get(tp)
-            if part is not None and offset >= part.aborted_below:
-                part.aborted_below = offset + count
-                self._figures.aborted += count
+    def __enter__(self) -> TopicReader:
+        return self
 
-    @contextmanager
-    def _paused(self, resting: Collection[TopicPartition]) -> Iterator[None]:
-        self._consumer.pause(resting)
+    def __exit__(self, *error: object) -> None:
         try:
-            yield
+            self._commit()
         finally:
-            # What was taken away in this poll cannot be resumed.
-            mine = self._consumer.assignment()
-            self._consumer.resume([tp for tp in resting if tp in mine])
+            self._consumer.close()
 
-    def _aim(self, part: Partition, now: int) -> bool:
-        """Send the reader to a retry that is ready; return whether the partition should be polled."""
-        if not part.ledger.may_poll(self._settings["uncommitted_max"], now):
-            return False
-        retry = part.ledger.earliest_ready_retry(now)
-        from_memory = retry is not None and part.held_retry(now) is not None  # it is not read again
-        if part.has_waiting:  # the watch lets them leave bit by bit
-            if from_memory or retry is None or retry >= part.waiting[part.at].offset:
-                return False
-            part.drop_waiting(self._consumer)
-        if from_memory:
-            return part.ledger.outstanding < self._settings["uncommitted_max"] and not part.at_stop
-        if retry is not None:
-            part.sought = retry
-            if part.reading != retry:
-                part.seek(self._consumer, retry)
-            return True
-        part.sought = None
-        if part.ledger.next - part.reading > self._settings["poll_records_max"]:
-            # Back from a retry, and all from here to there was read before: no need to read it again.
-            part.seek(self._consumer, part.ledger.next)
-        return not part.at_stop
+    # --- from where to where ----------------------------------------------------------------------------
 
-    def _is_cut(self, part: Partition) -> bool:
-        """While something is read again: return whether the log seems to end below what was read before.
+    def _choose(self, partition: int | None) -> list[TopicPartition]:
+        topic = self._topic
+        numbers = answer_of(lambda: self._consumer.partitions_for(topic), f"the partitions of {topic}")
+        if not numbers:
+            raise BrokerError(f"there is no topic {topic}", cure="`downspout kafka topics` lists those that there are")
+        if partition is not None and partition not in numbers:
+            raise BrokerError(
+                f"{coordinates(topic, partition)} does not exist: {topic} has {counted(len(numbers), 'partition')}, "
+                "numbered from 0",
+                cure=f"a partition below {len(numbers)}",
+            )
+        return [TopicPartition(topic, number) for number in (sorted(numbers) if partition is None else [partition])]
 
-        The client does not notice: the place that it reads from is there. Only the broker's word on the end counts.
-        """
-        if part.reading >= part.ledger.next:
-            return False
-        end = self._consumer.highwater(part.tp)
-        return end is not None and end < part.ledger.next
-
-    def _accept(self, part: Partition, records: Sequence[Record], now: int) -> None:
-        if records:
-            part.served_at, part.turns_in_vain = now, 0
-            self._figures.compacted += part.accept(records)
-        elif part.sought is not None and (position := self._consumer.position(part.tp)) > part.sought:
-            # Nothing but markers or emptied batches there: the reader has gone past it.
-            self._figures.compacted += part.close_gap(position)
-            part.reading = position
-
-    def _look_at_topics(self, now: int) -> None:
-        """See, now and then, whether a topic was created again. A broker that does not answer keeps nobody waiting."""
-        if self._topic_patience.waits(now) or self._membership.unanswered_at == now:
-            return
-        try:
-            self._membership.check_topics(now)
-        except errors.KafkaError as error:
-            self._topic_patience.bear(error, self._now())
+    def _bounds(self, start: Place | None, until: Place | None) -> tuple[dict[TopicPartition, int], Offsets | None]:
+        chosen, what = self._partitions, f"where {self._topic} begins and ends"
+        begins = answer_of(lambda: self._consumer.beginning_offsets(chosen), what)
+        ends = answer_of(lambda: self._consumer.end_offsets(chosen), what)
+        stands = self._stands() if self._group is not None else {}
+        first = dict(begins)
+        if start is None:
+            first |= stands
+            self._say_if_outside(first, begins, ends, f"group {self._group} stands at")
+        elif start.kind == "offset":
+            first = dict.fromkeys(chosen, start.value)
+            self._say_if_outside(first, begins, ends, "reading was to begin at")
+            first = {tp: min(offset, ends[tp]) for tp, offset in first.items()}
         else:
-            self._topic_patience.succeeded()
+            first = self._offsets(start, begins, ends)
+        first = {tp: max(offset, begins[tp]) for tp, offset in first.items()}
+        if until is None:
+            return first, None
+        found = dict.fromkeys(chosen, until.value) if until.kind == "offset" else self._offsets(until, begins, ends)
+        return first, {tp: min(offset, ends[tp]) for tp, offset in found.items()}
 
-    def _look_at_log(self, now: int, error: errors.KafkaError | None = None) -> None:
-        cut = error.divergent_offsets if isinstance(error, errors.LogTruncationError) else {}
+    def _offsets(self, place: Place, begins: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
+        """Return the offsets of a place; that of a time is the first record with that time or a later one."""
+        if place.kind != "time":
+            return dict(begins if place.kind == "beginning" else ends)
+        times = dict.fromkeys(self._partitions, place.value)
+        found = answer_of(lambda: self._consumer.offsets_for_times(times), f"the offsets of a time in {self._topic}")
+        return {tp: ends[tp] if (at := found[tp]) is None else at for tp in times}
+
+    def _stands(self) -> Offsets:
+        """Return where the group stands, in partitions for which it has a commit."""
+        group = self._group
+        found = answer_of(lambda: self._consumer.committed(self._partitions), f"the commits of group {group}")
+        stands = {tp: entry for tp, entry in found.items() if entry is not None}
+        for tp, entry in stands.items():
+            if decode(entry.offset, entry.metadata) != NOTHING:
+                raise ConfigError(
+                    f"group {group} is a topology's: its commit of {coordinates(*tp)} says more than an offset, which "
+                    "would be lost",
+                    cure="another --group, or none",
+                )
+        return {tp: entry.offset for tp, entry in stands.items()}
+
+    def _say_if_outside(self, first: Offsets, begins: Offsets, ends: Offsets, what: str) -> None:
+        """Note which partitions are not read from the offset that was asked for."""
+        gone = [tp for tp, offset in first.items() if offset < begins[tp]]
+        late = [tp for tp, offset in first.items() if offset > ends[tp]]
+        for tps, which, edges in ((gone, "begins", begins), (late, "ends", ends)):
+            for tp in tps[:NOTES_MAX]:
+                self._note(f"{coordinates(*tp)}: {what} {first[tp]}, and the log {which} at {edges[tp]}")
+            if len(tps) > NOTES_MAX:
+                self._note(f"so it is with {counted(len(tps) - NOTES_MAX, 'more partition')}")
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    def batches(self, stopped: Callable[[], object] = lambda: False) -> Iterator[Sequence[Record]]:
+        """Yield records of one partition, until the end, the limit, or ``stopped``; sometimes none.
+
+        Raises:
+            BrokerError: records cannot be read.
+            UnreadableError: at the end: some could not be given whole.
+        """
+        together = [self._partitions] if self._ends is None else [[tp] for tp in self._partitions]
+        for some in together:
+            open_ = [tp for tp in some if self._ends is None or self._starts[tp] < self._ends[tp]]
+            if open_:
+                self._consumer.assign(open_)
+                for tp in open_:
+                    self._consumer.seek(tp, self._starts[tp])
+                yield from self._read(set(open_), stopped)
+            if stopped() or self.count == self._limit:
+                break
+            if self._until_stable:
+                self._say_what_is_open(some[0])
+        if self._unreadable:
+            raise UnreadableError(f"{counted(self._unreadable, 'offset')} of {self._topic} cannot be read: see above")
+
+    def _read(self, open_: set[TopicPartition], stopped: Callable[[], object]) -> Iterator[Sequence[Record]]:
+        at = {tp: self._starts[tp] for tp in open_}
+        idle = 0
+        while open_ and not stopped() and self.count != self._limit:
+            found = self._poll()
+            unreadable = self._take_unreadable()
+            moved = False
+            for tp in sorted(open_):
+                given = [r for r in found.get(tp, ()) if (tp, r.offset) not in unreadable]
+                records, after = self._within(tp, given)
+                if after == at[tp]:
+                    continue
+                moved, at[tp] = True, after
+                self.count += len(records)
+                yield records
+                self._seen[tp] = after
+                if stopped() or self.count == self._limit:
+                    return
+            idle = 0 if moved else idle + 1
+            if idle == IDLE_POLLS:
+                idle = 0
+                self._look_for_the_end(open_)
+            self._commit(due_only=True)
+            open_ -= {tp for tp in open_ if self._ends is not None and at[tp] >= self._ends[tp]}
+
+    def _poll(self) -> Mapping[TopicPartition, Sequence[Record]]:
         try:
-            self._membership.check_log(now, {tp: None if at is None else at.offset for tp, at in cut.items()})
+            return self._consumer.poll(POLL_MS, RECORDS_MAX)
+        except errors.OffsetOutOfRangeError as error:
+            self._go_on_behind(error.args[0])
         except errors.KafkaError as error:
-            self._patience.bear(error, self._now())
+            if not error.retriable:
+                raise BrokerError(
+                    f"{self._topic} cannot be read: {describe(error)}", cure=cure_of(error, "look at the broker's log")
+                ) from error
+        return {}
 
+    def _go_on_behind(self, places: Any) -> None:
+        """Go on at the beginning of logs whose records were deleted before they were read."""
+        begins = answer_of(lambda: self._consumer.beginning_offsets(list(places)), f"where {self._topic} begins")
+        for tp, offset in places.items():
+            if offset >= begins[tp]:
+                raise BrokerError(
+                    f"{coordinates(tp.topic, tp.partition, offset)} is beyond the end of the log",
+                    cure="--from beginning, or --from end",
+                )
+            self._note(f"{coordinates(*tp)}: {offset} to {begins[tp] - 1} were deleted before they were read")
+            self._consumer.seek(tp, begins[tp])
 
-def _served_at(part: Partition) -> int:
-    return part.served_at or 0
+    def _take_unreadable(self) -> set[tuple[TopicPartition, int]]:
+        """Note what cannot be given whole; return where a record stands in its place."""
+        found = self._consumer.take_unreadable()
+        for each in found:
+            self._unreadable += each.count
+            self._note(str(each))
+        return {(each.partition, each.offset) for each in found}
+
+    def _within(self, tp: TopicPartition, records: Sequence[Record]) -> tuple[Sequence[Record], int]:
+        """Return those of some records that were asked for, and the offset behind them and all that is none."""
+        after = self._consumer.position(tp)
+        if self._ends is not None and after > (end := self._ends[tp]):
+            records, after = [record for record in records if record.offset < end], end
+        if self._limit is not None and len(records) > (left := self._limit - self.count):
+            records = records[:left]
+            after = records[-1].offset + 1
+        return records, after
+
+    def _look_for_the_end(self, open_: set[TopicPartition]) -> None:
+        """Ask where logs end by now: one that was cut off never gets to where it ended.
+
+        Raises:
+            BrokerError: the brokers do not answer, for half a minute.
+        """
+        ends = answer_of(lambda: self._consumer.end_offsets(sorted(open_)), f"where {self._topic} ends")
+        if self._ends is not None:
+            for tp in open_:
+                if ends[tp] < self._ends[tp]:
+                    self._note(f"{coordinates(*tp)}: the log ends at {ends[tp]} by now, no longer at {self._ends[tp]}")
+            self._ends = {**self._ends, **{tp: min(end, self._ends[tp]) for tp, end in ends.items()}}
+
+    def _say_what_is_open(self, tp: TopicPartition) -> None:
+        """Note a transaction without an end: what it wrote is not given, and nothing behind it."""
+        assert self._ends is not None
+        was_read = self._starts[tp] < self._ends[tp]
+        if was_read and (self._consumer.highwater(tp) or 0) <= self._ends[tp]:
+            return  # as most often, and then no broker is asked
+        what = f"where {self._topic} ends"
+        with closing(self._cluster.consumer(group=None, client={"isolation_level": "read_uncommitted"})) as other:
+            end = answer_of(lambda: other.end_offsets([tp]), what)[tp]
+        stable = answer_of(lambda: self._consumer.end_offsets([tp]), what)[
+            tp
+        ]  # later: what is new meanwhile is not open
+        if stable < end:
+            hidden = f"{counted(end - stable, 'offset')} from {stable} on are not given"
+            self._note(f"{coordinates(*tp)}: a transaction is open; {hidden} (--isolation read_uncommitted gives them)")
+
+    # --- commits ----------------------------------------------------------------------------------------
+
+    def _commit(self, *, due_only: bool = False) -> None:
+        """Commit for the group what was seen."""
+        if self._group is None or (due_only and self._clock.monotonic() < self._commit_due):
+            return
+        fresh = {tp: offset for tp, offset in self._seen.items() if self._committed.get(tp) != offset}
+        if fresh:
+            offsets = {tp: OffsetAndMetadata(offset, "", -1) for tp, offset in fresh.items()}
+            answer_of(lambda: self._consumer.commit(offsets), f"whether it took the commit of group {self._group}")
+            self._committed |= fresh
+        self._commit_due = self._clock.monotonic() + COMMIT_S

@@ -1,8 +1,8 @@
-"""Records read again, one here and one there, by where they are.
+"""Single records read again by their offsets.
 
-Somebody has a record's place and needs all of it. One consumer, in no group and committing nothing, goes from place to
-place; where the next one is near it reads on, for a seek throws away what was fetched. What it reads comes as columns,
-so that records in between cost next to nothing.
+The caller has a record's place and needs the whole record. One consumer, in no group and without commits, seeks from
+place to place; where the next one is near it reads on, because a seek discards what was fetched. Records come as
+columns, so those in between cost next to nothing.
 """
 
 from __future__ import annotations
@@ -18,25 +18,15 @@ from downspout.clock import Clock
 from downspout.kafka.columns import RecordColumns
 from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
 
-__all__ = ["Place", "Rereader"]
+Place = tuple[str, str, int, int]  # Topic, Kafka's id of it (empty: not known), partition and offset
 
-Place = tuple[str, str, int, int]
-"""Topic, Kafka's id of it (empty: not known), partition and offset."""
-
-NEAR = 3_000
-"""So many offsets are read on rather than sought: a seek costs as much as their columns."""
+NEAR = 3_000  # Up to this distance records are read rather than skipped by a seek, which costs as much as their columns
 CLIENT = {"max_partition_fetch_bytes": 256 * 1024, "fetch_max_wait_ms": 100, "auto_offset_reset": "none"}
 POLL_MS = 100
 
 
 class Rereader:
-    """Reads records by their places.
-
-    Args:
-        cluster: where they are.
-        clock: tells how long it takes.
-        client: properties of the client, as for any other consumer.
-    """
+    """Reads records by their places."""
 
     def __init__(self, cluster: Cluster, clock: Clock, client: Mapping[str, Any] | None = None) -> None:
         self._cluster = cluster
@@ -52,7 +42,7 @@ class Rereader:
         What is not read in time is not in the result.
 
         Raises:
-            KafkaError: the broker does not answer, or does not let us.
+            KafkaError: the broker does not answer, or refuses.
         """
         found: dict[Place, Record | None] = {}
         self._until = self._clock.monotonic() + wait_s

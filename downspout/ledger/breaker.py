@@ -16,29 +16,19 @@ from dataclasses import dataclass, field
 
 from sortedcontainers import SortedDict
 
-__all__ = ["MINIMUM", "Breaker", "Trip"]
-
-MINIMUM = 100
-"""Fewer records say nothing (with a window below that: a whole window)."""
+MINIMUM = 100  # Fewer records say nothing (with a window below that: a whole window)
 CELLS_IN_WINDOW = 10
 CELLS_MAX = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """Why the breaker opens.
+    """Why the breaker opens."""
 
-    Attributes:
-        given_up: of the records that were read last.
-        read: how many these are.
-        error: the commonest among their errors.
-        times: how often that was.
-    """
-
-    given_up: int
+    given_up: int  # of the records that were read last
     read: int
-    error: str
-    times: int
+    error: str  # the commonest among their errors
+    times: int  # how often that was
 
 
 @dataclass(slots=True)
@@ -51,10 +41,6 @@ class _Cell:
 class Breaker:
     """The breaker of one partition. ``c`` is the number of cells that a window spans, about ten.
 
-    Args:
-        ratio: of the records in the window; as many given up as that open the breaker. 0: never.
-        window: records.
-
     >>> breaker = Breaker(ratio=0.5, window=4)
     >>> for offset in range(4):
     ...     breaker.read(offset)
@@ -66,13 +52,11 @@ class Breaker:
     __slots__ = ("_cells", "_last", "_minimum", "_ratio", "_window", "width")
 
     def __init__(self, ratio: float, window: int) -> None:
-        self._ratio = ratio
+        self._ratio = ratio  # of the records in the window; as many given up as that open the breaker. 0: never.
         self._window = window
         self._minimum = min(MINIMUM, window)
-        self.width = -(-window // CELLS_IN_WINDOW)
-        """Records of one cell: :meth:`read` should not be told of more at once."""
-        self._cells: SortedDict = SortedDict()
-        """lowest offset → cell"""
+        self.width = -(-window // CELLS_IN_WINDOW)  # Records of one cell: :meth:`read` should get no more at once
+        self._cells: SortedDict = SortedDict()  # lowest offset → cell
         self._last: _Cell | None = None
 
     def read(self, offset: int, count: int = 1) -> None:

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import repeat
 
-from downspout.ledger.retries import NEVER, Trouble
+from downspout.ledger.retry_schedule import NEVER, RetryState
 from downspout.ledger.state import LedgerState
 
-__all__ = ["NEVER", "PartitionLedger", "Trouble"]
+__all__ = ["NEVER", "PartitionLedger", "RetryState"]
 
 
 class PartitionLedger(LedgerState):
-    """The ledger of one partition during one assignment. ``h`` is the number of holes, ``f`` of troubled
+    """The ledger of one partition during one assignment. ``h`` is the number of holes, ``f`` of retrying
     offsets.
 
     Args:
@@ -39,7 +39,7 @@ class PartitionLedger(LedgerState):
 
     __slots__ = ()
 
-    # --- what the reader and the topology tell ---
+    # --- what the reader and the topology report ---
 
     def emit(self, offset: int, now: int) -> bool:
         """Take note that the record at ``offset`` was read and is about to be emitted; False: do not emit it.
@@ -51,29 +51,29 @@ class PartitionLedger(LedgerState):
             if offset > self.next:
                 self._pass_over(offset)
             self.next = offset + 1
-            if self._history and offset in self._history:
+            if self.earlier_failures and offset in self.earlier_failures:
                 self._recall(offset, now)
             elif offset < self._known_end and offset in self._done:
                 return False
             else:
                 self._flying[offset] = now
                 return True
-        trouble = self._troubled.get(offset)
-        if trouble is None or trouble.emitted_at is not None or trouble.ready_at > now:
+        retry = self._retrying.get(offset)
+        if retry is None or retry.emitted_at is not None or retry.ready_at > now:
             return False
-        self._retries.send(trouble, now, self._acks)
+        self._retries.mark_out(retry, now, self._acks)
         return True
 
     def emit_many(self, offsets: Sequence[int], now: int) -> int:
-        """Do what :meth:`emit` does for the first of these, as many as were not seen and are not told of, without a
-        gap between them; return how many. O(those).
+        """Do what :meth:`emit` does for the first of these, as many as are new, also to earlier owners, without a gap
+        between them; return how many. O(those).
 
         >>> ledger = PartitionLedger(base=10)
         >>> ledger.emit_many([10, 11, 14], now=0), ledger.emit_many([14], now=0), ledger.emit_many([11], now=0)
         (2, 1, 0)
         """
         first = offsets[0]
-        if first < self.next or self._history or first < self._known_end:
+        if first < self.next or self.earlier_failures or first < self._known_end:
             return 0
         count = len(offsets)
         if offsets[-1] - first >= count:  # a gap: what is before it
@@ -92,7 +92,7 @@ class PartitionLedger(LedgerState):
         (3, 2, 1)
         """
         flying = self._flying
-        if not self._troubled and not self._spans.more and all(map(flying.__contains__, range(start, end))):
+        if not self._retrying and not self._ranges_out.more and all(map(flying.__contains__, range(start, end))):
             deque(map(flying.pop, range(start, end)), maxlen=0)
             self._acks += end - start
             self._done.add_range(start, end)
@@ -112,7 +112,7 @@ class PartitionLedger(LedgerState):
         self.next = end
         self._flying[start] = now
         if end > start + 1:
-            self._spans.add(start, end, records)
+            self._ranges_out.add(start, end, records)
 
     def emit_part(self, offset: int, start: int, end: int, records: int, now: int) -> int:
         """Take note that of a range that waits at ``offset`` the part ``[start, end)`` is about to be emitted.
@@ -129,22 +129,22 @@ class PartitionLedger(LedgerState):
         >>> ledger.ack(0), ledger.fail(4, now=0).most, ledger.commit_point()
         (4, 2, 4)
         """
-        trouble = self._retries.remove(offset)
-        if trouble is None:
+        retry = self._retries.remove(offset)
+        if retry is None:
             raise ValueError(f"nothing waits at {offset}")
         self._done.add_range(offset, start)
-        left = trouble.records - records
-        if (rest := min(left, trouble.end - end)) > 0:
-            self._wait(end, trouble.part(end, trouble.end, rest))
+        left = retry.records - records
+        if (rest := min(left, retry.end - end)) > 0:
+            self._wait(end, retry.part(end, retry.end, rest))
         else:
-            self._done.add_range(end, trouble.end)
-        part = trouble.part(start, end, records)
+            self._done.add_range(end, retry.end)
+        part = retry.part(start, end, records)
         self._retries.add(start, part)
-        self._retries.send(part, now, self._acks)
+        self._retries.mark_out(part, now, self._acks)
         return left - max(rest, 0)
 
     def recall(self, offset: int, now: int) -> None:
-        """Take note that a record that failed before our time (:attr:`told`) was read; it waits, as for a retry."""
+        """Take note that a record of :attr:`earlier_failures` was read; it waits, as for a retry."""
         self._pass_over(offset)
         self.next = offset + 1
         self._recall(offset, now)
@@ -154,59 +154,88 @@ class PartitionLedger(LedgerState):
 
         0 where nothing of it is out (late, double, foreign): then nothing changed.
         """
+        if offset not in self._flying:
+            retry = self._retrying.get(offset)
+            if retry is None or retry.emitted_at is None:
+                return 0
+        self._acks += 1
+        return self.leave(offset)
+
+    def leave(self, offset: int) -> int:
+        """Take what begins at ``offset``, and is out or waits, as done without an ack; return how many records. O(1).
+
+        What is said of it later changes nothing any more.
+        """
         end, records = offset + 1, 1
         if self._flying.pop(offset, None) is None:
-            trouble = self._troubled.get(offset)
-            if trouble is None or trouble.emitted_at is None:
+            if (retry := self._retries.remove(offset)) is None:
                 return 0
-            self._retries.remove(offset)
-            end, records = trouble.end, trouble.records
-        elif self._spans.more and offset in self._spans:
-            end, records = self._spans.take(offset)
-        self._acks += 1
+            end, records = retry.end, retry.records
+        elif self._ranges_out.more and offset in self._ranges_out:
+            end, records = self._ranges_out.take(offset)
         if end == offset + 1:
             self._done.add(offset)
         else:
             self._done.add_range(offset, end)
         return records
 
-    def fail(self, offset: int, now: int) -> Trouble | None:
+    def leave_below(self, offset: int) -> list[tuple[int, int, int]]:
+        """Take all that is out or waits below ``offset`` as done; return it as (start, end, records). O(that · log h).
+
+        It goes as far as the first that reaches beyond ``offset``, or waits for no retry, as another way settles it.
+
+        >>> ledger = PartitionLedger(base=0)
+        >>> ledger.emit_many([0, 1, 2, 3], now=0), ledger.ack(1), ledger.fail(2, now=0).ready_at
+        (4, 1, 0)
+        >>> ledger.leave_below(3), ledger.commit_point()
+        ([(0, 1, 1), (2, 3, 1)], 3)
+        """
+        left = []
+        while (start := self.commit_point()) < min(offset, self.next):
+            retry = self._retrying.get(start)
+            end = (self._ranges_out.end(start) or start + 1) if retry is None else retry.end
+            if end > offset or (retry is not None and retry.ready_at == NEVER):
+                break
+            left.append((start, end, self.leave(start)))
+        return left
+
+    def fail(self, offset: int, now: int) -> RetryState | None:
         """Count a failed attempt and schedule the next; None where nothing of it is out. O(log f).
 
         Of a range none is counted: it is split.
         """
-        trouble = self._land(offset)
-        if trouble is not None:
-            if trouble.end == offset + 1:
-                trouble.failures += 1
+        retry = self._take_back(offset)
+        if retry is not None:
+            if retry.end == offset + 1:
+                retry.failures += 1
             else:
-                trouble.most = (trouble.records + 1) // 2
-            self._reschedule(offset, trouble, now)
-        return trouble
+                retry.most = (retry.records + 1) // 2
+            self._reschedule(offset, retry, now)
+        return retry
 
-    def timeout(self, offset: int, now: int) -> Trouble | None:
+    def timeout(self, offset: int, now: int) -> RetryState | None:
         """Back off without counting an attempt; None where nothing of it is out.
 
         A timeout says nothing about the record while nothing else gets through either. So ``timeouts``
         counts only those during which other records of the partition were acked. A range is tried again as it is,
         until the caller says :meth:`split`.
         """
-        trouble = self._land(offset)
-        if trouble is not None:
-            trouble.timeouts += self._acks > trouble.acks_seen
-            self._reschedule(offset, trouble, now)
-        return trouble
+        retry = self._take_back(offset)
+        if retry is not None:
+            retry.timeouts += self._acks > retry.acks_seen
+            self._reschedule(offset, retry, now)
+        return retry
 
     def postpone(self, offset: int, until: int) -> None:
         """Let the retry of ``offset`` wait until then (:data:`NEVER`: it is settled in another way). O(log f)."""
-        trouble = self._troubled.get(offset)
-        if trouble is not None and trouble.emitted_at is None:
-            self._retries.wait(offset, trouble, until)
+        retry = self._retrying.get(offset)
+        if retry is not None and retry.emitted_at is None:
+            self._retries.wait(offset, retry, until)
 
     def split(self, offset: int) -> None:
         """Let the range that waits at ``offset`` be tried again in parts, as if it had failed."""
-        trouble = self._troubled[offset]
-        trouble.most = (trouble.records + 1) // 2
+        retry = self._retrying[offset]
+        retry.most = (retry.records + 1) // 2
 
     def resolve(self, offset: int) -> bool:
         """Take ``offset`` as done without an ack: filtered, dead-lettered. False: it was done before.
@@ -216,12 +245,12 @@ class PartitionLedger(LedgerState):
         if offset >= self.next:
             self._pass_over(offset)
             self.next = offset + 1
-            self._history.pop(offset, None)
+            self.earlier_failures.pop(offset, None)
         elif self._flying.pop(offset, None) is None:
-            trouble = self._retries.remove(offset)
-            if trouble is None:
+            retry = self._retries.remove(offset)
+            if retry is None:
                 return False
-            self._done.add_range(offset + 1, trouble.end)
+            self._done.add_range(offset + 1, retry.end)
         if offset in self._done:
             return False
         self._done.add(offset)
@@ -240,17 +269,17 @@ class PartitionLedger(LedgerState):
         """Resolve what waits for a retry in ``[start, end)``, because the log has no record there any more.
 
         Those that are out stay: their ack or fail is still to come. So do those that need no retry (postponed to
-        :data:`NEVER`). A range of which only the beginning is gone begins later; how many records that has taken, its
-        retry will tell. Returns how many were resolved.
+        :data:`NEVER`). A range of which only the beginning is gone begins later; its retry
+        finds how many records that has taken. Returns how many were resolved.
         """
         count = 0
         for offset in self._retries.waiting(start, end):
-            trouble = self._troubled[offset]
-            count += trouble.records
-            if trouble.end <= end:
+            retry = self._retrying[offset]
+            count += retry.records
+            if retry.end <= end:
                 self.resolve(offset)
             else:
-                count -= self._cut(offset, end, min(trouble.records, trouble.end - end))
+                count -= self._cut(offset, end, min(retry.records, retry.end - end))
         return count
 
     def skip_to(self, offset: int) -> int:
@@ -271,7 +300,7 @@ class PartitionLedger(LedgerState):
     def lost_below(self, offset: int) -> int:
         """Return what :meth:`skip_to` would return, and change nothing."""
         waiting = self._retries.waiting(self.base, offset)
-        lost: int = sum(self._troubled[start].records - self._left(start, offset) for start in waiting)
+        lost: int = sum(self._retrying[start].records - self._left(start, offset) for start in waiting)
         if offset > self.next:
             lost += sum(end - start for start, end in self._done.missing(self.next, offset))
         return lost
@@ -284,7 +313,7 @@ class PartitionLedger(LedgerState):
         self.base = offset
         self._done.discard_below(offset)
         self._absent.discard_below(offset)
-        self._spans.gaps.discard_below(offset)
+        self._ranges_out.gaps.discard_below(offset)
 
     # --- inside ---
 
@@ -292,43 +321,43 @@ class PartitionLedger(LedgerState):
         """The reader went from ``next`` to ``offset``: what lies between is not there, or was done before."""
         self._done.add_range(self.next, offset)
         self._absent.add_range(self.next, offset)
-        if self._history:
-            self._history = {o: n for o, n in self._history.items() if o >= offset}
+        if self.earlier_failures:
+            self.earlier_failures = {o: n for o, n in self.earlier_failures.items() if o >= offset}
 
     def _recall(self, offset: int, now: int) -> None:
         """An earlier owner counted failures of this record: it comes as a retry that is due."""
-        count = self._history.pop(offset)
-        self._wait(offset, Trouble(failures=count, setbacks=count, ready_at=now, end=offset + 1))
+        count = self.earlier_failures.pop(offset)
+        self._wait(offset, RetryState(failures=count, backoffs=count, ready_at=now, end=offset + 1))
 
-    def _land(self, offset: int) -> Trouble | None:
+    def _take_back(self, offset: int) -> RetryState | None:
         """Take ``offset`` back from those that are out; None where it is not."""
         if self._flying.pop(offset, None) is not None:
-            if self._spans.more and offset in self._spans:
-                end, records = self._spans.take(offset)
-                trouble = Trouble(end=end, records=records, most=records)
+            if self._ranges_out.more and offset in self._ranges_out:
+                end, records = self._ranges_out.take(offset)
+                retry = RetryState(end=end, records=records, most=records)
             else:
-                trouble = Trouble(end=offset + 1)
-            self._retries.add(offset, trouble)
-            return trouble
-        found: Trouble | None = self._troubled.get(offset)
+                retry = RetryState(end=offset + 1)
+            self._retries.add(offset, retry)
+            return retry
+        found: RetryState | None = self._retrying.get(offset)
         if found is None or found.emitted_at is None:
             return None
-        self._retries.land(found)
+        self._retries.mark_waiting(found)
         return found
 
-    def _reschedule(self, offset: int, trouble: Trouble, now: int) -> None:
-        trouble.setbacks += 1
-        self._retries.wait(offset, trouble, now + self._backoff.delay(trouble.setbacks))
+    def _reschedule(self, offset: int, retry: RetryState, now: int) -> None:
+        retry.backoffs += 1
+        self._retries.wait(offset, retry, now + self._backoff.delay(retry.backoffs))
 
-    def _wait(self, offset: int, trouble: Trouble) -> None:
+    def _wait(self, offset: int, retry: RetryState) -> None:
         """Let an entry that is not there yet wait for its time."""
-        self._retries.add(offset, trouble)
-        self._retries.wait(offset, trouble, trouble.ready_at)
+        self._retries.add(offset, retry)
+        self._retries.wait(offset, retry, retry.ready_at)
 
     def _cut(self, start: int, to: int, left: int) -> int:
         """The beginning of a range that waits is gone; the rest waits on, with so many records. Return how many."""
-        trouble = self._retries.remove(start)
-        assert trouble is not None
+        retry = self._retries.remove(start)
+        assert retry is not None
         self._done.add_range(start, to)
-        self._wait(to, trouble.part(to, trouble.end, left))
+        self._wait(to, retry.part(to, retry.end, left))
         return left

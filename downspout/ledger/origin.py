@@ -3,7 +3,7 @@
 A row is identified by the record it came from (topic, the topic's Kafka id, partition, offset) and by *path*: which of
 the record's rows it is. A bolt that turns one tuple into one tuple hands the origin on unchanged. A bolt that
 makes several gives each a path of its own with :meth:`Origin.child`. A sink with several inputs adds which of them the
-row came through (``downspout/parquet/inputs.py``). Bolts in between must be deterministic per
+row came through (``downspout/sink/identity/inputs.py``). Bolts in between must be deterministic per
 record: processed again, a record must yield the same paths with the same values.
 """
 
@@ -45,9 +45,6 @@ class Origin(NamedTuple):
     def of(cls, value: Sequence[Any]) -> Origin:
         """Return ``value`` as an Origin; it may have become a plain list on Storm's pipe.
 
-        Raises:
-            ValueError: ``value`` is not an origin.
-
         >>> Origin.of(["lines", "", 0, 17, ""]).offset
         17
         """
@@ -57,4 +54,4 @@ class Origin(NamedTuple):
             topic, topic_id, partition, offset, path = value
             return cls(topic, topic_id, int(partition), int(offset), path)
         except (TypeError, ValueError):
-            raise ValueError(f"{value!r} is no origin (topic, topic_id, partition, offset, path)") from None
+            raise ValueError(f"{value!r} is not an origin (topic, topic_id, partition, offset, path)") from None

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 
 from sortedcontainers import SortedDict
 
-__all__ = ["Ranges"]
-
 
 class Ranges:
     """A set of integers as sorted, disjoint ranges. ``h`` below is the number of ranges.
@@ -29,12 +27,9 @@ class Ranges:
     __slots__ = ("_ends", "_starts", "total")
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        self._starts: SortedDict = SortedDict()
-        """start → end"""
-        self._ends: dict[int, int] = {}
-        """end → start"""
-        self.total = 0
-        """How many integers are in the set."""
+        self._starts: SortedDict = SortedDict()  # start → end
+        self._ends: dict[int, int] = {}  # end → start
+        self.total = 0  # How many integers are in the set
         for start, end in ranges:
             self.add_range(start, end)
 
@@ -123,11 +118,15 @@ class Ranges:
             if end > offset:
                 self._insert(offset, end)
 
-    def clear(self) -> None:
-        """Remove everything."""
-        self._starts.clear()
-        self._ends.clear()
-        self.total = 0
+    def last_below(self, offset: int, default: int) -> int:
+        """Return the highest integer in the set that is below ``offset``. O(log h).
+
+        >>> done = Ranges([(3, 5), (7, 9)])
+        >>> done.last_below(9, -1), done.last_below(8, -1), done.last_below(6, -1), done.last_below(3, -1)
+        (8, 7, 4, -1)
+        """
+        at = self._starts.bisect_left(offset) - 1
+        return min(int(self._starts.peekitem(at)[1]), offset) - 1 if at >= 0 else default
 
     @property
     def end(self) -> int | None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["STARTS", "Start", "start_at"]
-
 
 class Start(Enum):
     """A place in a partition."""
@@ -40,7 +38,6 @@ def start_at(strategy: str, *, committed: bool, by_this_topology: bool) -> Start
     """Return where a partition starts.
 
     Args:
-        strategy: one of :data:`STARTS`.
         committed: whether the group has a commit for it.
         by_this_topology: whether that commit carries this topology's id; a redeploy has a new one, a restart keeps it.
 

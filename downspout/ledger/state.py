@@ -7,11 +7,11 @@ highest offset seen) every offset is in exactly one of three states:
 done      acked, filtered, dead-lettered or compacted; or never there at all (transaction markers, aborted
           records, compacted before we read them: the reader went past it). Kept as ranges.
 flying    emitted once, no word yet. A plain dict: it needs no order.
-troubled  failed or timed out at least once: waits for its retry, or is out for it. A sorted map, since the
+retrying  failed or timed out at least once: waits for its retry, or is out for it. A sorted map, since the
           lowest one that is ready decides where the reader goes back to.
 ========  ====================================================================================================
 
-What is emitted together as one tuple, a *range* ``[start, end)``, flies or is troubled as one, under its first offset;
+What is emitted together as one tuple, a *range* ``[start, end)``, flies or is retried as one, under its first offset;
 a gap in it shares its fate. A range that fails is emitted again in parts of at most half as many records each, and no
 attempt is counted: only of a record alone is it known that it was the record that failed. So one culprit among n stands
 alone after O(log n) failures, and k of them cost O(k log n) tuples.
@@ -20,7 +20,7 @@ So the offset to commit is the first one at or above ``base`` that is not done. 
 emitted is done as soon as the reader has gone past it, so a gap never blocks. Ranges make memory grow with
 the number of holes, not of records.
 
-Above ``next`` only ``done`` and ``history`` know anything: what the metadata of the last commit told (see
+Above ``next`` only ``done`` and ``earlier_failures`` know anything: what the metadata of the last commit held (see
 ``downspout.ledger.metadata``) about records that this ledger has not seen.
 
 What it does not know: topics, consumers, time, threads, records. Times are integer milliseconds on the
@@ -31,17 +31,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from downspout.ledger.in_flight import RangesInFlight
 from downspout.ledger.ranges import Ranges
-from downspout.ledger.retries import Backoff, Retries, Trouble
-from downspout.ledger.spans import Spans
-
-__all__ = ["LedgerState"]
+from downspout.ledger.retry_schedule import Backoff, RetryPolicy, RetrySchedule, RetryState
 
 
 class LedgerState:
     """What is known of one partition, and what can be asked; ``downspout.ledger.offsets`` changes it.
 
-    ``h`` is the number of holes, ``f`` of troubled entries. The arguments are those of
+    ``h`` is the number of holes, ``f`` of entries that are retried. The arguments are those of
     :class:`~downspout.ledger.offsets.PartitionLedger`.
     """
 
@@ -51,52 +49,49 @@ class LedgerState:
         "_backoff",
         "_done",
         "_flying",
-        "_history",
         "_known_end",
+        "_ranges_out",
         "_retries",
-        "_spans",
-        "_troubled",
+        "_retrying",
         "base",
+        "earlier_failures",
         "next",
     )
 
     def __init__(
         self,
         base: int,
-        backoff: Backoff | None = None,
+        backoff: RetryPolicy | None = None,
         done: Iterable[tuple[int, int]] = (),
         failures: Mapping[int, int] | None = None,
     ) -> None:
         self.base = base
         self.next = base
-        self._backoff = backoff or Backoff()
+        self._backoff: RetryPolicy = backoff or Backoff()
         self._done = Ranges(done)
         self._done.discard_below(base)
-        self._known_end = self._done.end or base
-        """Above this, an offset seen first cannot be done: no need to search."""
-        self._absent = Ranges()
-        """The part of done that was never emitted: only for counting what was."""
-        self._flying: dict[int, int] = {}
-        """lowest offset → when it was emitted"""
-        self._spans = Spans()
-        """Which of them are ranges."""
-        self._retries = Retries()
-        self._troubled = self._retries.entries
-        self._history: dict[int, int] = {o: n for o, n in (failures or {}).items() if o >= base and n > 0}
+        self._known_end = self._done.end or base  # Above this, an offset seen first cannot be done: no need to search
+        self._absent = Ranges()  # The part of done that was never emitted: only for counting what was
+        self._flying: dict[int, int] = {}  # lowest offset → when it was emitted
+        self._ranges_out = RangesInFlight()  # Which of them are ranges
+        self._retries = RetrySchedule()
+        self._retrying = self._retries.entries
+        self.earlier_failures: dict[int, int] = {o: n for o, n in (failures or {}).items() if o >= base and n > 0}
+        """Failed attempts as an earlier owner counted them, of records that were not seen yet."""
         self._acks = 0
 
     @property
-    def told(self) -> Mapping[int, int]:
-        """Failed attempts as an earlier owner counted them, of records that were not seen yet."""
-        return self._history
+    def known_end(self) -> int:
+        """The end of what an earlier owner has recorded as done: what it left open below that, it had read."""
+        return self._known_end
 
     def free_until(self, start: int, end: int) -> int:
-        """Return how far from ``start`` on, which was not seen, nothing is done or :attr:`told` of; at most ``end``.
+        """Return how far from ``start`` on, which was not seen, nothing is done or failed earlier; at most ``end``.
 
-        What is there is to be emitted; a record that is told of, by itself. O(1) where the last commit told nothing.
+        What is there is to be emitted; a record that failed earlier, by itself. O(1) where no commit held anything.
         """
-        if self._history:
-            end = min((offset for offset in self._history if start <= offset < end), default=end)
+        if self.earlier_failures:
+            end = min((offset for offset in self.earlier_failures if start <= offset < end), default=end)
         if start < self._known_end:
             found, stop = next(self._done.missing(start, end), (end, end))
             end = stop if found == start else start
@@ -113,9 +108,9 @@ class LedgerState:
     def out_until(self, offset: int) -> int | None:
         """Return the end of what is out and begins at ``offset``; None where nothing does. O(1)."""
         if offset in self._flying:
-            return self._spans.end(offset) or offset + 1
-        trouble = self._troubled.get(offset)
-        return trouble.end if trouble is not None and trouble.emitted_at is not None else None
+            return self._ranges_out.end(offset) or offset + 1
+        retry = self._retrying.get(offset)
+        return retry.end if retry is not None and retry.emitted_at is not None else None
 
     def commit_point(self) -> int:
         """Return the offset to commit: the lowest that is not done. O(1) while acks come in order, else O(log h)."""
@@ -144,14 +139,37 @@ class LedgerState:
         return self._retries.next_at()
 
     @property
+    def acks(self) -> int:
+        """How many acks there were."""
+        return self._acks
+
+    @property
+    def newest_done(self) -> int:
+        """The highest offset seen that is done; ``base - 1`` where none is. O(log h)."""
+        return self._done.last_below(self.next, self.base - 1)
+
+    @property
+    def done_beyond_commit(self) -> int:
+        """How many offsets above the one to commit are done. O(1) while acks come in order, else O(log h)."""
+        return self._done.total - (self.commit_point() - self.base)
+
+    @property
     def outstanding(self) -> int:
         """How many records were emitted (or filtered) and are not yet covered by the commit, done or not."""
-        return self.next - self.base - self._absent.total - self._spans.gaps.total
+        return self.next - self.base - self._absent.total - self._ranges_out.gaps.total
+
+    def outstanding_from(self, offset: int) -> int:
+        """Return what :attr:`outstanding` would be if the commit were at ``offset``. O(gaps)."""
+        if offset <= self.base:
+            return self.outstanding
+        gaps = sum(end - max(start, offset) for start, end in [*self._absent, *self._ranges_out.gaps] if end > offset)
+        left: int = self.next - offset - gaps
+        return max(left, 0)
 
     @property
     def in_flight(self) -> int:
         """How many records are out and wait for an ack or a fail."""
-        return len(self._flying) + self._spans.more + self._retries.records_out
+        return len(self._flying) + self._ranges_out.more + self._retries.records_out
 
     @property
     def failed(self) -> int:
@@ -161,27 +179,18 @@ class LedgerState:
     @property
     def pending(self) -> int:
         """How many of the records seen are not done."""
-        return len(self._flying) + self._spans.more + self._retries.records
-
-    @property
-    def holes(self) -> int:
-        """How many ranges beyond the commit are done: what memory grows with."""
-        return len(self._done)
-
-    def oldest_pending(self) -> int | None:
-        """Return the offset that holds the commit back; None where all that was seen is done."""
-        return self.commit_point() if self.pending else None
+        return len(self._flying) + self._ranges_out.more + self._retries.records
 
     def emitted_at(self, offset: int) -> int | None:
         """Return when ``offset`` was last emitted, in ms, if it is out."""
         if (flying := self._flying.get(offset)) is not None:
             return flying
-        trouble = self._troubled.get(offset)
-        return trouble.emitted_at if trouble else None
+        retry = self._retrying.get(offset)
+        return retry.emitted_at if retry else None
 
-    def trouble(self, offset: int) -> Trouble | None:
-        """Return the state of a troubled offset."""
-        found: Trouble | None = self._troubled.get(offset)
+    def retry_state(self, offset: int) -> RetryState | None:
+        """Return the state of an offset that failed and is not resolved."""
+        found: RetryState | None = self._retrying.get(offset)
         return found
 
     def is_done(self, offset: int) -> bool:
@@ -189,23 +198,23 @@ class LedgerState:
         return offset < self.base or offset in self._done
 
     def done_beyond(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield the ranges that are done above ``offset``, in order: what a commit's metadata should tell."""
+        """Yield the ranges that are done above ``offset``, in order: what a commit's metadata should hold."""
         for start, end in self._done:
             if end > offset:
                 yield max(start, offset), end
 
     def failures_from(self, offset: int) -> Iterator[tuple[int, int]]:
         """Yield (offset, failed attempts) from ``offset`` on, in order, of this and of earlier owners."""
-        yield from ((o, t.failures) for o, t in self._troubled.items() if o >= offset and t.failures)
+        yield from ((o, t.failures) for o, t in self._retrying.items() if o >= offset and t.failures)
         # History lies above all that was seen, so the order holds.
-        yield from sorted((o, n) for o, n in self._history.items() if o >= offset)
+        yield from sorted((o, n) for o, n in self.earlier_failures.items() if o >= offset)
 
     # --- inside ---
 
     def _left(self, start: int, to: int) -> int:
         """Return how many records of what waits at ``start`` are left where those below ``to`` are lost; no fewer."""
-        trouble: Trouble = self._troubled[start]
-        return min(trouble.end - to, max(1, trouble.records - (to - start))) if trouble.end > to else 0
+        retry: RetryState = self._retrying[start]
+        return min(retry.end - to, max(1, retry.records - (to - start))) if retry.end > to else 0
 
     def _nth(self, count: int) -> int:
         """Return the ``count``-th offset that was emitted beyond the commit."""
@@ -221,14 +230,14 @@ class LedgerState:
         self._done._check()
         self._absent._check()
         self._retries._check()
-        self._spans._check()
+        self._ranges_out._check()
         done = {o for start, end in self._done for o in range(start, min(end, self.next))}
-        flying = [range(start, self._spans.end(start) or start + 1) for start in self._flying]
-        troubled = [range(start, trouble.end) for start, trouble in self._troubled.items()]
-        sets = [done, *map(set, flying), *map(set, troubled)]
+        flying = [range(start, self._ranges_out.end(start) or start + 1) for start in self._flying]
+        retrying = [range(start, retry.end) for start, retry in self._retrying.items()]
+        sets = [done, *map(set, flying), *map(set, retrying)]
         union = set().union(*sets)
         assert sum(map(len, sets)) == len(union), "an offset is in two states"
         assert union == set(range(self.base, self.next)), "an offset between base and next has no state"
         assert all(self._done.covers(start, end) for start, end in self._absent), "absent, but not done"
         assert self.outstanding >= 0, "more gaps than offsets"
-        assert all(o >= self.next for o in self._history), "history of an offset that was seen"
+        assert all(o >= self.next for o in self.earlier_failures), "history of an offset that was seen"

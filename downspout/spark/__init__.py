@@ -1,26 +1,67 @@
-"""Pipelines on PySpark: Kafka as a source, and what the sinks wrote."""
+"""Pipelines on PySpark: Kafka as a source, topologies as queries, and readers of what the sinks wrote.
+
+The modules here are what programs import; the packages are what stands behind them.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
+
+from downspout.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["register"]
 
+OLDEST = (4, 2)
+"""Since then a source in Python can be limited, end at what is there, and report the latest offset (SPARK-55304)."""
+
 
 def register(spark: SparkSession) -> None:
-    """Let a session read Kafka by ``format("downspout")``, with ``read`` and ``readStream``.
+    """Let a session read Kafka by ``format("downspout")`` and write to it by ``format("downspout-kafka")``.
 
-    The options are those of Spark's own connector: docs/reference/spark-source.md.
+    Both work in batch and in streaming queries. The options are those of Spark's own connector:
+    docs/reference/spark-source.md and docs/reference/spark-sink.md.
 
     Raises:
         MissingExtraError: PySpark is older than 4.2.
     """
-    from downspout.spark.versions import check_pyspark
-
     check_pyspark()
-    from downspout.spark.source.kafka_source import KafkaSource
+    from downspout.spark.source.kafka_source import KafkaSink, KafkaSource
 
     spark.dataSource.register(KafkaSource)
+    spark.dataSource.register(KafkaSink)
+
+
+def check_pyspark(version: str | None = None) -> None:
+    """Check that PySpark (the installed one) has what the source needs.
+
+    Raises:
+        MissingExtraError: it is too old, or not installed.
+
+    >>> check_pyspark("4.2.0")
+    >>> check_pyspark("5.0.0.dev1")
+    """
+    version = version or pyspark_version()
+    if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise MissingExtraError(
+            f"PySpark {version} is too old: a source in Python can be limited, end at what is there, and report its "
+            f"lag only since PySpark {oldest}",
+            cure=f"pip install 'pyspark>={oldest}', on the cluster too",
+        )
+
+
+def pyspark_version() -> str:
+    """Return the version of the installed PySpark.
+
+    Raises:
+        MissingExtraError: there is none.
+    """
+    try:
+        from pyspark import __version__
+    except ImportError:
+        raise MissingExtraError("PySpark is not installed", cure="pip install 'downspout[spark]'") from None
+    return str(__version__)

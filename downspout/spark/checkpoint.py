@@ -2,9 +2,11 @@
 
 Before a batch runs, Spark writes down where it *ends* (``offsets/N``, a line for each source of the query), and when
 all of it is done, that it is (``commits/N``). So a query stands at the end of the last batch that has both. A batch
-with offsets alone is *unfinished*: nobody knows how much of it was done. Restarted, Spark does it again, from the end
-of the batch before, and whoever goes on instead must do the same: its own end would lose what was not done. So nothing
-is lost; and nothing counts twice where the sink tells what it has already by its origin, or has nothing of the batch.
+with offsets alone is *unfinished*: how much of it was done is unknown. Restarted, Spark does it again, from the end of
+the batch before, and a spout that takes over must do the same: the batch's own end would lose what was not done. So
+nothing is lost; and nothing counts twice where the sink knows by its origin what it has, or has nothing of the batch.
+
+A Kafka source's offsets may have notes beside them: see ``downspout.spark.source.ranges``. They change no place.
 
 The form of both files: a version, a line of JSON for the query itself, then the sources. In version 2 each has a name
 and a colon before it; ``-`` is a source without anything yet.
@@ -25,8 +27,6 @@ from typing import Any
 from downspout.errors import ConfigError
 from downspout.spark.source.ranges import Offsets, from_json
 
-__all__ = ["Checkpoint", "read_checkpoint"]
-
 NOT_A_FOLDER = "the folder that checkpointLocation names; one in HDFS or a bucket has to be copied here first"
 BY_HAND = "give the spout its start by hand: kafka.start=OFFSETS and kafka.start_offsets"
 DAMAGED = f"restore the checkpoint from a copy, or {BY_HAND}"
@@ -35,25 +35,15 @@ VERSIONS = ("v1", "v2")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a query stands.
+    """Where a query stands."""
 
-    Attributes:
-        directory: of the checkpoint.
-        query: Spark's id of the query; empty where the file is missing.
-        batch: the last one that is finished; None: none is, and this is where the query started.
-        offsets: the next offset to read, by partition; where two sources of the query read one, the lower.
-        others: how many sources are not Kafka's.
-        unfinished: the batch that was begun after it, if one was.
-        planned: where that one was to end.
-    """
-
-    directory: Path
-    query: str
-    batch: int | None
-    offsets: Offsets
-    others: int = 0
-    unfinished: int | None = None
-    planned: Offsets = field(default_factory=dict)
+    directory: Path  # of the checkpoint
+    query: str  # Spark's id of the query; empty where the file is missing
+    batch: int | None  # the last one that is finished; None: none is, and this is where the query started
+    offsets: Offsets  # the next offset to read, by partition; where two sources of the query read one, the lower
+    others: int = 0  # how many sources are not Kafka's
+    unfinished: int | None = None  # the batch that was begun after it, if one was
+    planned: Offsets = field(default_factory=dict)  # where that one was to end
 
 
 def read_checkpoint(directory: str | Path) -> Checkpoint:
@@ -61,15 +51,14 @@ def read_checkpoint(directory: str | Path) -> Checkpoint:
 
     Args:
         directory: what ``checkpointLocation`` names, on this machine.
-
-    Raises:
-        ConfigError: it is no checkpoint, it is damaged, no batch is finished in it, or no source is Kafka's.
     """
     path = Path(directory)
     if not (path / "offsets").is_dir():
-        raise ConfigError(f"{directory} is no checkpoint of a streaming query: it has no offsets", cure=NOT_A_FOLDER)
+        raise ConfigError(
+            f"{directory} is not the checkpoint of a streaming query: it has no offsets", cure=NOT_A_FOLDER
+        )
     query = _query(path / "metadata")
-    begun, finished = _batches(path / "offsets"), _batches(path / "commits")
+    begun, finished = batch_numbers(path / "offsets"), batch_numbers(path / "commits")
     last = max(finished, default=None)
     if last is None:
         offsets, others = _initial(path), 0
@@ -88,7 +77,7 @@ def _planned(path: Path, unfinished: int | None) -> Offsets:
         return {}
 
 
-def _batches(folder: Path) -> set[int]:
+def batch_numbers(folder: Path) -> set[int]:
     """Return the numbers of the batches in a log; check sums and files that are being written have other names."""
     return {int(file.name) for file in folder.iterdir() if file.name.isdecimal()} if folder.is_dir() else set()
 
@@ -105,15 +94,12 @@ def _initial(path: Path) -> Offsets:
     files = sorted((path / "sources").glob("*/0"))
     if not files:
         raise ConfigError(
-            f"{path}: no batch of this query is finished, so it stands nowhere yet",
-            cure="let the query finish one (trigger availableNow); the spout is still where it was",
+            f"{path}: no batch of this query is finished, so it has no position yet",
+            cure="let the query finish one (trigger availableNow); the spout still has its own position",
         )
-    return _lowest(offsets for file in files if (offsets := _kafka(_initial_lines(file)[-1], str(file))) is not None)
-
-
-def _initial_lines(file: Path) -> list[str]:
-    # The file begins with a zero byte, by which a very old Spark refuses it.
-    return _versioned(_read(file).lstrip("\0"), file)
+    # Each file begins with a zero byte, by which a very old Spark refuses it.
+    lines = {file: _versioned(_read(file).lstrip("\0"), file)[-1] for file in files}
+    return _lowest(found for file, line in lines.items() if (found := _kafka(line, str(file))) is not None)
 
 
 def _ends(file: Path) -> tuple[Offsets, int]:
@@ -122,12 +108,14 @@ def _ends(file: Path) -> tuple[Offsets, int]:
     if version == "v2":
         sources = [source.partition(":")[2] for source in sources]
     if not sources:
-        raise ConfigError(f"{file} names no source: it is cut off", cure=DAMAGED)
+        raise ConfigError(f"{file} names no source: the file is truncated", cure=DAMAGED)
     begun = [(number, source) for number, source in enumerate(sources) if source != "-"]
     found = [_kafka(source, f"{file}, source {number}") for number, source in begun]
     known = [offsets for offsets in found if offsets is not None]
     if not known:
-        raise ConfigError(f"{file}: no source of this query is Kafka's", cure="the checkpoint of another query")
+        raise ConfigError(
+            f"{file}: this query has no Kafka source", cure="give the checkpoint of a query that reads Kafka"
+        )
     return _lowest(known), len(found) - len(known)
 
 
@@ -147,7 +135,7 @@ def _kafka(text: str, what: str) -> Offsets | None:
     ({TopicPartition(topic='t', partition=0): 5}, None, None, {})
     """
     value = _json(text, what)
-    if not isinstance(value, dict) or not all(_has_partitions(parts) for parts in value.values()):
+    if not isinstance(value, dict) or not all(_has_partitions(value[key]) for key in value if ":" not in key):
         return None
     try:
         return from_json(value, what)
@@ -161,7 +149,7 @@ def _has_partitions(value: Any) -> bool:
 
 def _lines(file: Path) -> list[str]:
     if not file.exists():
-        raise ConfigError(f"{file} is missing, and batch {file.name} is finished", cure=DAMAGED)
+        raise ConfigError(f"{file} is missing, although batch {file.name} is finished", cure=DAMAGED)
     return _versioned(_read(file), file)
 
 
@@ -170,12 +158,12 @@ def _versioned(text: str, file: Path) -> list[str]:
     version = lines[0] if lines else ""
     if re.fullmatch(r"v\d+", version) and version not in VERSIONS:
         raise ConfigError(
-            f"{file} has the form {version}, of a newer Spark; known are {' and '.join(VERSIONS)}", cure=BY_HAND
+            f"{file} has format {version}, of a newer Spark; known formats are {' and '.join(VERSIONS)}", cure=BY_HAND
         )
     if version not in VERSIONS:
-        raise ConfigError(f"{file} begins with {version[:20]!r}, and not with {' or '.join(VERSIONS)}", cure=DAMAGED)
+        raise ConfigError(f"{file} begins with {version[:20]!r}, not with {' or '.join(VERSIONS)}", cure=DAMAGED)
     if len(lines) < 2:
-        raise ConfigError(f"{file} is cut off", cure=DAMAGED)
+        raise ConfigError(f"{file} is truncated", cure=DAMAGED)
     return lines
 
 
@@ -183,9 +171,9 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}", cure="the rights to read it") from None
+        raise ConfigError(f"{file} cannot be read: {error.strerror}", cure="make it readable") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{file} is no text", cure=DAMAGED) from None
+        raise ConfigError(f"{file} is not a text file", cure=DAMAGED) from None
 
 
 def _json(text: str, what: str) -> Any:

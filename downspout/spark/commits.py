@@ -1,6 +1,6 @@
 """Spark's progress where lag tools look: each finished batch's end offsets are committed to a consumer group.
 
-Spark keeps offsets in its checkpoint and commits nothing, so a lag monitor shows nothing. The listener here hears of
+Spark keeps offsets in its checkpoint and commits nothing, so a lag monitor shows nothing. The listener here takes
 every batch that is *finished* (a source's own ``commit`` trails a batch, and never comes for the last one) and commits
 exactly its end, for this source and for Spark's JVM connector alike.
 
@@ -13,22 +13,25 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.streaming import StreamingQueryListener
-
 from downspout.errors import ConfigError
-from downspout.kafka.port import ConsumerPort, TopicPartition, cluster_for
-from downspout.spark.committer import Committer
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
+from downspout.spark.listening import Listener
 from downspout.spark.source.client_properties import client_properties
 from downspout.spark.source.ranges import Offsets, from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KINDS = ("KafkaV2[", "PythonMicroBatchStream")
-"""What the descriptions of the two Kafka sources hold."""
+KINDS = ("KafkaV2[", "PythonMicroBatchStream")  # What the descriptions of the two Kafka sources hold
+
+BACKOFF_S_MIN = 1.0
+BACKOFF_S_MAX = 30.0
 
 log = logging.getLogger("downspout.spark")
 
@@ -53,9 +56,7 @@ def commit_progress(
     Raises:
         ConfigError: an option is unknown or malformed.
     """
-    listener = ProgressCommits(spark, Committer(group, _connector(group, options)), query)
-    spark.streams.addListener(listener)
-    return listener
+    return ProgressCommits(spark, Committer(group, _connector(group, options)), query)
 
 
 def _connector(group: str, options: Mapping[str, str]) -> Any:
@@ -74,31 +75,23 @@ def _connector(group: str, options: Mapping[str, str]) -> Any:
     return connect
 
 
-class ProgressCommits(StreamingQueryListener):
-    """Hears of finished batches and hands their ends to a :class:`Committer`. Made by :func:`commit_progress`."""
+class ProgressCommits(Listener):
+    """Hands the ends of finished batches to a :class:`Committer`. Made by :func:`commit_progress`."""
 
     def __init__(self, spark: SparkSession, committer: Committer, query: str | None) -> None:
-        self._spark = spark
         self._committer = committer
         self._query = query
         self._ends: dict[str, Offsets] = {}
+        super().__init__(spark)
 
-    def onQueryStarted(self, event: Any) -> None:
-        """Nothing is finished yet."""
-
-    def onQueryProgress(self, event: Any) -> None:
-        """Commit what the batch has finished. Never raises: Spark would go on, but print a page of traceback."""
-        try:
-            if self._query is None or event.progress.name == self._query:
-                self.finished(str(event.progress.id), json.loads(event.progress.json))
-        except Exception:
-            log.exception("the progress of a query could not be read")
-
-    def onQueryIdle(self, event: Any) -> None:
-        """Nothing is finished that was not before."""
+    def progressed(self, progress: Any) -> None:
+        """Commit what the batch has finished."""
+        if self._query is None or progress.name == self._query:
+            self.finished(str(progress.id), json.loads(progress.json))
 
     def onQueryTerminated(self, event: Any) -> None:
         """Forget the query: it holds the others back no longer."""
+        super().onQueryTerminated(event)
         self._ends.pop(str(event.id), None)
 
     def finished(self, query: str, progress: Mapping[str, Any]) -> None:
@@ -108,22 +101,20 @@ class ProgressCommits(StreamingQueryListener):
         self._committer.add({tp: min(other.get(tp, end) for other in self._ends.values()) for tp, end in ends.items()})
 
     def flush(self, timeout_s: float = 30.0) -> bool:
-        """Wait until what was heard of is committed; return whether it was in time."""
+        """Wait until all that is finished is committed; return whether it was in time."""
         return self._committer.flush(timeout_s)
 
     def close(self) -> None:
-        """Hear no more, commit what is left, and release the connection."""
-        self._spark.streams.removeListener(self)
+        """Commit what is left, and release the connection."""
+        super().close()
         self._committer.close()
 
 
 def ends_of(progress: Mapping[str, Any]) -> Offsets:
     """Return where a finished batch ended, by partition; sources other than the two for Kafka are left out.
 
-    A partition that two sources of the query read went as far as the slower one.
-
-    Args:
-        progress: a query's progress as JSON has it (``query.lastProgress``, or ``json.loads`` of the event's).
+    A partition that two sources of the query read went as far as the slower one. ``progress`` is a query's, as JSON has
+    it (``query.lastProgress``, or ``json.loads`` of the event's).
     """
     ends: Offsets = {}
     for tp, end in _offsets_of(progress, "endOffset"):
@@ -132,11 +123,7 @@ def ends_of(progress: Mapping[str, Any]) -> Offsets:
 
 
 def lag_of(progress: Mapping[str, Any]) -> Offsets:
-    """Return how many offsets each partition still had when a batch was planned, after that batch.
-
-    Args:
-        progress: a query's progress, as in :func:`ends_of`.
-    """
+    """Return how many offsets each partition still had, after a batch, when that was planned (see :func:`ends_of`)."""
     ends = ends_of(progress)
     latest = dict(_offsets_of(progress, "latestOffset"))
     return {tp: max(latest[tp] - end, 0) for tp, end in ends.items() if tp in latest}
@@ -155,3 +142,92 @@ def _offsets_of(progress: Mapping[str, Any], field: str) -> list[tuple[TopicPart
         except ConfigError:  # another source in Python
             log.debug("%s is not Kafka's", source["description"])
     return found
+
+
+class Committer:
+    """One group's commits, in a thread of its own: newest first, never backwards; nothing waits or fails for them."""
+
+    def __init__(self, group: str, connect: Callable[[], ConsumerPort], backoff_s: float = BACKOFF_S_MIN) -> None:
+        self._group = group
+        self._connect = connect
+        self._backoff_s = backoff_s
+        self._consumer: ConsumerPort | None = None  # the thread's alone
+        self._changed = threading.Condition()
+        self._wanted: Offsets = {}
+        self._done: Offsets = {}
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"commits-{group}", daemon=True)
+        self._thread.start()
+
+    def add(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these soon; an offset below an earlier one of its partition changes nothing. Never waits."""
+        with self._changed:
+            for tp, offset in offsets.items():
+                self._wanted[tp] = max(offset, self._wanted.get(tp, 0))
+            self._changed.notify_all()
+
+    def flush(self, timeout_s: float = 30.0) -> bool:
+        """Wait until all is committed that was added before; return whether it was in time."""
+        with self._changed:
+            wanted = dict(self._wanted)
+            return self._changed.wait_for(
+                lambda: all(self._done.get(tp, -1) >= offset for tp, offset in wanted.items()), timeout_s
+            )
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Commit what is left, for at most so long, and end the thread."""
+        self.flush(timeout_s)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        failures = 0
+        while (offsets := self._next()) is not None:
+            try:
+                self._commit(offsets)
+                failures = 0
+            except Exception as error:  # a lag tool that shows old numbers is no reason to stop anything
+                failures += 1
+                wait_s = min(self._backoff_s * 2 ** min(failures - 1, 10), BACKOFF_S_MAX)
+                log.warning("group %s: commit failed, again in %.0f s: %s", self._group, wait_s, error)
+                self._release()
+                self._pause(wait_s)
+        self._release()
+
+    def _next(self) -> Offsets | None:
+        """Wait for something to commit and return it; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._wanted != self._done)
+            if self._closed:
+                return None
+            return {tp: offset for tp, offset in self._wanted.items() if self._done.get(tp) != offset}
+
+    def _commit(self, offsets: Offsets) -> None:
+        if self._consumer is None:
+            self._consumer = self._connect()
+        there = self._consumer.committed(list(offsets))
+        ahead = {
+            tp: OffsetAndMetadata(offset, "", -1)
+            for tp, offset in offsets.items()
+            if (found := there.get(tp)) is None or found.offset < offset
+        }
+        if ahead:
+            self._consumer.commit(ahead)
+        with self._changed:
+            self._done |= offsets
+            self._changed.notify_all()
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, max(until - time.monotonic(), 0))
+
+    def _release(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        try:
+            if consumer is not None:
+                consumer.close()
+        except Exception as error:
+            log.warning("group %s: closing: %s", self._group, error)

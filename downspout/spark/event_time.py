@@ -25,25 +25,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from downspout.errors import ConfigError
-from downspout.parquet.following import Position, files_before
+from downspout.sink.readers.log_stream import Position, files_before
+from downspout.spark.checkpoint import batch_numbers
 from downspout.spark.listening import watermark_of
 from downspout.spark.read import frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["event_time"]
-
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 
 def event_time(
-    frame: DataFrame,
-    column: str,
-    delay: str,
-    *,
-    partitions: int | None = None,
-    checkpoint: str | Path | None = None,
+    frame: DataFrame, column: str, delay: str, *, partitions: int | None = None, checkpoint: str | Path | None = None
 ) -> DataFrame:
     """Say which column is the time of the event, and how late a row may be; for windows and other stateful operators.
 
@@ -57,8 +51,8 @@ def event_time(
         checkpoint: of the query, with ``partitions``: where each partition was is found there after a restart.
 
     Raises:
-        ConfigError: the column is not there or is no timestamp; the rows do not say which partition they are of, or
-            where the query stood cannot be told from ``checkpoint``; or Spark's policy is another.
+        ConfigError: the column is not there or is no timestamp; the rows do not say which partition they came from, or
+            ``checkpoint`` does not say where the query stood; or Spark's policy is another.
     """
     kind = dict(frame.dtypes).get(column)
     if kind != "timestamp":
@@ -80,10 +74,10 @@ def _check(frame: DataFrame, partitions: int, checkpoint: str | Path | None) -> 
     if partitions < 1:
         raise ConfigError(f"partitions = {partitions}", cure="how many the topic has")
     if "_partition" not in frame.columns:
-        raise ConfigError("the rows do not say which partition they are of", cure="stream_sink(…, origins=True)")
+        raise ConfigError("the rows do not say which partition they came from", cure="stream_sink(…, origins=True)")
     if checkpoint is None:
         raise ConfigError(
-            "watermarks by partition need the checkpoint of the query, which tells where each was",
+            "watermarks by partition need the query's checkpoint, which has the position of each",
             cure="checkpoint=, the directory that the query gets as checkpointLocation",
         )
     if (policy := frame.sparkSession.conf.get(POLICY, "min")) != "min":
@@ -126,7 +120,7 @@ def _seen(frame: DataFrame, column: str, partitions: int, checkpoint: Path) -> M
     rows = frame_of(frame.sparkSession, directory, files)
     if dict(rows.dtypes).get(column) != "timestamp":
         raise ConfigError(
-            f"{column} is no column of the sink, and where each partition was cannot be told",
+            f"{column} is not a column of the sink, so the position of each partition is not known",
             cure="event_time on what stream_sink returned, before other steps",
         )
     if (watermark := watermark_of(checkpoint)) is not None:
@@ -137,23 +131,23 @@ def _seen(frame: DataFrame, column: str, partitions: int, checkpoint: Path) -> M
 
 def _directory(frame: DataFrame) -> Path:
     """Return the directory that a stream reads, from Spark's plan of it."""
-    from downspout.spark.sink_source import NAME
+    from downspout.spark.source.sink_source import NAME
 
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     for leaf in map(leaves.apply, range(leaves.size())):
         if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName() == NAME:
             return Path(leaf.extraOptions().get("path"))
     raise ConfigError(
-        "where each partition was can be told of a sink's directory only",
+        "the position of each partition is known for a sink's directory only",
         cure="event_time on what stream_sink returned",
     )
 
 
 def _position(checkpoint: Path) -> Position:
     """Return how far the query's sources have read, or have begun to: of several the one that is furthest behind."""
-    batches = [path for path in (checkpoint / "offsets").glob("[0-9]*") if path.name.isdecimal()]
+    begun = batch_numbers(checkpoint / "offsets")
     found: list[Position] = []
-    for line in max(batches, key=lambda path: int(path.name)).read_text("utf-8").splitlines()[2:] if batches else ():
+    for line in (checkpoint / "offsets" / str(max(begun))).read_text("utf-8").splitlines()[2:] if begun else ():
         _, brace, rest = line.partition("{")  # a name may stand before it
         with suppress(ConfigError, ValueError):  # of another source, or of earlier versions: the query says so
             found.append(Position.from_json(json.loads(brace + rest)))

@@ -1,14 +1,13 @@
-"""What Spark tells of streaming queries: how far the event time is, and what came too late for it.
+"""What Spark reports of streaming queries: how far the event time is, and what came too late for it.
 
-Spark tells of a batch, and of a query's end, some time after. So who asks a listener about a query that has ended waits
-until the end was heard of: the events of a query come in order.
+Spark reports a batch, and a query's end, some time after. The events of a query come in order: so a question about a
+query that has ended waits for the event of its end.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import signal
 import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -17,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StreamingQueryListener
 
+from downspout.spark.checkpoint import batch_numbers
+from downspout.system.signals import handled_by
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["LateRows", "Listener", "wait_until_stopped", "watermark_of"]
 
 LOOK_S = 0.5
 
@@ -28,11 +28,7 @@ log = logging.getLogger("downspout.spark")
 
 
 class Listener(StreamingQueryListener):
-    """Hears of the queries of a session until it is closed; base of those that count something.
-
-    Args:
-        spark: the session.
-    """
+    """Listens to the queries of a session until it is closed; base of those that count something."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -41,20 +37,18 @@ class Listener(StreamingQueryListener):
         spark.streams.addListener(self)
 
     def progressed(self, progress: Any) -> None:
-        """Take what Spark tells of a batch; on Spark's listener thread."""
+        """Take what Spark reports of a batch; on Spark's listener thread."""
 
     def wait(self, query: Any, timeout_s: float = 30.0) -> None:
-        """Wait until all was heard of a query that has ended.
-
-        Raises:
-            TimeoutError: its end was not heard of in that time.
-        """
+        """Wait for the event of a query's end; raise a TimeoutError if it does not come in that time."""
         with self.lock:
             if not self.lock.wait_for(lambda: str(query.runId) in self._ended, timeout_s):
-                raise TimeoutError(f"nothing was heard of the end of {query.name or query.runId} in {timeout_s:g} s")
+                raise TimeoutError(
+                    f"Spark did not report the end of {query.name or query.runId} within {timeout_s:g} s"
+                )
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._spark.streams.removeListener(self)
 
     def onQueryStarted(self, event: Any) -> None:
@@ -71,7 +65,7 @@ class Listener(StreamingQueryListener):
         """Nothing is done that was not before."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Let go who waits."""
+        """Wake those that wait."""
         with self.lock:
             self._ended.add(str(event.runId))
             self.lock.notify_all()
@@ -95,10 +89,10 @@ class LateRows(Listener):
             self._dropped[str(progress.runId)] += sum(one.numRowsDroppedByWatermark for one in progress.stateOperators)
 
     def of(self, query: Any, timeout_s: float = 30.0) -> int:
-        """Return how many one run of a query dropped, as far as was heard; of an ended one all.
+        """Return how many one run of a query dropped, as far as Spark has reported; of an ended one all.
 
         Raises:
-            TimeoutError: it has ended, and its end was not heard of in that time.
+            TimeoutError: it has ended, and Spark did not report that in time.
         """
         if not query.isActive:
             self.wait(query, timeout_s)
@@ -119,17 +113,14 @@ def wait_until_stopped(*queries: Any) -> bool:
         StreamingQueryException: a query failed; the others are stopped.
     """
     received: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda given, _: received.append(given)) for number in numbers}
-    try:
-        for query in queries:
-            while not received and not query.awaitTermination(LOOK_S):
-                pass
-    finally:
-        for query in queries:
-            query.stop()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with handled_by(lambda number, _: received.append(number)):
+        try:
+            for query in queries:
+                while not received and not query.awaitTermination(LOOK_S):
+                    pass
+        finally:
+            for query in queries:
+                query.stop()
     return bool(received)
 
 
@@ -143,8 +134,7 @@ def watermark_of(checkpoint: str | Path) -> datetime | None:
         None where no batch is finished, or no row with an event time was seen.
     """
     folder = Path(checkpoint)
-    finished = [int(path.name) for path in (folder / "commits").glob("*") if path.name.isdigit()]
-    if not finished:
+    if not (finished := batch_numbers(folder / "commits")):
         return None
     _, metadata, *_ = (folder / "offsets" / str(max(finished))).read_text(encoding="utf-8").splitlines()
     milliseconds = json.loads(metadata)["batchWatermarkMs"]

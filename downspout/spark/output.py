@@ -1,8 +1,8 @@
-"""What a streaming query writes: Parquet, each row exactly once, in a directory of the query's own.
+"""Write a stream as Parquet, each row exactly once, into a directory of the query's own.
 
 Spark's file sink names the files of each finished batch in ``_spark_metadata``; a batch that is repeated after a crash
-finds itself there and is left out. So whoever reads *by that list*, as Spark does, sees each row once. A process that
-was killed leaves files that no batch names: Spark does not see them, and other readers take :func:`committed_files`.
+finds itself there and is left out. So a reader *by that list*, as Spark is, sees each row once. A process that
+was killed leaves files that no batch names: Spark ignores them, and other readers need :func:`committed_files`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from downspout.errors import SinkError
-from downspout.parquet.layout import LOG_FOLDER
-from downspout.spark.read import SPARK_LOG
+from downspout.settings.folders import local_folder
+from downspout.sink.ownership import SPARK_LOG
+from downspout.sink.storage.layout import OURS, home_beside
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,15 +26,15 @@ __all__ = ["check_output", "committed_files", "parquet_stream"]
 def check_output(directory: str | Path) -> None:
     """Raise if a Spark job must not write to a directory: it is a sink's, lies in one, or holds one.
 
-    A query would leave its ``_spark_metadata`` there, and Spark would read none of the sink's files any more; the audit
-    would find rows that nobody accounts for; and ``mode("overwrite")`` would delete the sink's.
+    A query would leave its ``_spark_metadata`` there, and Spark would no longer read the sink's files; the audit would
+    find unknown rows; and ``mode("overwrite")`` would delete the sink's files.
 
     Raises:
-        SinkError: so it is; the message names the sink's directory.
+        SinkError: it is; the message names the sink's directory.
     """
-    path = Path(directory).absolute()
-    below = (folder.parents[1] for folder in path.rglob(LOG_FOLDER.as_posix())) if path.is_dir() else iter(())
-    above = (place for place in (path, *path.parents) if (place / LOG_FOLDER).is_dir())
+    path = _absolute(directory, "directory")
+    below = (folder.parent for folder in path.rglob(OURS)) if path.is_dir() else iter(())
+    above = (place for place in (path, *path.parents) if (place / OURS).is_dir() or home_beside(place).is_dir())
     if (owner := next(above, None) or next(below, None)) is not None:
         place = "is" if owner == path else "lies in" if owner in path.parents else "holds"
         raise SinkError(
@@ -47,20 +48,25 @@ def parquet_stream(frame: DataFrame, directory: str | Path, checkpoint: str | Pa
 
     Args:
         frame: the stream; with an aggregation, one that has a watermark.
-        directory: where; made where it does not exist.
-        checkpoint: the query's state; the output cannot be continued without. Default: ``<directory>.checkpoint``.
+        directory: the output; it is made if it does not exist.
+        checkpoint: the query's state, without which the output cannot be continued (default:
+            ``<directory>.checkpoint``).
 
     Raises:
-        SinkError: the directory is a sink's; one of output and checkpoint is there and the other is gone; or files that
-            the query has read are.
+        SinkError: the directory is a sink's; output or checkpoint is missing while the other is there; or files that
+            the query has read are missing.
     """
-    path = Path(directory).absolute()
-    state = Path(checkpoint).absolute() if checkpoint else path.with_name(f"{path.name}.checkpoint")
+    path = _absolute(directory, "directory")
+    state = _absolute(checkpoint, "checkpoint") if checkpoint else path.with_name(f"{path.name}.checkpoint")
     check_output(path)
     _check_pair(path, state)
     _check_sources(state)
     writer = frame.writeStream.format("parquet").outputMode("append")
     return writer.option("path", str(path)).option("checkpointLocation", str(state))
+
+
+def _absolute(given: str | Path, name: str) -> Path:
+    return local_folder(given, name).absolute()
 
 
 def _check_pair(output: Path, state: Path) -> None:
@@ -72,13 +78,13 @@ def _check_pair(output: Path, state: Path) -> None:
     written = any((output / SPARK_LOG).glob("[0-9]*"))
     if written and not any((state / "offsets").glob("[0-9]*")):
         raise SinkError(
-            f"{output} was written by a query whose checkpoint is not {state}: new batches would count as repetitions",
+            f"{output} was written with another checkpoint than {state}: new batches would be taken for repetitions",
             cure="the old checkpoint; or start over in another directory",
         )
     if not written and any((state / "commits").glob("[0-9]*")):
         raise SinkError(
-            f"{state} says that rows were written which are not in {output}",
-            cure="the output's old place; or start over with another checkpoint",
+            f"{state} says that rows were written that are not in {output}",
+            cure="the output's old directory; or start over with another checkpoint",
         )
 
 
@@ -91,19 +97,19 @@ def _check_sources(state: Path) -> None:
         if (files := files_in(log, first=True)) and not files[0].exists():
             raise SinkError(
                 f"{state} says that {files[0]} was read, and it is gone: a directory that was moved is read again",
-                cure="the directory's old place; or start over with another output and checkpoint",
+                cure="the directory's old path; or start over with another output and checkpoint",
             )
 
 
 def committed_files(directory: str | Path) -> list[Path]:
-    """Return the files of a query's output that finished batches wrote: what readers other than Spark should read.
+    """Return the files that finished batches of a query wrote; readers other than Spark should read only these.
 
     ``pandas.concat(map(pandas.read_parquet, committed_files("output/windows")))``
 
     Raises:
         SinkError: no streaming query has written to the directory.
     """
-    log = Path(directory).absolute() / SPARK_LOG
+    log = _absolute(directory, "directory") / SPARK_LOG
     if not log.is_dir():
         raise SinkError(
             f"{directory} is not the output of a streaming query: it has no {SPARK_LOG}", cure="read it as it is"

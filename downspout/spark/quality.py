@@ -1,30 +1,28 @@
-"""Data quality: what must hold of a table, and what does not.
+"""Data quality: checks of a table, and a report of the rows that fail them.
 
-A check is declared once and runs on a batch (:func:`check`), on every micro-batch of a stream (``quality_stream``), or
-both. All that can be said of rows by looking at each alone is computed by *one aggregation*: one pass, however many
-checks there are, the first offending rows with their Kafka coordinates included. A table that is referred to is joined
-in that pass (it must fit into memory). Only ``unique`` must move rows, and costs a pass of its own.
+A check is declared once and runs on a batch (:func:`check`), on each micro-batch of a stream (``quality_stream``), or
+on both. All checks of single rows share *one aggregation*, which also finds the first rows that fail, with their Kafka
+coordinates. The table of a reference is joined in the same pass, and must fit into memory. Only ``unique`` moves rows,
+and costs a pass of its own.
 
 >>> checks = [not_null("carrier"), in_range("distance", 1, 5_000), unique("flight", severity="warn")]
 >>> [check.name for check in checks]
 ['carrier is not null', '1 <= distance <= 5000', 'flight is unique']
 
-As in SQL's CHECK and FOREIGN KEY, a null offends against :func:`not_null` alone: what is not known breaks no rule.
+As in SQL's CHECK and FOREIGN KEY, a null fails only :func:`not_null`.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from downspout.errors import ConfigError
-from downspout.spark.quality_report import Metrics, Report, evaluate
+from downspout.formatting import counted, nearest
+from downspout.spark.quality_report import Check, Metrics, Report, Severity, evaluate
 from downspout.spark.read import ORIGIN_COLUMNS
-from downspout.wording import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -34,44 +32,7 @@ __all__ = [
     "references", "row_count", "unique",
 ]  # fmt: skip
 
-Severity = Literal["error", "warn"]
-EXAMPLES = 3
-"""How many offending rows a report shows by default."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """Something that must hold. Made by the functions of this module.
-
-    Attributes:
-        name: what must hold, in words.
-        kind: ``row`` (looks at each row alone), ``unique``, ``count`` or ``freshness`` (look at the table).
-        columns: what it looks at, and what an example shows.
-        severity: an error makes the exit code 14; a warning is told.
-        share: of the rows that must pass, from 0 to 1.
-        passes: for ``row``: the condition, as a Column; made late, since a Column needs a session.
-        table: for a reference: the other table and its columns.
-        bounds: for ``count``: the least and the largest number of rows.
-        age: for ``freshness``: the greatest age of the newest value.
-        now: for ``freshness``: seen from when; None: from when the check runs.
-    """
-
-    name: str
-    kind: Literal["row", "unique", "count", "freshness"]
-    columns: tuple[str, ...] = ()
-    severity: Severity = "error"
-    share: float = 1.0
-    passes: Callable[[], Column] | None = field(default=None, compare=False, repr=False)
-    table: tuple[DataFrame, tuple[str, ...]] | None = field(default=None, compare=False, repr=False)
-    bounds: tuple[int | None, int | None] = (None, None)
-    age: timedelta | None = None
-    now: datetime | None = None
-
-    def __post_init__(self) -> None:
-        if self.severity not in ("error", "warn"):
-            raise ConfigError(f"{self.name}: severity = {self.severity!r}", cure='"error" or "warn"')
-        if not 0 <= self.share <= 1:
-            raise ConfigError(f"{self.name}: share = {self.share} is none", cure="0.99 for 99 % of the rows")
+EXAMPLES = 3  # How many offending rows a report shows by default
 
 
 def not_null(*columns: str, severity: Severity = "error", share: float = 1.0) -> Check:
@@ -96,14 +57,14 @@ def in_range(
 
 
 def one_of(column: str, values: Iterable[Any], *, severity: Severity = "error", share: float = 1.0) -> Check:
-    """A value is one of those."""
+    """A value is one of the given ones."""
     known = list(values)
     shown = ", ".join(map(str, known[:4] + ["…"] * (len(known) > 4)))
     return _row(f"{column} is one of {shown}", (column,), lambda c: c[0].isin(known), severity, share)
 
 
 def matches(column: str, pattern: str, *, severity: Severity = "error", share: float = 1.0) -> Check:
-    """A text as a whole matches a regular expression (Java's, which Spark uses)."""
+    """The whole text matches a regular expression (Java's, which Spark uses)."""
     whole = rf"\A(?:{pattern})\z"
     return _row(f"{column} matches {pattern}", (column,), lambda c: c[0].rlike(whole), severity, share)
 
@@ -117,14 +78,14 @@ def references(
     share: float = 1.0,
     name: str = "",
 ) -> Check:
-    """A value is there in another table, which every task gets a copy of.
+    """A value exists in another table, of which every task gets a copy.
 
     Args:
         columns: one, or several that refer together.
         table: a batch DataFrame.
         keys: its columns, if they are called otherwise.
-        severity: what it means if not.
-        share: of the rows that must pass.
+        severity: ``error`` or ``warn``, for the report.
+        share: the share of rows that must pass.
         name: of the other table, for the report.
     """
     own = (columns,) if isinstance(columns, str) else tuple(columns)
@@ -144,8 +105,8 @@ def condition(
         sql: of type boolean. Where a value cannot be converted Spark stops with an error: use ``try_cast``.
         columns: what an example shows besides the coordinates.
         name: what must hold, in words; default: the condition.
-        severity: what it means if not.
-        share: of the rows that must pass.
+        severity: ``error`` or ``warn``, for the report.
+        share: the share of rows that must pass.
     """
 
     def passes() -> Column:
@@ -166,7 +127,7 @@ def unique(*columns: str, name: str = "", severity: Severity = "error") -> Check
 
 
 def row_count(low: int | None = 1, high: int | None = None, *, severity: Severity = "error") -> Check:
-    """The table has so many rows."""
+    """The number of rows is within bounds."""
     if low is None and high is None:
         raise ConfigError("row_count has no bound", cure="row_count(1)")
     if high is None:
@@ -182,8 +143,8 @@ def freshness(column: str, age: timedelta, *, now: datetime | None = None, sever
     Args:
         column: of type timestamp.
         age: the greatest age.
-        now: seen from when; None: from when the check runs.
-        severity: what it means if not.
+        now: the time to compare with; None: the time at which the check runs.
+        severity: ``error`` or ``warn``, for the report.
     """
     if now is not None and now.tzinfo is None:
         now = now.replace(tzinfo=UTC)
@@ -308,12 +269,12 @@ def _validate(frame: DataFrame, checks: Sequence[Check]) -> None:
     names: dict[str, int] = {}
     for number, one in enumerate(checks):
         if names.setdefault(one.name, number) != number:
-            raise ConfigError(f"there are two checks {one.name!r}", cure="leave one out, or name one of them otherwise")
+            raise ConfigError(f"there are two checks {one.name!r}", cure="leave one out, or rename one")
         _has(frame, one.columns, one.name)
         if one.table is not None:
             _has(one.table[0], one.table[1], one.name)
         if one.kind == "freshness" and dict(frame.dtypes)[one.columns[0]] not in ("timestamp", "timestamp_ntz"):
-            raise ConfigError(f"{one.name}: {one.columns[0]} is no timestamp", cure="a column of type timestamp")
+            raise ConfigError(f"{one.name}: {one.columns[0]} is not a timestamp", cure="a column of type timestamp")
         if one.passes is not None:
             _analyse(frame, one)
 
@@ -321,8 +282,8 @@ def _validate(frame: DataFrame, checks: Sequence[Check]) -> None:
 def _has(frame: DataFrame, columns: Iterable[str], name: str) -> None:
     for column in columns:
         if column not in frame.columns:
-            near = difflib.get_close_matches(column, frame.columns, 1) or [", ".join(frame.columns)]
-            raise ConfigError(f"{name}: the table has no column {column}", cure=near[0])
+            cure = nearest(column, frame.columns, ", ".join(frame.columns))
+            raise ConfigError(f"{name}: the table has no column {column}", cure=cure)
 
 
 def _analyse(frame: DataFrame, one: Check) -> None:
@@ -336,4 +297,4 @@ def _analyse(frame: DataFrame, one: Check) -> None:
         why = str(error).strip().splitlines()[0]
         raise ConfigError(f"{one.name}: {why}", cure="a condition over the table's columns") from None
     if not isinstance(kind, BooleanType):
-        raise ConfigError(f"{one.name} is {kind.simpleString()}, no condition", cure="a comparison")
+        raise ConfigError(f"{one.name} is {kind.simpleString()}, not a condition", cure="a comparison")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from downspout.errors import ConfigError, QualityError
-from downspout.wording import counted
+from downspout.formatting import counted
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
     from rich.console import Console
 
-    from downspout.spark.quality import Check
-
-__all__ = ["Metrics", "Report", "Result", "evaluate", "merge"]
+__all__ = ["Check", "Metrics", "Report", "Result", "Severity", "evaluate", "merge"]
 
 Metrics = dict[str, Any]
 """What Spark has counted: ``rows``, and by the number of the check ``failed_…``, ``examples_…`` and ``newest_…``."""
@@ -27,15 +26,15 @@ _ORIGIN = ("_topic", "_partition", "_offset", "_path")
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one check.
+    """The result of one check.
 
     Attributes:
         check: what must hold, in words.
         severity: ``error`` or ``warn``.
         passed: whether it holds.
-        failed: rows that offend, also where so few are allowed.
+        failed: number of rows that fail it, even if that few are allowed.
         detail: what was found, in words.
-        examples: offending rows: their Kafka coordinates, where they are known, and the columns in question.
+        examples: rows that fail it: their Kafka coordinates, if known, and the columns in question.
     """
 
     check: str
@@ -53,7 +52,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """What became of all checks of a table.
+    """The results of all checks of a table.
 
     Attributes:
         name: of the table.
@@ -77,7 +76,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """14 where there is an error, else 0: warnings are told, and stop nobody."""
+        """14 if there is an error, else 0; warnings are only reported."""
         return QualityError.exit_code if self.errors else 0
 
     @property
@@ -85,9 +84,9 @@ class Report:
         """One sentence."""
         about = f"{self.name}: " if self.name else ""
         good = sum(result.passed for result in self.results)
-        told = [counted(len(self.errors), "error")] * bool(self.errors)
-        told += [counted(len(self.warnings), "warning")] * bool(self.warnings)
-        bad = f"; {', '.join(told)}" if told else ""
+        counts = [counted(len(self.errors), "error")] * bool(self.errors)
+        counts += [counted(len(self.warnings), "warning")] * bool(self.warnings)
+        bad = f"; {', '.join(counts)}" if counts else ""
         return f"{about}{good} of {counted(len(self.results), 'check')} hold for {counted(self.rows, 'row')}{bad}"
 
     def raise_for_errors(self) -> None:
@@ -268,3 +267,41 @@ def _fresh(one: Check, number: int, rows: int, found: Metrics, now: datetime) ->
 
 def _examples(found: Metrics, number: int) -> tuple[Mapping[str, Any], ...]:
     return tuple(json.loads(text) for text in found[f"examples_{number}"] or ())
+
+
+Severity = Literal["error", "warn"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something that must hold. Made by the functions of this module.
+
+    Attributes:
+        name: what must hold, in words.
+        kind: ``row`` (looks at each row alone), ``unique``, ``count`` or ``freshness`` (look at the table).
+        columns: what it looks at, and what an example shows.
+        severity: an error makes the exit code 14; a warning is only reported.
+        share: of the rows that must pass, from 0 to 1.
+        passes: for ``row``: the condition, as a Column; made late, since a Column needs a session.
+        table: for a reference: the other table and its columns.
+        bounds: for ``count``: the least and the largest number of rows.
+        age: for ``freshness``: the greatest age of the newest value.
+        now: for ``freshness``: seen from when; None: from when the check runs.
+    """
+
+    name: str
+    kind: Literal["row", "unique", "count", "freshness"]
+    columns: tuple[str, ...] = ()
+    severity: Severity = "error"
+    share: float = 1.0
+    passes: Callable[[], Column] | None = field(default=None, compare=False, repr=False)
+    table: tuple[DataFrame, tuple[str, ...]] | None = field(default=None, compare=False, repr=False)
+    bounds: tuple[int | None, int | None] = (None, None)
+    age: timedelta | None = None
+    now: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if self.severity not in ("error", "warn"):
+            raise ConfigError(f"{self.name}: severity = {self.severity!r}", cure='"error" or "warn"')
+        if not 0 <= self.share <= 1:
+            raise ConfigError(f"{self.name}: share = {self.share} is out of range", cure="0.99 for 99 % of the rows")

@@ -1,8 +1,8 @@
 """Data quality of streams: counted in the pass that writes, or checked before a batch is written.
 
-:class:`StreamQuality` adds the counts of the checks to the plan of a query (``DataFrame.observe``): no pass more, and
-the query keeps its own sink with its own promise. It learns of offending rows when they are written. Where they must
-not be written at all, :func:`gate` checks each micro-batch first, by ``foreachBatch``.
+:class:`StreamQuality` adds the counts of the checks to the plan of a query (``DataFrame.observe``), without another
+pass; the query keeps its own sink. It reports rows that fail when they have been written. If they must not be written,
+:func:`gate` checks each micro-batch first, by ``foreachBatch``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from downspout.errors import ConfigError
 from downspout.spark.listening import Listener
-from downspout.spark.quality import EXAMPLES, Check, check, measures, prepare
-from downspout.spark.quality_report import Metrics, Report, evaluate, merge
+from downspout.spark.quality import EXAMPLES, check, measures, prepare
+from downspout.spark.quality_report import Check, Metrics, Report, evaluate, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ class StreamQuality(Listener):
         checks: what must hold; :func:`~downspout.spark.quality.unique` cannot be observed.
         name: of the table; one name, one query.
         examples: how many offending rows to keep for each check.
-        on_batch: told of each batch's number and report, on Spark's listener thread.
+        on_batch: called with each batch's number and report, on Spark's listener thread.
 
     Raises:
         ConfigError: a check needs a pass of its own.
@@ -53,7 +53,7 @@ class StreamQuality(Listener):
     ) -> None:
         for one in checks:
             if one.kind == "unique":
-                raise ConfigError(f"{one.name}: a stream cannot be observed for that", cure="gate, or check on a batch")
+                raise ConfigError(f"{one.name}: a stream cannot be checked for that", cure="gate, or check on a batch")
         self._checks = tuple(checks)
         self._name = name
         self._examples = examples
@@ -71,16 +71,16 @@ class StreamQuality(Listener):
         return prepared.observe(self._name, *measures(prepared, self._checks, self._examples)).select(*frame.columns)
 
     def report(self, query: Any = None, timeout_s: float = 30.0) -> Report:
-        """Return what was found in all batches that were heard of.
+        """Return what was found in all batches that Spark has reported.
 
         A batch that was repeated after a restart counts once in a process, and in each process anew.
 
         Args:
-            query: a query that has ended: wait until all of its batches were heard of, since Spark tells of them later.
+            query: a query that has ended: wait until all of its batches are reported.
             timeout_s: how long to wait for that at most.
 
         Raises:
-            TimeoutError: Spark has not told of the query's end in that time.
+            TimeoutError: Spark has not reported the query's end in that time.
         """
         if query is not None:
             self.wait(query, timeout_s)
@@ -125,7 +125,7 @@ def gate(
         checks: what must hold of each batch; ``unique`` means: within the batch.
         write: gets the batch and its number.
         name: of the table.
-        on_batch: told of each batch's number and report, before it is written or refused.
+        on_batch: called with each batch's number and report, before it is written or refused.
     """
 
     def checked(batch: DataFrame, number: int) -> None:

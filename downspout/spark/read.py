@@ -1,21 +1,20 @@
-"""From a sink's directory to a DataFrame: of all rows (batch), or of those that come (streaming).
+"""Read a sink's directory into a DataFrame: all rows (batch), or also those that come later (streaming).
 
 Both go through the commit log, and so see the same rows before, during and after a compaction.
 
-A DataFrame is lazy: Spark lists the files when it is made, and reads them when somebody asks for rows, maybe after a
+A DataFrame is lazy: Spark lists the files when it is made, and reads them when rows are needed, maybe after a
 compaction has moved them. So :func:`read_sink` reads a *snapshot*, hard links to the files that count now (see
-``downspout/parquet/snapshot.py``), with Spark's own Parquet reader. Nobody can tell when the last frame that came of it
-is gone: the links live as long as this process.
+``downspout/sink/readers/``), with Spark's own Parquet reader. Nothing says
+when the last DataFrame on it is gone, so the links live as long as this process.
 
-A streaming query of Spark's file source remembers names: to it, a compacted file is a new one. So :func:`stream_sink`
-has a source of its own, which reads the log (``downspout/spark/sink_source.py``).
+A streaming query of Spark's file source remembers names, and would take a compacted file for a new one. So
+:func:`stream_sink` has a source of its own, which reads the log (``downspout/spark/source/sink_source.py``).
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import difflib
 import json
 import logging
 import time
@@ -25,18 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downspout.errors import ConfigError, SinkError
-from downspout.parquet.disk import Disk
-from downspout.parquet.entry import DataFile
-from downspout.parquet.snapshot import pin, remove_snapshot
-from downspout.parquet.view import (
-    ORIGIN_COLUMNS,
-    PLACES,
-    View,
-    logged_columns,
-    logged_schema,
-    place_of,
-    restarting,
-)
+from downspout.formatting import nearest
+from downspout.settings.folders import local_folder
+from downspout.sink.log.entry import DataFile
+from downspout.sink.ownership import SPARK_LOG
+from downspout.sink.readers.snapshot import pin, remove_snapshot
+from downspout.sink.readers.view import ORIGIN_COLUMNS, View, logged_columns, logged_schema, restarting, wherever
+from downspout.sink.storage.disk import Disk
+from downspout.spark import check_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,9 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["ORIGIN_COLUMNS", "finish_aggregates", "frame_of", "read_sink", "sink_schema", "stream_sink"]
 
 logger = logging.getLogger("downspout.spark")
-
-SPARK_LOG = "_spark_metadata"
-"""What a streaming query keeps in the directory that it writes: its list of files. Spark then reads no others."""
 
 STREAM_OPTIONS = ("maxFilesPerTrigger", "maxBytesPerTrigger")
 """Options of :func:`stream_sink`; they mean what they mean to Spark's file source."""
@@ -69,32 +61,31 @@ _REFUSED = {
 _READ_OPTIONS = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "__globPaths__": "false"}
 """A session may say otherwise for other files. The last one is Spark's own: a path is a path, whatever is in it."""
 
-_FINISHERS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+FINISHERS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 """Which function finishes an aggregate's partial results."""
 
 _snapshots: dict[tuple[Path, int], tuple[Path, float]] = {}
 """By directory and length of its log, with the time: what is read twice without a change between is linked once."""
 _ours: list[Path] = []
-REUSED_S = 3600.0
-"""For no longer, or who asks last would get one that is about to be swept."""
+REUSED_S = 3600.0  # For no longer, or who asks last would get one that is about to be swept
 
 
 def read_sink(spark: SparkSession, directory: str | Path, *, origins: bool = False) -> DataFrame:
     """Return the rows of a sink's directory as they are now, each exactly once; Hive folders become columns.
 
-    The DataFrame keeps these rows, whatever is flushed, compacted or started anew before it is evaluated, until the
-    process ends, and for no longer than ``downspout compact --keep`` says. Where no links can be made in the directory
-    (it may be read-only), it reads the files where they are, and fails if a compaction moves one before it is read.
+    The DataFrame keeps these rows, whatever is flushed, compacted or rebuilt before it is evaluated, until the process
+    ends, but no longer than ``downspout compact --keep``. If no links can be made (the directory may be read-only), it
+    reads the files where they are, and fails if a compaction moves one before it is read.
 
     Args:
         spark: the session.
-        directory: what the sink's ``parquet.directory`` says.
+        directory: the sink's ``parquet.directory``.
         origins: whether to keep the origin columns.
 
     Raises:
         SinkError: the directory does not exist, no sink has flushed to it, or its log is damaged.
     """
-    path = Path(directory).resolve()
+    path = local_folder(directory).resolve()
     if not path.is_dir():
         raise SinkError(f"{path} does not exist", cure="run the topology that writes it")
     _check_sinks(path)
@@ -147,11 +138,12 @@ def _frame_in_place(spark: SparkSession, view: View, files: Iterable[DataFile]) 
     """
     found: dict[Path, list[str]] = {}
     for file in files:
-        place = place_of(view.directory, file.path)
-        found.setdefault(place, []).append(str(view.directory / place / file.path))
+        path = wherever(view.layout, file.path, lambda path: path.stat() and path)
+        place = next(place for place in view.layout.places if path in view.layout.names(place, file.path))
+        found.setdefault(place, []).append(str(path))
     frames = [
-        _reader(spark, view).option("basePath", str(view.directory / place)).parquet(*found[place])
-        for place in PLACES
+        _reader(spark, view).option("basePath", str(place)).parquet(*found[place])
+        for place in view.layout.places
         if place in found
     ]
     if not frames:
@@ -177,42 +169,40 @@ def _check_sinks(path: Path) -> None:
     """Raise where there is no commit log, but another query's list of files."""
     if (path / SPARK_LOG).exists() and logged_columns(path) is None:
         raise SinkError(
-            f"{path} is the output of a streaming query, no sink's", cure="spark.read.parquet for a query's output"
+            f"{path} is the output of a streaming query, not of a sink", cure="spark.read.parquet for a query's output"
         )
 
 
 def stream_sink(
     spark: SparkSession, directory: str | Path, *, sink: Any = None, origins: bool = False, **options: str | int
 ) -> DataFrame:
-    """Return the rows of a sink's directory as a stream, those that are there and those that come, each exactly once.
+    """Return the rows of a sink's directory as a stream, present and future ones, each exactly once.
 
     They come in the order of the commit log. The topology may be writing meanwhile, may have stopped, or may not have
     started yet; the directory may be compacted, and even moved between two runs of the query.
 
     Args:
         spark: the session.
-        directory: what the sink's ``parquet.directory`` says.
-        sink: the sink in the topology (``FlightDelays.flights``): needed as long as it has never flushed, since a
-            stream needs its columns beforehand. Afterwards the commit log has them.
+        directory: the sink's ``parquet.directory``.
+        sink: the sink in the topology (``FlightDelays.flights``), which gives the columns before its first flush.
+            Afterwards the commit log has them.
         origins: whether to keep the origin columns; watermarks by partition need them
             (:func:`~downspout.spark.event_time.event_time`).
-        options: those in STREAM_OPTIONS. ``maxFilesPerTrigger=100`` bounds a micro-batch.
+        options: those in STREAM_OPTIONS. ``maxFilesPerTrigger=100`` limits a micro-batch.
 
     Raises:
         SinkError: the columns are not known, the log has others than the sink, or a streaming query has written there.
-            A query fails with one if the directory was started anew, or if it was behind for longer than compactions
-            keep what they replace.
-        ConfigError: an option is unknown, or makes no sense here.
+            A query fails with one if the directory was rebuilt, or if the query was behind for longer than compactions
+            keep replaced files.
+        ConfigError: an option is unknown, or has no meaning here.
         MissingExtraError: PySpark is older than 4.2.
     """
-    from downspout.spark.versions import check_pyspark
-
     check_pyspark()
     from pyspark.sql.types import StructType
 
-    from downspout.spark.sink_source import NAME, SinkSource
+    from downspout.spark.source.sink_source import NAME, SinkSource
 
-    path = Path(directory).resolve()
+    path = local_folder(directory).resolve()
     given = _checked_options(options)
     _check_sinks(path)
     schema = sink_schema(path, sink)
@@ -220,11 +210,7 @@ def stream_sink(
     fields = [field for field in schema.fields if origins or field.name not in ORIGIN_COLUMNS]
     spark.dataSource.register(SinkSource)
     reader = spark.readStream.format(NAME).schema(StructType(fields)).options(**given)
-    return reader.option("parallelism", _parallelism(spark)).load(str(path))
-
-
-def _parallelism(spark: SparkSession) -> str:
-    return str(spark.sparkContext.defaultParallelism)
+    return reader.option("parallelism", str(spark.sparkContext.defaultParallelism)).load(str(path))
 
 
 def _checked_options(options: dict[str, str | int]) -> dict[str, str]:
@@ -233,15 +219,12 @@ def _checked_options(options: dict[str, str | int]) -> dict[str, str]:
     for name, value in options.items():
         spelled = known.get(name.lower())
         if spelled is None:
-            near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
-            raise ConfigError(
-                f"{name} is no option of stream_sink",
-                cure=known[near[0]] if near else f"one of {', '.join(STREAM_OPTIONS)}",
-            )
+            cure = known.get(nearest(name.lower(), known, ""), f"one of {', '.join(STREAM_OPTIONS)}")
+            raise ConfigError(f"{name} is not an option of stream_sink", cure=cure)
         if spelled in _REFUSED:
             raise ConfigError(f"{spelled}={value}: {_REFUSED[spelled]}", cure=f"leave {spelled} out")
         if not str(value).isdecimal() or not int(value):
-            raise ConfigError(f"{spelled}={value} is no number above 0", cure=f"{spelled}=100")
+            raise ConfigError(f"{spelled}={value} is not a number above 0", cure=f"{spelled}=100")
         given[spelled] = str(value)
     return given
 
@@ -256,18 +239,18 @@ def _make(path: Path) -> None:
 
 
 def sink_schema(directory: str | Path, sink: Any = None) -> StructType:
-    """Return the columns of a sink's directory as Spark reads them; those that name folders are last.
+    """Return the columns of a sink's directory as Spark reads them; columns that became folders are last.
 
     Args:
-        directory: what the sink's ``parquet.directory`` says.
-        sink: the sink in the topology, where the directory has no commit log yet.
+        directory: the sink's ``parquet.directory``.
+        sink: the sink in the topology, if the directory has no commit log yet.
 
     Raises:
-        SinkError: neither the commit log nor a sink says, or they disagree; or the log is damaged.
+        SinkError: there is neither a commit log nor a sink, they disagree, or the log is damaged.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    path = Path(directory)
+    path = local_folder(directory)
     logged = logged_columns(path)
     declared = _declared(sink) if sink is not None else None
     if logged is None and declared is None:
@@ -278,7 +261,7 @@ def sink_schema(directory: str | Path, sink: Any = None) -> StructType:
     if logged is not None and declared is not None and set(logged) != set(declared):
         raise SinkError(
             f"{path} has the columns {', '.join(logged)}; the sink has {', '.join(declared)}",
-            cure="the directory of that sink, or no sink at all: the commit log knows the columns",
+            cure="the directory of that sink, or leave sink out: the commit log knows the columns",
         )
     return from_arrow_schema(logged_schema(logged or declared or ()))
 
@@ -295,9 +278,8 @@ def _declared(sink: Any) -> tuple[str, ...]:
 def finish_aggregates(frame: DataFrame, keys: Sequence[str], aggregates: Sequence[str]) -> DataFrame:
     """Return one row per key from the partial aggregates that an AggregateBolt wrote.
 
-    Every flush of every task writes what it has added up since the flush before, so a key has many rows. Counts and
-    sums are finished by adding, minima and maxima by min and max. A mean cannot be finished: keep its sum and its
-    count, and divide at the very end.
+    Each flush of each task writes one row per key, so a key has many rows. Counts and sums are added, and of minima and
+    maxima the min and max are taken. For a mean keep the sum and the count, and divide at the end.
 
     Args:
         frame: the partial aggregates.
@@ -305,7 +287,7 @@ def finish_aggregates(frame: DataFrame, keys: Sequence[str], aggregates: Sequenc
         aggregates: the topology's ``parquet.aggregates`` (``count``, ``sum:delay``), or some of them.
 
     Raises:
-        ConfigError: an aggregate is none, or its column or a key is not there.
+        ConfigError: an aggregate is unknown, or its column or a key is missing.
     """
     from pyspark.sql import functions as F
 
@@ -325,6 +307,6 @@ def _finisher(aggregate: str) -> tuple[str, str]:
     (('count', 'sum'), ('count_delay', 'sum'), ('max_delay', 'max'))
     """
     function, _, column = aggregate.partition(":")
-    if function not in _FINISHERS or (not column and function != "count"):
+    if function not in FINISHERS or (not column and function != "count"):
         raise ConfigError(f"{aggregate!r} cannot be finished", cure="count, count:x, sum:x, min:x or max:x")
-    return (f"{function}_{column}" if column else function), _FINISHERS[function]
+    return (f"{function}_{column}" if column else function), FINISHERS[function]

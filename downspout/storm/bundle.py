@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from downspout.packaging import archive, closure, python_name, readme
+from downspout.system.packaging import archive, closure, python_name, readme
 
 LAUNCHER = """\
 #!/bin/sh
@@ -27,11 +27,6 @@ PYTHONPATH="$here/lib" exec "$python" -s -P -m streamparse.run "$@"
 
 def write(target: Path, name: str, extra: Iterable[str] = ()) -> dict[str, str]:
     """Write the archive (``.tar.gz``); return the version of each distribution in it.
-
-    Args:
-        target: the archive.
-        name: of the topology, which is its folder.
-        extra: requirements besides this library's own.
 
     Raises:
         MissingExtraError: something that is needed is not installed here.

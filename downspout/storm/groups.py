@@ -1,13 +1,12 @@
-"""Process groups: what a process started, and what those started, as far as they stayed in its group.
+"""Process groups: a process with all that it started, directly or not, and that stayed in its group.
 
 A daemon or a JVM that we start leads a group (and a session) of its own. Storm's workers and their Python processes
-stay in the group of the supervisor that started them, also after its death. So to end a group is to end all of them,
-and nobody else.
+stay in the group of the supervisor that started them, also after its death. So ending a group ends exactly these.
 
 A group goes by the id of the process that led it, and the kernel gives that id to no new process while the group has
-members. A stranger can have it once the group is empty. That is told by the stranger's birth as long as it lives; a
-stranger's group without its leader cannot be told apart, which takes a crash of ours, the same process id within the
-same boot, and the end of that process: so groups are ended only where we noted one that was never ended.
+members. Once the group is empty, an unrelated process may get it. Its birth differs as long as it lives. A group that
+it left behind cannot be distinguished, which takes a crash of ours, the same process id within the same boot, and the
+end of that process: so only groups are ended that we have noted as started and not as ended.
 """
 
 from __future__ import annotations
@@ -15,42 +14,29 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from dataclasses import dataclass
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.process import birth, send_signal
+from downspout.system.process import Process, birth
 
 POLL_S = 0.05
 
 
-@dataclass(frozen=True)
-class Member:
-    """A process of a group."""
-
-    pid: int
-    birth: str
-
-
-def members(leader: int) -> list[Member]:
+def members(leader: int) -> list[Process]:
     """Return the living processes of the group that this process leads or led."""
-    return [Member(pid, born) for pid in _listed("pgid", leader) if (born := birth(pid)) is not None]
+    return [found for pid in _listed("pgid", leader) if (found := Process.of(pid)).birth]
 
 
-def survivors(leader: int, born: str) -> list[Member]:
-    """Return the living processes of a group; none where the group is a stranger's, or our own.
-
-    Args:
-        leader: the process that leads or led it.
-        born: its birth.
-    """
-    if leader == os.getpgrp() or _boot(born) != _boot(birth(os.getpid()) or "") or birth(leader) not in (born, None):
+def survivors(leader: Process) -> list[Process]:
+    """Return the living processes of a group; none where the group is an unrelated one, or our own."""
+    here = Process.of(os.getpid())
+    if leader.pid == os.getpgrp() or _boot(leader.birth) != _boot(here.birth):
         return []
-    return members(leader)
+    return members(leader.pid) if birth(leader.pid) in (leader.birth, None) else []
 
 
-def children(parent: int) -> list[int]:
-    """Return the ids of the living processes that this process has started itself."""
-    return [pid for pid in _listed("ppid", parent) if birth(pid) is not None]
+def children(parent: int) -> list[Process]:
+    """Return the living processes that this process has started itself."""
+    return [found for pid in _listed("ppid", parent) if (found := Process.of(pid)).birth]
 
 
 def _listed(column: str, value: int) -> list[int]:
@@ -60,22 +46,15 @@ def _listed(column: str, value: int) -> list[int]:
     return [int(pid) for pid, found in rows if found == str(value)]
 
 
-def end(leader: int, born: str, seconds: float, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """End a group: by SIGTERM, and what is left after ``seconds`` by SIGKILL. Return whether there was any.
-
-    Args:
-        leader: the process that leads or led it.
-        born: its birth, which tells it from a stranger that was given its id.
-        seconds: how long the processes may take to end in order.
-        clock: what waiting is.
-    """
-    if not (left := survivors(leader, born)):
+def end(leader: Process, seconds: float, clock: Clock = SYSTEM_CLOCK) -> bool:
+    """End a group: by SIGTERM, and what is left after ``seconds`` by SIGKILL. Return whether there was any."""
+    if not (left := survivors(leader)):
         return False
-    for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 10.0)):
+    for number, limit_s in ((signal.SIGTERM, seconds), (signal.SIGKILL, 10.0)):
         for member in left:
-            send_signal(member.pid, member.birth, number)
-        deadline = clock.monotonic() + patience
-        while (left := members(leader)) and clock.monotonic() < deadline:
+            member.signal(number)
+        deadline = clock.monotonic() + limit_s
+        while (left := members(leader.pid)) and clock.monotonic() < deadline:
             clock.sleep(POLL_S)
         if not left:
             break

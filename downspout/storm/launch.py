@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from downspout import config
 from downspout.errors import MissingExtraError
-from downspout.storm import keep
+from downspout.settings import folders
 from downspout.storm.node_files import JVM_FLAGS, python_path
+from downspout.system import files
+from downspout.system.java import home_of
 
 MAINS = {
     "zookeeper": "org.apache.storm.shade.org.apache.zookeeper.server.quorum.QuorumPeerMain",
@@ -26,13 +27,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start one daemon of the node in a directory, with its keeper, whose process is returned.
 
-    Args:
-        name: a key of :data:`MAINS`.
-        directory: the node's.
-        java: the program.
-        library: the folder of Storm's jars.
-        environment: see :func:`environment`.
-        port: where nimbus is to be asked whether it knows a leader (:mod:`downspout.storm.keep`); 0: of no other.
+    ``port`` is where nimbus is asked whether it knows a leader (:mod:`downspout.storm.keep`), 0 for other daemons.
     """
     home, logs = directory / "home", directory / "logs"
     command = [str(java), *JVM_FLAGS, HEAP[name], f"-Ddaemon.name={name}", f"-Dstorm.home={home}"]
@@ -41,8 +36,17 @@ def start(
     command += ["-cp", f"{library}/*{os.pathsep}{home / 'conf'}", MAINS[name]]
     if name == "zookeeper":
         command.append(str(home / "conf" / "zoo.cfg"))
-    keeper = [sys.executable, "-I", "-S", keep.__file__, name, str(directory / "daemons.json"), str(os.getpid())]
+    keeper = [
+        sys.executable,
+        "-P",
+        "-m",
+        "downspout.storm.keep",
+        name,
+        str(directory / "daemons.json"),
+        str(os.getpid()),
+    ]
     keeper.append(str(port))
+    files.write(logs / f"{name}.console", b"")
     with (logs / f"{name}.console").open("wb") as console:
         # A session of its own: Ctrl-C in our terminal is not for the daemons, and what they start stays together.
         return subprocess.Popen(
@@ -53,15 +57,13 @@ def start(
             stdout=console,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # Components inherit the supervisor's, and their output is for others to read, too.
+            umask=-1 if name == "supervisor" else files.UMASK,
         )
 
 
 def environment(project: Path, java: Path) -> dict[str, str]:
-    """Return the environment of the daemons, which workers and components inherit.
-
-    Raises:
-        MissingExtraError: ``streamparse_run`` is not there, with which workers start components.
-    """
+    """Return the environment of the daemons, which workers and components inherit."""
     programs = Path(sys.executable).parent
     path = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
     if shutil.which("streamparse_run", path=path) is None:
@@ -69,8 +71,8 @@ def environment(project: Path, java: Path) -> dict[str, str]:
             f"There is no streamparse_run in {programs}, with which Storm's workers start components",
             cure="`pip install downspout` into the environment that runs this command",
         )
-    return config.worker_environment(project) | {
+    return folders.worker_environment(project) | {
         "PATH": path,
-        "JAVA_HOME": str(java.resolve().parent.parent),
+        "JAVA_HOME": str(home_of(java)),
         "PYTHONPATH": python_path(".:resources", os.environ),
     }

@@ -13,15 +13,14 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from downspout import jars
 from downspout.errors import DownspoutError, StormError
 from downspout.storm import project_clj
 from downspout.storm.project_clj import Project
+from downspout.system import jars
 
 LEFT_OUT = frozenset({"__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 MANIFEST = "Manifest-Version: 1.0\r\nCreated-By: downspout\r\n\r\n"
-EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The time of every entry, so that the same files make the same jar."""
+EPOCH = (1980, 1, 1, 0, 0, 0)  # The time of every entry, so that the same files make the same jar
 
 
 def version(folder: Path) -> None:
@@ -89,11 +88,11 @@ def warn(project: Project) -> None:
     """Say on stderr where this program does something else than the project file asks for."""
     for name, number in project.storm_versions.items():
         if number != jars.STORM_VERSION:
-            _say(f"project.clj names {name} {number}, and Storm {jars.STORM_VERSION} is used, which is there")
+            _say(f"project.clj names {name} {number}, but the installed Storm {jars.STORM_VERSION} is used")
     if project.others:
-        _say(f"project.clj names {', '.join(project.others)}: Java libraries are not fetched, Leiningen would do it")
+        _say(f"project.clj names {', '.join(project.others)}: only Leiningen would fetch Java libraries")
     for key in project.needs_lein:
-        _say(f"project.clj has {key}: Java is not compiled, Leiningen would do it")
+        _say(f"project.clj has {key}: only Leiningen would compile Java")
 
 
 def _say(line: str) -> None:
@@ -116,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if task is None:
             raise StormError(
-                f"lein {' '.join(arguments)}: this lein answers {', '.join(' '.join(each) for each in TASKS)}",
+                f"lein {' '.join(arguments)}: this lein supports only {', '.join(' '.join(each) for each in TASKS)}",
                 cure="the real Leiningen, by its path",
             )
         task(Path.cwd())

@@ -24,21 +24,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from downspout import config, jars
 from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import ComponentError, StormError
-from downspout.process import birth, let_go, start_gated
+from downspout.settings import folders
 from downspout.storm import groups, node_files
 from downspout.storm.node import default_directory
-from downspout.storm.traceback import FRAMES, python_part, who_died
+from downspout.storm.node_files import OURS
+from downspout.storm.traceback import FRAMES, ended_component, python_part
+from downspout.system import files, jars
+from downspout.system.process import Process, await_end, let_go, run_at_our_end, start_gated, stop_watchdog
+from downspout.system.signals import handled_by
 
-SLEEP_S_MAX = (2**63 - 1) // 1000
-"""Storm counts in milliseconds, in a Java long."""
+SLEEP_S_MAX = (2**63 - 1) // 1000  # Storm counts in milliseconds, in a Java long
 
 END_S_MAX = 15.0
-LAST_WORDS_S = 1.5
-"""How long we listen after a component has died: the reason may follow the news of it."""
+LISTEN_ON_S = 1.5  # How long we listen after a component has died: the reason may follow the news of it
 LINES_KEPT = 400
+
+WATCH = "import sys; from downspout.storm.local import watch; watch(int(sys.argv[1]), *sys.argv[2:])"
 
 _THE_END = "STOPPING LOCAL MODE CLUSTER"
 _ALARMS = ("Halting process: Shell", "Error when launching multilang subprocess", "Async loop died", "Worker died")
@@ -59,7 +62,7 @@ LOG4J = node_files.LOG4J.format(
 
 
 @dataclass
-class _Watch:
+class _Output:
     """What was heard from the JVM, and whether it was an alarm.
 
     When the time is over Storm ends the components, and reports each as an error; that is none.
@@ -84,27 +87,23 @@ class _Watch:
 
 
 def run(jar: Path, main: str, arguments: Sequence[str], seconds: int) -> int:
-    """Run a topology for so many seconds; return the exit code. What Storm leaves in temporary folders goes with it.
+    """Run a topology for some seconds; return the exit code. What Storm leaves in temporary folders is removed.
 
-    Args:
-        jar: with the topology's Python files in ``resources/``.
-        main: Java class that submits the topology.
-        arguments: for it; Flux's file, which is the last one, is completed by what local mode needs.
-        seconds: after that the run ends, in order.
+    Flux's file, the last of the ``arguments``, is completed by what local mode needs.
 
     Raises:
         ComponentError: a component ended.
-        StormError: Storm could not start, or ended by itself.
     """
     if not jar.is_file():
         raise StormError(f"{jar} does not exist", cure="`sparse run`, which makes it")
     logs = default_directory().absolute() / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    (logs / "local.xml").write_text(LOG4J, encoding="utf-8")
-    (logs / "local.yaml").write_text(json.dumps({"executor.metrics.frequency.secs": 5}), encoding="utf-8")
+    files.own(logs.parent, OURS)
+    logs.mkdir(mode=0o700, exist_ok=True)
+    files.write(logs / "local.xml", LOG4J)
+    files.write(logs / "local.yaml", json.dumps({"executor.metrics.frequency.secs": 5}))
     with_timeouts(arguments)
     limit = "until Ctrl-C" if seconds == SLEEP_S_MAX else f"for {seconds} s"
-    print(f"downspout: a local Storm {jars.STORM_VERSION} runs {limit}; its log is {logs / 'local.log'}", flush=True)
+    print(f"downspout: a local Storm {jars.STORM_VERSION} runs {limit}; its log: {logs / 'local.log'}", flush=True)
     with tempfile.TemporaryDirectory(prefix="downspout-storm-", ignore_cleanup_errors=True) as scratch:
         process = start_gated(
             command(jar, main, arguments, seconds, logs, scratch),
@@ -117,28 +116,25 @@ def run(jar: Path, main: str, arguments: Sequence[str], seconds: int) -> int:
 
 
 def command(jar: Path, main: str, arguments: Sequence[str], seconds: int, logs: Path, scratch: str) -> list[str]:
-    """Return the command that starts the JVM.
-
-    Storm takes ``resources/`` from the first jar on the classpath that has it, and Flux's jars have one. A LocalCluster
-    keeps the files of ZooKeeper and of its daemons in the folder for temporary files, and leaves them: it has its own.
-    """
+    """Return the command that starts the JVM."""
     library = jars.resolve("storm")[0].parent
     found = [str(jars.java()), "-Xmx768m", "-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Dstorm.jar={jar.absolute()}"]
     found += [f"-Dstorm.local.sleeptime={seconds}", f"-Dstorm.conf.file={logs / 'local.yaml'}"]
     found += [f"-Dstorm.log.dir={logs}", f"-Dlog4j.configurationFile={logs / 'local.xml'}"]
+    # Storm takes ``resources/`` from the first jar on the classpath that has it, and Flux's jars have one. A
+    # LocalCluster keeps the files of ZooKeeper and of its daemons in the folder for temporary files, and leaves them:
+    # it has its own.
     found += [f"-Djava.io.tmpdir={scratch}"]
     found += ["-cp", os.pathsep.join([str(jar.absolute()), f"{library}/*"]), "org.apache.storm.LocalCluster"]
     return [*found, main, *arguments]
 
 
 def environment() -> dict[str, str]:
-    """Return what the JVM, and through it the components, find in their environment.
-
-    What was packed comes before what is installed: components start where their files were unpacked.
-    """
+    """Return what the JVM, and through it the components, find in their environment."""
     programs = str(Path(sys.executable).parent)
-    found = config.worker_environment(Path.cwd())
+    found = folders.worker_environment(Path.cwd())
     path = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
+    # What was packed comes before what is installed: components start where their files were unpacked.
     return found | {"PATH": path, "PYTHONPATH": node_files.python_path(".:resources", found)}
 
 
@@ -160,27 +156,24 @@ def with_timeouts(arguments: Sequence[str]) -> None:
 
 
 def _attend(process: subprocess.Popen[bytes], logs: Path, scratch: str) -> int:
-    born = birth(process.pid) or ""
-    watchdog = _start_watchdog(process.pid, born, scratch)
+    jvm = Process.of(process.pid)
+    watchdog = run_at_our_end("-P", "-c", WATCH, str(jvm.pid), jvm.birth, scratch)
     let_go(process)
-    watch, heard = _Watch(), _listen(process)
+    output, heard = _Output(), _listen(process)
     try:
         with _signals(process) as received:
-            ended = _follow(heard, watch)
+            ended = _follow(heard, output)
     finally:
         if process.poll() is None or groups.members(process.pid):
-            groups.end(process.pid, born, END_S_MAX)
+            groups.end(jvm, END_S_MAX)
         process.wait()
-        watchdog.kill()
-        watchdog.wait()
-        if watchdog.stdin is not None:
-            watchdog.stdin.close()
+        stop_watchdog(watchdog)
     if received:
         print("downspout: the local Storm is stopped", flush=True)
         return 128 + received[0]
     # Storm's shutdown kills the components and may take their deaths for a reason to exit with 1: that is no failure.
-    if not watch.is_over and (watch.alarm_at is not None or (ended and process.returncode != 0)):
-        raise _failure(watch, logs, process.returncode)
+    if not output.is_over and (output.alarm_at is not None or (ended and process.returncode != 0)):
+        raise _failure(output, logs, process.returncode)
     return 0
 
 
@@ -199,12 +192,12 @@ def _listen(process: subprocess.Popen[bytes]) -> queue.Queue[str | None]:
     return heard
 
 
-def _follow(heard: queue.Queue[str | None], watch: _Watch) -> bool:
+def _follow(heard: queue.Queue[str | None], output: _Output) -> bool:
     """Show what is said until the JVM ends, or for a moment longer than a component lives; return whether it ended."""
     clock = SYSTEM_CLOCK
     while True:
         now = clock.monotonic()
-        if watch.alarm_at is not None and now - watch.alarm_at > LAST_WORDS_S:
+        if output.alarm_at is not None and now - output.alarm_at > LISTEN_ON_S:
             return False
         try:
             line = heard.get(timeout=0.2)
@@ -212,7 +205,7 @@ def _follow(heard: queue.Queue[str | None], watch: _Watch) -> bool:
             continue
         if line is None:
             return True
-        if watch.hear(line, now):
+        if output.hear(line, now):
             print(line, flush=True)
 
 
@@ -225,44 +218,27 @@ def _signals(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
         received.append(number)
         process.send_signal(signal.SIGTERM if len(received) == 1 else signal.SIGKILL)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled_by(handle):
         yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
-def _failure(watch: _Watch, logs: Path, code: int) -> ComponentError | StormError:
-    text = "\n".join(watch.lines)
+def _failure(output: _Output, logs: Path, code: int) -> ComponentError | StormError:
+    text = "\n".join(output.lines)
     cure = f"read {logs / 'local.log'}"
     said = python_part(text)
-    if (died := who_died(text)) is not None:
+    if (died := ended_component(text)) is not None:
         name, how = died
         return ComponentError(
             f"The process of component {name} has ended ({how})" + (f":\n{said}\n" if said else ""), cure=cure
         )
     if said:
         return ComponentError(f"A component could not start:\n{said}\n", cure=cure)
-    tail = "\n".join(line for line in watch.lines if not line.startswith(FRAMES))[-1500:]
-    return StormError(f"The local Storm ended with exit code {code}; its last words:\n{tail}\n", cure=cure)
-
-
-def _start_watchdog(pid: int, born: str, scratch: str) -> subprocess.Popen[bytes]:
-    """Start a process that ends the JVM's group once we have ended, whatever ends us, and takes its files away."""
-    text = "import sys; from downspout.storm.local import watch; watch(int(sys.argv[1]), *sys.argv[2:])"
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", text, str(pid), born, scratch],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    tail = "\n".join(line for line in output.lines if not line.startswith(FRAMES))[-1500:]
+    return StormError(f"The local Storm ended with exit code {code}; its last lines:\n{tail}\n", cure=cure)
 
 
 def watch(pid: int, born: str, scratch: str) -> None:
-    """Wait until standard input ends, which it does with the process at its other end; end the group, and clear up."""
-    while os.read(0, 4096):
-        pass
-    groups.end(pid, born, END_S_MAX)
+    """End the JVM's group once the process that has started it has ended, and remove its files."""
+    await_end()
+    groups.end(Process(pid, born), END_S_MAX)
     shutil.rmtree(scratch, ignore_errors=True)

@@ -15,16 +15,7 @@ BYTES_MAX = 2 * 1024 * 1024
 
 
 def show(folder: Path, topology: str | None = None, count: int = 20) -> str:
-    """Return the places of all logs, and what those that speak of errors said last, without Java's stack frames.
-
-    Args:
-        folder: the node's ``logs``.
-        topology: name or id; None: all, and the daemons.
-        count: lines of each log.
-
-    Raises:
-        StormError: there are none.
-    """
+    """Return the places of all logs, and what those that speak of errors said last, without Java's stack frames."""
     paths = list(_paths(folder, topology))
     if not paths:
         if topology and any(_paths(folder, None)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,16 +15,7 @@ UNREACHABLE_CURE = "`downspout storm status`, and `downspout storm start` if it 
 
 @contextmanager
 def connect(host: str, port: int, timeout_s: float = TIMEOUT_S) -> Iterator[Any]:
-    """Give a client of the nimbus at this address; errors of the connection become ours.
-
-    Args:
-        host: name or address.
-        port: nimbus.thrift.port.
-        timeout_s: longest wait for the connection, and for each answer.
-
-    Raises:
-        StormError: nobody answers, or not as a nimbus does; or nimbus refuses what it is asked.
-    """
+    """Give a client of the nimbus at this address; errors of the connection become ours."""
     from streamparse import thrift
     from thriftpy2.protocol import TBinaryProtocolFactory
     from thriftpy2.rpc import make_client
@@ -46,7 +37,11 @@ def connect(host: str, port: int, timeout_s: float = TIMEOUT_S) -> Iterator[Any]
     try:
         yield client
     except thrift.NotAliveException as error:
-        raise StormError(f"Nimbus {where}: {error.msg} does not run", cure="`sparse list`") from error
+        raise StormError(f"Nimbus {where}: {error.msg}", cure="`sparse list`, which names what runs") from error
+    except thrift.InvalidTopologyException as error:
+        raise StormError(
+            f"Nimbus {where} refuses: {error.msg}", cure="the names and numbers that `downspout storm stats` shows"
+        ) from error
     except (TException, OSError, EOFError, UnicodeDecodeError) as error:
         raise StormError(f"Nimbus {where}: {_text(error)}", cure=UNREACHABLE_CURE) from error
     finally:
@@ -69,16 +64,40 @@ def summary(host: str, port: int, timeout_s: float = TIMEOUT_S) -> Any:
         return client.getClusterInfo()
 
 
+def knows_leader(host: str, port: int, timeout_s: float = TIMEOUT_S) -> bool | None:
+    """Ask a nimbus who leads, as its clients do first; return None where it does not answer, or not this."""
+    from thriftpy2.thrift import TApplicationException
+
+    try:
+        with connect(host, port, timeout_s) as client:
+            client.getLeader()
+    except StormError as error:  # an answer without a leader is an answer without a result
+        is_empty = getattr(error.__cause__, "type", None) == TApplicationException.MISSING_RESULT
+        return False if is_empty and isinstance(error.__cause__, TApplicationException) else None
+    return True
+
+
 def kill(host: str, port: int, name: str, wait_s: int | None = None) -> None:
     """Kill a topology: its spouts are deactivated at once, its workers end ``wait_s`` later.
 
-    Args:
-        host: of nimbus.
-        port: of nimbus.
-        name: of the topology.
-        wait_s: None: its message timeout.
+    Without ``wait_s`` that is the topology's message timeout.
     """
     from streamparse.thrift import KillOptions
 
     with connect(host, port) as client:
         client.killTopologyWithOpts(name=name, options=KillOptions(wait_secs=wait_s))
+
+
+def rebalance(
+    host: str, port: int, name: str, *, wait_s: int | None, workers: int | None, executors: Mapping[str, int]
+) -> None:
+    """Spread a topology anew: its spouts are deactivated, and its workers end and start again ``wait_s`` later.
+
+    Without ``wait_s`` that is the topology's message timeout. ``executors`` are threads by component: at most one for
+    each of its tasks, whose number stays.
+    """
+    from streamparse.thrift import RebalanceOptions
+
+    options = RebalanceOptions(wait_secs=wait_s, num_workers=workers, num_executors=dict(executors) or None)
+    with connect(host, port) as client:
+        client.rebalance(name=name, options=options)

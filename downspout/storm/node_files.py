@@ -1,7 +1,7 @@
 """What is in the directory of a single-node Storm, and what its files say.
 
 ==================== ===========================================================================================
-``lock``             held by whoever starts or stops the node
+``lock``             held while a process starts or stops the node
 ``node.json``        the ports: what stays from one start to the next
 ``daemons.json``     the processes that were started, each the keeper of a daemon: name, id, birth; written as each
                      starts, removed by a stop; and whether the start is complete
@@ -12,8 +12,11 @@
 ``bin/``             our ``storm`` and ``lein`` (see ``downspout.storm.programs``)
 ==================== ===========================================================================================
 
+All of it is its owner's alone (0700, and 0600 for files of ours, nimbus's and ZooKeeper's): settings of topologies are
+in it. Supervisor and workers have the umask of the user who starts the node: so have components, and their output.
+
 A node lives from start to stop. Nothing in ``data/`` is needed afterwards: how far a topology is, Kafka and the log of
-each Parquet directory know. So a start after ``kill -9`` begins with an empty ZooKeeper and cannot meet half a truth.
+each Parquet directory know. So a start after ``kill -9`` begins with an empty ZooKeeper, not with half of its data.
 """
 
 from __future__ import annotations
@@ -25,17 +28,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from downspout.kafka.broker_files import HOST, free_port, is_free, replace_json
-from downspout.process import birth
 from downspout.storm import groups
+from downspout.system import files
+from downspout.system.files import replace_json
+from downspout.system.ports import HOST, free_port, is_free
+from downspout.system.process import Process
 from downspout.wire.kryo import KRYO
 
-__all__ = ["HOST", "Daemon", "Daemons", "Ports", "free_port", "is_free", "python_path"]
+__all__ = ["HOST", "Daemons", "Ports", "free_port", "is_free", "python_path"]
 
-LINE_MAX = 300
-"""A daemon's configuration is one line of ten thousand characters."""
-SLOTS = 4
-"""How many workers the supervisor can run: as many as Storm's default."""
+OURS = frozenset({"lock", "node.json", "daemons.json", "config.json", "counters.json", "home", "data", "logs", "bin"})
+"""What is in the directory."""
+
+START_S_MAX = 45  # How long a worker may take to start, in seconds; Storm allows 120
+SLOTS = 4  # How many workers the supervisor can run: as many as Storm's default
 
 JVM_FLAGS = (
     "-XX:TieredStopAtLevel=1",
@@ -106,12 +112,7 @@ class Ports:
 
     @classmethod
     def choose(cls, former: Ports | None = None, nimbus: int | None = None) -> Ports:
-        """Return ports that are free now: the demanded one, those of the last time, else any.
-
-        Args:
-            former: those of the last time.
-            nimbus: the port that nimbus must have.
-        """
+        """Return ports that are free now: the demanded one, those of the last time, else any."""
         wanted = [former.zookeeper, former.nimbus, former.supervisor, *former.slots] if former else [0] * (3 + SLOTS)
         if nimbus is not None:
             wanted[1] = nimbus
@@ -124,24 +125,14 @@ class Ports:
 
 
 @dataclass(frozen=True)
-class Daemon:
-    """One process that was started: it keeps a daemon (:mod:`downspout.storm.keep`)."""
-
-    pid: int
-    birth: str
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether that very process still runs (not another one that was given its id)."""
-        return birth(self.pid) == self.birth
-
-
-@dataclass(frozen=True)
 class Daemons:
-    """The processes of a node, in the order of their start, and whether the node has started."""
+    """The processes that were started, each the keeper of a daemon (:mod:`downspout.storm.keep`), in that order.
+
+    ``complete`` says whether the node has started.
+    """
 
     version: str
-    processes: dict[str, Daemon] = field(default_factory=dict)
+    processes: dict[str, Process] = field(default_factory=dict)
     complete: bool = False
 
     @property
@@ -152,7 +143,7 @@ class Daemons:
     @property
     def has_survivors(self) -> bool:
         """Whether anything runs that they have started: workers, where all daemons were killed."""
-        return any(groups.survivors(daemon.pid, daemon.birth) for daemon in self.processes.values())
+        return any(groups.survivors(daemon) for daemon in self.processes.values())
 
 
 def read_ports(directory: Path) -> Ports | None:
@@ -168,7 +159,7 @@ def read_daemons(directory: Path) -> Daemons | None:
     """Return what ``daemons.json`` says, whether those processes still run or not; None where there is none."""
     try:
         values = json.loads((directory / "daemons.json").read_text(encoding="utf-8"))
-        processes = {name: Daemon(**each) for name, each in values["processes"].items()}
+        processes = {name: Process(**each) for name, each in values["processes"].items()}
         return Daemons(values["version"], processes, values.get("complete", True))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -176,7 +167,10 @@ def read_daemons(directory: Path) -> Daemons | None:
 
 def write(directory: Path, what: Ports | Daemons) -> None:
     """Write ``node.json`` or ``daemons.json``, so that a reader sees the old one or the new one and nothing else."""
-    replace_json(directory / ("node.json" if isinstance(what, Ports) else "daemons.json"), asdict(what))
+    name, values = "node.json" if isinstance(what, Ports) else "daemons.json", asdict(what)
+    if isinstance(what, Daemons):
+        values["processes"] = {each: process._asdict() for each, process in what.processes.items()}
+    replace_json(directory / name, values, 0o600)
 
 
 def storm_yaml(directory: Path, ports: Ports, overrides: Mapping[str, Any] | None = None) -> str:
@@ -200,8 +194,16 @@ def storm_yaml(directory: Path, ports: Ports, overrides: Mapping[str, Any] | Non
         "topology.stats.sample.rate": 1.0,
         "executor.metrics.frequency.secs": 5,
         "nimbus.monitor.freq.secs": 2,
-        "nimbus.task.timeout.secs": 15,
         "supervisor.monitor.frequency.secs": 1,
+        # While a worker starts, the supervisor looks for its first heartbeat and not at its process: one that dies in
+        # its start is missed after the larger of these two. It takes about 4 s, on a machine with ten times too much to
+        # do about 20, and with thirty times too much more than 30.
+        "supervisor.worker.start.timeout.secs": START_S_MAX,
+        "supervisor.worker.timeout.secs": START_S_MAX,
+        # Nimbus moves workers that are silent. There is one supervisor, which replaces them anyhow: so later than that
+        # has had its time, or a worker that is just being started would be killed for another slot.
+        "nimbus.task.timeout.secs": 2 * START_S_MAX,
+        "nimbus.task.launch.secs": 2 * START_S_MAX,
         "task.refresh.poll.secs": 2,
         "worker.childopts": "-Xmx%HEAP-MEM%m -XX:+UseSerialGC -XX:-UsePerfData",
         "topology.worker.logwriter.childopts": "-Xmx64m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
@@ -215,17 +217,20 @@ def storm_yaml(directory: Path, ports: Ports, overrides: Mapping[str, Any] | Non
 def write_home(directory: Path, ports: Ports, library: Path, overrides: Mapping[str, Any] | None = None) -> None:
     """Write all that Storm reads at its start, and empty its data."""
     home = directory / "home"
-    for folder in (home / "conf", home / "log4j2", directory / "logs" / "workers", directory / "data"):
-        folder.mkdir(parents=True, exist_ok=True)
+    logs, data = directory / "logs", directory / "data"
+    # Each one by itself: parents that are made along the way have other rights.
+    for folder in (home, home / "conf", home / "log4j2", logs, logs / "workers", data, data / "supervisor"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    (logs / "supervisor.log").touch(0o600)
     link = home / "lib-worker"
     if link.is_symlink():
         link.unlink()
     link.symlink_to(library.absolute())
-    (home / "conf" / "storm.yaml").write_text(storm_yaml(directory, ports, overrides), encoding="utf-8")
+    files.write(home / "conf" / "storm.yaml", storm_yaml(directory, ports, overrides))
     zoo = ZOO_CFG.format(data=directory / "data" / "zookeeper", host=HOST, port=ports.zookeeper)
-    (home / "conf" / "zoo.cfg").write_text(zoo, encoding="utf-8")
-    (home / "log4j2" / "cluster.xml").write_text(LOG4J_DAEMON, encoding="utf-8")
-    (home / "log4j2" / "worker.xml").write_text(LOG4J_WORKER, encoding="utf-8")
+    files.write(home / "conf" / "zoo.cfg", zoo)
+    files.write(home / "log4j2" / "cluster.xml", LOG4J_DAEMON)
+    files.write(home / "log4j2" / "worker.xml", LOG4J_WORKER)
 
 
 def python_path(first: str, environ: Mapping[str, str]) -> str:
@@ -242,16 +247,3 @@ def python_path(first: str, environ: Mapping[str, str]) -> str:
         part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part and part not in first.split(os.pathsep)
     ]
     return os.pathsep.join([first, *rest])
-
-
-def last_lines(directory: Path, name: str, count: int = 12) -> str:
-    """Return the end of what a daemon said last, in its log and on the console, without stack frames and in short."""
-    lines: list[str] = []
-    for path in (directory / "logs" / f"{name}.log", directory / "logs" / f"{name}.console"):
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        said = [line for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
-        lines += [line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} …" for line in said[-count:]]
-    return "\n".join(lines)

@@ -18,10 +18,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from downspout import config, jars
 from downspout.errors import DownspoutError, StormError
+from downspout.formatting import columns
+from downspout.settings import folders
 from downspout.storm import local, nimbus
 from downspout.storm.node import StormNode, default_directory
+from downspout.system import jars
 
 FLUX = "org.apache.storm.flux.Flux"
 
@@ -65,16 +67,13 @@ def is_local(main: str, arguments: Sequence[str]) -> bool:
 def sleep_s(arguments: Sequence[str], default: int) -> int:
     """Return for how many seconds Flux is asked to run; without ``-t`` streamparse passes the largest number there is.
 
-    Raises:
-        StormError: it is no whole number.
-
     >>> sleep_s(["--local", "--sleep", "12", "x.yaml"], 20), sleep_s(["-s", "9223372036854775807"], 20)
     (12, 9223372036854775)
     """
     for option, value in pairwise(arguments):
         if option in ("--sleep", "-s"):
             if not value.isdecimal():
-                raise StormError(f"--sleep {value} is no whole number of seconds", cure="--sleep 30")
+                raise StormError(f"--sleep {value} is not a whole number of seconds", cure="--sleep 30")
             return min(int(value), local.SLEEP_S_MAX)
     return default
 
@@ -106,7 +105,7 @@ def _jar(arguments: argparse.Namespace) -> int:
     command += ["-Dlogfile.name=client.log", f"-Dlog4j.configurationFile={home / 'log4j2' / 'cluster.xml'}"]
     command += ["-cp", os.pathsep.join([f"{library}/*", str(arguments.jar.absolute()), str(home / "conf")])]
     command += [arguments.main, *arguments.arguments]
-    return subprocess.run(command, env=config.worker_environment(Path.cwd()), check=False).returncode
+    return subprocess.run(command, env=folders.worker_environment(Path.cwd()), check=False).returncode
 
 
 def _remove_flux_file(arguments: Sequence[str]) -> None:
@@ -134,11 +133,7 @@ def _list(arguments: argparse.Namespace) -> int:
     topologies = nimbus.summary(*StormNode(default_directory()).address).topologies
     rows = [("Topology_name", "Status", "Num_tasks", "Num_workers", "Uptime_secs", "Topology_Id")]
     rows += [(t.name, t.status, str(t.num_tasks), str(t.num_workers), str(t.uptime_secs), t.id) for t in topologies]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows if topologies else ():
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    if not topologies:
-        print("No topologies running.")
+    print("\n".join(columns(rows, ())) if topologies else "No topologies running.")
     return 0
 
 

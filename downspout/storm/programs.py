@@ -8,9 +8,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from downspout import config
+from downspout.settings import folders
 from downspout.storm.node import StormNode
-from downspout.storm.node_files import HOST, python_path
+from downspout.storm.node_files import HOST, OURS, python_path
+from downspout.system import files
 
 PROGRAMS = {"lein": "downspout.storm.lein", "storm": "downspout.storm.program", "sparse": "downspout.storm.sparse"}
 
@@ -18,13 +19,14 @@ PROGRAMS = {"lein": "downspout.storm.lein", "storm": "downspout.storm.program", 
 def write(directory: Path) -> Path:
     """Write the programs for the node of a directory; return their folder."""
     folder = directory / "bin"
-    folder.mkdir(parents=True, exist_ok=True)
+    files.own(directory, OURS)
+    folder.mkdir(mode=0o700, exist_ok=True)
     for name, module in PROGRAMS.items():
         # -P: a project's own files must not stand in for ours.
         text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {module} "$@"\n'
         draft = folder / f".{name}.{os.getpid()}"
         draft.write_text(text, encoding="utf-8")
-        draft.chmod(0o755)
+        draft.chmod(0o700)
         draft.replace(folder / name)
     return folder
 
@@ -32,16 +34,14 @@ def write(directory: Path) -> Path:
 def environment(node: StormNode, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables to set; writes the programs, and chooses nimbus's port where there was none yet.
 
-    Args:
-        node: the Storm to talk to; it need not run, and ``sparse run`` does not need it.
-        environ: the environment to build on; not given: the process's.
+    The node need not run, and ``sparse run`` does not need it.
     """
     environ = os.environ if environ is None else environ
     folder = write(node.directory)
     path = [str(folder), str(Path(sys.executable).parent), environ.get("PATH", os.defpath)]
     return {
         "PATH": os.pathsep.join(path),
-        "DOWNSPOUT_HOME": str(config.home().absolute()),
+        "DOWNSPOUT_HOME": str(folders.home().absolute()),
         "STREAMPARSE_NIMBUS": f"{HOST}:{node.ports().nimbus}",
         "LEIN_ROOT": "1",  # streamparse refuses to run as root without it, for the sake of the real Leiningen
         "PYTHONPATH": python_path("src", environ),

@@ -18,15 +18,9 @@ STORM_MODULES = frozenset({"storm-core", "storm-client", "storm-server", "flux-c
 
 @dataclass(frozen=True)
 class Project:
-    """A project file.
+    """What a project file says: folders relative to the project, dependencies as versions by ``group/name``.
 
-    Attributes:
-        name: of the project.
-        version: of the project.
-        target: where jars go, relative to the project.
-        resources: folders whose content goes into the jar, relative to the project.
-        dependencies: version by ``group/name``.
-        needs_lein: keys that only the real Leiningen can serve.
+    ``needs_lein`` has the keys that only the real Leiningen can serve.
     """
 
     name: str
@@ -56,9 +50,6 @@ def _module(name: str) -> str:
 def parse(text: str) -> Project:
     """Read a project file.
 
-    Raises:
-        StormError: it does not begin with ``(defproject NAME "VERSION"``.
-
     >>> project = parse('(defproject p "1.0" :dependencies [[org.apache.storm/storm-core "1.1.0"] [a/b "2"]])')
     >>> project.name, project.storm_versions, project.others
     ('p', {'org.apache.storm/storm-core': '1.1.0'}, ['a/b 2'])
@@ -82,11 +73,7 @@ def parse(text: str) -> Project:
 
 
 def read(folder: Path) -> Project:
-    """Read the project file of a folder.
-
-    Raises:
-        StormError: there is none, or it cannot be read.
-    """
+    """Read the project file of a folder."""
     try:
         return parse((folder / "project.clj").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

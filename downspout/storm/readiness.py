@@ -6,10 +6,10 @@ import socket
 from pathlib import Path
 
 from downspout.errors import StormError
-from downspout.storm import keep, nimbus
+from downspout.storm import nimbus
 from downspout.storm.node_files import HOST, Ports
 
-LEADERLESS = "nimbus knows of no leader, and is started again within half a minute"
+LEADERLESS = "nimbus knows of no leader, and is restarted within half a minute"
 
 
 class PortTaken(Exception):
@@ -17,11 +17,7 @@ class PortTaken(Exception):
 
 
 def zookeeper_answers(ports: Ports, directory: Path) -> bool:
-    """Return whether our ZooKeeper serves, by the directory that it names.
-
-    Raises:
-        PortTaken: another one does.
-    """
+    """Return whether our ZooKeeper serves, by the directory that it names."""
     try:
         with socket.create_connection((HOST, ports.zookeeper), timeout=2.0) as connection:
             connection.sendall(b"conf")
@@ -47,15 +43,9 @@ def nimbus_answers(ports: Ports, directory: Path, timeout_s: float = 5.0) -> boo
 
 
 def trouble(ports: Ports | None, directory: Path, timeout_s: float) -> str:
-    """Return which part of a node that has started does not do its work, in words; empty: those that can be asked do.
-
-    Args:
-        ports: where it listens; None: nobody knows.
-        directory: the node's.
-        timeout_s: how long nimbus may take for each answer, in seconds; ZooKeeper has 2.
-    """
+    """Return which part of a started node does not do its work, in words; empty: those that can be asked do."""
     if ports is None:
-        return "it has no node.json"
+        return "node.json is missing"
     try:
         if not zookeeper_answers(ports, directory):
             return "ZooKeeper does not answer"
@@ -63,7 +53,7 @@ def trouble(ports: Ports | None, directory: Path, timeout_s: float) -> str:
         return "another process has ZooKeeper's port"
     if not nimbus_answers(ports, directory, timeout_s):
         return "nimbus does not answer"
-    knows = keep.knows_leader(ports.nimbus, timeout_s)
+    knows = nimbus.knows_leader(HOST, ports.nimbus, timeout_s)
     return "" if knows else LEADERLESS if knows is False else "nimbus cannot say who leads"
 
 

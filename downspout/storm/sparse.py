@@ -1,49 +1,115 @@
-"""Our ``sparse``: stock streamparse's, after a look at whether there is a Storm that it could talk to.
+"""Our ``sparse``: stock streamparse's, with what it needs to talk to a Storm of ours.
 
-streamparse answers a nimbus that does not run with a traceback of Thrift's. In the environment of ``downspout storm
-shell`` this stands before the real program, which it runs unchanged: it says what is wrong, or gets out of the way.
+In the environment of ``downspout storm shell`` this stands before the real program, which it runs unchanged. It does
+three things first, all of them only where nimbus is that of our node:
+
+* A nimbus that does not run, which streamparse answers with a traceback of Thrift's, is said.
+* Commands that ask Storm's UI or log in by SSH, neither of which our node has, name what to use in their place.
+* A ``config.json`` made for a cluster (SSH, virtualenvs, workers by name) is handed over as one for this node.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from downspout.errors import DownspoutError, MissingExtraError, StormError
 from downspout.storm.node import StormNode, default_directory
+from downspout.storm.node_files import OURS
 from downspout.storm.status import Status
+from downspout.system import files
 
 ON_A_CLUSTER = frozenset({"submit", "kill", "list"})
+WITH_CONFIG = ON_A_CLUSTER | {"run"}
+INSTEAD = {
+    "stats": "`downspout storm stats [TOPOLOGY]`",
+    "worker_uptime": "`downspout storm status`, and `downspout storm stats [TOPOLOGY]`",
+    "slot_usage": "`downspout storm status`, and `downspout storm stats [TOPOLOGY]`",
+    "tail": "`downspout storm logs [TOPOLOGY]`",
+    "remove_logs": "`downspout storm logs`, which says where they are",
+    "update_virtualenv": "nothing: components run with the Python of this shell",
+}
+"""What to use for commands that need Storm's UI, or SSH."""
+FOR_OUR_NODE: dict[str, Any] = {"use_ssh_for_nimbus": False, "workers": ["127.0.0.1"]}
+OPTIONS_FOR_OUR_NODE = {"use_virtualenv": False, "install_virtualenv": False}
 
 
 def check(arguments: Sequence[str]) -> None:
-    """Raise if a command needs our Storm and it does not run.
-
-    Raises:
-        StormError: it does not; the message says in which state it is.
-    """
-    if not arguments or arguments[0] not in ON_A_CLUSTER or {"-h", "--help"}.intersection(arguments):
+    """Raise if a command needs our Storm and it does not run."""
+    command = _command(arguments)
+    if command in INSTEAD and _is_ours():
+        raise StormError(
+            f"`sparse {command}` asks Storm's UI or logs in by SSH, and this Storm has neither", cure=INSTEAD[command]
+        )
+    if command not in ON_A_CLUSTER:
         return
     node = StormNode(default_directory())
     status, address = node.status(), os.environ.get("STREAMPARSE_NIMBUS")
     if address is not None and address != status.nimbus:
         raise_if_moved(status, address)
         return
-    if status.state != "running" and (status := node.settled()).state != "running":
+    if status.state != "running" and (status := node.steady_status()).state != "running":
         raise StormError(
-            f"Storm is {status.condition} ({node.directory}), so `sparse {arguments[0]}` has nobody to talk to",
+            f"Storm is {status.condition} ({node.directory}), so `sparse {arguments[0]}` cannot reach a nimbus",
             cure=status.cure,
         )
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """Return the command that is asked for; empty where only help is."""
+    return arguments[0] if arguments and not {"-h", "--help"}.intersection(arguments) else ""
+
+
+def _is_ours() -> bool:
+    """Return whether the shell's nimbus is on this machine, as that of our node is."""
+    return os.environ.get("STREAMPARSE_NIMBUS", "127.0.0.1:").startswith("127.0.0.1:")
+
+
+def adapted(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with a configuration that fits our node, where the project's does not."""
+    given = list(arguments)
+    if _command(given) not in WITH_CONFIG or not _is_ours():
+        return given
+    parser = argparse.ArgumentParser(prog=f"sparse {given[0]}", add_help=False)
+    parser.add_argument("--config", default="config.json")
+    known, others = parser.parse_known_args(given[1:])
+    path = Path(known.config)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        envs = {name: _for_our_node(env) for name, env in found["envs"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return given
+    if envs == found["envs"]:
+        return given
+    directory = default_directory()
+    files.own(directory, OURS)
+    # The project's file stays as it is. A file that cannot be read is streamparse's to complain of.
+    made = directory / "config.json"
+    files.write(made, json.dumps({**found, "envs": envs}, indent=2))
+    print(f"downspout: this Storm needs no SSH and no virtualenvs: {made} replaces {path}", file=sys.stderr)
+    return [given[0], "--config", str(made), *others]
+
+
+def _for_our_node(env: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **env,
+        **FOR_OUR_NODE,
+        "nimbus": env.get("nimbus") or "127.0.0.1",
+        "options": {**env.get("options", {}), **OPTIONS_FOR_OUR_NODE},
+    }
 
 
 def raise_if_moved(status: Status, address: str) -> None:
     """Raise if the shell is older than the node's port; an address elsewhere is the user's own."""
     if status.state == "running" and address.startswith("127.0.0.1:"):
         raise StormError(
-            f"This shell looks for nimbus at {address}, and it is at {status.nimbus} now",
+            f"This shell expects nimbus at {address}, but it is now at {status.nimbus}",
             cure='leave the shell and enter it again, or `eval "$(downspout storm env)"`',
         )
 
@@ -58,6 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:  # noqa: RET503 (execv does 
             raise MissingExtraError(
                 f"There is no sparse beside {sys.executable}", cure="`pip install streamparse` into that environment"
             )
+        arguments = adapted(arguments)
     except DownspoutError as error:
         print(f"downspout: {error}", file=sys.stderr)
         return error.exit_code

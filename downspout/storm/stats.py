@@ -8,94 +8,107 @@ sample of the tuples where ``topology.stats.sample.rate`` is below 1 (0.05 by de
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from downspout import config
-from downspout.errors import StormError
-from downspout.kafka.port import ConsumerPort, TopicPartition
+from downspout.errors import StormError, coordinates
+from downspout.formatting import columns, counted
+from downspout.kafka.asking import answer_of
+from downspout.kafka.port import ConsumerPort, LogState
 from downspout.ledger.metadata import decode
+from downspout.offsets.lag import PartitionLag, reckon
+from downspout.offsets.lag_report import number
+from downspout.settings.secrets import with_secrets
+from downspout.settings.table import parse_scope
+from downspout.spout.group.bounds import partitions_of, topics_of
+from downspout.spout.validation import dead_letter_topic, reading
 from downspout.storm import nimbus
 from downspout.storm.traceback import python_part, without_frames
-from downspout.wording import counted
+from downspout.system import files
 
 ALL_TIME = ":all-time"
+WINDOW_S = 600  # What rates are of: the shortest of the windows that Storm keeps
+PARTITIONS_SHOWN = 12  # Of a topic
+PARTITION_HEAD = ("partition", "committed", "end", "lag", "done beyond", "uncommitted", "failed", "committed by")
+COUNTERS = ("emitted", "acked", "failed", "executed", "timeouts")
 
 
 @dataclass(frozen=True)
 class ComponentStats:
-    """The figures of one component since the topology was submitted, as far as its workers have reported.
-
-    Attributes:
-        name: of the component.
-        kind: ``spout`` or ``bolt``.
-        tasks: how many it has.
-        emitted: tuples.
-        acked: spout: tuple trees that are done; bolt: tuples.
-        failed: likewise.
-        executed: tuples that came in; 0 for a spout.
-        complete_ms: spout: from emit to the ack of the whole tree, on average.
-        execute_ms: bolt: in ``execute``, which for a Python bolt only hands the tuple over.
-        process_ms: bolt: from ``execute`` to the ack.
-        error: what it reported last; Python's traceback where there is one.
-    """
+    """The figures of one component since the topology was submitted, as far as its workers have reported."""
 
     name: str
-    kind: str
+    kind: str  # ``spout`` or ``bolt``
     tasks: int = 0
-    emitted: int = 0
-    acked: int = 0
-    failed: int = 0
-    executed: int = 0
-    complete_ms: float = 0.0
-    execute_ms: float = 0.0
-    process_ms: float = 0.0
-    error: str = ""
+    emitted: int = 0  # tuples
+    acked: int = 0  # spout: tuple trees that are done; bolt: tuples
+    failed: int = 0  # likewise
+    executed: int = 0  # tuples that came in; 0 for a spout
+    # spout: trees that failed and that no bolt failed, so that their time was over; with several spouts the share of
+    # each is not known, and the first has all
+    timeouts: int = 0
+    # spout: trees that are done (emitted, where none is tracked), bolt: tuples that came in; a second, of the last ten
+    # minutes
+    per_s: float = 0.0
+    complete_ms: float = 0.0  # spout: from emit to the ack of the whole tree, on average
+    execute_ms: float = 0.0  # bolt: in ``execute``, which for a Python bolt only hands the tuple over
+    process_ms: float = 0.0  # bolt: from ``execute`` to the ack
+    error: str = ""  # what it reported last; Python's traceback where there is one
 
 
 @dataclass(frozen=True)
 class Lag:
     """How far a consumer group is behind the end of a topic; a partition without a commit counts from its beginning.
 
-    Attributes:
-        spout: the component that reads.
-        group: its consumer group.
-        topic: what it reads.
-        lag: records, of all partitions.
-        alone_until: for each partition whose records go one by one, since processes died there, until which offset.
+    ``alone_until`` has, for each partition that is read one record at a time since processes died there, the offset at
+    which that ends.
     """
 
     spout: str
     group: str
     topic: str
     lag: int
+    dead_letters: int = 0
     alone_until: dict[int, int] = field(default_factory=dict)
+    partitions: list[PartitionLag] = field(default_factory=list)
 
     @property
     def lines(self) -> list[str]:
-        """What it says, for people."""
+        """What it says, for people; of very many partitions those that are behind most."""
+        shown = sorted(self.partitions, key=lambda row: (-row.unread, row.partition))[:PARTITIONS_SHOWN]
+        table = [PARTITION_HEAD, *(_cells(row) for row in sorted(shown, key=lambda row: row.partition))]
+        rows = [f"  {line}" for line in columns(table, range(1, len(PARTITION_HEAD) - 1))] if shown else []
+        if more := len(self.partitions) - len(shown):
+            rows.append(f"  and {counted(more, 'partition')} that are no further behind")
+        rows += [
+            f"  {coordinates(row.topic, row.partition, row.blocks)} blocks: {row.why}"
+            for row in shown
+            if row.blocks is not None
+        ]
         slow = [
-            f"  {self.topic}[{partition}] has one record out at a time up to offset {until}, since processes died"
+            f"  {self.topic}[{partition}] is read one record at a time up to offset {until}, since processes died"
             " there: docs/how-to/bad-records.md"
             for partition, until in self.alone_until.items()
         ]
-        return [f"lag of group {self.group} in {self.topic}: {self.lag:,}", *slow]
+        dead_letters = f"; {counted(self.dead_letters, 'dead letter')}" if self.dead_letters else ""
+        return [f"lag of group {self.group} in {self.topic}: {self.lag:,}{dead_letters}", *rows, *slow]
+
+
+def _cells(row: PartitionLag) -> tuple[str, ...]:
+    beyond = (row.done, row.uncommitted, row.failed) if row.committed is not None else (None, None, None)
+    counts = (row.committed, row.end, row.lag, *beyond)
+    return coordinates(row.topic, row.partition), *map(number, counts), "–" if row.task is None else f"task {row.task}"
 
 
 @dataclass(frozen=True)
 class TopologyStats:
     """The figures of a topology.
 
-    Attributes:
-        name: of the topology.
-        id: name, number and time of submission.
-        status: ``ACTIVE``, ``INACTIVE``, ``KILLED`` or ``REBALANCING``.
-        uptime_s: since it was submitted.
-        workers: how many nimbus has assigned; whether they run, only a report says.
-        components: in the order of spouts, then bolts.
-        lag: of each Kafka spout and topic.
-        has_reported: whether any executor has.
+    ``id`` is name, number and time of submission; ``workers`` are those that nimbus has assigned, and whether they run,
+    only a report says (``has_reported``).
     """
 
     name: str
@@ -122,23 +135,13 @@ def names(host: str, port: int) -> list[str]:
 
 
 def collect(host: str, port: int, name: str, *, with_lag: bool = True) -> TopologyStats:
-    """Return the figures of a topology.
-
-    Args:
-        host: of nimbus.
-        port: of nimbus.
-        name: of the topology.
-        with_lag: whether Kafka is asked, too.
-
-    Raises:
-        StormError: nimbus does not answer, or there is no such topology.
-        BrokerError: Kafka does not answer.
-    """
+    """Return the figures of a topology. Raises BrokerError: Kafka does not answer."""
     with nimbus.connect(host, port) as client:
         found = [each for each in client.getClusterInfo().topologies if each.name == name]
         if not found:
             raise StormError(f"There is no topology {name}", cure="`sparse list`")
         page = client.getTopologyPageInfo(found[0].id, ALL_TIME, False)
+        lately = client.getTopologyPageInfo(found[0].id, str(WINDOW_S), False)
         info = client.getTopologyInfo(found[0].id)
         spouts = client.getTopology(found[0].id).spouts
         conf = json.loads(client.getTopologyConf(found[0].id))
@@ -147,6 +150,8 @@ def collect(host: str, port: int, name: str, *, with_lag: bool = True) -> Topolo
         for kind, by_name in (("spout", page.id_to_spout_agg_stats), ("bolt", page.id_to_bolt_agg_stats))
         for component, stats in sorted((by_name or {}).items())
     ]
+    seconds = max(1, min(WINDOW_S, found[0].uptime_secs))
+    components = _with_timeouts(_with_rates(components, _done(lately), seconds))
     lag = [each for spout in sorted(spouts) for each in _lag(spout, name, conf, spouts[spout])] if with_lag else []
     return TopologyStats(
         name,
@@ -179,60 +184,130 @@ def _component(name: str, kind: str, stats: Any, errors: list[Any]) -> Component
     )
 
 
-def _lag(spout: str, topology: str, conf: Mapping[str, Any], spec: Any) -> list[Lag]:
-    """Return the lag of a spout by topic; nothing where it is not ours, or reads by a pattern."""
-    own = {**conf, **json.loads(spec.common.json_conf or "{}")}
-    if "kafka.topics" not in own:
-        return []
-    from downspout.kafka.port import cluster_for
+def _done(page: Any) -> dict[str, int]:
+    """Return what a page says was done: trees of a spout (tuples, where it tracks none), tuples of a bolt."""
+    spouts = {
+        name: stats.common_stats.acked or stats.common_stats.emitted or 0
+        for name, stats in (page.id_to_spout_agg_stats or {}).items()
+    }
+    bolts = {
+        name: (stats.specific_stats and stats.specific_stats.bolt and stats.specific_stats.bolt.executed) or 0
+        for name, stats in (page.id_to_bolt_agg_stats or {}).items()
+    }
+    return spouts | bolts
 
-    values = config.parse_scope(config.with_secrets(own), "kafka")
+
+def _with_rates(components: Iterable[ComponentStats], done: Mapping[str, int], seconds: float) -> list[ComponentStats]:
+    return [replace(each, per_s=done.get(each.name, 0) / seconds) for each in components]
+
+
+def _with_timeouts(components: Iterable[ComponentStats]) -> list[ComponentStats]:
+    """Storm counts a timeout as a fail of the spout's: what no bolt has failed is one."""
+    found = list(components)
+    failed = {kind: sum(each.failed for each in found if each.kind == kind) for kind in ("spout", "bolt")}
+    first = next((at for at, each in enumerate(found) if each.kind == "spout"), None)
+    if first is not None:
+        found[first] = replace(found[first], timeouts=max(0, failed["spout"] - failed["bolt"]))
+    return found
+
+
+class Counters:
+    """Counters that never shrink: a worker that dies takes its own along, and nimbus has only those of the living.
+
+    What was counted between the last look and the death is not in them.
+
+    ``path`` keeps them from one look to the next.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def whole(self, stats: Iterable[TopologyStats]) -> list[TopologyStats]:
+        """Return the figures with what dead workers had counted, and keep them for the next look."""
+        try:
+            before = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            before = {}
+        kept: dict[str, Any] = {}
+        found = []
+        for each in stats:
+            known, now = before.get(each.id, {}), kept.setdefault(each.id, {})
+            components = [_never_less(component, known.get(component.name, {}), now) for component in each.components]
+            found.append(replace(each, components=components))
+        files.write(self._path, json.dumps({**before, **kept}))
+        return found
+
+
+def _never_less(component: ComponentStats, before: Mapping[str, Any], now: dict[str, Any]) -> ComponentStats:
+    """Return a component's figures plus what was lost, and note both; ``before`` and ``now`` have [raw, lost] each."""
+    mine: dict[str, list[int]] = now.setdefault(component.name, {})
+    for name in COUNTERS:
+        raw = getattr(component, name)
+        last, lost = before.get(name, (0, 0))
+        mine[name] = [raw, lost + max(0, last - raw)]
+    whole: dict[str, Any] = {name: raw + lost for name, (raw, lost) in mine.items()}
+    return replace(component, **whole)
+
+
+def _lag(spout: str, topology: str, conf: Mapping[str, Any], spec: Any) -> list[Lag]:
+    """Return the lag of a spout by topic; nothing where it is not ours."""
+    own = {**conf, **json.loads(spec.common.json_conf or "{}")}
+    if not own.keys() & {"kafka.topics", "kafka.pattern"}:
+        return []
+    from downspout.kafka.clusters import cluster_for
+
+    values = parse_scope(with_secrets(own), "kafka")
     group = values["group"] or topology
-    consumer = cluster_for(values["bootstrap"], values["client"]).consumer(group=group, client=values["client"])
-    try:
-        return [lag_of(spout, group, topic, consumer) for topic in values["topics"]]
-    finally:
-        consumer.close()
+    cluster = cluster_for(values["bootstrap"], values["client"])
+    with closing(cluster.consumer(group=group, client=values["client"])) as consumer:
+        return answer_of(lambda: _lag_by_topic(spout, group, values, consumer), f"the lag of spout {spout}")
+
+
+def _lag_by_topic(spout: str, group: str, values: Mapping[str, Any], consumer: ConsumerPort) -> list[Lag]:
+    """Return the lag of each topic; the first has the number of dead letters."""
+    dead_letters = _records_in(dead_letter_topic(values, group), consumer)
+    found = [lag_of(spout, group, topic, consumer) for topic in topics_of(consumer, reading(values, group))]
+    return [replace(each, dead_letters=dead_letters if at == 0 else 0) for at, each in enumerate(found)]
+
+
+def _records_in(topic: str, consumer: ConsumerPort) -> int:
+    """Return how many records a topic holds; 0 where there is none."""
+    partitions = partitions_of(consumer, [topic] if topic else [])
+    ends, begins = consumer.end_offsets(partitions), consumer.beginning_offsets(partitions)
+    return sum(ends[each] - begins[each] for each in partitions)
 
 
 def lag_of(spout: str, group: str, topic: str, consumer: ConsumerPort) -> Lag:
-    """Return the lag of one topic.
-
-    Args:
-        spout: the component that reads it.
-        group: its consumer group.
-        topic: what it reads.
-        consumer: a consumer of that group.
-    """
-    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for(topic))]
+    """Return the lag of one topic."""
+    partitions = partitions_of(consumer, [topic])
     ends, begins = consumer.end_offsets(partitions), consumer.beginning_offsets(partitions)
     commits = consumer.committed(partitions) if partitions else {}
     topic_id = consumer.topic_id(topic)
-    behind, alone_until = 0, {}
+    alone_until = {}
+    rows = []
     for each in partitions:
-        if (commit := commits.get(each)) is None:
-            behind += ends[each] - begins[each]
-            continue
-        behind += max(0, ends[each] - commit.offset)
-        watch = decode(commit.offset, commit.metadata, topic_id=topic_id).watch
-        if watch.solo:
-            alone_until[each.partition] = watch.lone_until
-    return Lag(spout, group, topic, behind, alone_until)
+        commit = commits.get(each)
+        rows.append(reckon(each, LogState(begins[each], ends[each], ends[each]), commit, topic_id=topic_id))
+        if commit is not None:
+            isolation = decode(commit.offset, commit.metadata, topic_id=topic_id).isolation
+            if isolation.single:
+                alone_until[each.partition] = isolation.narrow_until
+    return Lag(spout, group, topic, sum(row.unread for row in rows), alone_until=alone_until, partitions=rows)
 
 
 def render(stats: TopologyStats) -> str:
     """Return the figures for people: a line per component, then lags and errors."""
-    head = ("component", "tasks", "emitted", "acked", "failed", "executed", "complete ms", "execute ms", "process ms")
+    head = (
+        "component", "tasks", "emitted", "acked", "failed", "timeouts", "executed", "per s",
+        "complete ms", "execute ms", "process ms",
+    )  # fmt: skip
     table: list[tuple[str, ...]] = [head]
     for each in stats.components:
-        counts = (each.tasks, each.emitted, each.acked, each.failed, each.executed)
-        times = (each.complete_ms, each.execute_ms, each.process_ms)
+        counts = (each.tasks, each.emitted, each.acked, each.failed, each.timeouts, each.executed)
+        times = (each.per_s, each.complete_ms, each.execute_ms, each.process_ms)
         table.append((each.name, *(f"{count:,}" for count in counts), *(f"{time:,.1f}" for time in times)))
-    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
     lines = [f"{stats.name} ({stats.id}): {stats.status}, {stats.uptime_s} s, {counted(stats.workers, 'worker')}"]
-    for row in table:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        lines.append("  " + "  ".join(cells))
+    lines += [f"  {line}" for line in columns(table, range(1, len(head)))]
     if not stats.has_reported:
         lines.append("no worker has reported so far; if that lasts, `downspout storm logs` says why")
     lines += [line for each in stats.lag for line in each.lines]

@@ -1,4 +1,4 @@
-"""What is known of a node, for ``downspout storm status`` and for whoever needs one that runs."""
+"""The state of a node, for ``downspout storm status`` and for callers that need a running one."""
 
 from __future__ import annotations
 
@@ -12,22 +12,15 @@ from downspout.storm.node_files import HOST, Daemons, Ports
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of the node of a directory.
+    """What is known of the node of a directory."""
 
-    Attributes:
-        state: ``running``; ``silent`` (its processes live, and one that can be asked does not answer, or not as it
-            should); ``broken`` (some of them have ended); ``busy`` (somebody starts or stops it); ``stopped``.
-        directory: where its files are.
-        ports: where it listens, or will; None where it never ran.
-        daemons: the processes; None where there are none.
-        trouble: of a silent node, in words.
-    """
-
+    # ``running``; ``silent`` (its processes live, and one that can be asked does not answer, or not as it should);
+    # ``broken`` (some of them have ended); ``busy`` (it is being started or stopped); ``stopped``
     state: str
-    directory: Path
-    ports: Ports | None
-    daemons: Daemons | None
-    trouble: str = ""
+    directory: Path  # where its files are
+    ports: Ports | None  # where it listens, or will; None where it never ran
+    daemons: Daemons | None  # the processes; None where there are none
+    trouble: str = ""  # of a silent node, in words
 
     @property
     def version(self) -> str:
@@ -40,7 +33,7 @@ class Status:
         if self.daemons is None:
             return {}
         kept = {name: groups.children(self.daemons.processes[name].pid) for name in self.daemons.alive}
-        return {name: pids[0] for name, pids in kept.items() if pids}
+        return {name: found[0].pid for name, found in kept.items() if found}
 
     @property
     def restarting(self) -> list[str]:
@@ -63,7 +56,7 @@ class Status:
     def cure(self) -> str:
         """What to do where it does not run."""
         if self.state == "silent":
-            return "wait; if it lasts, `downspout storm start`, which starts its daemons again: topologies go on"
+            return "wait; if that does not help, `downspout storm start`: restarts daemons, not topologies"
         if self.state == "broken":
             return "`downspout storm start`, which replaces it; topologies must be submitted again"
         return "wait" if self.state == "busy" else "`downspout storm start`"

@@ -47,12 +47,12 @@ def without_frames(text: str) -> str:
 _DIED = re.compile(r"pid:\d+, name:(?P<name>[^\s,]+?) exitCode:(?P<code>-?\d+)")
 
 
-def who_died(text: str) -> tuple[str, str] | None:
+def ended_component(text: str) -> tuple[str, str] | None:
     """Return the component that Storm says has ended and how, or None where it says no such thing.
 
-    Storm may look at a process before the system has told it the exit code (-1), and says it again and again.
+    Storm may look at a process before its exit code is known (-1), and reports it repeatedly.
 
-    >>> who_died("ProcessInfo pid:7, name:split exitCode:-1, x\\nProcessInfo pid:7, name:split exitCode:137, x")
+    >>> ended_component("ProcessInfo pid:7, name:split exitCode:-1, x\\nProcessInfo pid:7, name:split exitCode:137, x")
     ('split', 'killed by signal 9')
     """
     found = list(_DIED.finditer(text))

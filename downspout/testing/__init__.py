@@ -1,4 +1,4 @@
-"""For tests of topologies, the users' and our own."""
+"""Tools for tests of topologies and bolts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move, so that hours of a topology's life take milliseconds."""
+"""A clock that moves only when a test moves it, so that hours of a topology's life take milliseconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from downspout.clock import Clock
 
 
 class VirtualClock(Clock):
-    """A :class:`~downspout.clock.Clock` whose time passes by :meth:`advance` and :meth:`sleep` alone.
+    """A :class:`~downspout.clock.Clock` whose time passes only by :meth:`advance` and :meth:`sleep`.
 
     Args:
         wall: seconds since the Unix epoch at the start; the default is a round number, so that stamps are easy to read.

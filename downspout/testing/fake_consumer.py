@@ -10,13 +10,18 @@ It follows kafka-python 3 (``kafka.consumer``) where that can be seen from outsi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from kafka import errors
+from kafka.consumer.fetcher import ConsumerRecord
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.kafka.columns import RecordColumns
-from downspout.kafka.port import Record
+from downspout.kafka.fetches import Fetches
+from downspout.kafka.port import GroupMembership, Record
+from downspout.kafka.unreadable import CUT_BYTES, Limits, Unreadable, UnreadableBatchError, UnreadableRecordError
+from downspout.testing.fake_log import PartitionLog
 from downspout.testing.fake_member import FakeMember
 
 T = TypeVar("T")
@@ -38,6 +43,8 @@ class FakeConsumer(FakeMember):
         if max_records <= 0:
             raise ValueError("max_records must be positive")
         self._not_in_listener("poll")
+        if self._is_fenced:
+            raise errors.FencedInstanceIdError()
         self._cluster.faults.raise_next("poll")
         found: dict[TopicPartition, Sequence[Record]] = {}
         # Like kafka-python: a consumer with a group fetches nothing while it knows no coordinator.
@@ -45,6 +52,8 @@ class FakeConsumer(FakeMember):
         if reachable and (self._wanted is None or self._join()):
             self._auto_commit()
             found = self._fetch(max_records)
+            self._fetches.answered(0.0, self._cluster.clock.monotonic())
+            self._fetches.records += sum(map(len, found.values()))
         if not found:
             self._cluster.clock.sleep(timeout_ms / 1000)
         return found
@@ -67,6 +76,8 @@ class FakeConsumer(FakeMember):
                     place.position = None
                     continue
                 raise
+            if log.damaged and records:
+                records, position = self._sound(log, place.position, records, position)
             if self._committed_only:
                 self._aborted += [(partition, offset, 1) for offset in log.aborted(place.position, position)]
             place.position, place.highwater = position, log.end
@@ -75,6 +86,25 @@ class FakeConsumer(FakeMember):
                 max_records -= len(records)
                 self._places[partition] = self._places.pop(partition)
         return found
+
+    def _sound(
+        self, log: PartitionLog, start: int, records: list[ConsumerRecord], position: int
+    ) -> tuple[list[ConsumerRecord], int]:
+        """Return records up to what is damaged first; if that is where reading starts, what stands for it."""
+        hit = [damaged for damaged in log.damaged if damaged.offset < position and damaged.end > start]
+        if not hit:
+            return records, position
+        first = min(hit, key=lambda damaged: damaged.offset)
+        if before := [record for record in records if record.offset < first.offset]:
+            return before, first.offset
+        note = replace(first, offset=max(first.offset, start))
+        if not (self._notes_corrupt or (self._notes_large and note.size is not None)):
+            raise (UnreadableBatchError if note.size is None else UnreadableRecordError)(str(note))
+        self._unreadable.append(note)
+        known = records[0]
+        if note.size is None:
+            return [known._replace(offset=note.offset, key=None, value=None, headers=[], timestamp=-1)], note.end
+        return [known._replace(value=(known.value or b"")[:CUT_BYTES], headers=[])], note.end
 
     def position(self, partition: TopicPartition) -> int:
         """Return the next offset that would be read."""
@@ -125,9 +155,27 @@ class FakeConsumer(FakeMember):
         """Return the end of the log as of the last fetch; None before the first."""
         return self._place(partition).highwater
 
+    def connected(self) -> bool:
+        """Return whether the broker can be reached."""
+        return bool(self._cluster.is_up)
+
+    @property
+    def fetches(self) -> Fetches:
+        """What was fetched so far: a poll is one call, and it takes no time."""
+        return self._fetches
+
     def take_aborted(self) -> Sequence[tuple[TopicPartition, int, int]]:
         """Return what was passed since the last call because its transaction was aborted."""
         found, self._aborted = self._aborted, []
+        return found
+
+    def tolerate(self, limits: Limits, *, large: bool = True, corrupt: bool) -> None:
+        """Note what is too large, and with ``corrupt`` what is damaged."""
+        self._notes_large, self._notes_corrupt = large, corrupt
+
+    def take_unreadable(self) -> Sequence[Unreadable]:
+        """Return what was noted since the last call."""
+        found, self._unreadable = self._unreadable, []
         return found
 
     # --- commits ---
@@ -169,9 +217,16 @@ class FakeConsumer(FakeMember):
             raise errors.CommitFailedError(error) from None
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's commits with their metadata."""
+        """Return the group's commits with their metadata; read_committed, no transaction may be open that has some."""
         group = self._need_group()
-        return self._remote("committed", lambda: {tp: group.offsets.get(tp) for tp in partitions})
+
+        def committed() -> dict[TopicPartition, OffsetAndMetadata | None]:
+            held = self._cluster.held_commits(group) if self._committed_only else {}
+            if refused := sorted(held.keys() & set(partitions)):
+                raise errors.UnstableOffsetCommitError(refused)
+            return {tp: group.offsets.get(tp) for tp in partitions}
+
+        return self._remote("committed", committed)
 
     # --- questions about the cluster ---
 
@@ -182,8 +237,7 @@ class FakeConsumer(FakeMember):
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the end of each log (read_committed: the last stable offset)."""
         return self._remote(
-            "end_offsets",
-            lambda: {tp: self._cluster.log(tp).readable_end(self._committed_only) for tp in partitions},
+            "end_offsets", lambda: {tp: self._cluster.log(tp).readable_end(self._committed_only) for tp in partitions}
         )
 
     def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
@@ -227,6 +281,10 @@ class FakeConsumer(FakeMember):
 
     # --- the end ---
 
+    def membership(self) -> GroupMembership:
+        """Return what the group knows this member by."""
+        return GroupMembership(self._need_group().name, self._generation, self._member, self._instance)
+
     def close(self, leave_group: bool = True) -> None:
         """Stop without committing; the listener is told, as kafka-python does on close."""
         if self._closed:
@@ -234,7 +292,7 @@ class FakeConsumer(FakeMember):
         try:
             if self._wanted is not None and self._places:
                 listener = self._listener_of()
-                self._tell(listener.on_partitions_lost if self._is_lost() else listener.on_partitions_revoked)
+                self._notify(listener.on_partitions_lost if self._is_lost() else listener.on_partitions_revoked)
         finally:
             self._closed = True
             self._places.clear()

@@ -18,6 +18,11 @@ OPERATIONS = (
     "topic_names",
     "send",
     "flush",
+    "produce",
+    "begin",
+    "send_offsets",
+    "commit_transaction",
+    "abort_transaction",
     "ensure_topic",
 )
 """Methods of the port that can be made to fail."""

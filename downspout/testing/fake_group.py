@@ -23,36 +23,24 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-METADATA_MAX = 4096
-"""Longest commit metadata, as brokers have it by default (``offset.metadata.max.bytes``)."""
+METADATA_MAX = 4096  # Longest commit metadata, as brokers have it by default (``offset.metadata.max.bytes``)
 
 PartitionsOf = Callable[[Collection[str]], dict[str, list[TopicPartition]]]
 
 
 @dataclass
 class Member:
-    """What the coordinator knows of one member.
+    """What the coordinator knows of one member."""
 
-    Attributes:
-        id: given by the coordinator at the first join.
-        instance: the static member's name; None for a dynamic one.
-        topics: what it subscribes to.
-        session_s: how long it may be silent.
-        rebalance_s: how long a rebalance waits for it to join again.
-        owned: what it said it owns when it joined (cooperative protocol).
-        joined: whether it has joined the rebalance that is being prepared.
-        silent_since: when its heartbeats stopped; None while they come.
-        polled_at: when it polled last; a client that does not poll for ``rebalance_s`` stops being a member by itself.
-    """
-
-    id: str
-    instance: str | None
-    topics: frozenset[str]
-    session_s: float
-    rebalance_s: float
-    owned: frozenset[TopicPartition] = frozenset()
-    joined: bool = False
-    silent_since: float | None = None
+    id: str  # given by the coordinator at the first join
+    instance: str | None  # the static member's name; None for a dynamic one
+    topics: frozenset[str]  # what it subscribes to
+    session_s: float  # how long it may be silent
+    rebalance_s: float  # how long a rebalance waits for it to join again
+    owned: frozenset[TopicPartition] = frozenset()  # what it said it owns when it joined (cooperative protocol)
+    joined: bool = False  # whether it has joined the rebalance that is being prepared
+    silent_since: float | None = None  # when its heartbeats stopped; None while they come
+    # when it polled last; a client that does not poll for ``rebalance_s`` stops being a member by itself
     polled_at: float = 0.0
 
     def rank(self) -> tuple[bool, str, str]:
@@ -70,6 +58,7 @@ class Commit:
     partition: TopicPartition
     offset: int
     metadata: str
+    at: float = field(default=0.0, compare=False)  # seconds since the epoch
 
 
 @dataclass
@@ -79,6 +68,7 @@ class Group:
     name: str
     partitions_of: PartitionsOf
     cooperative: bool = False
+    wall: Callable[[], float] = lambda: 0.0
     generation: int = 0
     preparing_since: float | None = None
     members: dict[str, Member] = field(default_factory=dict)
@@ -158,7 +148,6 @@ class Group:
         Raises:
             FencedInstanceIdError: another member has come under the same static name.
             UnknownMemberIdError: it is no member (any more).
-            IllegalGenerationError: the group has moved on.
         """
         member = self.members.get(member_id)
         if member is None:
@@ -173,7 +162,6 @@ class Group:
         """Store offsets; the partitions whose metadata fits are stored even where another's does not.
 
         Raises:
-            OffsetMetadataTooLargeError: a metadata string of more than 4,096 UTF-16 units.
             KafkaError: what :meth:`check` raises; a consumer outside the group may commit while it has no members.
         """
         if member_id or self.members:
@@ -186,9 +174,16 @@ class Group:
         for tp, given in fits.items():
             kept = OffsetAndMetadata(given.offset, given.metadata or "", given.leader_epoch)
             self.offsets[tp] = kept
-            self.history.append(Commit(self.name, member_id, generation, tp, kept.offset, kept.metadata))
+            self.history.append(Commit(self.name, member_id, generation, tp, kept.offset, kept.metadata, self.wall()))
         if len(fits) < len(offsets):
             raise OffsetMetadataTooLargeError()
+
+    def commit_in_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Store offsets whose transaction is committed; who sent them was looked at before."""
+        for tp, given in offsets.items():
+            kept = OffsetAndMetadata(given.offset, given.metadata or "", given.leader_epoch)
+            self.offsets[tp] = kept
+            self.history.append(Commit(self.name, "", -1, tp, kept.offset, kept.metadata, self.wall()))
 
     def ready(self, member_id: str) -> bool:
         """Return whether the rebalance that the member joined is complete."""

@@ -17,27 +17,32 @@ fetched and not returned yet (a real one returns them even after they were delet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from kafka import errors
-from kafka.partitioner.default import murmur2
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.clock import Clock
-from downspout.kafka import port
+from downspout.kafka import clusters, port
+from downspout.kafka.describing import MISSING, NO_LEADER
+from downspout.kafka.partitioners import Choose, partition_of_key
+from downspout.kafka.unreadable import Unreadable
 from downspout.testing.clock import VirtualClock
 from downspout.testing.fake_consumer import FakeConsumer
 from downspout.testing.fake_faults import Faults
 from downspout.testing.fake_group import Commit, Group
 from downspout.testing.fake_log import Header, PartitionLog, Topic, Transaction, topic_id
+from downspout.testing.fake_producer import FakeProducer
+from downspout.testing.fake_transactions import FakeTransactionalProducer
 
 __all__ = ["FakeConsumer", "FakeKafka", "FakeProducer", "Faults"]
 
 T = TypeVar("T")
 
-COORDINATED = frozenset({"commit", "committed", "group_offsets", "group_members"})
+COORDINATED = frozenset(
+    {"commit", "committed", "group_offsets", "group_members", "has_joined", "delete_offsets", "delete_groups"}
+)
 """What the group coordinator is asked; the rest is the business of other brokers."""
 
 
@@ -55,17 +60,21 @@ class FakeKafka:
         self.name = name
         self.clock = clock if clock is not None else VirtualClock()
         self.faults = Faults()
-        self.acks_after_s = 0.0
-        """How long a record is on its way from a producer to the log, unless it is flushed."""
+        self.acks_after_s = 0.0  # How long a record is on its way from a producer to the log, unless it is flushed
+        self.refuses: Callable[[Any], BaseException | None] | None = None
+        """Says why the brokers refuse a record that was sent; None: they take it."""
+        self.transactional: dict[str, FakeTransactionalProducer] = {}  # The newest producer of each transactional id
         self.is_up = True
         self.has_coordinator = True
+        self.leaderless: set[TopicPartition] = set()
+        """Partitions that ``describe_logs`` finds without a leader; they can be read all the same."""
         self._cooperative = cooperative
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
         self._created = 0
         self._transactions = 0
         self._round_robin = 0
-        port.register(self.bootstrap, self)
+        clusters.register(self.bootstrap, self)
 
     @property
     def bootstrap(self) -> str:
@@ -74,14 +83,12 @@ class FakeKafka:
 
     def close(self) -> None:
         """Answer for ``fake://NAME`` no longer."""
-        port.unregister(self.bootstrap)
+        clusters.unregister(self.bootstrap)
 
     def __enter__(self) -> FakeKafka:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- the Cluster port ---
@@ -98,9 +105,17 @@ class FakeKafka:
         """Return a consumer that commits only when told, and with ``auto_commit_ms`` also by itself."""
         return FakeConsumer(self, group, instance_id, client or {}, auto_commit_ms, columns)
 
-    def producer(self, *, client: Mapping[str, Any] | None = None) -> FakeProducer:
+    def producer(
+        self, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
+    ) -> FakeProducer:
         """Return a producer."""
-        return FakeProducer(self)
+        return FakeProducer(self, client or {}, partitioner)
+
+    def transactional_producer(
+        self, transactional_id: str, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
+    ) -> FakeTransactionalProducer:
+        """Return a transactional producer; an older one with this id is fenced, and its transaction aborted."""
+        return FakeTransactionalProducer(self, transactional_id, client or {}, partitioner)
 
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
         """Create the topic where it does not exist; return whether it was created."""
@@ -113,6 +128,18 @@ class FakeKafka:
 
         return self.run_remote("ensure_topic", create)
 
+    def open_transactions(self, group: str) -> list[port.OpenTransaction]:
+        """Return the transactions that hold back what a group commits."""
+        held = self.run_remote("open_transactions", lambda: self.held_commits(self.group(group)))
+        return [
+            port.OpenTransaction(name, self.transactional[name].timeout_ms, False)
+            for name in sorted(set(held.values()))
+        ]
+
+    def held_commits(self, group: Group) -> dict[TopicPartition, str]:
+        """Return the partitions whose commits open transactions hold back, and the transactional id of each."""
+        return {tp: name for name, each in self.transactional.items() for tp in each.held(group)}
+
     def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return all that a group has committed, as an admin client is told it."""
         return self.run_remote("group_offsets", lambda: self.committed(group))
@@ -122,6 +149,77 @@ class FakeKafka:
         self.tick()
         found = self._groups[group].members.values() if group in self._groups else ()
         return self.run_remote("group_members", lambda: sorted(member.instance or member.id for member in found))
+
+    def describe_group(self, group: str) -> port.GroupDescription | None:
+        """Return a group's state, coordinator and live members; None where there was never such a group."""
+        self.tick()
+        found = self._groups.get(group)
+
+        def answer() -> port.GroupDescription | None:
+            if found is None or not (found.members or found.offsets):
+                return None
+            owned = found.assignment if not found.preparing else {}
+            members = [
+                port.GroupMember(each.instance or each.id, "kafka-python", "127.0.0.1", sorted(owned.get(each.id, ())))
+                for each in found.members.values()
+            ]
+            state = "Empty" if not members else "PreparingRebalance" if found.preparing else "Stable"
+            return port.GroupDescription(state, f"{self.name}:0 (node 0)", sorted(members))
+
+        return self.run_remote("group_members", answer)
+
+    def describe_logs(self, topics: Collection[str]) -> dict[str, port.TopicState]:
+        """Return where the logs of topics begin and end; a partition of ``leaderless`` has no answer."""
+
+        def state(topic: str) -> port.TopicState:
+            if topic not in self._topics:
+                return port.TopicState("", {}, MISSING)
+            logs = {
+                log.partition.partition: port.LogState(None, None, None, NO_LEADER)
+                if log.partition in self.leaderless
+                else port.LogState(log.start, log.end, log.readable_end(True))
+                for log in self._topics[topic].logs
+            }
+            return port.TopicState(self.topic_id(topic), logs)
+
+        return self.run_remote("end_offsets", lambda: {topic: state(topic) for topic in sorted(topics)})
+
+    def has_joined(self, group: str) -> bool:
+        """Return whether a member has ever joined the group."""
+        return self.run_remote("has_joined", lambda: group in self._groups and self._groups[group].generation > 0)
+
+    def commit_ages(self, group: str, within_s: float) -> dict[TopicPartition, float]:
+        """Return the ages in seconds of the commits that are younger than that."""
+        now = self.clock.wall()
+        found = {commit.partition: now - commit.at for commit in self.group(group).history}
+        return self.run_remote("commit_ages", lambda: {tp: age for tp, age in found.items() if age <= within_s})
+
+    def remove_members(self, group: str, names: Collection[str]) -> None:
+        """Take static members, by their instances, out of a group."""
+        known = self.group(group)
+        for member in [member for member in known.members.values() if member.instance in names]:
+            known.leave(member.id, self.clock.monotonic())
+
+    def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Delete what a group has committed for these."""
+
+        def delete() -> None:
+            for tp in partitions:
+                self.group(group).offsets.pop(tp, None)
+
+        self.run_remote("delete_offsets", delete)
+
+    def delete_groups(self, groups: Collection[str]) -> list[str]:
+        """Delete groups with their commits; return those that have members still, and so stay."""
+        self.tick()
+        left = [group for group in groups if group in self._groups and self._groups[group].members]
+
+        def delete() -> list[str]:
+            for group in set(groups).difference(left):
+                self._groups.pop(group, None)
+            return left
+
+        return self.run_remote("delete_groups", delete)
 
     # --- topics ---
 
@@ -157,6 +255,10 @@ class FakeKafka:
     def topic_id(self, topic: str) -> str:
         """Return the topic's id; empty where it does not exist."""
         return self._topics[topic].id if topic in self._topics else ""
+
+    def topic(self, name: str) -> Topic | None:
+        """Return a topic, or None."""
+        return self._topics.get(name)
 
     def find_log(self, partition: TopicPartition) -> PartitionLog | None:
         """Return a partition's log, or None."""
@@ -198,7 +300,7 @@ class FakeKafka:
     def _choose(self, topic: str, key: bytes | None) -> int:
         count = len(self._topics[topic].logs)
         if key is not None:
-            return int((murmur2(key) & 0x7FFFFFFF) % count)
+            return partition_of_key(key, count)
         self._round_robin += 1
         return (self._round_robin - 1) % count
 
@@ -244,6 +346,12 @@ class FakeKafka:
             young = log.first_since(oldest, committed_only=False)
             log.delete_before(log.end if young is None else young)
 
+    def damage(self, topic: str, partition: int, start: int, end: int, *, size: int | None = None) -> None:
+        """Let a batch with these offsets be damaged; with ``size``, a record at ``start`` be that large, unpacked."""
+        tp = TopicPartition(topic, partition)
+        why = "its check sum is not that of its bytes" if size is None else f"a record of {size:,} bytes"
+        self.log(tp).damaged.append(Unreadable(tp, start, end, why, size))
+
     def truncate(self, topic: str, partition: int, end: int) -> None:
         """Cut the end of the log off, as an unclean leader election does."""
         self.log(TopicPartition(topic, partition)).truncate(end)
@@ -258,7 +366,7 @@ class FakeKafka:
     def group(self, name: str) -> Group:
         """Return a group's coordinator; it is made on first use."""
         if name not in self._groups:
-            self._groups[name] = Group(name, self._partitions_of, self._cooperative)
+            self._groups[name] = Group(name, self._partitions_of, self._cooperative, self.clock.wall)
         return self._groups[name]
 
     def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -330,68 +438,3 @@ class FakeKafka:
         if fault is not None:
             raise fault.error
         return answer
-
-    def append_sent(self, record: Mapping[str, Any]) -> None:
-        """Append what a producer has sent, checked as a broker checks it."""
-        if record["topic"] not in self._topics:
-            raise errors.UnknownTopicOrPartitionError(record["topic"])
-        size = len(record["key"] or b"") + len(record["value"] or b"")
-        if size > self._topics[record["topic"]].max_message_bytes:
-            raise errors.MessageSizeTooLargeError(f"{size} bytes for {record['topic']}")
-        self.produce(**record)
-
-
-class FakeProducer:
-    """A producer of a :class:`FakeKafka`: what was sent is in the log once :meth:`flush` returns, in order."""
-
-    def __init__(self, cluster: FakeKafka) -> None:
-        self._cluster = cluster
-        self._queue: list[dict[str, Any]] = []
-        self._sent_at = 0.0
-
-    def send(
-        self,
-        topic: str,
-        *,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[Header] = (),
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> None:
-        """Queue one record."""
-        self._cluster.faults.raise_next("send")
-        self._sent_at = self._cluster.clock.monotonic()
-        self._queue.append(
-            {
-                "topic": topic,
-                "key": key,
-                "value": value,
-                "headers": tuple(headers),
-                "partition": partition,
-                "timestamp_ms": timestamp_ms,
-            }
-        )
-
-    def flush(self, timeout_s: float = 30.0) -> None:
-        """Append what is queued; raise if that fails (what failed is not kept, as with a real producer)."""
-        queue, self._queue = self._queue, []
-        if queue and self._sent_at + self._cluster.acks_after_s > self._cluster.clock.monotonic() + timeout_s:
-            raise errors.KafkaTimeoutError(f"not acknowledged within {timeout_s:g} s")
-
-        def append() -> None:
-            for record in queue:
-                self._cluster.append_sent(record)
-
-        self._cluster.run_remote("flush", append)
-
-    def acknowledged(self) -> bool:
-        """Return whether all is in the log; what was sent gets there in ``acks_after_s`` seconds without a flush."""
-        if self._queue:
-            if self._cluster.clock.monotonic() < self._sent_at + self._cluster.acks_after_s:
-                return False
-            self.flush()
-        return True
-
-    def close(self) -> None:
-        """Release the client."""

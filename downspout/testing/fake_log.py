@@ -24,14 +24,15 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import OffsetOutOfRangeError
 from kafka.structs import TopicPartition
 
+from downspout.kafka.unreadable import Unreadable
+
 Header = tuple[str, bytes]
 
 
 @dataclass(slots=True)
 class _Entry:
     offset: int
-    record: ConsumerRecord | None
-    """None: a transaction marker, which takes an offset and is never shown."""
+    record: ConsumerRecord | None  # None: a transaction marker, which takes an offset and is never shown
     aborted: bool = False
 
 
@@ -53,6 +54,7 @@ class PartitionLog:
         self.end = 0
         self._entries: list[_Entry] = []
         self._open: dict[int, int] = {}
+        self.damaged: list[Unreadable] = []  # What no reader is given whole
 
     @property
     def stable_end(self) -> int:
@@ -98,9 +100,6 @@ class PartitionLog:
         """Return up to ``limit`` visible records from ``position`` on, and the position after them.
 
         Where fewer than ``limit`` are left, that position is the readable end: trailing holes are passed.
-
-        Raises:
-            OffsetOutOfRangeError: ``position`` lies before the start or beyond the end of the log.
         """
         if not self.start <= position <= self.end:
             raise OffsetOutOfRangeError({self.partition: position})

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from downspout.kafka.fetches import Fetches
 from downspout.kafka.port import RebalanceListener
+from downspout.kafka.unreadable import Unreadable
 from downspout.testing.fake_group import Group
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class FakeMember:
         self._cluster = cluster
         self._columns = columns
         self._group: Group | None = cluster.group(group) if group is not None else None
+        self._is_fenced = False
         self._instance = instance_id
         self._session_s = client.get("session_timeout_ms", 45_000) / 1000
         self._poll_interval_s = client.get("max_poll_interval_ms", 300_000) / 1000
@@ -63,6 +66,9 @@ class FakeMember:
         self._listener: RebalanceListener | None = None
         self._in_listener = False
         self._aborted: list[tuple[TopicPartition, int, int]] = []
+        self._fetches = Fetches()
+        self._unreadable: list[Unreadable] = []
+        self._notes_large = self._notes_corrupt = False
         self._closed = False
         self._member = ""
         self._generation = -1
@@ -187,13 +193,13 @@ class FakeMember:
             self._commit_consumed()
         if self._is_lost() and self._places:
             try:
-                self._tell(listener.on_partitions_lost)
+                self._notify(listener.on_partitions_lost)
             finally:
                 self._places.clear()
         elif not group.cooperative:
-            self._tell(listener.on_partitions_revoked)
+            self._notify(listener.on_partitions_revoked)
         elif gone := {tp for tp in self._places if tp.topic not in topics}:
-            self._tell(listener.on_partitions_revoked, gone)
+            self._notify(listener.on_partitions_revoked, gone)
             self._take(set(self._places) - gone)
         self._prepared = True
 
@@ -206,14 +212,14 @@ class FakeMember:
         self._take(after)
         listener = self._listener_of()
         if not group.cooperative:
-            self._tell(listener.on_partitions_assigned)
+            self._notify(listener.on_partitions_assigned)
             return
         if self._joins_again or before - after:
             self._joins_again, self._rejoin_needed = False, True
         if before - after:
-            self._tell(listener.on_partitions_revoked, before - after)
+            self._notify(listener.on_partitions_revoked, before - after)
         if after - before:
-            self._tell(listener.on_partitions_assigned, after - before)
+            self._notify(listener.on_partitions_assigned, after - before)
 
     # --- what heartbeats tell ---
 
@@ -229,7 +235,8 @@ class FakeMember:
         try:
             self._group.check(self._member, self._generation, self._instance)
         except errors.FencedInstanceIdError:
-            return  # kafka-python stops its heartbeats and reads on; only a commit tells
+            self._is_fenced = True  # the next poll says so, and so does a commit
+            return
         except errors.IllegalGenerationError:
             self._forget_membership(keep_id=True)
         except errors.UnknownMemberIdError:
@@ -283,7 +290,7 @@ class FakeMember:
             raise errors.IllegalStateError(f"Partition is not assigned: {partition}")
         return self._places[partition]
 
-    def _tell(
+    def _notify(
         self,
         callback: Callable[[Collection[TopicPartition]], None],
         partitions: Collection[TopicPartition] | None = None,

@@ -1,4 +1,4 @@
-"""Run a topology, or one bolt, inside a test: in virtual time, with rows instead of spouts and failures as data.
+"""Run a topology, or one bolt, inside a test: in virtual time, with rows in the place of spouts, and with faults.
 
     def test_counts():
         result = run_topology(WordCount, spouts={"word_spout": [["dog"], ["cat"], ["dog"]]})
@@ -10,7 +10,9 @@ seed gives the same run, tuple by tuple.
 
 from __future__ import annotations
 
+import difflib
 import random
+import tempfile
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,12 +25,18 @@ from streamparse.dsl.component import ComponentSpec
 
 from downspout.clock import Clock
 from downspout.component import Failure
+from downspout.engine.bolt_task import BoltTask
+from downspout.engine.graph import Component, Graph, Input, Stream, component_of, from_class, nearest
+from downspout.engine.load import name_of
+from downspout.engine.loop import Bounds, Engine
+from downspout.engine.result import Counts, RunResult
+from downspout.engine.values import Settings, reads, resolve
 from downspout.errors import TopologyError
-from downspout.local.bolt_task import BoltTask
-from downspout.local.engine import Bounds, Engine
-from downspout.local.graph import Component, Graph, Input, Stream, component_of, from_class, nearest
-from downspout.local.result import Counts, RunResult
-from downspout.local.settings import reads, resolve
+from downspout.kafka.schemes import is_scheme
+from downspout.settings import folders
+from downspout.settings.folders import local_folder
+from downspout.settings.table import SETTINGS
+from downspout.sink.runs import hand_over_run
 from downspout.testing.clock import VirtualClock
 
 ROUND_S = 0.001
@@ -115,12 +123,13 @@ class StubSpout(streamparse.Spout):
 
 @dataclass
 class TopologyResult:
-    """What a run did, by component.
+    """The result of a run, by component.
 
     Attributes:
         run: the engine's own result: why it stopped, counters, latencies.
         clock: the clock of the run.
         components: the component objects that were in use at the end, by name, in the order of their tasks.
+        sinks: where each sink wrote, by name.
     """
 
     run: RunResult
@@ -129,6 +138,7 @@ class TopologyResult:
     _emitted: Mapping[str, list[tuple[str, Any]]]
     _acked: Mapping[str, list[Any]]
     _failed: Mapping[str, list[Any]]
+    sinks: Mapping[str, Path]
 
     def emitted(self, component: str, stream: str = "default") -> list[Any]:
         """Return the values that a component emitted on a stream, in order, as named tuples."""
@@ -158,6 +168,12 @@ class TopologyResult:
     def _known(self, component: str) -> None:
         if component not in self.components:
             raise KeyError(f"no component {component!r}; try {nearest(component, self.components)}")
+
+
+class Sinks(dict[str, Path]):
+    """Where sinks wrote, by component; a temporary folder lives as long as this does."""
+
+    temporary: tempfile.TemporaryDirectory[str] | None = None
 
 
 @dataclass
@@ -220,6 +236,7 @@ def run_topology(
     *,
     spouts: Mapping[str, Iterable[Row | On]] | None = None,
     config: Mapping[str, Any] | None = None,
+    output: Path | str | None = None,
     clock: Clock | None = None,
     seed: int = 0,
     until: str | None = "end",
@@ -231,29 +248,34 @@ def run_topology(
 
     Args:
         topology: a streamparse Topology class, or a graph.
-        spouts: rows that stand for a spout, by its name: lists of values, dicts by field name, or chunks
+        spouts: rows in the place of a spout, by its name: lists of values, dicts by field name, or chunks
             (RecordBatches). They are emitted again when they fail.
-        config: settings and Storm's keys, stronger than those of the topology.
-        clock: the time; not given: a VirtualClock.
-        seed: of shuffles.
+        config: settings and Storm's keys, which override those of the topology; ``"flights:parquet.directory"`` is
+            only for the component ``flights``.
+        output: a folder in which each sink gets a folder of its name. Without it, sinks that would write into your
+            project write into a temporary folder, which is deleted with the result.
+        clock: default: a VirtualClock.
+        seed: seed of shuffles.
         until: ``"end"`` needs spouts that know an end: rows, or a KafkaSpout. Not used with ``records`` or ``for_s``.
-        records: stop after this many trees.
+        records: stop after this many tuple trees.
         for_s: stop after this many (virtual) seconds.
-        faults: what goes wrong.
+        faults: faults to inject.
 
     Raises:
-        DownspoutError: as ``downspout run`` would.
+        DownspoutError: as ``downspout run`` would; an unknown setting or component in ``config``, too.
         TimeoutError: the run did not end within an hour of virtual time.
     """
-    graph = topology if isinstance(topology, Graph) else from_class(topology, topology.__name__)
+    graph = topology if isinstance(topology, Graph) else from_class(topology, name_of(topology))
     graph, rows = _with_stubs(graph, spouts or {})
     _check_faults(graph, faults)
     clock = clock or VirtualClock()
     until = until if records is None and for_s is None else None
     virtual = isinstance(clock, VirtualClock)
     limit = VIRTUAL_S_MAX if for_s is None and virtual else for_s
-    options = {"run.seed": seed, "run.until": until, "run.records": records, "run.for_s": for_s, **(config or {})}
-    confs = _confs(graph, options, clock)
+    bounds = {"run.seed": seed, "run.until": until, "run.records": records, "run.for_s": for_s}
+    confs, sinks = _confs(
+        graph, {**{k: v for k, v in bounds.items() if v is not None}, **(config or {})}, clock, output
+    )
     drain_s = float(next(iter(confs.values()))["run.drain_s"])
     recorder = _Recorder(faults, rows)
     engine = Engine(
@@ -272,7 +294,7 @@ def run_topology(
     instances: dict[str, list[Any]] = {name: [] for name in graph.components}
     for task in engine.tasks:
         instances[task.name].append(task.instance)
-    return TopologyResult(run, clock, instances, recorder.emitted, recorder.acked, recorder.failed)
+    return TopologyResult(run, clock, instances, recorder.emitted, recorder.acked, recorder.failed, sinks)
 
 
 def run_bolt(
@@ -286,10 +308,10 @@ def run_bolt(
     """Give tuples to one bolt and return what happened; its name in the result is ``"bolt"``.
 
     Args:
-        bolt: the class, or its ``spec(...)`` where that takes settings.
+        bolt: the class, or its ``spec(...)`` if it takes settings.
         tuples: the values of each tuple: a list, or a dict by field name.
-        config: settings and Storm's keys.
-        fields: names of the fields, where ``tuples`` are lists; not given: ``field_0``, ``field_1``, …
+        config: settings and Storm's keys, and those that the bolt itself reads.
+        fields: names of the fields, if ``tuples`` are lists (default: ``field_0``, ``field_1``, …).
         options: as for :func:`run_topology`.
 
     >>> class Shout(streamparse.Bolt):
@@ -310,8 +332,19 @@ def run_bolt(
         par=1,
     )
     source = Component("input", StubSpout, streams={"default": Stream("default", tuple(fields))})
-    graph = Graph("run_bolt", {"input": source, "bolt": under_test})
+    graph = Graph("run_bolt", {"input": source, "bolt": under_test}, _own_keys(config or {}))
     return run_topology(graph, spouts={"input": rows}, config=config, **options)
+
+
+def _own_keys(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is meant for the bolt under test itself: keys that are not settings, and not nearly one."""
+    settings = SETTINGS
+    scopes = {setting.scope for setting in settings.values()}
+    return {
+        key: value
+        for key, value in given.items()
+        if key.partition(".")[0].rpartition(":")[2] not in scopes and not difflib.get_close_matches(key, settings, n=1)
+    }
 
 
 def _with_stubs(
@@ -351,15 +384,48 @@ def _check_faults(graph: Graph, faults: Sequence[Fault]) -> None:
             raise TopologyError(f"{fault}: there is no such bolt", cure=nearest(fault.component, bolts))
 
 
-def _confs(graph: Graph, options: Mapping[str, Any], clock: Clock) -> dict[str, dict[str, Any]]:
-    settings = resolve(graph, options=options, environ={}, file=Path("/nonexistent"))
+def _confs(
+    graph: Graph, given: Mapping[str, Any], clock: Clock, output: Path | str | None
+) -> tuple[dict[str, dict[str, Any]], Sinks]:
+    settings = resolve(graph, given, environ={}, file=Path("/nonexistent"))
     confs = settings.confs()
     for name, conf in confs.items():
         conf["topology.name"] = graph.name
         conf["storm.id"] = f"{graph.name}-1-{int(clock.wall())}"
-        if reads(graph.components[name], "kafka") and conf["kafka.bootstrap"] == "embedded":
+        if reads(graph.components[name], "kafka") and is_scheme(conf["kafka.bootstrap"]):
             raise TopologyError(
                 f"{name} would read from the embedded broker",
                 cure='config={"kafka.bootstrap": "fake://test"} with a FakeKafka of that name',
             )
-    return confs
+    sinks = _place(graph, settings, confs, output)
+    hand_over_run(graph, settings, confs)
+    return confs, sinks
+
+
+def _place(graph: Graph, settings: Settings, confs: dict[str, dict[str, Any]], output: Path | str | None) -> Sinks:
+    """Set where sinks write, and return it: a test must not write among the results of real runs."""
+    sinks, root = Sinks({}), _project_root()
+    for name, conf in confs.items():
+        directory = conf.get(key := "parquet.directory")
+        if not directory or not reads(graph.components[name], "parquet"):
+            continue
+        if settings.components[name].sources[key] != "config":
+            if output is not None:
+                conf[key] = str(local_folder(output, "output") / name)
+            elif root is not None and _lies_in(directory, root):
+                sinks.temporary = sinks.temporary or tempfile.TemporaryDirectory(prefix=f"{graph.name}-")
+                conf[key] = str(Path(sinks.temporary.name) / name)
+        sinks[name] = Path(conf[key])
+    return sinks
+
+
+def _project_root() -> Path | None:
+    """Return the folder of the project that relative directories are in; None where they are in none."""
+    marks = ("project.clj", "pyproject.toml", "config.json")
+    folder = folders.project().resolve()
+    return next((place for place in (folder, *folder.parents) if any((place / m).is_file() for m in marks)), None)
+
+
+def _lies_in(directory: str, root: Path) -> bool:
+    path = Path(directory.removeprefix("file://"))
+    return not path.is_absolute() or path.resolve().is_relative_to(root)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from downspout.kafka.embedded import EmbeddedKafka
+    from downspout.broker.embedded import EmbeddedKafka
 
 
 UNHURRIED = {"broker.session.timeout.ms": "30000"}
@@ -27,7 +27,7 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedK
     It ends with the session, also when pytest is terminated or killed: a watchdog sees to it. After a ``kill -9`` it
     would take half a minute to come back (:data:`UNHURRIED`); a test that kills brokers wants one of its own.
     """
-    from downspout.kafka.embedded import EmbeddedKafka
+    from downspout.broker.embedded import EmbeddedKafka
 
     with EmbeddedKafka(tmp_path_factory.mktemp("kafka"), properties=UNHURRIED, start_s_max=240.0) as broker:
         yield broker

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from downspout.parquet.disk import Disk
+from downspout.sink.storage.disk import Disk
 from downspout.testing.simulated_process import Crashed, Process, Step
 from downspout.testing.simulated_volume import LOSSES, Loss, Volume
 
@@ -34,16 +34,11 @@ __all__ = ["LOSSES", "Crashed", "Loss", "Process", "SimulatedDisk", "Step", "Vol
 
 
 class SimulatedDisk(Disk):
-    """The disk as one process has it; give it to a sink's writer, or to a sink as its attribute ``disk``.
-
-    Args:
-        volume: the files.
-        process: whose steps these are.
-    """
+    """The disk as one process has it; give it to a sink's writer, or to a sink as its attribute ``disk``."""
 
     def __init__(self, volume: Volume, process: Process) -> None:
         self.volume = volume
-        self.process = process
+        self.process = process  # whose steps these are
         volume.join(process)
 
     def make_folder(self, folder: Path) -> None:
@@ -123,7 +118,7 @@ class SimulatedDisk(Disk):
 def visible(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the data files that a plain reader of a directory sees, of those that :meth:`Volume.files` returns.
 
-    >>> sorted(visible({"out/a.parquet": b"", "out/k=1/b.parquet": b"", "out/_downspout/staging/c.parquet": b""}))
+    >>> sorted(visible({"out/a.parquet": b"", "out/k=1/b.parquet": b"", "_out.downspout/1/staging/c.parquet": b""}))
     ['out/a.parquet', 'out/k=1/b.parquet']
     """
     return {

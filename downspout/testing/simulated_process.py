@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Crashed", "Process", "Step"]
-
 
 class Crashed(BaseException):
     """The process is dead. No ``except OSError`` catches this, and what a ``finally`` does then changes nothing."""
@@ -14,46 +12,27 @@ class Crashed(BaseException):
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a process is about to do to the world.
+    """One thing that a process is about to do to the world."""
 
-    Attributes:
-        number: of the process, from 1.
-        operation: ``write``, ``sync``, ``link`` …; ``tear`` is in the middle of a write.
-        where: the path, or what stands for one.
-        changes: whether it changes the world; it may also be a look at it.
-    """
-
-    number: int
-    operation: str
-    where: str
-    changes: bool = True
+    number: int  # of the process, from 1
+    operation: str  # ``write``, ``sync``, ``link`` …; ``tear`` is in the middle of a write
+    where: str  # the path, or what stands for one
+    changes: bool = True  # whether it changes the world; it may also be a look at it
 
 
 class Process:
-    """One life of a program. Once it has died, nothing that it does has any effect.
-
-    Args:
-        name: for messages.
-        before: called ahead of each step; raises :class:`Crashed` to end the process there, any other error to
-            let the step fail, and returns to let it happen.
-
-    Attributes:
-        steps: how many steps it has begun.
-        dead: whether it has died.
-    """
+    """One life of a program. Once it has died, nothing that it does has any effect."""
 
     def __init__(self, name: str, before: Callable[[Process, Step], None] | None = None) -> None:
-        self.name = name
-        self.steps = 0
-        self.dead = False
+        self.name = name  # for messages
+        self.steps = 0  # how many steps it has begun
+        self.dead = False  # whether it has died
+        # called ahead of each step; raises :class:`Crashed` to end the process there, any other error to let the step
+        # fail, and returns to let it happen
         self._before = before
 
     def step(self, operation: str, where: object = "", *, changes: bool = True) -> None:
-        """Say what comes next.
-
-        Raises:
-            Crashed: the process has died, now or before.
-        """
+        """Say what comes next. Raises Crashed: the process has died, now or before."""
         self.check()
         self.steps += 1
         if self._before is not None:

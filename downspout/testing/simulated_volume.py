@@ -14,8 +14,6 @@ from typing import Literal, TypeAlias
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.testing.simulated_process import Process
 
-__all__ = ["LOSSES", "Loss", "Volume"]
-
 Loss = Literal["discard", "keep", "some"]
 LOSSES: tuple[Loss, ...] = ("discard", "keep", "some")
 """What a crash leaves of what was not synced: nothing; all of it (the process was killed and the machine went on);
@@ -70,8 +68,6 @@ class Volume:
     neighbours, a network file system whose clients see different states, quotas, rights.
 
     Args:
-        root: an existing folder. What is in it counts as durable, and from now on only a SimulatedDisk writes to it.
-        clock: gives files their time.
         seed: of the chances of the loss ``some``.
 
     Attributes:
@@ -79,8 +75,9 @@ class Volume:
     """
 
     def __init__(self, root: Path, clock: Clock = SYSTEM_CLOCK, seed: int = 0) -> None:
+        # an existing folder. What is in it counts as durable, and from now on only a SimulatedDisk writes to it.
         self.root = root
-        self.clock = clock
+        self.clock = clock  # gives files their time
         self.version = 0
         self._random = random.Random(seed)
         self._top = self._scan(root)
@@ -152,11 +149,7 @@ class Volume:
         self._processes.append(process)
 
     def node(self, path: Path) -> _Node:
-        """Return what a path stands for.
-
-        Raises:
-            FileNotFoundError: nothing.
-        """
+        """Return what a path stands for."""
         found: _Node = self._top
         for part in path.relative_to(self.root).parts:
             if not isinstance(found, _Folder) or part not in found.names:

@@ -4,8 +4,8 @@ The text is a mark, and in base64 an Arrow IPC stream of the batch, compressed w
 on. Types, nulls, dictionaries and the origin struct arrive as they left.
 
 Why no list of values per field: Java would make an object of each value and Kryo would write each one, the types would
-be lost, and it is four times as long. Why not a text for each field: nobody but a component on our wire is ever sent a
-chunk (``downspout.wire.streams``), so nobody could use one column, and each costs a schema of its own.
+be lost, and it is four times as long. Why not a text for each field: only components on our wire are sent chunks
+(``downspout.wire.streams``), none of them uses one column alone, and each would cost a schema of its own.
 
 Why nothing else can be taken for a chunk: components on our wire mark all texts of theirs that begin with NUL
 otherwise, and from other components no chunk is expected.
@@ -21,11 +21,8 @@ import pyarrow as pa
 
 from downspout.wire.values import MARK, Packed
 
-__all__ = ["COMPRESSED_BYTES", "is_packed", "pack", "unpack"]
-
 CHUNK = f"{MARK}chunk:"
-COMPRESSED_BYTES = 16 * 1024
-"""Below that the codec costs more than it saves."""
+COMPRESSED_BYTES = 16 * 1024  # Below that the codec costs more than it saves
 PLAIN = pa.ipc.IpcWriteOptions(use_threads=False)
 SMALL = pa.ipc.IpcWriteOptions(use_threads=False, compression="lz4") if pa.Codec.is_available("lz4") else PLAIN
 
@@ -54,10 +51,6 @@ def is_packed(values: Any) -> bool:
 
 
 def unpack(values: Sequence[Any]) -> pa.RecordBatch:
-    """Return the chunk.
-
-    Raises:
-        ValueError: it is none that can be read (``pyarrow.ArrowInvalid`` is one).
-    """
+    """Return the chunk. Raises ValueError: it is none that can be read (``pyarrow.ArrowInvalid`` is one)."""
     with pa.ipc.open_stream(a2b_base64(values[0][len(CHUNK) :])) as reader:
         return reader.read_next_batch()

@@ -1,4 +1,4 @@
-"""``Wired``: a pystorm component on our wire, with an end that is told.
+"""``Wired``: a pystorm component on our wire, which learns of its end.
 
     class Shout(Wired, streamparse.Bolt):
         ...
@@ -35,18 +35,18 @@ from pystorm.serializers.json_serializer import JSONSerializer
 from pystorm.spout import Spout
 
 from downspout.errors import USER_ERRORS, ComponentError, UserError
+from downspout.protocols import BoltOffers, offered
+from downspout.system.process_notes import NoteWriter
 from downspout.wire.emitting import chunk_emitter, chunk_processor, reads_as_pystorm
+from downspout.wire.flushing import Flusher
 from downspout.wire.serializer import WireSerializer
 from downspout.wire.tuples import acker, emitter, reader
-
-__all__ = ["EXIT_S_MAX", "Wired"]
 
 EXIT_S_MAX = 2.5
 GC_THRESHOLDS = (100_000, 20, 50)
 """Tuples die by reference count; what is in flight lives on, and each collection would look at it in vain. Cycles are
 still collected, only seldom. The local engine does the same."""
-WENT_AWAY = 2
-"""pystorm's exit code when Storm is gone."""
+WENT_AWAY = 2  # pystorm's exit code when Storm is gone
 
 
 class Wired(Component):  # type: ignore[misc]
@@ -55,11 +55,17 @@ class Wired(Component):  # type: ignore[misc]
     before_exit: Callable[[], None] | None = None
     serializer: Any
     _leaving = _runs = False
+    _note: NoteWriter | None = None
 
     @property
     def on_wire(self) -> bool:
         """Whether Storm is at the other end, and no engine of ours."""
         return isinstance(self.serializer, WireSerializer)
+
+    @property
+    def on_storm(self) -> bool:
+        """Whether Storm is at the other end, by whichever serializer."""
+        return self._runs
 
     @property
     def on_foreign_wire(self) -> bool:
@@ -88,7 +94,7 @@ class Wired(Component):  # type: ignore[misc]
         except USER_ERRORS as error:  # pystorm, with _rounds, catches what comes later
             if self._leaving:
                 raise
-            self._tell(error)
+            self._report_error(error)
             self._exit(1)
         finally:
             self._flush()
@@ -97,17 +103,19 @@ class Wired(Component):  # type: ignore[misc]
         super()._setup_component(storm_conf, context)
         if self.on_wire:
             self.serializer.learn(storm_conf, context)
+            self._keep_note(storm_conf, context)
             self._shorten(context)
             self._know_chunks()
             self._run: Callable[[], None] = self._rounds(self._run)
+        if self._runs and isinstance(self, Bolt) and offered(self, BoltOffers.drain):
+            pipe = self.serializer.pipe if self.on_wire else None
+            self.process = Flusher(self, pipe).processor(self.process)
 
     def _rounds(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Return what does all rounds of pystorm's loop, up to the first error, which pystorm then deals with.
+        """Return what does all rounds of pystorm's loop, up to the first error, which pystorm then deals with."""
 
-        pystorm sees to each Exception, but SystemExit would go past it. One handler around all rounds costs a tuple
-        nothing. A TicklessBatchingBolt's thread has its errors raised in the main thread, so in here.
-        """
-
+        # pystorm sees to each Exception, but SystemExit would go past it. One handler around all rounds costs a tuple
+        # nothing. A TicklessBatchingBolt's thread has its errors raised in the main thread, so in here.
         def rounds() -> None:
             try:
                 while True:
@@ -119,12 +127,27 @@ class Wired(Component):  # type: ignore[misc]
 
         return rounds
 
+    def _keep_note(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Record which tuples the process holds, for the case that it dies; a bolt that reads in its own way cannot."""
+        cls: Any = type(self)
+        topology, task = storm_conf.get("storm.id"), context.get("taskid")
+        if not topology or task is None or isinstance(self, BatchingBolt):  # which may work in a thread of its own
+            return
+        if isinstance(self, Bolt) and cls.read_tuple is not Bolt.read_tuple:
+            return
+        try:
+            self._note = NoteWriter(str(topology), int(task))
+        except OSError as error:
+            logging.getLogger(__name__).info("cannot record which tuples this process holds: %s", error)
+            return
+        self.serializer.pipe.rest = self._note.idle
+
     def _shorten(self, context: Mapping[str, Any]) -> None:
         """Put shorter ways in the place of pystorm's methods, as far as the class has them unchanged."""
         cls: Any = type(self)
         if isinstance(self, Bolt):
             if cls.read_tuple is Bolt.read_tuple:
-                self.read_tuple = reader(self, context)
+                self.read_tuple = reader(self, context, self._note)
             if cls.ack is Bolt.ack and cls.send_message is Component.send_message:
                 self.ack = acker(self.serializer.pipe, super().ack)
         elif isinstance(self, Spout) and cls.emit is Spout.emit and cls.send_message is Component.send_message:
@@ -137,7 +160,7 @@ class Wired(Component):  # type: ignore[misc]
             self.emit = chunk_emitter(self, self.emit)
         if not isinstance(self, Bolt) or isinstance(self, BatchingBolt) or not reads_as_pystorm(cls):
             return
-        if callable(getattr(self, "process_chunk", None)):
+        if offered(self, BoltOffers.process_chunk):
             self.process = chunk_processor(self, self.process)
             # When it is asked, because ``initialize`` may take the method away.
             self.serializer.takes_chunks = lambda: callable(self.process_chunk)
@@ -163,6 +186,8 @@ class Wired(Component):  # type: ignore[misc]
     def _exit(self, status_code: int) -> NoReturn:
         """End the process, after a bounded time for what the component still has to do."""
         self._leaving = True
+        if self._note is not None:
+            self._note.idle()  # what ends in order kills nothing
         self._flush()
         if self.before_exit is not None:
             limit = threading.Timer(EXIT_S_MAX, os._exit, (status_code,))
@@ -171,7 +196,7 @@ class Wired(Component):  # type: ignore[misc]
             try:
                 self.before_exit()
             except USER_ERRORS:
-                logging.getLogger(__name__).warning("the end was not clean", exc_info=True)
+                logging.getLogger(__name__).warning("an error at the end of the component", exc_info=True)
             limit.cancel()
             limit.join()
         self._flush()
@@ -183,8 +208,8 @@ class Wired(Component):  # type: ignore[misc]
             with suppress(StormWentAwayError):
                 self.serializer.flush()
 
-    def _tell(self, error: UserError) -> None:
-        """Say what ended the component before its first tuple, to Storm and on stderr."""
+    def _report_error(self, error: UserError) -> None:
+        """Report what ended the component before its first tuple, to Storm and on stderr."""
         what = "".join(traceback.format_exception(error))
         with suppress(StormWentAwayError):
             self.send_message({"command": "error", "msg": f"{type(self).__qualname__} could not start\n{what}"})

@@ -1,6 +1,6 @@
 """Chunks out and in, by pystorm's methods: ``emit`` takes a record batch, and ``process_chunk`` gets one.
 
-It is what the local engine does (``downspout.local.chunks``), with Storm at the other end.
+It is what the local engine does (``downspout.engine.chunks``), with Storm at the other end.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from pystorm.spout import Spout
 from downspout.errors import TopologyError
 from downspout.wire.serializer import WireError
 
-__all__ = ["chunk_emitter", "chunk_processor", "reads_as_pystorm"]
-
 READING = ("_run", "read_tuple", "read_command", "read_message", "is_tick", "is_heartbeat")
-"""Who has one of these of its own reads in its own way, and is given records."""
+"""A class that overrides one of these reads in its own way, and is given records."""
 OF_SPOUT = ("tup_id", "stream", "direct_task", "need_task_ids")
 OF_BOLT = ("stream", "anchors", "direct_task", "need_task_ids")
 
@@ -61,7 +59,7 @@ def chunk_emitter(component: Any, stock: Callable[..., Any]) -> Callable[..., An
 
 
 def _is_batch(tup: Any) -> bool:
-    pyarrow = sys.modules.get("pyarrow")  # who has a batch has imported it
+    pyarrow = sys.modules.get("pyarrow")  # without it there is no batch
     return pyarrow is not None and isinstance(tup, pyarrow.RecordBatch)
 
 
@@ -70,7 +68,6 @@ def _send(component: Any, stock: Callable[..., Any], batch: Any, how: dict[str, 
 
     Raises:
         TopologyError: its columns are not the stream's fields.
-        WireError: Arrow cannot write it, or a value of it cannot travel.
     """
     from downspout.wire.chunks import pack
 
@@ -83,7 +80,7 @@ def _send(component: Any, stock: Callable[..., Any], batch: Any, how: dict[str, 
             values = pack(batch)
         except Exception as error:
             raise WireError(
-                f"stream {stream!r}: a chunk cannot be sent: {error}", cure="types that Arrow's IPC knows"
+                f"stream {stream!r}: a chunk cannot be sent: {error}", cure="types that Arrow IPC supports"
             ) from error
         return stock(values, **how)
     return _send_records(component, stock, batch, how)
@@ -94,7 +91,7 @@ def _send_records(component: Any, stock: Callable[..., Any], batch: Any, how: di
 
     tup_id = how.get("tup_id")
     if tup_id is not None and not batch.num_rows:
-        component.ack(tup_id)  # nobody else will
+        component.ack(tup_id)  # no reader will
     elif tup_id is not None:
         how["tup_id"] = component.serializer.shares.open(tup_id, batch.num_rows)
     reached: set[int] = set()

@@ -1,7 +1,7 @@
-"""What Storm must be told so that values get from one worker to another.
+"""The classes that Storm must know so that values get from one worker to another.
 
 Storm's JSON parser makes objects of its own for lists, dicts and floats of 17 digits. Between two workers tuples
-travel by Kryo, which refuses classes that nobody has registered and ends the worker. Nimbus adds up what the topology
+travel by Kryo, which refuses classes that are not registered, and ends the worker. Nimbus adds up what the topology
 and its components register (``Nimbus.normalizeConf``), so a spout can do it for its topology.
 """
 

@@ -2,15 +2,15 @@
 
 *Reading.* To a bolt that knows only records a chunk is a row of tuples, with ids that name the row and the chunk. It
 acks, fails and anchors to them as to any other; Storm hears of the chunk alone: an ack when each of its records has
-been acked, a fail when the first has failed. What of a failed chunk was not handed out yet is
-dropped, since all of it comes again. Storm's ShellBolt ends the worker when it hears twice of one id, or of an anchor
-that was settled; so what comes late is dropped here, as the local engine does.
+been acked, a fail when the first has failed. Records of a failed chunk that were not handed out yet are dropped, since
+the whole chunk comes again. Storm's ShellBolt ends the worker when it gets two answers for one id, or an anchor that
+was settled; so late ones are dropped here, as in the local engine.
 
 The reader opens a chunk before it hands the first record out, and only what is open is settled. So a thread that acks
 (TicklessBatchingBolt's) finds it there, or settles nothing.
 
-*Emitting.* A spout's chunk that cannot go whole leaves as records under an id that they share, and that nobody else
-has: the answers to an earlier emit of the same chunk must not count for a later one. The spout hears of its own id,
+*Emitting.* A spout's chunk that cannot go whole leaves as records under an id that they share, and that is used
+once: the answers to an earlier emit of the same chunk must not count for a later one. The spout hears of its own id,
 once.
 """
 
@@ -22,29 +22,19 @@ from typing import Any
 
 from downspout.wire.values import MARK
 
-__all__ = ["Parts", "Shares"]
-
-PART = f"{MARK}part:"
-"""Storm's ids are numbers."""
+PART = f"{MARK}part:"  # Storm's ids are numbers
 
 
 class Parts:
     """The chunks of one bolt that are taken apart."""
 
     def __init__(self) -> None:
-        self._open: dict[str, bytearray] = {}
-        """by id: of each record, whether its ack is outstanding"""
+        self._open: dict[str, bytearray] = {}  # by id: of each record, whether its ack is outstanding
         self._left: dict[str, int] = {}
         self._coming: Iterator[dict[str, Any]] = iter(())
 
     def take_apart(self, message: dict[str, Any], rows: Iterable[tuple[Any, ...]], count: int) -> None:
-        """Hand the records of a chunk out, one with each :meth:`next`.
-
-        Args:
-            message: Storm's.
-            rows: the values of each record.
-            count: how many there are, at least one.
-        """
+        """Hand the records of a chunk out, one with each :meth:`next`."""
         whole = message["id"]
         self._left[whole] = count
         self._open[whole] = bytearray(b"\1" * count)

@@ -5,7 +5,7 @@ never waits while a whole message is buffered.
 
 *Writing* collects. What is collected leaves (1) before a read that may wait, (2) at 64 KiB, (3) when the next message
 is read and 10 ms have passed, (4) when asked, and (5) at once while another thread waits in a read. The fifth is for
-components with threads: the reader has flushed and sleeps, so nobody else would. The walk through the race: the reader
+components with threads: the reader has flushed and sleeps, so nothing else would. The walk through the race: the reader
 takes the writer's lock, flushes and says that it waits, all under that lock; a writer adds its message under the lock
 and then looks. Either it came before, and the reader flushes its message, or after, and it sees that the reader waits.
 
@@ -15,18 +15,17 @@ A signal may interrupt a wait, by raising: nothing that was read is lost, and th
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from pystorm.exceptions import StormWentAwayError
 
-__all__ = ["Pipe"]
-
 READ_BYTES = 64 * 1024
 HELD_BYTES = 64 * 1024
-HELD_S = 0.01
-"""What is written waits no longer than this for company, if messages keep coming."""
+HELD_S = 0.01  # What is written waits no longer than this for company, if messages keep coming
 END = b"\nend\n"
 
 
@@ -41,14 +40,7 @@ class Lock(Protocol):
 
 
 class Pipe:
-    """Two streams: binary files with a descriptor, or anything that has ``read`` and ``write``.
-
-    Args:
-        source: where messages come from.
-        sink: where they go.
-        reader_lock: of the component; held while reading.
-        writer_lock: of the component; held while writing.
-    """
+    """Two streams: binary files with a descriptor, or anything that has ``read`` and ``write``."""
 
     def __init__(self, source: Any, sink: Any, reader_lock: Lock, writer_lock: Lock) -> None:
         self._source, self.sink = source, sink
@@ -60,21 +52,16 @@ class Pipe:
         self._held_bytes = 0
         self._flushed_at = 0.0
         self._waits = False
-        self.interruptible = False
-        """a signal handler may raise StormWentAwayError now: the component waits for Storm"""
-        self.leaving = False
-        """said by such a handler; the next wait raises"""
-        self.gone = False
-        """Storm is not at the other end any more"""
+        self.idle: Callable[[], None] | None = None  # called before a wait while nothing is there to be read
+        self.rest: Callable[[], None] | None = None  # called before each wait: all that was read is done with, or held
+        self.interruptible = False  # a signal handler may raise StormWentAwayError now: the component waits for Storm
+        self.leaving = False  # set by such a handler; the next wait raises
+        self.gone = False  # Storm is not at the other end any more
 
     # --- reading ---
 
     def read(self) -> bytes:
-        """Return the next message without its end.
-
-        Raises:
-            StormWentAwayError: there will be none.
-        """
+        """Return the next message without its end. Raises StormWentAwayError: there will be none."""
         with self._reader_lock:
             if not self._frames:
                 self._fill()
@@ -86,6 +73,12 @@ class Pipe:
         """Wait for bytes until a message is whole."""
         rest = self._rest
         while True:
+            if self.idle is not None and not self._is_readable():
+                self.idle()
+                if self._frames:  # it has asked Storm for something, and read on
+                    return
+            if self.rest is not None:
+                self.rest()
             with self._writer_lock:
                 self.flush()
                 self._waits = True
@@ -108,6 +101,13 @@ class Pipe:
         rest[:] = whole.pop()
         self._frames.extend(whole)
 
+    def is_quiet(self, wait_s: float) -> bool:
+        """Wait for that time; return whether nothing came, and no end was requested. False if unknown."""
+        return self._source_number is not None and not self._is_readable(wait_s) and not self.leaving
+
+    def _is_readable(self, wait_s: float = 0.0) -> bool:
+        return self._source_number is not None and bool(select.select([self._source_number], [], [], wait_s)[0])
+
     def _read_some(self) -> bytes:
         # A handler that raises does so only between these two, so a signal that came before is seen here, and one that
         # comes later interrupts the read.
@@ -125,11 +125,7 @@ class Pipe:
     # --- writing ---
 
     def write(self, message: bytes, now: bool = False) -> None:
-        """Take a message; ``now`` lets it leave at once.
-
-        Raises:
-            StormWentAwayError: nobody reads at the other end.
-        """
+        """Take a message; ``now`` lets it leave at once. Raises StormWentAwayError: nothing reads at the other end."""
         with self._writer_lock:
             self._held.append(message)
             self._held_bytes += len(message)
@@ -142,11 +138,7 @@ class Pipe:
             self.flush()
 
     def flush(self) -> None:
-        """Let everything leave that is held.
-
-        Raises:
-            StormWentAwayError: nobody reads at the other end.
-        """
+        """Let everything leave that is held."""
         with self._writer_lock:
             self._flushed_at = time.monotonic()
             if not self._held:
@@ -169,7 +161,7 @@ class Pipe:
             self.sink.flush()
             return
         left = memoryview(data)
-        self.interruptible = True  # a full pipe that nobody reads would hold us for ever
+        self.interruptible = True  # a full pipe without a reader would block for ever
         try:
             while left:
                 left = left[os.write(self._sink_number, left) :]

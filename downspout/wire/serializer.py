@@ -17,8 +17,6 @@ from downspout.wire.pipe import Lock, Pipe
 from downspout.wire.streams import arriving, whole
 from downspout.wire.values import QUOTED_MARK, Encoder, parse, plain, restore
 
-__all__ = ["WireError", "WireSerializer"]
-
 SYNC = b'{"command":"sync"}'
 """Leaves at once, since Storm waits for it; so does an error, after which a component may be dying."""
 ANSWERS = frozenset({"ack", "fail"})
@@ -37,23 +35,14 @@ class WireError(DownspoutError, TypeError):
 
 
 class WireSerializer(Serializer):  # type: ignore[misc]
-    """Reads and sends the messages of one component.
-
-    Args:
-        source: where messages come from (see :class:`~downspout.wire.pipe.Pipe`).
-        sink: where they go.
-        reader_lock: of the component.
-        writer_lock: of the component.
-    """
+    """Reads and sends the messages of one component."""
 
     def __init__(self, source: Any, sink: Any, reader_lock: Lock, writer_lock: Lock) -> None:
         super().__init__(source, sink, reader_lock, writer_lock)
         self.pipe = Pipe(source, sink, reader_lock, writer_lock)
         self.encoder = Encoder()
-        self.fields: Mapping[str, Sequence[str]] = {}
-        """of each stream that the component emits to"""
-        self.whole: frozenset[str] = frozenset()
-        """those of them on which chunks go whole"""
+        self.fields: Mapping[str, Sequence[str]] = {}  # of each stream that the component emits to
+        self.whole: frozenset[str] = frozenset()  # those of them on which chunks go whole
         self.takes_chunks: Callable[[], bool] = lambda: False
         """whether the component is given chunks; otherwise their records"""
         self.shares = Shares()
@@ -67,11 +56,9 @@ class WireSerializer(Serializer):  # type: ignore[misc]
 
     @classmethod
     def instead_of(cls, stock: JSONSerializer) -> WireSerializer:
-        """Take the streams over from pystorm's serializer.
-
-        The process's own stdin and stdout move to descriptors that nobody else knows: what a component prints, or a
-        program that it starts, goes to stderr (Storm's log) and never in between two messages.
-        """
+        """Take the streams over from pystorm's serializer."""
+        # The process's own stdin and stdout move to descriptors that nothing else knows: what a component prints, or a
+        # program that it starts, goes to stderr (Storm's log) and never in between two messages.
         source, sink = stock.input_stream.detach(), stock.output_stream.detach()
         made = cls(_private(source, 0), _private(sink, 1), stock._reader_lock, stock._writer_lock)
         if made.pipe.sink is not sink:
@@ -139,7 +126,7 @@ class WireSerializer(Serializer):  # type: ignore[misc]
         return None
 
     def _next_part(self) -> dict[str, Any] | None:
-        """Return the next record of a chunk; let leave what is held for long, and tell Storm that the bolt lives."""
+        """Return the next record of a chunk; send what was held for long, and show Storm that the bolt is alive."""
         if (part := self._parts.next()) is None:
             self._hands_out = False
             return None
@@ -158,7 +145,7 @@ class WireSerializer(Serializer):  # type: ignore[misc]
         Raises:
             WireError: it is an emit with a value that cannot travel.
             TopologyError: it is an emit to a stream with another number of fields.
-            StormWentAwayError: nobody reads at the other end.
+            StormWentAwayError: nothing reads at the other end.
         """
         command = msg_dict.get("command")
         if command == "emit":
@@ -206,7 +193,7 @@ class WireSerializer(Serializer):  # type: ignore[misc]
             except (TypeError, RecursionError):
                 field = fields[index] if fields is not None else f"number {index}"
                 where = f"stream {message.get('stream') or 'default'!r}, field {field}"
-                return WireError(f"{where}: {error}", cure="a value that JSON knows, bytes, a Decimal or a datetime")
+                return WireError(f"{where}: {error}", cure="a JSON value, bytes, a Decimal or a datetime")
         return WireError(f"a message cannot be sent: {error}")
 
     def flush(self) -> None:

@@ -1,44 +1,72 @@
-"""Specs that see their whole topology: they tell all components on our wire which streams carry chunks.
+"""Specs that see their whole topology: they give all components on our wire the streams that carry chunks, and connect
+the spouts with the bolts that hold tuples back (:mod:`downspout.wire.flushing`).
 
-streamparse makes a topology's specs one by one, and Storm tells a component the names of those who read it, not what
-they are. But Python tells each attribute of a class when that class is made (``__set_name__``), and then the topology
-is there. So it works with stock streamparse, on the machine that submits. One spec of ours in a topology is enough.
+streamparse makes a topology's specs one by one, and Storm gives a component the names of its readers, but not their
+kinds. Python calls ``__set_name__`` of each attribute when a class is made, and by then the whole topology is there. So
+this works with stock streamparse, on the machine that submits. One spec of ours in a topology is enough.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from typing import Any
 
 from streamparse.dsl.bolt import ShellBoltSpec
 from streamparse.dsl.spout import ShellSpoutSpec
 
+from downspout.protocols import scopes_of
 from downspout.wire.component import Wired
+from downspout.wire.flushing import connect
 from downspout.wire.streams import CHUNKS, readable
+from downspout.wire.transacting import config_of, connect_transactions
 
-__all__ = ["BoltSpec", "SpoutSpec"]
+RUN = "sink.run"  # The key of a sink's configuration that says what its run is
+OF_SPOUT = ("kafka.bootstrap", "kafka.topics", "kafka.pattern", "kafka.group", "kafka.dead_letter_topic")
+"""The settings of a Kafka spout that a reader of its topology's output needs."""
 
 
 class SpoutSpec(ShellSpoutSpec):  # type: ignore[misc]
     """A spout in a topology."""
 
     def __set_name__(self, owner: Any, name: str) -> None:
-        tell(owner)
+        annotate(owner)
 
 
 class BoltSpec(ShellBoltSpec):  # type: ignore[misc]
     """A bolt in a topology."""
 
     def __set_name__(self, owner: Any, name: str) -> None:
-        tell(owner)
+        annotate(owner)
 
 
-def tell(topology: Any) -> None:
+def annotate(topology: Any) -> None:
     """Write into the configuration of each component on our wire, as Storm gets it, which streams carry chunks."""
     specs = [spec for spec in getattr(topology, "specs", ()) if _is_on_wire(spec)]
+    # Where bolts hold tuples back, connect the spouts with them.
+    connect(specs)
+    connect_transactions(getattr(topology, "specs", ()))  # transactional sinks, likewise
     found = readable(getattr(topology, "specs", ()), (spec.name for spec in specs))
+    run = run_of(topology)
     for spec in specs:
-        spec.common.json_conf = json.dumps({**json.loads(spec.common.json_conf or "{}"), CHUNKS: found})
+        added = {CHUNKS: found, **({RUN: run} if "parquet" in scopes_of(spec.component_cls) else {})}
+        spec.common.json_conf = json.dumps({**json.loads(spec.common.json_conf or "{}"), **added})
+
+
+def run_of(topology: Any) -> dict[str, Any]:
+    """Return what a topology's file says of its run, for the sinks to note (``downspout/sink/runs.py``)."""
+    file = getattr(sys.modules.get(topology.__module__), "__file__", None)
+    # The name is given later. Secrets stay where they are: of a spout's settings only those that no secret can be in.
+    spouts = {
+        spec.name: {key: value for key, value in config_of(spec).items() if key in OF_SPOUT}
+        for spec in getattr(topology, "specs", ())
+        if isinstance(spec, SpoutSpec) and "kafka" in scopes_of(spec.component_cls)
+    }
+    return {
+        "topology": "", "file": os.path.relpath(file) if file else "", "class": topology.__name__,
+        "spouts": spouts, "settings": {},
+    }  # fmt: skip
 
 
 def _is_on_wire(spec: Any) -> bool:

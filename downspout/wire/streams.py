@@ -1,4 +1,4 @@
-"""On which streams a chunk may go whole: where all who read it can read it, and Storm need not look into it.
+"""On which streams a chunk may go whole: where all readers can read it, and Storm need not look into it.
 
 A chunk is a text to Storm, so a grouping that goes by values would send it anywhere; and to a component that is not on
 our wire (a stock streamparse bolt, a Java bolt) it is a text, too. On such a stream the emitter sends the records, one
@@ -16,35 +16,34 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["CHUNKS", "arriving", "is_blind", "readable", "whole"]
+from downspout.wire.flushing import FLUSH
+from downspout.wire.transacting import TRANSACTIONS
 
-CHUNKS = "wire.chunks"
-"""The key of the configuration: streams by component."""
+CHUNKS = "wire.chunks"  # The key of the configuration: streams by component
 BLIND = frozenset({"shuffle", "local_or_shuffle", "none", "all", "direct"})
 """Groupings that do not look into a tuple. A global one is a fields grouping without fields, to Storm."""
 
 
 def readable(specs: Iterable[Any], on_wire: Iterable[str]) -> dict[str, list[str]]:
-    """Return the streams of each component on our wire that nobody else reads.
-
-    Args:
-        specs: streamparse's, of a whole topology.
-        on_wire: the names of those of them that are on our wire.
-    """
+    """Return the streams of each component on our wire that only such components read."""
     specs, ours = list(specs), set(on_wire)
     readers: dict[tuple[str, str], set[str]] = {}
     for spec in specs:
         for source in spec.inputs or {}:
             readers.setdefault((source.componentId, source.streamId), set()).add(spec.name)
     return {
-        spec.name: sorted(stream for stream in spec.outputs or {} if readers.get((spec.name, stream), set()) <= ours)
+        spec.name: sorted(
+            stream
+            for stream in spec.outputs or {}
+            if stream not in (FLUSH, TRANSACTIONS) and readers.get((spec.name, stream), set()) <= ours
+        )
         for spec in specs
         if spec.name in ours
     }
 
 
 def whole(conf: Mapping[str, Any], context: Mapping[str, Any]) -> frozenset[str]:
-    """Return the streams of this component on which a chunk goes whole, from what Storm's handshake tells.
+    """Return the streams of this component on which a chunk goes whole, from Storm's handshake.
 
     >>> conf = {"wire.chunks": {"parse": ["default", "rejects"]}}
     >>> targets = {"default": {"rows": {"type": "SHUFFLE"}}, "rejects": {"sums": {"type": "FIELDS", "fields": ["key"]}}}

@@ -11,23 +11,15 @@ from typing import Any
 
 from downspout.wire.serializer import WireError
 
-__all__ = ["Outlet"]
-
 
 class Outlet:
-    """Emits for one spout.
-
-    Args:
-        emit: the component's own.
-        refused: is told of each record whose tuple cannot travel.
-        conf: Storm's.
-    """
+    """Emits for one spout."""
 
     def __init__(
         self, emit: Callable[..., Any], refused: Callable[[str | None, WireError], None], conf: Mapping[str, Any]
     ) -> None:
-        self._emit = emit
-        self._refused = refused
+        self._emit = emit  # the component's own
+        self._refused = refused  # called for each record whose tuple cannot be sent
         self._has_ackers = conf.get("topology.acker.executors") != 0  # not set: as many as workers
         self._acked: list[str] = []
 

@@ -13,13 +13,12 @@ from pystorm.component import Tuple
 
 from downspout.errors import TopologyError
 from downspout.ledger.origin import Origin
+from downspout.system.process_notes import NoteWriter
 from downspout.wire.pipe import Pipe
 
-__all__ = ["acker", "as_origin", "emitter", "reader"]
 
-
-def reader(bolt: Any, context: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return the ``read_tuple`` of a bolt with this context."""
+def reader(bolt: Any, context: Mapping[str, Any], note: NoteWriter | None = None) -> Callable[[], Any]:
+    """Return the ``read_tuple`` of a bolt with this context, which notes what it begins with."""
     inputs: dict[tuple[str, str], tuple[Any, int, int]] = {}
     for source, streams in (context.get("source->stream->fields") or {}).items():
         for stream, fields in streams.items():
@@ -31,9 +30,13 @@ def reader(bolt: Any, context: Mapping[str, Any]) -> Callable[[], Any]:
         command = read()
         source, stream, values = command["comp"], command["stream"], command["tuple"]
         if type(values) is not list:  # a chunk
+            if note is not None:
+                note_chunk(note, values)
             return new(Tuple, (command["id"], source, stream, command["task"], values))
         found = inputs.get((source, stream))
         if found is None:
+            if note is not None:
+                note.begin_tick()
             return Tuple(command["id"], source, stream, command["task"], tuple(values))
         kind, count, origin_at = found
         if len(values) != count:
@@ -45,10 +48,26 @@ def reader(bolt: Any, context: Mapping[str, Any]) -> Callable[[], Any]:
                 cure=f"one value per field in {source}",
             )
         if origin_at >= 0:
-            values[origin_at] = as_origin(values[origin_at])
+            origin = values[origin_at] = as_origin(values[origin_at])
+            if note is not None and type(origin) is Origin:
+                note.begin(origin[0], origin[2], origin[3], origin[3])
+        elif note is not None:
+            note.begin_unknown()
         return new(Tuple, (command["id"], source, stream, command["task"], new(kind, values)))
 
     return read_tuple
+
+
+def note_chunk(note: NoteWriter, batch: Any) -> None:
+    """Note from which record to which a chunk goes; it has rows."""
+    from downspout.origins import origin_at
+
+    if "origin" not in batch.schema.names:
+        note.begin_unknown()
+        return
+    origins = batch.column("origin")
+    first, last = origin_at(origins, 0), origin_at(origins, batch.num_rows - 1)
+    note.begin(first.topic, first.partition, first.offset, last.offset)
 
 
 def acker(pipe: Pipe, stock: Callable[[Any], None]) -> Callable[[Any], None]:

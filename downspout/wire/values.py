@@ -21,7 +21,7 @@ Texts that begin with NUL hardly exist, so a component that knows nothing of thi
 arrives as its text, an Enum as its value, a number of numpy's as Python's, a time without its ``fold``. Everything else
 is an error of the emit.
 
-Why a text and no object: tuples between two workers go through Storm's Kryo, which knows texts without being told.
+Why a text and no object: tuples between two workers go through Storm's Kryo, which knows texts without registration.
 """
 
 from __future__ import annotations
@@ -38,19 +38,15 @@ from uuid import UUID
 
 try:
     import orjson as _orjson
-except ImportError:  # a worker that has only streamparse and this room
+except ImportError:  # a worker that has only streamparse and this package
     orjson: Any = None
 else:
     orjson = _orjson
 
-__all__ = ["MARK", "QUOTED_MARK", "Encoder", "Packed", "parse", "restore"]
-
 MARK = "\0"
-QUOTED_MARK = rb'"\u0000'
-"""How a text that begins with the mark looks in JSON, whoever wrote it."""
+QUOTED_MARK = rb'"\u0000'  # How a text that begins with the mark looks in JSON, from any writer
 DICT = MARK + "dict"
-BASES: tuple[Callable[[Any], Any], ...] = (str, int, float, list, dict)
-"""A value of a subclass travels as one of these."""
+BASES: tuple[Callable[[Any], Any], ...] = (str, int, float, list, dict)  # A value of a subclass travels as one of these
 DIGITS = bytes(ord("0") if chr(byte) in "-0123456789" else byte for byte in range(256))
 LONG_NUMBER = b"0" * 20
 """From so many digits on, or one less and a sign, a number may be beyond 64 bits, where orjson rounds it."""
@@ -58,11 +54,7 @@ QUOTE = ord('"')
 
 
 class Packed:
-    """A text that begins with a mark of ours, and travels as it is.
-
-    Args:
-        text: with its mark.
-    """
+    """A text that begins with a mark of ours, and travels as it is."""
 
     __slots__ = ("text",)
 
@@ -84,11 +76,7 @@ def _is_numpy(value: Any) -> bool:
 
 
 def _odd(value: Any) -> Any:
-    """Return what travels in place of a value that is no JSON by itself; orjson asks for it, value by value.
-
-    Raises:
-        TypeError: nothing does.
-    """
+    """Return what travels in place of a value that is no JSON by itself; orjson asks for it, value by value."""
     if isinstance(value, bytes | bytearray | memoryview):
         return _mark("bytes", b64encode(value).decode())
     if isinstance(value, Packed):
@@ -110,7 +98,7 @@ def _odd(value: Any) -> Any:
             return kind(value)
     if _is_numpy(value):
         return value.item()
-    raise TypeError(f"a {type(value).__name__} cannot travel over Storm's pipe: {value!r}"[:300])
+    raise TypeError(f"a {type(value).__name__} cannot be sent over Storm's pipe: {value!r}"[:300])
 
 
 def plain(value: Any) -> Any:
@@ -207,7 +195,7 @@ def slow(message: Any) -> bytes:
 
 
 def parse(data: bytes) -> Any:
-    r"""Return what a message says, whoever wrote it, with the marks as they came.
+    r"""Return the content of a message from any writer, with the marks as they came.
 
     >>> parse(rb'[18446744073709551616, NaN, "\u0000bytes:/w=="]')
     [18446744073709551616, nan, '\x00bytes:/w==']
@@ -224,13 +212,11 @@ def parse(data: bytes) -> Any:
 
 
 def _has_long_number(data: bytes) -> bool:
-    """Return whether there may be a number beyond 64 bits.
-
-    Digits behind a quotation mark are a text. Nearly half of Storm's ids are one of 19 digits and a sign.
-    """
+    """Return whether there may be a number beyond 64 bits."""
     digits = data.translate(DIGITS)
     at = digits.find(LONG_NUMBER)
     while at >= 0:
+        # Digits behind a quotation mark are a text. Nearly half of Storm's ids are one of 19 digits and a sign.
         if data[at - 1] != QUOTE:
             return True
         at = digits.find(LONG_NUMBER, at + len(LONG_NUMBER))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bench import failures, growth, latency, race
+from bench import failures, fetching, growth, latency, race
 from bench.contenders import DOWNSPOUT, LOOP, Contender
 from bench.flights import publish
 from bench.harness import BenchError
 from bench.track import Track
-from downspout.kafka.embedded import EmbeddedKafka
+from downspout.broker.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -69,6 +69,15 @@ def test_latency_is_measured(course: Track, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(found.seconds) == 2_000
     assert found.seconds.min() > 0
     assert found.cpu_s > 0
+
+
+def test_fetching_is_measured(course: Track) -> None:
+    """Every record comes, none before it was sent, and fetches are counted."""
+    found = fetching.measure(course, fetching.DEFAULT, rate=300.0, seconds=2.0)
+    assert len(found.seconds) == 600
+    assert found.seconds.min() > 0
+    assert found.cpu_s > 0
+    assert found.requests > 0
 
 
 def test_growth_and_failures_go_through_all_sizes_and_shares(course: Track) -> None:

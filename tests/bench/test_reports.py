@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bench import chart, environments, failures, growth, latency, race, track
+from bench import chart, environments, failures, fetching, growth, latency, race, track
 from bench.contenders import ALL, DOWNSPOUT, LOOP, PEERS, RIVALS, Contender, available, chosen
 from bench.environments import REQUIREMENTS, UnavailableError, folder_of, pins, python_of
-from bench.harness import BenchError, Cost, HungError
+from bench.harness import RESULTS, ROOT, BenchError, Cost, HungError
 from bench.track import Measured
 from bolts.parquet import with_origins
-from downspout.parquet.identity import Identities
-from downspout.parquet.writer import SinkWriter
+from downspout.sink.identity.rows import Identities
+from downspout.sink.writer import SinkWriter
 
 RECORD = DOWNSPOUT[0]
 
@@ -182,6 +182,20 @@ def test_a_latency_goal_is_met_or_missed() -> None:
     )
     assert "| 1.40 s | 1.40 s | 1.40 s | 1.5 s: met |" in text
     assert "| 0.50 s | 1.60 s | 1.60 s | 1.5 s: missed |" in text
+
+
+def test_fetches_are_reported_by_choice() -> None:
+    """A row has the three settings, both percentiles in ms, requests per second and CPU time."""
+    found = fetching.Fetching(np.linspace(0.001, 0.1, 1_000), 24.26, 36.4)
+    text = fetching.report([(5_000.0, fetching.DEFAULT, found)], 3, "2 cores.")
+    assert "| 5,000 | 1 | 500 | 200 | 50 | 99 | 36 | 24.3 |" in text
+
+
+def test_the_page_on_fetching_has_the_table_of_the_report() -> None:
+    """What is concluded there can be looked up there."""
+    rows = [line for line in (RESULTS / "fetching.md").read_text().splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 2 * len(fetching.CHOICES)
+    assert "\n".join(rows) in (ROOT / "docs/concepts/fetching.md").read_text()
 
 
 def test_a_record_is_durable_when_its_entry_is(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from downspout.broker.cluster import EmbeddedCluster
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka import address, client, consumer
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.consumer import KafkaConsumerPort
-from downspout.kafka.embedded import EmbeddedKafka
 
 UNHURRIED_S = 60
 """How long a question to a broker may take here: other tests leave it, or us, no time to run now and then."""
@@ -54,6 +55,13 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
 def cluster(kafka_broker: EmbeddedKafka) -> KafkaCluster:
     """The session's broker."""
     return KafkaCluster(kafka_broker.bootstrap)
+
+
+@pytest.fixture(scope="package")
+def three_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """Three brokers, and a controller in a process of its own: so two of the three may be paused."""
+    with EmbeddedCluster(tmp_path_factory.mktemp("three"), controller_apart=True) as made:
+        yield made
 
 
 @pytest.fixture

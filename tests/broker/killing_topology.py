@@ -21,7 +21,7 @@ class KilledBolt(Bolt):
     outputs: ClassVar = ["origin", "number"]
 
     def process(self, tup):
-        """Die where the value is no number."""
+        """Die where the value is not a number."""
         if tup.values.value == KILLER:
             os.kill(os.getpid(), signal.SIGKILL)
         self.emit([tup.values.origin, int(tup.values.value)])

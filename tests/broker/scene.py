@@ -15,9 +15,10 @@ from typing import Any
 from kafka import KafkaProducer, errors
 from kafka.admin import KafkaAdminClient
 
-from downspout.kafka.port import Cluster, ConsumerPort, OffsetAndMetadata, TopicPartition, cluster_for
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import Cluster, ConsumerPort, OffsetAndMetadata, TopicPartition
 from tests.jumping import JumpingClock
-from tests.topology.spout_driver import Driver
+from tests.spout.spout_driver import Driver, place_of
 
 PATIENCE_S = 90.0
 """How long a condition may take to come true, on a machine that does much else."""
@@ -57,7 +58,7 @@ class Member(Driver):
 
     def kill(self) -> None:
         """Vanish without committing or leaving; heartbeats end as those of a dead process do."""
-        member, self.spout._member = self.spout._member, None
+        member, self.spout._session = self.spout._session, None
         if member is not None:
             member.consumer.close(leave_group=False)
 
@@ -253,12 +254,6 @@ def run_until(
         each()
         if not members:
             time.sleep(0.05)
-
-
-def place_of(tup_id: str) -> tuple[int, int]:
-    """Return partition and offset of a message id."""
-    _, partition, offset = tup_id.rsplit("/", 2)
-    return int(partition), int(offset)
 
 
 def repeated(*members: Member) -> dict[tuple[int, int], int]:

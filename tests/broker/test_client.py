@@ -22,11 +22,12 @@ import kafka.record.util
 import pytest
 from kafka import errors
 
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka.client import KafkaCluster
+from downspout.kafka.clusters import cluster_for
 from downspout.kafka.consumer import KafkaConsumerPort
-from downspout.kafka.embedded import EmbeddedKafka
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition, cluster_for
+from downspout.kafka.port import OffsetAndMetadata, TopicPartition
 from tests.broker.scene import PATIENCE_S, polled, run_until
 from tests.kafka.stage import Deaf
 
@@ -206,7 +207,7 @@ def test_a_question_does_not_wait_behind_a_fetch(
     consumer = cluster.consumer(group=topic_name, client=patient)
     consumers.append(consumer)
     consumer.subscribe([topic_name], Deaf())
-    run_until(lambda: polled(consumer) and consumer.assignment() and consumer._fetcher.in_flight_fetches())
+    run_until(lambda: polled(consumer) and consumer.assignment() and consumer._consumer._fetcher.in_flight_fetches())
     assert consumer.topic_ids([topic_name])[topic_name]  # behind the fetch: KafkaTimeoutError
 
 
@@ -267,7 +268,7 @@ def test_a_private_part_that_is_gone_is_noticed() -> None:
     """A kafka-python without one of the private parts that we use is refused when the consumer is made, by name."""
     closed: list[bool] = []
     stranger = SimpleNamespace(_coordinator=SimpleNamespace(), config={}, close=lambda **given: closed.append(True))
-    with pytest.raises(BrokerError, match=r"_coordinator\.need_rejoin"):
+    with pytest.raises(BrokerError, match=r"_subscription\.has_valid_position"):
         KafkaConsumerPort(stranger, True)
     assert closed == [True]
 
@@ -304,7 +305,7 @@ def test_a_silent_port_is_given_up() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        with pytest.raises(BrokerError, match="silent"):
+        with pytest.raises(BrokerError, match="does not answer"):
             cluster_for(f"127.0.0.1:{silent.getsockname()[1]}")
 
 
@@ -393,15 +394,16 @@ def _command(kafka: EmbeddedKafka, *arguments: str, data: bytes = b"") -> subpro
 
 
 def test_lines_become_records_and_come_back(kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path) -> None:
-    """`produce` makes the topic, spreads lines round-robin and keeps their bytes; `consume` shows coordinates."""
+    """`produce` makes the topic, lets lines take turns and keeps their bytes; `consume` shows coordinates."""
     file = tmp_path / "lines.txt"
     file.write_bytes(b"one\r\ntwo\n\n\xff")
     made = _command(kafka_broker, "produce", topic_name, str(file), "--partitions", "2")
-    assert made.stdout.decode() == f"4 records are in {topic_name}\n", made.stderr
+    assert made.stdout.decode() == f"4 records written to {topic_name}\n", made.stderr
     shown = _command(kafka_broker, "consume", topic_name).stdout.decode().splitlines()
     where = [line.split("  ")[0] for line in shown]
     assert where == [f"{topic_name}[0]@0", f"{topic_name}[0]@1", f"{topic_name}[1]@0", f"{topic_name}[1]@1"]
-    assert [line.rpartition("  ")[2] for line in shown] == ["one", "", "two", "\\xff"]
+    found = [line.rpartition("  ")[2] for line in shown]
+    assert sorted([found[:2], found[2:]]) == [["one", ""], ["two", "\\xff"]]  # the first partition is drawn
     one = _command(kafka_broker, "consume", topic_name, "--partition", "1", "--offset", "1", "--limit", "1")
     assert one.stdout.decode().split("  ")[0] == f"{topic_name}[1]@1"
     assert f"{topic_name}  " in _command(kafka_broker, "topics").stdout.decode()

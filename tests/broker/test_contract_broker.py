@@ -1,4 +1,7 @@
-"""The contract of the consumer port, on a real broker: what keeps the fake honest."""
+"""The contract of the consumer port, on a real broker: what keeps the fake honest.
+
+What is read as columns is read here as well. That nothing else depends on it, `make soak-tests` shows.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,11 @@ def stage(kafka_broker: Any) -> Iterator[RealStage]:
 
 @pytest.fixture(autouse=True)
 def _what_is_not_there_is_soon_told(request: pytest.FixtureRequest) -> None:
-    """Give the one test that waits for a question to time out the time that users have, and not a minute."""
-    if request.node.originalname == "test_a_partition_that_does_not_exist_has_no_end":
+    """Give tests that wait for a question to time out the time that users have, and not a minute."""
+    if request.node.originalname in (
+        "test_a_partition_that_does_not_exist_has_no_end",
+        "test_commits_in_an_open_transaction_cannot_be_read",
+    ):
         request.getfixturevalue("hurried")
 
 
@@ -48,30 +54,42 @@ class TestDeadLetters(contract.DeadLetterContract):
     """On a real broker."""
 
 
+class TestProducing(contract.ProducerContract):
+    """On the real broker."""
+
+
+class TestTransactions(contract.TransactionContract):
+    """On the real broker."""
+
+
 class TestReadingInColumns(contract.ReadingContract):
     """On a real broker, read as columns."""
 
     columns = True
 
 
+@pytest.mark.soak
 class TestTopicsInColumns(contract.TopicContract):
     """On a real broker, read as columns."""
 
     columns = True
 
 
+@pytest.mark.soak
 class TestCommitsInColumns(contract.CommitContract):
     """On a real broker, read as columns."""
 
     columns = True
 
 
+@pytest.mark.soak
 class TestGroupsInColumns(contract.GroupContract):
     """On a real broker, read as columns."""
 
     columns = True
 
 
+@pytest.mark.soak
 class TestDeadLettersInColumns(contract.DeadLetterContract):
     """On a real broker, read as columns."""
 

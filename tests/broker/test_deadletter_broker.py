@@ -9,12 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.cli import main
+from downspout.dead_letters.dead_letter import DeadLetters, read_dead_letters
+from downspout.dead_letters.replayed import origin_of
 from downspout.errors import BrokerError
-from downspout.kafka.deadletter import DeadLetters, read_dead_letters
-from downspout.kafka.embedded import EmbeddedKafka
-from downspout.kafka.port import ConsumerPort, Record, TopicPartition, cluster_for
-from downspout.kafka.replayed import origin_of
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 
 pytestmark = pytest.mark.broker
 
@@ -43,7 +44,7 @@ def test_letters_survive_a_broker_that_is_killed(tmp_path: Path) -> None:
         _write(letters)
         letters.close()
         (letter,) = read_dead_letters(cluster_for(broker.bootstrap), "dead")
-        assert (letter.origin, letter.letter.value, letter.headers) == (("orders", "", 2, 7), None, [("trace", b"1")])
+        assert (letter.origin, letter.record.value, letter.headers) == (("orders", "", 2, 7), None, [("trace", b"1")])
 
 
 def test_the_way_of_a_dead_letter(

@@ -8,14 +8,14 @@ from collections.abc import Collection
 import pytest
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.consumer import KafkaConsumerPort
-from downspout.kafka.embedded import EmbeddedKafka
 from downspout.kafka.port import TopicPartition
 from tests.broker.scene import polled, run_until
 from tests.kafka.broker_stage import RealStage
 from tests.kafka.stage import CLIENT, Deaf, Facts, die_between_two_rounds, fall_out_while_joining
-from tests.topology.broker_kafka import BrokerGroup
+from tests.spout.broker_kafka import BrokerGroup
 
 pytestmark = pytest.mark.broker
 
@@ -101,7 +101,7 @@ def test_a_rebalance_that_comes_up_between_question_and_poll_waits_for_the_next(
     consumer.poll(20, 10)
     before = len(revoked)
     assert not consumer.rejoin_pending()
-    consumer._coordinator.request_rejoin()
+    consumer._consumer._coordinator.request_rejoin()
     consumer.poll(20, 10)
     assert len(revoked) == before
     assert consumer.rejoin_pending()

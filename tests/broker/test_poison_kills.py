@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from downspout.kafka.deadletter import read_dead_letters
-from downspout.kafka.embedded import EmbeddedKafka
-from downspout.kafka.port import cluster_for
+from downspout.broker.embedded import EmbeddedKafka
+from downspout.dead_letters.dead_letter import read_dead_letters
+from downspout.kafka.clusters import cluster_for
 from tests.broker.killing_topology import KILLER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,9 +52,9 @@ def test_a_record_that_kills_the_process_is_found(
     with capsys.disabled():
         print(f"\nthrough after {len(ends) - 1} restarts")
     assert ends[-1] == 0, done.stdout + done.stderr
-    assert len(ends) == 2 + 3 + 1, "killed twice with others out, three times alone, and through"
+    assert len(ends) == 5 + 3 + 1, "killed twice free, three times in smaller windows, three times alone, and through"
     rows = ds.dataset([str(path) for path in (tmp_path / "out").glob("*.parquet")]).to_table(columns=["number"])
     assert Counter(rows["number"].to_pylist()) == Counter(number for number in range(COUNT) if number != KILLS_AT)
     letters = list(read_dead_letters(cluster, f"{topic_name}.dead-letters"))
     assert [letter.offset for letter in letters] == [KILLS_AT]
-    assert (letters[0].letter.value, letters[0].attempts, letters[0].kind) == (KILLER, 3, "crash")
+    assert (letters[0].record.value, letters[0].attempts, letters[0].kind) == (KILLER, 3, "crash")

@@ -1,21 +1,20 @@
-"""What can be chosen, on a real broker: guarantees, starts, topics, sharing, translators and listeners."""
+"""What can be chosen, on a real broker: guarantees, starts, topics, sharing and translators."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downspout.kafka.hooks import SpoutListener
-from downspout.kafka.port import OffsetAndMetadata, Record, TopicPartition
+from downspout.kafka.port import OffsetAndMetadata, Record
 from tests.broker.scene import Scene, repeated, run_until
 from tests.kafka.stage import unique
 
 if TYPE_CHECKING:
-    from downspout.kafka.embedded import EmbeddedKafka
+    from downspout.broker.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 
@@ -140,7 +139,7 @@ def test_topics_that_match_later_are_read_from_their_beginning(kafka_broker: Emb
             kafka__client__metadata_max_age_ms=300,
             kafka__client__heartbeat_interval_ms=200,
         )
-        run_until(lambda: member.spout._member.membership._assignment.settled, member)
+        run_until(lambda: member.spout._session.assignment._epochs.arrived, member)
         for name in (f"{word}-1", f"{word}-2", dead):
             scene.cluster.ensure_topic(name, 2)
             scene.fill(3, 1, topic=name)
@@ -164,7 +163,7 @@ def test_eleven_partitions_are_counted_out_to_three_tasks(kafka_broker: Embedded
         assert not repeated(*tasks)
 
 
-# --- translators and listeners ---
+# --- translators ---
 
 
 def several(record: Record) -> list[list[Any]]:
@@ -206,53 +205,3 @@ def test_translators_by_topic_make_any_number_of_tuples(scene: Scene) -> None:
         member.spout.ack(tup_id)
     scene.commit_all(member, p0=4)
     assert member.figure("filtered") == 1
-
-
-heard: list[tuple[Any, ...]] = []
-
-
-class Ears(SpoutListener):
-    """Writes down what it hears."""
-
-    def on_emit(self, partition: TopicPartition, offset: int, values: Sequence[Any]) -> None:
-        """Note it."""
-        heard.append(("emit", offset, values[1]))
-
-    def on_ack(self, partition: TopicPartition, offset: int) -> None:
-        """Note it."""
-        heard.append(("ack", offset))
-
-    def on_retry(self, partition: TopicPartition, offset: int) -> None:
-        """Note it."""
-        heard.append(("retry", offset))
-
-    def on_max_retries(self, record: Record) -> None:
-        """Note it."""
-        heard.append(("max", record.offset, record.value))
-
-    def on_partitions_reassigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Note it."""
-        heard.append(("parts", {tp.partition for tp in partitions}))
-
-
-def test_a_listener_hears_the_whole_life_of_each_record(scene: Scene) -> None:
-    """Partitions, emits, acks, retries, and the end of a tombstone and of a record that fails for good."""
-    heard.clear()
-    scene.fill(4, value=lambda n: None if n == 1 else b"%d" % n)
-    member = scene.member(listener=f"{HERE}.Ears", retries_max=1)
-    attempts = {2: 1, 3: 2}
-
-    def fails(place: tuple[int, int]) -> bool:
-        attempts[place[1]] = attempts.get(place[1], 0) - 1
-        return attempts[place[1]] >= 0
-
-    run_until(lambda: member.figure("dead_lettered") == 1, member, answer=True, fails=fails)
-    scene.commit_all(member, p0=4)
-    assert heard[0] == ("parts", {0})
-    lives = {offset: [event for event in heard[1:] if event[1] == offset] for offset in range(4)}
-    assert lives == {
-        0: [("emit", 0, "0"), ("ack", 0)],
-        1: [("ack", 1)],
-        2: [("emit", 2, "2"), ("retry", 2), ("emit", 2, "2"), ("ack", 2)],
-        3: [("emit", 3, "3"), ("retry", 3), ("emit", 3, "3"), ("max", 3, b"3"), ("ack", 3)],
-    }

@@ -13,7 +13,7 @@ from tests.broker.scene import KILLED_MS, Member, Scene, repeated, run_until
 from tests.kafka.stage import unique
 
 if TYPE_CHECKING:
-    from downspout.kafka.embedded import EmbeddedKafka
+    from downspout.broker.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 
@@ -117,7 +117,7 @@ class Churn:
         member.spout.deactivate()
         member.answer(self._fails)
         self.active.remove(member)
-        assert member.spout._member is None
+        assert member.spout._session is None
 
     def write(self, count: int) -> None:
         """Append to each partition, and run until all of it was emitted, while answers come late."""

@@ -14,15 +14,19 @@ from typing import Any
 
 import pytest
 
-from downspout.kafka.deadletter import read_dead_letters
-from downspout.kafka.embedded import EmbeddedKafka
-from tests.broker.scene import KILLED_MS, PATIENCE_S, Member, Scene, repeated, run_until
+from downspout.broker.embedded import EmbeddedKafka
+from downspout.dead_letters.dead_letter import read_dead_letters
+from tests.broker.scene import PATIENCE_S, Member, Scene, repeated, run_until
 from tests.kafka.stage import unique
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("hurried")]
 
 CALL_S_MAX = 5.0
 """Storm asks for an answer to each call; semantics.md allows this long, broker down or not."""
+SHORTEST_MS = 6000
+"""The shortest session that brokers allow, unless they are told otherwise."""
+AWAY_S = 9.0
+"""So long is a broker away: longer than a session, and than an answer may take."""
 RECORDS = 300
 
 
@@ -125,19 +129,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     logging.getLogger("kafka").setLevel(logging.NOTSET)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def left_alone(broker: EmbeddedKafka) -> Iterator[Scene]:
-    """A group that has committed 10 of 15 records, and is empty while the other tests of this module run."""
-    with Scene(broker.bootstrap, unique("expiring")) as made:
-        made.fill(15)
-        member = made.member()
-        run_until(lambda: len(member.emitted) == 15, member)
-        member.ack(range(10))
-        member.spout.close()
-        assert made.committed() == 10
-        yield made
-
-
 @pytest.fixture
 def scene(broker: EmbeddedKafka) -> Iterator[Scene]:
     """Two full partitions."""
@@ -150,10 +141,9 @@ def scene(broker: EmbeddedKafka) -> Iterator[Scene]:
 EVERYTHING = {(partition, offset) for partition in range(2) for offset in range(RECORDS)}
 
 
-@pytest.mark.parametrize(("away", "seconds"), [(stopped, 16.0), (frozen, 16.0)], ids=["stopped", "frozen"])
+@pytest.mark.parametrize("away", [stopped, frozen])
 def test_a_broker_that_is_away_costs_neither_records_nor_answers(
     away: Callable[[EmbeddedKafka], Any],
-    seconds: float,
     broker: EmbeddedKafka,
     scene: Scene,
     caplog: pytest.LogCaptureFixture,
@@ -162,7 +152,7 @@ def test_a_broker_that_is_away_costs_neither_records_nor_answers(
     caplog.set_level(logging.INFO, "tests.spout")
     said = lines_of(caplog)
     member = scene.member(
-        session_timeout_ms=KILLED_MS,
+        session_timeout_ms=SHORTEST_MS,
         commit_period_ms=300,
         poll_records_max=20,
         emits_per_next_max=20,
@@ -178,7 +168,8 @@ def test_a_broker_that_is_away_costs_neither_records_nor_answers(
     before = len(member.emitted)
     with away(broker):
         # What was out is answered while nobody can be told.
-        longest = take_turns(member, seconds, lambda: any(FAILED.search(line) for line in said()))
+        longest = take_turns(member, AWAY_S, lambda: any(FAILED.search(line) for line in said()))
+        assert member.figure("disconnected") == 1
     run_until(lambda: all(scene.committed(p) == 2 * RECORDS for p in range(2)), member, answer=True, fails=is_poison)
     assert before < len(everything)
     assert set(member.places) == everything
@@ -186,16 +177,17 @@ def test_a_broker_that_is_away_costs_neither_records_nor_answers(
     assert {(letter.partition, letter.offset) for letter in letters} == set(filter(is_poison, everything))
     scene.fill(5, 1)
     run_until(lambda: scene.committed(1) == 2 * RECORDS + 5, member, answer=True)
+    assert member.figure("disconnected") == 0
     assert longest < CALL_S_MAX
     assert any(FAILED.search(line) for line in said())
     lasted = [float(found[1]) for line in said() if (found := re.search(r"commit works again, after ([\d.]+) s", line))]
-    assert max(lasted) > seconds / 2  # a coordinator that has just come back may fail once more
+    assert max(lasted) > AWAY_S / 2  # a coordinator that has just come back may fail once more
 
 
 def test_at_most_once_waits_for_a_silent_broker_in_short_calls(broker: EmbeddedKafka, scene: Scene) -> None:
     """Nothing leaves that is not committed, no call outlasts 5 s, and nothing comes twice."""
     member = scene.member(
-        session_timeout_ms=6000, guarantee="AT_MOST_ONCE", tuple_tracking=True, poll_records_max=20,
+        session_timeout_ms=SHORTEST_MS, guarantee="AT_MOST_ONCE", tuple_tracking=True, poll_records_max=20,
         emits_per_next_max=20,
     )  # fmt: skip
     run_until(lambda: len(member.emitted) >= 100, member)
@@ -221,10 +213,29 @@ def test_deactivate_does_not_wait_for_a_silent_broker(broker: EmbeddedKafka, sce
     assert not repeated(member)
 
 
-def test_expired_commits_cost_repeats_and_no_record(left_alone: Scene) -> None:
-    """A group that was empty for longer than its commits are kept begins anew: nothing that is there is missed."""
-    run_until(lambda: left_alone.committed() is None, patience_s=200)
-    member = left_alone.member()
-    run_until(lambda: len(member.emitted) >= 15, member, answer=True)
-    assert member.offsets == list(range(15))
-    left_alone.commit_all(member, p0=15)
+def expire(left_alone: Scene) -> None:
+    """Wait until Kafka has forgotten what an empty group has committed: a minute at least."""
+
+
+def delete(left_alone: Scene) -> None:
+    """Let Kafka forget it now."""
+    with left_alone.admin() as admin:
+        admin.delete_groups([left_alone.group])
+
+
+@pytest.mark.parametrize("forget", [delete, pytest.param(expire, marks=pytest.mark.soak)])
+def test_forgotten_commits_cost_repeats_and_no_record(broker: EmbeddedKafka, forget: Callable[[Scene], None]) -> None:
+    """A group whose commits are no longer kept begins anew: nothing that is there is missed."""
+    with Scene(broker.bootstrap, unique("forgotten")) as left_alone:
+        left_alone.fill(15)
+        member = left_alone.member()
+        run_until(lambda: len(member.emitted) == 15, member)
+        member.ack(range(10))
+        member.spout.close()
+        assert left_alone.committed() == 10
+        forget(left_alone)
+        run_until(lambda: left_alone.committed() is None, patience_s=200)
+        member = left_alone.member()
+        run_until(lambda: len(member.emitted) >= 15, member, answer=True)
+        assert member.offsets == list(range(15))
+        left_alone.commit_all(member, p0=15)

@@ -21,9 +21,14 @@ from kafka.admin import (
     ResourceType,
 )
 
+from downspout.broker.embedded import EmbeddedKafka
+from downspout.cli import main
+from downspout.dead_letters.dead_letter import read_dead_letters
 from downspout.errors import BrokerError, RecordError
-from downspout.kafka.deadletter import read_dead_letters
-from downspout.kafka.embedded import EmbeddedKafka
+from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from downspout.ledger.isolation import AT_WORK
+from downspout.ledger.metadata import encode
+from downspout.offsets.lag import Question, collect
 from tests.broker.scene import Member, Scene, run_until
 from tests.kafka.stage import unique
 
@@ -116,7 +121,7 @@ def test_a_group_that_may_not_be_used_is_an_error(scene: Scene, rights: Rights, 
     assert not member.emitted
     with pytest.raises(BrokerError) if mode == "assign" else nullcontext():
         member.spout.close()
-    assert member.spout._member is None
+    assert member.spout._session is None
 
 
 def test_a_group_that_may_not_be_looked_at_is_an_error(scene: Scene, rights: Rights) -> None:
@@ -216,3 +221,94 @@ def test_a_bounded_run_ends_at_a_letter_that_can_never_be_written(
     member.spout.close()
     assert scene.committed() == 4
     mend()
+
+
+# --- what is looked at from outside ---
+
+
+def test_lag_shows_what_may_be_seen(scene: Scene, rights: Rights) -> None:
+    """A topic without the right to see it is one row that says so, and so is a group; others have their figures."""
+    cluster = scene.cluster
+    secret = unique("secret")
+    cluster.ensure_topic(secret)
+    consumer = cluster.consumer(group=scene.topic)
+    places = {TopicPartition(name, 0): OffsetAndMetadata(0, "", -1) for name in (scene.topic, secret)}
+    consumer.assign(list(places))
+    consumer.commit(places)
+    consumer.close()
+    rights.forbid(ResourceType.TOPIC, secret, ACLOperation.DESCRIBE)
+    found = collect(cluster, scene.topic, Question([scene.topic, secret]))
+    assert [(row.topic, row.lag) for row in found.partitions] == [(scene.topic, 10)]
+    assert [each.topic for each in found.topics if "no right" in each.problem] == [secret]
+    rights.forbid(ResourceType.GROUP, scene.topic, ACLOperation.DESCRIBE)
+    assert "no right" in collect(cluster, scene.topic).problem
+
+
+# --- moving a group ---
+
+
+def commit(scene: Scene, *topics: str, metadata: str = "") -> dict[TopicPartition, int]:
+    """Commit offset 5 of each topic; return the commits."""
+    consumer = scene.cluster.consumer(group=scene.group)
+    consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(5, metadata, -1) for topic in topics})
+    consumer.close()
+    return {TopicPartition(topic, 0): 5 for topic in topics}
+
+
+def commits(scene: Scene) -> dict[TopicPartition, int]:
+    """Return the group's commits."""
+    return {tp: found.offset for tp, found in scene.cluster.group_offsets(scene.group).items()}
+
+
+def command(scene: Scene, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Run ``downspout offsets``; return the exit code and what it says."""
+    code = main(["offsets", words[0], scene.group, *words[1:], "--bootstrap", scene.bootstrap])
+    return code, capsys.readouterr().err
+
+
+def test_a_seek_without_the_right_to_one_topic_moves_none(
+    scene: Scene, rights: Rights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The broker stores what the right is there for; that is taken back, and the error names the topic."""
+    other = f"{scene.topic}-other"
+    scene.cluster.ensure_topic(other)
+    scene.fill(10, topic=other)
+    before = commit(scene, scene.topic, other)
+    rights.forbid(ResourceType.TOPIC, other, ACLOperation.READ)
+    code, said = command(scene, capsys, "seek", "--to-offset", "3", "--yes")
+    assert code == BrokerError.exit_code
+    assert f"no permission for topic {other}" in said
+    assert "Nothing was moved. Try: grant the topic" in said
+    rights.restore()
+    assert commits(scene) == before
+    assert command(scene, capsys, "seek", "--to-offset", "3", "--yes")[0] == 0
+    assert set(commits(scene).values()) == {3}
+
+
+def test_commits_are_not_deleted_without_the_right(
+    scene: Scene, rights: Rights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither some nor the group; the error names the group and the right."""
+    before = commit(scene, scene.topic)
+    rights.forbid(ResourceType.GROUP, scene.group, ACLOperation.DELETE)
+    for words in ((), ("--topic", scene.topic)):
+        code, said = command(scene, capsys, "delete", *words, "--yes")
+        assert code == BrokerError.exit_code
+        assert f"group {scene.group}" in said
+        assert "Try: grant the group" in said
+    rights.restore()
+    assert commits(scene) == before
+
+
+def test_without_the_right_to_see_ages_a_spout_may_be_at_work(
+    scene: Scene, rights: Rights, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The age of commits is in Kafka's own topic: who may not read it is told, and a seek needs --force."""
+    (topic,) = scene.cluster.consumer(group=None).topic_ids([scene.topic]).values()
+    commit(scene, scene.topic, metadata=encode(5, topology_id="shop-1", task=3, topic_id=topic, isolation=AT_WORK))
+    rights.forbid(ResourceType.TOPIC, "__consumer_offsets", ACLOperation.READ)
+    code, said = command(scene, capsys, "seek", "--to-offset", "3", "--yes")
+    assert code == BrokerError.exit_code
+    assert "committed at a time that this client has no right to see by topology shop-1, task 3" in said
+    assert command(scene, capsys, "seek", "--to-offset", "3", "--force", "--yes")[0] == 0
+    assert set(commits(scene).values()) == {3}

@@ -14,15 +14,16 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from downspout.kafka.embedded import EmbeddedKafka
-from downspout.kafka.port import cluster_for
+from downspout.broker.embedded import EmbeddedKafka
+from downspout.kafka.clusters import cluster_for
+from downspout.sink.storage.layout import layout_of
 
 ROOT = Path(__file__).resolve().parents[2]
 # The run, which keeps its entries in the log below a number: it waits there to be killed, however late we are.
 STAYS_BELOW = """
 import sys, time
 from downspout.cli import main
-from downspout.parquet.log import CommitLog
+from downspout.sink.log.commit_log import CommitLog
 append, last = CommitLog.append, int(sys.argv.pop(1))
 def stay(log, entry):
     while entry.number >= last:
@@ -87,7 +88,7 @@ def test_finished_counts_are_exact_after_kill_9(
         process = subprocess.Popen(held, cwd=ROOT, env=environment)
         processes.append(process)
         deadline = time.monotonic() + WAIT_S
-        while len(list(out.glob("_downspout/log/*.json"))) < entries:
+        while len(list(layout_of(out).log.glob("*.json"))) < entries:
             assert process.poll() is None, "the run was over before it could be killed"
             assert time.monotonic() < deadline, "the run writes nothing"
             time.sleep(0.01)

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from downspout.kafka.embedded import EmbeddedKafka
-from downspout.kafka.port import cluster_for
-from downspout.process import birth
+from downspout.broker.embedded import EmbeddedKafka
+from downspout.kafka.clusters import cluster_for
+from downspout.system.process import birth
 from tests.broker.gate_topology import GATE
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS, EACH = 4, 1_000
-WAIT_S = 120.0
+WAIT_S = 240.0
 
 pytestmark = pytest.mark.broker
 
@@ -130,7 +130,7 @@ def test_killed_workers_are_started_again_and_each_row_is_there_once(scene: Scen
     assert (result["reason"], result["drained"], [w["state"] for w in result["workers"]]) == ("end", True, ["end"] * 2)
     for pid in killed:
         number = scene.workers[pid]
-        assert f"worker {number} (pid {pid}) was killed by signal 9 (SIGKILL); is started again" in scene.said
+        assert f"worker {number} (pid {pid}) was killed by signal 9 (SIGKILL); restarting in" in scene.said
     assert sum(worker["restarts"] for worker in result["workers"]) == 2
     assert scene.audit() == EXACT
 
@@ -175,5 +175,5 @@ def test_a_wrong_setting_is_told_once(scene: Scene) -> None:
     assert run.wait(WAIT_S) == 2, scene.said
     assert scene.said.count("no type int63") == 1, scene.said
     assert "\ndownspout: parquet.schema: number:int63: no type int63. Try: " in scene.said
-    assert "is started again" not in scene.said
+    assert "restarting in" not in scene.said
     assert [pid for pid in scene.workers if birth(pid)] == []

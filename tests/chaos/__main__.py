@@ -1,4 +1,4 @@
-"""`make chaos`: see docs/decisions/0028."""
+"""`make chaos`: see docs/decisions/0016."""
 
 from __future__ import annotations
 

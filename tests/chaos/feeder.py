@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from kafka.errors import KafkaError
 
 from downspout.errors import BrokerError
-from downspout.kafka.port import ProducerPort, cluster_for
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import ProducerPort
 
 BATCH = 2_000
 PAUSE_S = 0.2

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from downspout import process
+from downspout.system import process
 
 ROOT = Path(__file__).parents[2]
 ENDS_S_MAX = 60.0

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from kafka.errors import KafkaError
 
+from downspout.broker.cluster import EmbeddedCluster
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.errors import BrokerError
-from downspout.kafka.embedded import EmbeddedKafka
-from downspout.kafka.embedded_cluster import EmbeddedCluster
 from tests.chaos.members import Process
 from tests.chaos.plan import BROKER_FAULTS, MEMBERS, Fault
 from tests.chaos.stage import GROUP, PARTITIONS, TOPIC, Stage
 
 OUT_MIN = 1_000
 """A fault has landed only if so many records were in flight."""
-READY_S_MAX = 120.0
+READY_S_MAX = 240.0
 STARTS_MAX = 3
-RECOVERY_S_MAX = 180.0
+RECOVERY_S_MAX = 300.0
 GUEST = MEMBERS + 1
 
 

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from demos.flights_data import PARTITIONS, TOPIC, TOPIC_CONFIG, Flights, load_flights
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.client import KafkaCluster
-from downspout.kafka.embedded import EmbeddedKafka
 from downspout.kafka.port import TopicPartition
 from tests.chaos.members import ROOT, Members
-from topologies.flights_data import PARTITIONS, TOPIC, TOPIC_CONFIG, Flights, load_flights
 
 MINUTES = 30.0
 RATE = 1_000

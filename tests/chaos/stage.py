@@ -14,10 +14,10 @@ from typing import Any, Self
 
 from kafka.errors import KafkaError
 
+from downspout.broker.cluster import EmbeddedCluster
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.errors import BrokerError
 from downspout.kafka.client import KafkaCluster
-from downspout.kafka.embedded import EmbeddedKafka
-from downspout.kafka.embedded_cluster import EmbeddedCluster
 from downspout.kafka.port import TopicPartition
 from downspout.ledger.metadata import decode
 from tests.chaos import recorder

@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 ONE = [
     Fault("kill", 1, pause_s=0.3, down_s=0.0),
     Fault("restart", 1, pause_s=0.4, down_s=1.0, hard=True),
-    Fault("kill", 2, pause_s=0.9, down_s=0.0),
     Fault("join", 1, pause_s=0.1, down_s=2.0),
     Fault("kill", 3, pause_s=0.5, down_s=0.0, eager=True),
     Fault("leave", 1, pause_s=0.2, down_s=0.0),

@@ -32,7 +32,7 @@ def test_a_line_of_the_client_is_heard_once_in_a_while_with_the_number_left_out(
 def test_our_own_lines_always_pass() -> None:
     """What is not the client's is never left out."""
     once = OnceInAWhile("kafka", VirtualClock())
-    assert all(once.filter(record("downspout.local", 7)) for _ in range(5))
+    assert all(once.filter(record("downspout.engine", 7)) for _ in range(5))
     assert all(once.filter(record("kafkaesque", 7)) for _ in range(5))
 
 

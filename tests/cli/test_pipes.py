@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from downspout.cli import main
-from tests.parquet.support import write_rows
+from tests.sink.support import write_rows
 
 SINKING = """
 import os

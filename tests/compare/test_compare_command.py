@@ -9,15 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from kafka.admin import KafkaAdminClient
 
+from demos.flights_data import Flights, load_flights, publish
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.cli import main
 from downspout.kafka.client import KafkaCluster
-from downspout.kafka.embedded import EmbeddedKafka
-from topologies.flights_data import Flights, load_flights, publish
+from downspout.kafka.port import TopicPartition
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,11 +43,11 @@ class Words(Topology):
     )
 """
 
-TWIN = """\
+NATIVE = """\
 from pyspark.sql import functions as F
 
 
-def twin(spark, records):
+def native(spark, records):
     text = F.try_validate_utf8(records["spout"]["value"].cast("string"))
     words = records["spout"].select(F.explode(F.split(text, " ")).alias("word"))
     counts = words.groupBy("word").agg(F.count("*").alias("count"))
@@ -57,17 +59,17 @@ LINES = [b"to be or not to be", b"that is the question", b"\xff no text"]
 
 
 class Project:
-    """A folder with a topology and a twin, and a topic of its own."""
+    """A folder with a topology and a native version, and a topic of its own."""
 
     def __init__(self, folder: Path, bootstrap: str, topic: str) -> None:
         self.folder, self.topic, self.cluster = folder, topic, KafkaCluster(bootstrap)
         self.cluster.ensure_topic(topic, 2)
         (folder / "words.py").write_text(TOPOLOGY.format(bootstrap=bootstrap, topic=topic), encoding="utf-8")
-        self.twin()
+        self.native_version()
 
-    def twin(self, change: str = "") -> None:
-        """Write the twin, which does something else at its end."""
-        (self.folder / "words_spark.py").write_text(TWIN.format(change=change), encoding="utf-8")
+    def native_version(self, change: str = "") -> None:
+        """Write the native version, which does something else at its end."""
+        (self.folder / "words_spark.py").write_text(NATIVE.format(change=change), encoding="utf-8")
 
     def send(self, lines: list[bytes]) -> None:
         """Publish lines, in turns to both partitions."""
@@ -102,54 +104,57 @@ def project(
     made.cluster.delete_topic(topic_name)
 
 
-@pytest.mark.broker
-@pytest.mark.spark
-def test_the_flights_are_equal_on_all_engines(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """Flights give equal tables on the local engine, on Spark and by the twin; nothing of the comparison stays."""
-    publish(project.cluster, Flights(load_flights(900)), f"{project.topic}-flights")
-    arguments = [
-        f"--set=spout:kafka.topics={project.topic}-flights",
-        f"--set=kafka.bootstrap={project.cluster.bootstrap}",
-    ]
-    code = main(["compare", str(ROOT / "topologies" / "flight_delays.py"), "--keep", "kept", *arguments])
-    shown = capsys.readouterr()
-    assert code == 0, shown
-    rows = [line.split() for line in shown.out.splitlines()]
-    assert [row[:4] for row in rows[2:5]] == [
-        ["flights", "local", "900", "the"], ["flights", "spark", "900", "equal"], ["flights", "native", "900", "equal"],
-    ]  # fmt: skip
-    assert "storm is not there: Storm is stopped" in shown.out
-    assert shown.out.splitlines()[-1] == "equal on local, spark, native"
-    assert project.left() == (set(), set())
-    assert {path.name for path in project.folder.iterdir()} == {"words.py", "words_spark.py", "kept"}
-    assert {path.name for path in (project.folder / "kept").iterdir()} == {"local", "spark", "native"}
-
-
-@pytest.mark.broker
-@pytest.mark.spark
-def test_the_flights_are_equal_in_chunk_mode(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """Flights, some of them broken, give the same tables by record and in chunks, on the local engine and on Spark."""
+def publish_flights(project: Project, count: int) -> list[str]:
+    """Publish flights, and nine records that are none; return the settings that read them."""
     topic = f"{project.topic}-flights"
-    publish(project.cluster, Flights(load_flights(1_200)), topic)
+    publish(project.cluster, Flights(load_flights(count)), topic)
     producer = project.cluster.producer()
     for number in range(9):
         value = [b"{", b'{"month": "May"}', b"\xff", None][number % 4]
         producer.send(topic, key=None, value=value, partition=number % 4)
     producer.flush()
     producer.close()
-    engines = ["local", "local-chunk", "spark", "spark-chunk"]
-    arguments = [
-        "--engines", ",".join(engines), f"--set=spout:kafka.topics={topic}",
-        f"--set=kafka.bootstrap={project.cluster.bootstrap}", "--set=kafka.retries_max=0",
-        "--set=spout:kafka.chunk_records_max=300",
-    ]  # fmt: skip
+    given = [f"spout:kafka.topics={topic}", f"kafka.bootstrap={project.cluster.bootstrap}", "kafka.retries_max=0"]
+    return [f"--set={setting}" for setting in given]
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_the_flights_are_equal_by_record_in_chunks_and_natively(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flights and records that are none give equal tables on all engines and in both modes; nothing of it stays."""
+    settings = publish_flights(project, 1_200)
+    engines = ["local", "local-chunk", "spark-chunk", "native"]  # and "spark" is in the test below
+    arguments = ["--engines", ",".join(engines), *settings, "--set=spout:kafka.chunk_records_max=300"]
     code = main(["compare", str(ROOT / "topologies" / "flight_delays.py"), "--keep", "kept", "--json", *arguments])
     shown = capsys.readouterr()
     assert code == 0, shown
     report = json.loads(shown.out)
+    assert report["verdict"] == f"equal on {', '.join(engines)}"
     flights, delays = report["tables"]
     assert flights["rows"] == dict.fromkeys(engines, 1_200)
     assert len(set(delays["rows"].values())) == 1
+    assert project.left() == (set(), set())
+    assert {path.name for path in project.folder.iterdir()} - {"__pycache__"} == {"words.py", "words_spark.py", "kept"}
+    assert {path.name for path in (project.folder / "kept").iterdir()} == set(engines)
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.soak
+def test_all_engines_that_are_there_are_compared(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --engines, flights give equal tables on the local engine, on Spark and natively."""
+    arguments = publish_flights(project, 900)
+    code = main(["compare", str(ROOT / "topologies" / "flight_delays.py"), *arguments])
+    shown = capsys.readouterr()
+    assert code == 0, shown
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert [row[:4] for row in rows[2:5]] == [
+        ["flights", "local", "900", "the"], ["flights", "spark", "900", "equal"], ["flights", "native", "900", "equal"],
+    ]  # fmt: skip
+    assert "storm is not available: Storm is stopped" in shown.out
+    assert shown.out.splitlines()[-1] == "equal on local, spark, native"
     assert project.left() == (set(), set())
 
 
@@ -160,7 +165,7 @@ def test_where_chunks_cannot_be_it_is_said(project: Project, capsys: pytest.Capt
     code = main(["compare", "words.py", "--engines", "local,local-chunk", "--set=spout:kafka.value_format=json"])
     shown = capsys.readouterr().out
     assert code == 2
-    assert "local-chunk is not there: spout: kafka.value_format = json has a type for each record" in shown
+    assert "local-chunk is not available: spout: kafka.value_format = json has a type for each record" in shown
 
 
 @pytest.mark.broker
@@ -168,7 +173,7 @@ def test_where_chunks_cannot_be_it_is_said(project: Project, capsys: pytest.Capt
 def test_a_difference_is_named(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """A row too many, one too few and a value that differs are counted and shown, and the exit code is 1."""
     project.send(LINES)
-    project.twin(
+    project.native_version(
         "words = words.where(\"word != 'question'\").union(spark.sql(\"SELECT 'is' AS word\"))\n"
         "    counts = counts.withColumn('count', F.when(F.col('word') == 'be', 3).otherwise(F.col('count')))"
     )
@@ -184,15 +189,37 @@ def test_a_difference_is_named(project: Project, capsys: pytest.CaptureFixture[s
     ]
     assert [each["row"] for each in counts["differences"]] == [{"word": "be", "count": 2}, {"word": "be", "count": 3}]
     assert project.left() == (set(), set())
-    assert {path.name for path in project.folder.iterdir()} == {"words.py", "words_spark.py"}
+    assert {path.name for path in project.folder.iterdir()} - {"__pycache__"} == {"words.py", "words_spark.py"}
 
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_other_columns_are_a_difference(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """A twin whose column has another type or name differs, and the columns are named."""
+def test_what_bolts_write_to_kafka_is_compared(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """A KafkaBolt writes to a topic of each engine, which are compared and deleted; its own topic stays empty."""
     project.send(LINES)
-    project.twin("words, counts = words.toDF('term'), counts.withColumn('count', F.col('count').cast('int'))")
+    own = f"{project.topic}-out"
+    project.cluster.ensure_topic(own, 3)
+    text = (project.folder / "words.py").read_text(encoding="utf-8")
+    bolt = f'    out = KafkaBolt.spec(inputs=[split], topic="{own}", key_field="word", message_field="word")\n'
+    (project.folder / "words.py").write_text(f"from bolts.kafka import KafkaBolt\n{text}{bolt}", encoding="utf-8")
+    code = main(["compare", "words.py", "--engines", "local,spark", "--json"])
+    shown = capsys.readouterr()
+    assert code == 0, shown
+    tables = {table["name"]: table for table in json.loads(shown.out)["tables"]}
+    assert tables["out"]["rows"] == tables["words"]["rows"] == {"local": 10, "spark": 10}
+    assert tables["out"]["duplicates"] == {"local": 2, "spark": 2}
+    assert project.left() == (set(), set())
+    with closing(project.cluster.consumer(group=None)) as consumer:
+        assert set(consumer.end_offsets([TopicPartition(own, number) for number in range(3)]).values()) == {0}
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.soak
+def test_other_columns_are_a_difference(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """A native version whose column has another type or name differs, and the columns are named."""
+    project.send(LINES)
+    project.native_version("words, counts = words.toDF('term'), counts.withColumn('count', F.col('count').cast('int'))")
     assert main(["compare", "words.py", "--engines", "local,native"]) == 1
     shown = capsys.readouterr().out
     assert "words: native: no column word; a column term too many" in shown
@@ -200,15 +227,14 @@ def test_other_columns_are_a_difference(project: Project, capsys: pytest.Capture
 
 
 @pytest.mark.broker
-@pytest.mark.spark
 def test_an_engine_that_fails_is_named(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """What an engine said when it failed is shown, the exit code is 2, and its groups and topics are deleted too."""
+    """What an engine wrote when it failed is shown, the exit code is 2, and its groups and topics are deleted too."""
     project.send(LINES)
-    project.twin("raise ValueError('the twin is tired')")
+    (project.folder / "words_spark.py").write_text("raise ValueError('the native version is tired')", encoding="utf-8")
     assert main(["compare", "words.py", "--engines", "native,local"]) == 2
     shown = capsys.readouterr().out
-    assert "ValueError: the twin is tired" in shown
-    assert shown.splitlines()[-1] == "nothing is compared: only local ran"
+    assert "ValueError: the native version is tired" in shown
+    assert shown.splitlines()[-1] == "nothing was compared: only local ran"
     assert project.left() == (set(), set())
 
 
@@ -219,19 +245,19 @@ def test_one_that_is_asked_for_must_be_there(project: Project, capsys: pytest.Ca
     (project.folder / "words_spark.py").unlink()
     assert main(["compare", "words.py", "--engines", "local,native,storm"]) == 2
     shown = capsys.readouterr().out
-    assert "native is not there: there is no words_spark.py" in shown
-    assert "storm is not there: Storm is stopped" in shown
+    assert "native is not available: there is no words_spark.py" in shown
+    assert "storm is not available: Storm is stopped" in shown
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
 def test_interrupted_it_leaves_nothing(project: Project, number: signal.Signals) -> None:
     """Ctrl-C or SIGTERM while an engine runs ends the engine; groups, topics and files are gone."""
     project.send([b"word " * 200] * 20_000)
     temporary = project.folder / "tmp"
     temporary.mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-m", "downspout", "compare", "words.py", "--engines", "local,native"],
+        [sys.executable, "-m", "downspout", "compare", "words.py"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
         stderr=subprocess.PIPE,
         text=True,
@@ -273,9 +299,9 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, capsys: pytest.Captu
         (["--engines", "local,flink"], "there is no engine 'flink'"),
         (["--engines", "local"], "one engine has nothing to be compared with"),
         (["--keep", str(tmp_path)], "the folder holds something already"),
-        ([], "only Kafka gives the same records again, and count is no KafkaSpout"),
+        ([], "only Kafka gives the same records again, and count is not a KafkaSpout"),
     ):
         assert main(["compare", str(tmp_path / "counting.py"), *arguments]) == 2
         assert said in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "sinkless.py")]) == 2
-    assert "sinkless has no sink whose table could be compared" in capsys.readouterr().err
+    assert "sinkless has no sink whose table can be compared" in capsys.readouterr().err

@@ -8,12 +8,13 @@ import pytest
 
 from downspout.compare.job import Job, freeze
 from downspout.compare.storm import isolated, storm_settings
-from downspout.config import parse_scope
+from downspout.compare.topics import WrittenTopic
+from downspout.engine.load import load
+from downspout.engine.values import resolve
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka.port import TopicPartition
-from downspout.local.load import load
-from downspout.local.settings import resolve
-from tests.topology.spout_driver import Kafka
+from downspout.settings.table import parse_scope
+from tests.spout.spout_driver import Kafka
 
 TARGET = "topologies.word_count:WordCount"
 
@@ -49,12 +50,21 @@ def test_ranges_begin_where_the_settings_say(
     assert spout.ranges == {TopicPartition("lines", number): given for number, given in enumerate(ranges)}
 
 
+def test_a_pattern_leaves_the_spouts_own_dead_letters_out(bare_kafka: Kafka, tmp_path: Path) -> None:
+    """What is compared is what the topology reads: never its own dead-letter topic, whatever the pattern matches."""
+    fill(bare_kafka)
+    bare_kafka.produce("lines-lost", b"a", partition=0)
+    given = ["kafka.topics=", "kafka.pattern=lines.*", "kafka.dead_letter_topic=lines-lost"]
+    (spout,) = frozen(bare_kafka, tmp_path, *given).spouts
+    assert {tp.topic for tp in spout.ranges} == {"lines"}
+
+
 def test_without_topic_or_records_there_is_nothing_to_compare(bare_kafka: Kafka, tmp_path: Path) -> None:
     """A topic that does not exist, and one without a record, are errors that say so."""
     with pytest.raises(BrokerError, match="topic lines does not exist"):
         frozen(bare_kafka, tmp_path)
     bare_kafka.ensure_topic("lines", 2)
-    with pytest.raises(ConfigError, match="there is no record to compare by"):
+    with pytest.raises(ConfigError, match="there are no records to read"):
         frozen(bare_kafka, tmp_path)
 
 
@@ -106,7 +116,7 @@ def test_rejects_go_to_the_letters_of_the_run(bare_kafka: Kafka, tmp_path: Path)
         overrides = [option.removeprefix("--set=") for option in job.options(engine)]
         settings = resolve(load(str(target)), overrides).components
         kafka = parse_scope(settings["letters"].values, "kafka")
-        assert kafka["dead_letter_topic"] == job.letters(engine, spout)
+        assert kafka["dead_letter_topic"] == job.dead_letter_topic(engine, spout)
         assert (kafka["group"], kafka["bootstrap"]) == (job.group(engine, spout), bare_kafka.bootstrap)
 
 
@@ -127,3 +137,10 @@ def test_on_storm_the_settings_are_in_the_components(
     assert f'"parquet.directory": "{tmp_path}/storm/word_counts"' in sink
     assert '"parquet.flush_rows": 7' in sink
     assert '"parquet.keys": ["word"]' in sink
+
+
+@pytest.mark.parametrize("way", ["topic_field", "topic_function", "mapper"])
+def test_a_bolt_that_may_write_anywhere_is_refused(way: str) -> None:
+    """A KafkaBolt is compared only where one setting names its topic, which a temporary one can stand for."""
+    with pytest.raises(ConfigError, match=rf"out: produce\.{way} may name any topic"):
+        WrittenTopic.of("out", {"produce.topic": "t", f"produce.{way}": "x.y"}, "localhost:1", {})

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from downspout.compare.engines import Spark
 from downspout.compare.multiset import compare
 from downspout.compare.report import EngineRun, Report, Table
 from downspout.kafka.port import TopicPartition
@@ -35,8 +39,8 @@ GONE, BROKEN = EngineRun("storm", missing="Storm is stopped"), EngineRun("spark"
         (report({"local": ONE, "native": SAME}, GONE, explicit=True), 2, "equal on local, native; storm did not run"),
         (report({"local": ONE, "native": SAME}, BROKEN), 2, "equal on local, native; spark did not run"),
         (report({"local": ONE, "native": OTHER}, BROKEN), 1, "different: rows"),
-        (report({"local": ONE}, GONE), 2, "nothing is compared: only local ran"),
-        (report({}, GONE, BROKEN), 2, "nothing is compared: no engine ran"),
+        (report({"local": ONE}, GONE), 2, "nothing was compared: only local ran"),
+        (report({}, GONE, BROKEN), 2, "nothing was compared: no engine ran"),
     ],
 )
 def test_exit_code_and_verdict(made: Report, code: int, verdict: str) -> None:
@@ -51,9 +55,9 @@ def test_the_table_names_engines_and_duplicates() -> None:
     lines = report({"local": ONE, "native": SAME, "other": OTHER}, GONE, BROKEN).render().splitlines()
     assert lines[0] == "orders: 1,234 offsets of orders (2 partitions)"
     assert [" ".join(line.split()) for line in lines[2:5]] == [
-        "rows local 3 the measure 1.2", "rows native 3 equal (1 duplicate) 1.2", "rows other 2 differs in 1 row 1.2",
+        "rows local 3 the reference 1.2", "rows native 3 equal (1 duplicate) 1.2", "rows other 2 differs in 1 row 1.2",
     ]  # fmt: skip
-    assert "storm is not there: Storm is stopped" in lines
+    assert "storm is not available: Storm is stopped" in lines
     assert "spark failed: exit code 8" in lines
 
 
@@ -63,10 +67,20 @@ def test_a_changed_value_is_shown_beside_what_it_was() -> None:
     native = pa.table({"word": ["a", "b", None], "count": [1, 5, 4]})
     said = report({"local": local, "native": native}, keys=("word",)).render()
     assert "rows: how often each has this row: local 1, native 0\n    word='b', count=2" in said
-    assert "nearest to it (local 0, native 1): count is 2 here, 5 there" in said
+    assert "nearest row (local 0, native 1): count is 2 here, 5 there" in said
 
 
 def test_rows_that_have_nothing_in_common_are_not_called_near() -> None:
     """A row is not explained by another that differs in most of its columns."""
     local, native = pa.table({"x": [1], "y": [1], "z": [1]}), pa.table({"x": [2], "y": [2], "z": [1]})
     assert "nearest" not in report({"local": local, "native": native}).render()
+
+
+def test_what_an_engine_does_is_said_by_its_log(tmp_path: Path) -> None:
+    """Whoever waits for an engine is told the last line of its log, where it has said anything."""
+    engine: Any = object.__new__(Spark)
+    engine.job = SimpleNamespace(directory=tmp_path)
+    assert engine.doing() == "waiting; it has written nothing yet"
+    (tmp_path / "spark").mkdir()
+    (tmp_path / "spark" / "log").write_text("starting Spark\nbatch 3 is still running\n")
+    assert engine.doing() == "waiting; its last line: batch 3 is still running"

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout.compare.tables import ROUNDING, Sink, rounded_alike
-from downspout.config import component_config, parse_scope
-from downspout.local.graph import Component
-from downspout.parquet.aggregate import fold
-from downspout.parquet.schema import ORIGIN_SCHEMA, Columns
+from downspout.engine.graph import Component
+from downspout.settings.table import component_config, parse_scope
+from downspout.sink.columns.aggregate import fold
+from downspout.sink.columns.schema import ORIGIN_SCHEMA, Columns
 
 SCHEMA = {"key": "string", "hour": "int8", "delay": "int16", "part": "float64", "money": "decimal(10,2)"}
 AGGREGATES = ["count", "count:delay", "sum:delay", "min:delay", "max:delay", "sum:part", "sum:money"]

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).parent / "project"
 DOWNSPOUT = [sys.executable, "-m", "downspout", "run"]
-STALLED_S_MAX = 120.0
+STALLED_S_MAX = 300.0
 SWITCHED = """
-from downspout.local.runner import run
+from downspout.run.runner import run
 
 class Switch:
     rested = 0
@@ -54,7 +54,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
         [*DOWNSPOUT, "topologies/direct.py", "--records", str(24 + len(stations.VALUES))],
         [sys.executable, "-c", SWITCHED],
     ):
-        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout + done.stderr
     return Evidence(seen)
 
@@ -75,7 +75,7 @@ def run_until_all_is_heard(name: str, project: Path, seen: Path, environment: di
                 heard, moved_at = now, time.monotonic()
         time.sleep(LATER_S)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 128 + signal.SIGINT, log.read_text(encoding="utf-8")
+        assert process.wait(300) == 128 + signal.SIGINT, log.read_text(encoding="utf-8")
     finally:
         process.kill()
         process.wait()

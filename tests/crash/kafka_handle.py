@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from downspout.kafka import port
+from downspout.kafka import clusters
 from downspout.kafka.port import OffsetAndMetadata, Record, TopicPartition
 from downspout.testing.fake_kafka import FakeConsumer, FakeKafka
 from downspout.testing.simulated_disk import Process
@@ -52,7 +52,7 @@ class KafkaHandle(_Guarded):
         self.consumers: list[FakeConsumer] = []
         self._committed = committed
         self._withholds = withholds
-        port.register(self.bootstrap, self)
+        clusters.register(self.bootstrap, self)
 
     def consumer(self, **options: Any) -> ConsumerHandle:
         """Return a consumer of this process."""
@@ -63,7 +63,7 @@ class KafkaHandle(_Guarded):
 
     def close(self) -> None:
         """Answer no longer."""
-        port.unregister(self.bootstrap)
+        clusters.unregister(self.bootstrap)
 
 
 class ConsumerHandle(_Guarded):

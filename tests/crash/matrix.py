@@ -29,7 +29,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -38,18 +37,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from downspout.parquet import log
-from downspout.parquet.log import read_entries
-from downspout.parquet.recovery import SWEEP_AFTER_S
+from downspout.sink.log import commit_log as log
+from downspout.sink.log.commit_log import read_entries
+from downspout.sink.recovery import SWEEP_AFTER_S
+from downspout.sink.storage.layout import layout_of
 from downspout.testing.simulated_disk import LOSSES, Loss, Step
 from tests.crash import words
-from tests.crash.world import GROUP, LATER, OUT, Life, Violation, World
+from tests.crash.world import GROUP, LATER, LOG, Life, Violation, World
+from tests.soaking import SOAK
 
 DEATHS = ("same", "other", "late")
 RECOVERIES = (*DEATHS, "wakes")
 PROMPT = ("same", "other", "wakes")
 """Of stories in chunks: what comes late needs two flushes before it, and a chunk brings all that is there into one."""
-DRAWS = 25 if os.environ.get("DOWNSPOUT_SOAK") else 1
+DRAWS = 25 if SOAK else 1
 """How often chance decides what the loss ``some`` leaves at a point."""
 ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 """Where worlds are built: in memory, where there is such a place."""
@@ -57,7 +58,7 @@ ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 def in_log(step: Step) -> bool:
     """Return whether a step makes a log entry."""
-    return step.operation == "link" and f"{OUT}/_downspout/log/" in step.where
+    return step.operation == "link" and LOG in step.where
 
 
 @dataclass
@@ -169,17 +170,15 @@ def fence(story: Story) -> None:
     _sleep_before(story, 1, lambda: story.world.clock.advance(2 * SWEEP_AFTER_S))
 
 
-def generation(story: Story) -> None:
-    """All is done; then the records are processed anew, into a new generation of the directory."""
+def rebuild(story: Story) -> None:
+    """All is done; then the records are processed again, into the rebuilt directory."""
     world = story.world
     world.live(world.start("old"))
-    world.settings["parquet.generation"] = 2
+    world.settings["parquet.rebuild"] = 2
     world.kafka.group(GROUP).offsets.clear()
     story.begin()
     world.live(world.start("new"))
 
-
-# Compaction belongs here as soon as it exists: a story with a compactor between two processes, and one with it beside.
 
 RECORDS: Sequence[Mapping[str, Any]] = ({},)
 CHUNKS: Sequence[Mapping[str, Any]] = (
@@ -195,14 +194,16 @@ SCENARIOS: dict[str, tuple[Scenario, type, Sequence[Mapping[str, Any]]]] = {
     "recovery": (recovery, words.Alone, RECORDS),
     "conflict": (conflict, words.Alone, RECORDS),
     "fence": (fence, words.Alone, RECORDS),
-    "generation": (generation, words.Alone, RECORDS),
+    "rebuild": (rebuild, words.Alone, RECORDS),
     "chunks": (stream, words.Halves, CHUNKS),
     "chunks added up": (stream, words.Counts, CHUNKS),
     "chunks in conflict": (conflict, words.Alone, CHUNKS),
 }
-EVERY = 1 if os.environ.get("DOWNSPOUT_SOAK") else 3
-"""Of stories in chunks each so many-th point is looked at: an odd number, so that each way to recover has its turn.
-The log that they fill is the one of which records show every point."""
+EVERY = 1 if SOAK else 3
+"""Where a scenario is sampled, each so many-th point is looked at: an odd number, so that of stories in chunks each way
+to recover has its turn."""
+IN_FULL = {"stream", "recovery", "conflict"}
+"""Of these `make test` looks at every point. The others fill the same log in other ways."""
 OFTEN = {"checkpoints": 1}
 """After how many entries there is a checkpoint, where not after so many that no story gets there."""
 
@@ -312,7 +313,7 @@ class Matrix:
             story = Story(world, at)
             self.tell(story)
             story.end()
-            self.outcome.made = {path.relative_to(world.directory).parts[1] for path in world.directory.glob("_*/*/*")}
+            self.outcome.made = {path.parent.name for path in layout_of(world.directory).home.glob("*/*")}
             self.outcome.made |= {entry.kind for entry in read_entries(world.directory)}
             self._settle(world)
             return story.heard

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from downspout.audit.audit import audit
 from downspout.errors import SinkError
-from downspout.parquet.audit import audit
-from downspout.parquet.layout import LOG_FOLDER, STAGING_FOLDER
+from downspout.sink.storage.layout import layout_of
 from downspout.testing.simulated_disk import Process, SimulatedDisk, Step, Volume
 from tests.crash import words
 from tests.crash.words import TOPIC
 from tests.crash.world import HastyClock, Life, World
-from tests.parquet.support import rows_of, write_rows
+from tests.sink.support import rows_of, write_rows
 
 pytestmark = [pytest.mark.fake_only("lets a simulated disk fail at any step")]
 
@@ -48,9 +48,16 @@ def steps_of_a_run(root: Path) -> list[Step]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lasts", [False, True], ids=["once", "until it is cured"])
 @pytest.mark.parametrize(
-    ("code", "operations"), [(errno.ENOSPC, FULL), (errno.EIO, EVERYTHING), (errno.EROFS, EVERYTHING)]
+    ("code", "operations", "lasts"),
+    [
+        pytest.param(errno.ENOSPC, FULL, True, id="full until it is cured"),
+        pytest.param(errno.EIO, EVERYTHING, False, id="broken once"),
+        pytest.param(errno.ENOSPC, FULL, False, id="full once", marks=pytest.mark.soak),
+        pytest.param(errno.EIO, EVERYTHING, True, id="broken until it is cured", marks=pytest.mark.soak),
+        pytest.param(errno.EROFS, EVERYTHING, False, id="read-only once", marks=pytest.mark.soak),
+        pytest.param(errno.EROFS, EVERYTHING, True, id="read-only until it is cured", marks=pytest.mark.soak),
+    ],
 )
 def test_a_disk_that_fails_at_any_step(tmp_path: Path, code: int, operations: set[str], lasts: bool) -> None:
     """Whatever step fails, once or for good: an error with path and cure, no row twice; and cured, each row once."""
@@ -96,7 +103,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 def entries(directory: Path) -> list[Path]:
     """Return the log's files."""
-    return sorted((directory / LOG_FOLDER).glob("*.json"))
+    return sorted(layout_of(directory).log.glob("*.json"))
 
 
 @pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
@@ -113,7 +120,7 @@ def test_a_damaged_log_stops_the_run_and_loses_nothing(
     world.produce(1, ["a b", "b"])
     with pytest.raises(SinkError) as caught:
         world.run(world.start("damaged"))
-    assert str(world.directory) in str(caught.value)
+    assert str(path.parent) in str(caught.value)
     assert caught.value.cure
     path.write_bytes(whole)
     world.run(world.start("restored"))
@@ -161,8 +168,8 @@ def test_a_staged_file_that_was_deleted_is_named(world: World, operation: str) -
     deleted: list[Path] = []
 
     def before(life: Life, step: Step) -> None:
-        is_it = step.operation == operation and step.where.endswith(".parquet")
-        staged = sorted((world.directory / STAGING_FOLDER).rglob("*.parquet"))
+        is_it = step.operation == operation and step.where.endswith((".parquet", ".hidden"))
+        staged = sorted(layout_of(world.directory).staging.rglob("*.hidden"))
         if is_it and staged and not deleted:
             deleted.append(staged[0])
             staged[0].rename(world.root.parent / "kept")
@@ -172,11 +179,11 @@ def test_a_staged_file_that_was_deleted_is_named(world: World, operation: str) -
     with pytest.raises(SinkError) as caught:
         world.run(world.start("first"))
     world.before = lambda life, step: None
-    assert str(deleted[0]) in str(caught.value) or deleted[0].name in str(caught.value)
+    assert str(deleted[0]) in str(caught.value) or deleted[0].stem in str(caught.value)
     assert caught.value.cure
     world.check_now("after the error")
     if operation == "rename":
-        with pytest.raises(SinkError, match=deleted[0].name):
+        with pytest.raises(SinkError, match=deleted[0].stem):
             world.run(world.start("again"))
         disk = SimulatedDisk(world.volume, Process("restores"))
         disk.write(deleted[0], (world.root.parent / "kept").read_bytes())

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from downspout.parquet import audit_files
-from downspout.parquet.audit import audit
+from downspout.audit import files
+from downspout.audit.audit import audit
 from downspout.testing.simulated_disk import LOSSES, Crashed, Loss, Process, SimulatedDisk, Step, Volume
-from tests.parquet.compaction_support import compact, expected, flush, opened, plain, through_the_log
+from tests.sink.compaction_support import compact, expected, flush, opened, plain, through_the_log
+from tests.soaking import SOAK
 
 ROWS = range(30)
 
@@ -37,9 +38,12 @@ def test_a_power_cut_at_any_step_of_a_compaction_changes_no_row(
     tmp_path: Path, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever step the power is cut before, and whatever of the unsynced survives: through the log all rows are there
-    once, a plain reader misses none, and the next start, or the next compaction and another cut, leaves each once."""
-    monkeypatch.setattr(audit_files, "TURN_S", 0.0)
-    for step in itertools.count(1):
+    once, a plain reader misses none, and the next start, or the next compaction and another cut, leaves each once.
+
+    In `make test` the losses take turns over the steps.
+    """
+    monkeypatch.setattr(files, "TURN_S", 0.0)
+    for step in itertools.count(1) if SOAK else itertools.count(1 + LOSSES.index(loss), len(LOSSES)):
         root = tmp_path / str(step)
         root.mkdir()
         volume, directory = Volume(root, seed=step), root / "out"

@@ -11,11 +11,12 @@ from unittest import mock
 import pytest
 
 from bolts.parquet import ParquetBolt
-from downspout.parquet.recovery import Recovery
-from downspout.parquet.writer import SinkWriter
+from downspout.sink.recovery import Recovery
+from downspout.sink.storage.layout import OURS
+from downspout.sink.writer import SinkWriter
 from spouts.kafka import KafkaSpout
 from tests.crash.matrix import RECOVERIES, Matrix
-from tests.crash.world import OUT, Violation
+from tests.crash.world import HOME, OUT, Violation
 
 pytestmark = [
     pytest.mark.fake_only("stops a process between any two steps, in a simulated world"),
@@ -49,14 +50,14 @@ def writer(**methods: Any) -> Change:
 
 def acks_first(sink: Any) -> None:
     """Ack what is about to be flushed."""
-    real = sink._without_impostors
+    real = sink._without_conflicts
 
     def ack_and_go_on(batch: Any) -> Any:
         for tuple_id in batch.ids:
             sink.ack(tuple_id)
         return real(batch)
 
-    sink._without_impostors = ack_and_go_on
+    sink._without_conflicts = ack_and_go_on
 
 
 def appends(self: Any, staged: Any, coverage: Any) -> bool:
@@ -90,11 +91,11 @@ def replaces_entries(sink: Any) -> None:
 
 def syncs_only_new_folders(self: Any) -> None:
     """Take folders that are there for durable."""
-    places = [self.log.folder, *self.log.folder.parents]
-    new = [place for place in places if not place.exists()]
-    self.disk.make_folder(self.log.folder)
-    for place in new:
-        self.disk.sync(place.parent)
+    for folder in (self.directory / OURS, self.log.begin().log):
+        new = [place for place in [folder, *folder.parents] if not place.exists()]
+        self.disk.make_folder(folder)
+        for place in new:
+            self.disk.sync(place.parent)
 
 
 def opens_without(method: str) -> Callable[[Any], None]:
@@ -131,16 +132,16 @@ class Mutant:
 
 
 def below(folder: str, suffix: str = "") -> Callable[[str], bool]:
-    """Return whether a path is in a folder of the directory and ends so."""
-    return lambda path: path.startswith(f"{OUT}/{folder}") and path.endswith(suffix)
+    """Return whether a path is in a folder and ends so."""
+    return lambda path: path.startswith(folder) and path.endswith(suffix)
 
 
 MUTANTS = {
-    "staged files are not synced": Mutant(forgets_to_sync(below("_downspout/staging", ".parquet")), "recovery", LOST),
-    "entries are not synced": Mutant(forgets_to_sync(below("_downspout/staging", ".tmp")), "stream", "torn"),
-    "the log's folder is not synced": Mutant(forgets_to_sync(below("_downspout/log")), "stream", LOST),
+    "staged files are not synced": Mutant(forgets_to_sync(below(f"{HOME}/staging", ".hidden")), "recovery", LOST),
+    "entries are not synced": Mutant(forgets_to_sync(below(f"{HOME}/staging", ".tmp")), "stream", "torn"),
+    "the log's folder is not synced": Mutant(forgets_to_sync(below(f"{HOME}/log")), "stream", LOST),
     "staging folders are not synced": Mutant(
-        forgets_to_sync(lambda path: below("_downspout/staging")(path) and "." not in path.rpartition("/")[2]),
+        forgets_to_sync(lambda path: below(f"{HOME}/staging")(path) and "." not in path.rpartition("/")[2]),
         "recovery",
         LOST,
         ("same",),
@@ -158,7 +159,7 @@ MUTANTS = {
         writer(_append=keeps_its_rows), "conflict", "more than once", ("wakes",)
     ),
     "entries are replaced": Mutant(replaces_entries, "conflict", LOST + "|more than once|no entry", ("wakes",)),
-    "nothing is rolled forward": Mutant(writer(open=opens_without("settle")), "recovery", "missing|in the end"),
+    "nothing is rolled forward": Mutant(writer(open=opens_without("repair")), "recovery", "missing|in the end"),
     "entries of others count as durable": Mutant(
         writer(__init__=trusts_the_log), "stream", LOST + "|named by no entry", ("wakes",)
     ),

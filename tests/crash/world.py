@@ -19,15 +19,15 @@ import pyarrow.parquet as pq
 
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
+from downspout.audit.audit import audit
+from downspout.engine.graph import Graph, from_class
+from downspout.engine.loop import Bounds, Engine
+from downspout.engine.values import resolve
 from downspout.kafka.port import TopicPartition
-from downspout.local.engine import Bounds, Engine
-from downspout.local.graph import Graph, from_class
-from downspout.local.settings import resolve
 from downspout.origins import each
-from downspout.parquet.audit import audit
-from downspout.parquet.entry import Entry
-from downspout.parquet.history import History
-from downspout.parquet.layout import LOG_FOLDER, STAGING_FOLDER
+from downspout.sink.log.entry import Entry
+from downspout.sink.log.history import History
+from downspout.sink.storage.layout import Layout
 from downspout.testing import FakeKafka, VirtualClock
 from downspout.testing.harness import ROUND_S
 from downspout.testing.simulated_disk import Crashed, Loss, Process, SimulatedDisk, Step, Volume, visible
@@ -36,7 +36,8 @@ from tests.crash.kafka_handle import KafkaHandle
 from tests.crash.words import FIRST, GROUP, LATER, LINES, SHORT, TOPIC, rows_of
 
 OUT = "out"
-LOG = f"{OUT}/{LOG_FOLDER.as_posix()}/"
+HOME = f"_{OUT}.downspout/1"
+LOG = f"{HOME}/log/"
 STUCK_S = 100_000.0
 """Virtual seconds after which a process is taken for stuck; one may sleep for hours."""
 _worlds = itertools.count()
@@ -256,7 +257,8 @@ class World:
             history = History()
             for path in sorted(path for path in there if path.startswith(LOG) and path.endswith(".json")):
                 history.take(_entry(there[path]))
-            places = {path: (f"{OUT}/{path}", f"{OUT}/{STAGING_FOLDER.as_posix()}/{path}") for path in history.files}
+            layout = Layout(Path(OUT), Path(HOME), Path(OUT))
+            places = {path: (f"{OUT}/{path}", layout.staged(path).as_posix()) for path in history.files}
             return {
                 both[0]: content
                 for both in places.values()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from kafka import KafkaProducer
+from kafka import KafkaProducer, errors
 from kafka.admin import KafkaAdminClient
 
-from downspout.kafka.port import Cluster, TopicPartition, cluster_for
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import Cluster, TopicPartition
 from tests.kafka.stage import unique
 
-WAIT_S_MAX = 60.0
+T = TypeVar("T")
+WAIT_S_MAX = 180.0
+"""How long a busy machine may take for anything."""
 
 
 class RealTransaction:
@@ -110,3 +114,11 @@ def wait_until(done: Callable[[], Any], limit_s: float = WAIT_S_MAX) -> None:
     while not done():
         assert time.monotonic() < end, "it does not happen"
         time.sleep(0.01)
+
+
+def patiently(question: Callable[[], T]) -> T:
+    """Ask up to three times: a busy broker may not answer in the 4 s that a spout has."""
+    for _ in range(2):
+        with contextlib.suppress(errors.KafkaTimeoutError):
+            return question()
+    return question()

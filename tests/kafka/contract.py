@@ -10,20 +10,30 @@ import time
 import pytest
 
 from downspout.component import Failure
+from downspout.dead_letters.dead_letter import DeadLetters, read_dead_letters
 from downspout.errors import BrokerError
-from downspout.kafka.deadletter import DeadLetters, read_dead_letters
 from downspout.kafka.port import Record, TopicPartition
 from tests.kafka.contract_groups import CommitContract, GroupContract
+from tests.kafka.contract_producing import ProducerContract
 from tests.kafka.contract_reading import ReadingContract, TopicContract
+from tests.kafka.contract_transactions import TransactionContract
 from tests.kafka.stage import Staged, read, unique
 
-__all__ = ["CommitContract", "DeadLetterContract", "GroupContract", "ReadingContract", "TopicContract"]
+__all__ = [
+    "CommitContract",
+    "DeadLetterContract",
+    "GroupContract",
+    "ProducerContract",
+    "ReadingContract",
+    "TopicContract",
+    "TransactionContract",
+]
 
 
 def _wait(letters: DeadLetters) -> None:
     """Ask again and again until queued letters are durable; no flush."""
     deadline = time.monotonic() + 60
-    while not letters.settled():
+    while not letters.acknowledged():
         assert time.monotonic() < deadline, "no word of the letters"
         time.sleep(0.001)
 
@@ -54,7 +64,7 @@ class DeadLetterContract(Staged):
         letters.close()
         (letter,) = read_dead_letters(self.stage.cluster, topic)
         assert letter.origin == (record.topic, "abc", 0, 0)
-        assert (letter.letter.key, letter.letter.value, letter.letter.timestamp) == (b"\xff", b"poison", 1)
+        assert (letter.record.key, letter.record.value, letter.record.timestamp) == (b"\xff", b"poison", 1)
         assert letter.headers == [("trace", b"7")]
         assert (letter.attempts, letter.first_failure_ms, letter.last_failure_ms) == (11, 5, 6)
         assert (letter.kind, letter.component, letter.task) == ("exception", "parse", 4)
@@ -68,7 +78,7 @@ class DeadLetterContract(Staged):
             letters.write(record, attempts=1, first_failure_ms=None, last_failure_ms=None, failure=None)
             letters.close()
         (letter,) = read_dead_letters(self.stage.cluster, topic)
-        assert letter.letter.value is None
+        assert letter.record.value is None
         assert (letter.topic_id, letter.first_failure_ms, letter.error, letter.stack) == (None, None, None, None)
 
     def test_a_record_of_5_mib_fits(self) -> None:
@@ -85,11 +95,11 @@ class DeadLetterContract(Staged):
         letters.write(record, attempts=1, first_failure_ms=1, last_failure_ms=1, failure=Failure("timeout"))
         letters.close()
         (letter,) = read_dead_letters(self.stage.cluster, topic)
-        assert len(letter.letter.value or b"") == 5 << 20
+        assert len(letter.record.value or b"") == 5 << 20
         assert letter.kind == "timeout"
 
     def test_letters_become_durable_while_nobody_waits(self) -> None:
-        """Queued letters are in the topic once they are said to be settled, without a flush."""
+        """Queued letters are in the topic once they are said to be acknowledged, without a flush."""
         record, topic = self._record(), unique("dead")
         letters = DeadLetters(self.stage.cluster, topic)
         for _ in range(3):
@@ -108,7 +118,7 @@ class DeadLetterContract(Staged):
             _wait(letters)
         letters.write(self._record(), attempts=1, first_failure_ms=1, last_failure_ms=1, failure=None)
         letters.close()
-        assert [letter.letter.value for letter in read_dead_letters(self.stage.cluster, topic)] == [b"poison"]
+        assert [letter.record.value for letter in read_dead_letters(self.stage.cluster, topic)] == [b"poison"]
 
     def test_no_topic_has_no_letters(self) -> None:
         """Reading the letters of a topic that does not exist yields none."""

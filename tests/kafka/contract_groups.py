@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, Record, TopicPartition
+from downspout.kafka.port import ConsumerPort, LogState, OffsetAndMetadata, Record, TopicPartition
 from tests.kafka.stage import POLL_MS, POLLS_MAX, Facts, Staged, fill, poll_until, read, unique
 
 
@@ -54,6 +54,88 @@ class CommitContract(Staged):
         assert {where: (entry.offset, entry.metadata) for where, entry in found.items()} == {tp: (3, "told")}
         assert list(self.stage.cluster.group_members(group)) == ["one"]
         consumer.close(leave_group=True)
+        assert list(self.stage.cluster.group_members(group)) == []
+
+    def test_a_group_is_described(self) -> None:
+        """A description has the state, the coordinator and each member with its partitions; there may be no group."""
+        tp, group = self.topic(5, partitions=2), unique("g")
+        assert self.stage.cluster.describe_group(group) is None
+        consumer, _ = self.member(tp.topic, group, instance="one")
+        read(consumer, 5)
+        found = self.stage.cluster.describe_group(group)
+        assert found is not None
+        (member,) = found.members
+        assert (found.state, bool(found.coordinator)) == ("Stable", True)
+        assert (member.name, list(member.partitions)) == ("one", [tp, TopicPartition(tp.topic, 1)])
+        consumer.commit({tp: OffsetAndMetadata(3, "", -1)})
+        consumer.close(leave_group=True)
+        found = self.stage.cluster.describe_group(group)
+        assert found is not None
+        assert (found.state, list(found.members)) == ("Empty", [])
+
+    def test_logs_are_described(self) -> None:
+        """A log has a beginning, a high watermark and a last stable offset; a topic that is missing says so."""
+        tp, nowhere = self.topic(5, partitions=2), unique("nowhere")
+        self.stage.delete_records(tp, 2)
+        transaction = self.stage.transaction(tp, [b"open", b"still"])
+        found = self.stage.cluster.describe_logs([tp.topic, nowhere])
+        assert dict(found[tp.topic].partitions) == {0: LogState(2, 7, 5), 1: LogState(0, 0, 0)}
+        assert found[tp.topic].id == self.reader(tp).topic_id(tp.topic)
+        assert (found[nowhere].partitions, bool(found[nowhere].problem)) == ({}, True)
+        transaction.commit()
+
+    def test_a_group_that_members_have_joined_is_told_from_one_that_none_has(self) -> None:
+        """A commit from outside makes a group that was never joined; a member that has left leaves one that was."""
+        tp, group, other = self.topic(5), unique("g"), unique("g")
+        assert not self.stage.cluster.has_joined(group)
+        self.reader(tp, group=other).commit({tp: OffsetAndMetadata(1, "", -1)})
+        assert not self.stage.cluster.has_joined(other)
+        member, _ = self.member(tp.topic, group)
+        read(member, 5)
+        member.commit({tp: OffsetAndMetadata(5, "", -1)})
+        assert self.stage.cluster.has_joined(group)
+        member.close(leave_group=True)
+        assert self.stage.cluster.has_joined(group)
+
+    def test_the_age_of_commits_is_told(self) -> None:
+        """Only of those that are young enough, only of the group, and of the last commit for each partition."""
+        tp, group = self.topic(5, partitions=2), unique("g")
+        other = TopicPartition(tp.topic, 1)
+        assert dict(self.stage.cluster.commit_ages(group, 600) or {}) == {}
+        reader = self.reader(tp, group=group)
+        reader.commit({tp: OffsetAndMetadata(1, "", -1), other: OffsetAndMetadata(1, "", -1)})
+        self.reader(tp, group=unique("g")).commit({tp: OffsetAndMetadata(1, "", -1)})
+        self.stage.wait(1)
+        reader.commit({tp: OffsetAndMetadata(2, "", -1)})
+        found = self.stage.cluster.commit_ages(group, 600)
+        assert found is not None
+        assert set(found) == {tp, other}
+        assert 0 <= found[tp] < found[other] <= 600
+        assert set(self.stage.cluster.commit_ages(group, (found[tp] + found[other]) / 2) or ()) <= {tp}
+
+    def test_commits_and_groups_are_deleted(self) -> None:
+        """One commit goes without the others, and a group with all of them; one with members stays."""
+        tp, group = self.topic(5, partitions=2), unique("g")
+        other = TopicPartition(tp.topic, 1)
+        reader = self.reader(tp, group=group)
+        reader.commit({tp: OffsetAndMetadata(1, "", -1), other: OffsetAndMetadata(2, "", -1)})
+        self.stage.cluster.delete_offsets(group, [tp])
+        assert {where: found.offset for where, found in self.stage.cluster.group_offsets(group).items()} == {other: 2}
+        assert list(self.stage.cluster.delete_groups([group, unique("g")])) == []
+        assert dict(self.stage.cluster.group_offsets(group)) == {}
+        member, _ = self.member(tp.topic, group)
+        read(member, 5)
+        assert list(self.stage.cluster.delete_groups([group])) == [group]
+
+    def test_a_static_member_is_removed(self) -> None:
+        """It leaves a group without members; one that is not there, or is not static, changes nothing."""
+        tp, group = self.topic(5), unique("g")
+        member, _ = self.member(tp.topic, group, instance="one")
+        read(member, 5)
+        self.stage.cluster.remove_members(group, ["two"])
+        assert list(self.stage.cluster.group_members(group)) == ["one"]
+        member.close(leave_group=False)
+        self.stage.cluster.remove_members(group, ["one"])
         assert list(self.stage.cluster.group_members(group)) == []
 
     def test_metadata_over_the_limit_is_refused(self) -> None:
@@ -122,7 +204,7 @@ class CommitContract(Staged):
         read(consumer, 5)
         consumer.commit({tp: OffsetAndMetadata(2, "", -1)})
         self.stage.wait(5)
-        for _ in range(POLLS_MAX):
+        for _ in range(600):  # a busy broker may take a minute; for the fake it is over
             if not self.stage.cluster.group_members(group):
                 break
             self.stage.wait(0.1)
@@ -247,16 +329,29 @@ class GroupContract(Staged):
         first.close(leave_group=True)
         poll_until(second, lambda _: len(second.assignment()) == 4)
 
-    def test_a_static_member_whose_place_is_taken_is_fenced(self) -> None:
-        """When a second process comes under the same instance id, the first one's commit raises."""
+    def _taken_place(self) -> tuple[TopicPartition, ConsumerPort, ConsumerPort]:
+        """Return a partition, a static member that has read it, and one that came under the same instance id."""
         tp, group = self.topic(3), unique("g")
         first, _ = self.member(tp.topic, group, instance="one")
         read(first, 3)
         second, _ = self.member(tp.topic, group, instance="one")
         poll_until(second, lambda _: bool(second.assignment()))
+        return tp, first, second
+
+    def test_a_static_member_whose_place_is_taken_is_fenced(self) -> None:
+        """When a second process comes under the same instance id, the first one's commit raises."""
+        tp, first, second = self._taken_place()
         with pytest.raises(errors.FencedInstanceIdError):
             first.commit({tp: OffsetAndMetadata(3, "", -1)})
         assert second.committed([tp]) == {tp: None}
+
+    def test_an_idle_static_member_whose_place_is_taken_learns_it_from_a_poll(self) -> None:
+        """It has nothing to commit, and its polls raise."""
+        _, first, _ = self._taken_place()
+        with pytest.raises(errors.FencedInstanceIdError):
+            poll_until(first, lambda _: False)
+        with pytest.raises(errors.FencedInstanceIdError):
+            first.poll(POLL_MS, 10)
 
     def test_a_pattern_picks_up_a_topic_that_appears_later(self) -> None:
         """A pattern must match the whole name, and a new topic that matches is assigned without a call."""

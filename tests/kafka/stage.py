@@ -26,7 +26,7 @@ class Stage(Protocol):
 
     cluster: Cluster
 
-    def create(self, topic: str, partitions: int) -> None:
+    def create(self, topic: str, partitions: int, configs: dict[str, str] | None = None) -> None:
         """Create a topic and wait until it is there."""
 
     def delete(self, topic: str) -> None:

@@ -9,7 +9,7 @@ from kafka import codec as codecs
 from kafka.errors import CorruptRecordError, UnsupportedCodecError
 from kafka.record import MemoryRecords
 
-from downspout.kafka.columns import fetch as hook
+from downspout.kafka.columns import reading
 from downspout.kafka.columns.batch import batches
 from downspout.kafka.columns.decode import decode
 from downspout.kafka.columns.varints import NotStraight
@@ -65,7 +65,7 @@ def test_many_small_batches_are_one_piece() -> None:
 
 def test_batches_are_decoded_a_few_megabytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is packed tightly does not unfold all at once: a piece ends as soon as it is large."""
-    monkeypatch.setattr(hook, "PIECE_BYTES", MIB)
+    monkeypatch.setattr(reading, "PIECE_BYTES", MIB)
     data = b"".join(batch([Sent(value=b"x" * MIB)], number, codec=4) for number in range(5))
     assert len(data) < 10_000
     taking = part(data)

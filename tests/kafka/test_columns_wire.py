@@ -5,11 +5,15 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
+from kafka.record import MemoryRecords
 
-from tests.kafka.wire_batches import Aborted, Sent, batch, fetch, marker, old
+from downspout.kafka.columns.fetch import bounded, column_records
+from downspout.kafka.unreadable import Tolerance
+from tests.kafka.wire_batches import TP, Aborted, Sent, batch, fetch, marker, old
 
 OCTETS = st.one_of(st.none(), st.binary(max_size=12), st.integers(100, 400).map(lambda n: b"x" * n))
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.one_of(st.none(), st.binary(max_size=5))), max_size=3)
@@ -108,9 +112,53 @@ def test_columns_are_what_the_client_decodes(log: Log, seed: int, committed: boo
     assert all(position <= offset for taken, position in stops for offset in offsets[taken:])
 
 
+def snappy_then_plain() -> Log:
+    """Return a log of two batches: one packed by snappy, and one that is not packed."""
+    log = Log()
+    log.add(batch([Sent(0, None, None), Sent(0, None, None), Sent(0, None, b"x" * 100)], codec=2), 3)
+    log.add(batch([Sent(0, None, None)], 3), 1)
+    return log
+
+
+def aborted_transaction() -> Log:
+    """Return a log of a batch that is aborted, and the marker that says so."""
+    log = Log()
+    log.add(batch([Sent(0, None, b"x")], producer=7, transactional=True), 1)
+    log.add(marker(1, 7, abort=True), 1)
+    log.aborted.append(Aborted(7, 0))
+    return log
+
+
+@pytest.mark.parametrize("kind", [0, 1, 5], ids=["abort", "commit", "unknown"])
+def test_the_book_of_transactions_is_kept_as_the_client_keeps_it(kind: int) -> None:
+    """A marker that ends an aborted transaction otherwise than by an abort is passed and counted as by the client."""
+    log = aborted_transaction()
+    data = bytearray(log.answer(0, 0))
+    kind_at = len(data) - 1 - 7 - 2  # the end of the key; the value with its length, and no headers, follow
+    struct.pack_into(">h", data, kind_at, kind)
+    more = batch([Sent(0, None, b"y")], 2, producer=7, transactional=True) + batch([Sent(0, None, b"z")], 3)
+    whole = fetch(bytes(data) + more, columns=False, check_crcs=False, aborted=log.aborted)
+    assert fetch(bytes(data) + more, columns=True, check_crcs=False, aborted=log.aborted) == whole
+    assert [record[6] for record in whole.records] == ([b"y", b"z"] if kind == 0 else [b"z"])
+
+
+@pytest.mark.parametrize("magic", [2, 3, 0x7F])
+@pytest.mark.parametrize("columns", [True, False], ids=["columns", "records"])
+def test_a_batch_too_short_for_the_header_of_its_format_is_corrupt(magic: int, columns: bool) -> None:
+    """The error is the one for what cannot be read, whatever format the batch claims to have."""
+    data = bytearray(40)
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    data[16] = magic
+    hook = column_records if columns else bounded
+    part = hook(Fetcher.PartitionRecords, Tolerance())(0, TP, MemoryRecords(bytes(data)), check_crcs=False)
+    with pytest.raises(CorruptRecordError, match=r"a batch of 40 bytes at 0"):
+        part.take(100)
+
+
 @pytest.mark.slow
 @settings(deadline=None)
 @given(logs(), st.integers(0, 2**32), st.booleans())
+@example(snappy_then_plain(), 1722, False).via("a block of snappy claims more bytes than there are")
 def test_damaged_bytes_end_as_they_do_in_the_client(log: Log, seed: int, check_crcs: bool) -> None:
     """Whatever bytes are changed, with check sums or without: the same records come, and then the same error."""
     numbers = random.Random(seed)

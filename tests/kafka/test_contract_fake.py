@@ -18,9 +18,9 @@ class FakeStage:
     def __init__(self, cluster: FakeKafka) -> None:
         self.cluster = cluster
 
-    def create(self, topic: str, partitions: int) -> None:
+    def create(self, topic: str, partitions: int, configs: dict[str, str] | None = None) -> None:
         """Create a topic."""
-        self.cluster.create_topic(topic, partitions)
+        self.cluster.create_topic(topic, partitions, configs)
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
@@ -70,6 +70,14 @@ class TestGroups(contract.GroupContract):
 
 
 class TestDeadLetters(contract.DeadLetterContract):
+    """On the fake."""
+
+
+class TestProducing(contract.ProducerContract):
+    """On the fake."""
+
+
+class TestTransactions(contract.TransactionContract):
     """On the fake."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from kafka import errors
 
-from downspout.kafka import port
+from downspout.kafka import clusters
 from downspout.kafka.port import OffsetAndMetadata, TopicPartition
 from downspout.testing import FakeKafka, VirtualClock
 from downspout.testing.fake_consumer import FakeConsumer
@@ -28,7 +28,7 @@ def kafka() -> Iterator[FakeKafka]:
         yield cluster
 
 
-def _member(kafka: FakeKafka, **client: int) -> tuple[FakeConsumer, Facts]:
+def _session(kafka: FakeKafka, **client: int) -> tuple[FakeConsumer, Facts]:
     consumer, facts = kafka.consumer(group="g", client={"session_timeout_ms": 10_000, **client}), Facts()
     consumer.subscribe(["t"], facts)
     return consumer, facts
@@ -42,8 +42,8 @@ def test_it_answers_for_its_name_until_it_is_closed() -> None:
     """The fake is found by its bootstrap string inside the block and not after it."""
     with FakeKafka("named") as kafka:
         assert kafka.bootstrap == "fake://named"
-        assert port.cluster_for("fake://named") is kafka
-    assert "fake://named" not in port._registered
+        assert clusters.cluster_for("fake://named") is kafka
+    assert "fake://named" not in clusters._registered
 
 
 def test_a_fault_is_met_as_often_as_asked(kafka: FakeKafka) -> None:
@@ -102,7 +102,7 @@ def test_an_unknown_fault_is_refused(kafka: FakeKafka) -> None:
 
 def test_a_broker_that_is_down_answers_nothing_and_forgets_nothing(kafka: FakeKafka) -> None:
     """While the broker is down polls are empty and calls time out; afterwards membership and positions stand."""
-    consumer, facts = _member(kafka)
+    consumer, facts = _session(kafka)
     consumer.poll(0, 3)
     consumer.freeze()
     kafka.broker_down()
@@ -131,8 +131,8 @@ def test_an_empty_poll_takes_its_time_on_the_clock() -> None:
 
 def test_a_member_that_died_is_replaced_when_its_session_ends(kafka: FakeKafka) -> None:
     """The partitions of a killed member stay unread until its session is over, and go to the other then."""
-    dead, facts = _member(kafka)
-    alive, _ = _member(kafka)
+    dead, facts = _session(kafka)
+    alive, _ = _session(kafka)
     for member in (dead, alive, dead, alive):
         member.poll(0, 1)
     dead.crash()
@@ -147,11 +147,11 @@ def test_a_member_that_died_is_replaced_when_its_session_ends(kafka: FakeKafka) 
 
 def test_a_member_that_slept_too_long_is_told_that_it_lost(kafka: FakeKafka) -> None:
     """A member whose heartbeats stopped for longer than its session commits in vain, then hears lost, then joins."""
-    sleeper, facts = _member(kafka)
+    sleeper, facts = _session(kafka)
     sleeper.poll(0, 1)
     sleeper.freeze()
     kafka.clock.sleep(11)
-    other, _ = _member(kafka)
+    other, _ = _session(kafka)
     other.poll(0, 1)
     assert len(other.assignment()) == 4
     with pytest.raises(errors.CommitFailedError):
@@ -165,8 +165,8 @@ def test_a_member_that_slept_too_long_is_told_that_it_lost(kafka: FakeKafka) -> 
 
 def test_a_generation_that_is_over_cannot_commit(kafka: FakeKafka) -> None:
     """A member that waits for the others between two generations is refused with RebalanceInProgressError."""
-    first, _ = _member(kafka)
-    second, _ = _member(kafka)
+    first, _ = _session(kafka)
+    second, _ = _session(kafka)
     for member in (first, second, first, second):
         member.poll(0, 1)
     kafka.rebalance("g")
@@ -186,8 +186,8 @@ def test_cooperative_members_hand_over_only_what_moves() -> None:
     """In cooperative mode a member keeps reading what stays, and hears only of what moves."""
     with FakeKafka("cooperative", cooperative=True) as kafka:
         kafka.create_topic("t", 4)
-        first, told_first = _member(kafka)
-        second, told_second = _member(kafka)
+        first, told_first = _session(kafka)
+        second, told_second = _session(kafka)
         first.poll(0, 1)
         for _ in range(4):
             second.poll(0, 1)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from downspout.kafka.port import TopicPartition
 from downspout.testing import FakeKafka
+from tests.soaking import examples
 
 pytestmark = pytest.mark.fake_only("it is the fake itself that is tested")
 
@@ -59,7 +60,7 @@ def _write(kafka: FakeKafka, writes: list[tuple[str, int]]) -> list[int]:
     return ought
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(WRITES, READS)
 def test_polls_return_exactly_the_visible_records_in_order(
     writes: list[tuple[str, int]], reads: list[tuple[str, int]]

@@ -152,25 +152,25 @@ def test_the_client_that_is_installed_is_known() -> None:
 
 
 @pytest.mark.parametrize("fetcher", [Renamed, Elsewhere, Unmoved])
-def test_another_client_is_left_as_it_is_with_one_warning(
+def test_another_client_gives_records_with_one_warning(
     fetcher: type[Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a private part is not as expected, consumers keep their own class; the log says so once, with a cure."""
+    """Where a private part is not as expected, consumers keep their own records; the log says so once, with a cure."""
     hook._warn_of.cache_clear()
     for _ in range(2):
         ours = consumer(fetcher)
         with caplog.at_level(logging.WARNING, "downspout.kafka"):
             hook.install(ours)
-        assert "PartitionRecords" not in vars(ours._fetcher)
+        assert ours._fetcher.PartitionRecords.__name__ == "BoundedRecords"
     (told,) = [record.getMessage() for record in caplog.records]
-    assert "is not as we know it" in told
+    assert "is not as expected" in told
     assert "pip install" in told
 
 
 def test_records_of_an_unknown_client_become_columns_all_the_same() -> None:
     """What a poll finds as records comes out as columns."""
     records = [ColumnRecord("t", 0, at, 0, None, b"v", []) for at in (3, 5)]
-    columns, left = hook.gathered(records)
+    columns, left = hook.combined(records)
     assert (list(columns), left) == (records, None)
 
 
@@ -178,12 +178,12 @@ def test_too_much_for_one_piece_is_left_for_the_next_poll(monkeypatch: pytest.Mo
     """Columns are joined up to a size; where the rest begins is said, and a single large one comes alone."""
     monkeypatch.setattr(hook, "JOINED_BYTES_MAX", 100)
     parts = [RecordColumns.of([ColumnRecord("t", 0, at, 0, None, b"x" * size, [])]) for at, size in ((0, 60), (7, 60))]
-    columns, left = hook.gathered(parts)
+    columns, left = hook.combined(parts)
     assert (columns.offsets.tolist(), left) == ([0], 7)
-    columns, left = hook.gathered(parts[1:])
+    columns, left = hook.combined(parts[1:])
     assert (columns.offsets.tolist(), left) == ([7], None)
     large = RecordColumns.of([ColumnRecord("t", 0, 9, 0, None, b"x" * 500, [])])
-    assert hook.gathered([large])[0] is large
+    assert hook.combined([large])[0] is large
 
 
 @pytest.mark.parametrize("name", ["key_deserializer", "value_deserializer"])

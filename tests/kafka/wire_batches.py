@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from kafka.consumer.fetcher import Fetcher
+from kafka.errors import CorruptRecordError, UnsupportedCodecError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.record import MemoryRecords, default_records, legacy_records
 from kafka.record.memory_records import MemoryRecordsBuilder
@@ -21,7 +22,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.kafka.columns.fetch import column_records
 from downspout.kafka.columns.record_columns import RecordColumns
-from downspout.kafka.fetched import watched
+from downspout.kafka.consumer import watched
 
 TP = TopicPartition("wire", 3)
 CRC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, MAX_TIME_AT, COUNT_AT, HEADER_SIZE = 17, 21, 23, 35, 57, 61
@@ -153,6 +154,12 @@ def records_of(columns: bool, heard: list[tuple[TopicPartition, int, int]]) -> A
     return watched(known, heard)
 
 
+def kind_of(error: Exception, columns: bool) -> type[BaseException]:
+    """Return what an error is. The client has those of each package for what cannot be unpacked; we have one."""
+    is_corrupt = not isinstance(error, UnsupportedCodecError) and (isinstance(error, CorruptRecordError) or not columns)
+    return CorruptRecordError if is_corrupt else type(error)
+
+
 def fetch(
     data: bytes,
     start: int = 0,
@@ -192,7 +199,7 @@ def fetch(
         try:
             count = Fetcher._append(fetcher, found, part, limit, True)
         except Exception as error:
-            failure = type(error)
+            failure = kind_of(error, columns)
         else:
             assert count <= limit
         for piece in found[TP]:

@@ -1,8 +1,8 @@
 """A world small enough to look at all of it: two consumers, a short log, and every order in which things can happen.
 
-The code under proof is the real one: :class:`PartitionLedger`, :class:`Assignment`, ``encode`` and ``decode``. Around
-it stand a broker that keeps one commit per partition, fences members of an earlier generation and judges what it is
-told, and the least that a spout must do: read one record, commit what has changed, keep what returns only if the
+The code under proof is the real one: :class:`PartitionLedger`, :class:`AssignmentEpochs`, ``encode`` and ``decode``.
+Around it stand a broker that keeps one commit per partition, fences members of an earlier generation and judges what it
+is told, and the least that a spout must do: read one record, commit what has changed, keep what returns only if the
 group's commit is still its own.
 
 A state is a tuple of numbers. Ledgers, assignments and commits are interned by their content, and what an operation
@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
-from downspout.ledger.assignment import Assignment, Fact
+from downspout.ledger.epochs import AssignmentEpochs, Fact
 from downspout.ledger.metadata import decode, encode
 from downspout.ledger.offsets import NEVER, PartitionLedger
-from downspout.ledger.retries import Backoff
+from downspout.ledger.retry_schedule import Backoff
 
 MEMBERS = (0, 1)
 AT_ONCE = Backoff(0, 0, 0)
@@ -59,7 +59,7 @@ class World(NamedTuple):
     members: tuple[Member, ...]
     crashes: int
     rebalances: int
-    setbacks: int
+    backoffs: int
     unanswered: int
 
 
@@ -73,7 +73,7 @@ class Bounds:
         partitions: how many.
         crashes: how many processes may die.
         rebalances: how many may begin.
-        setbacks: how many fails and timeouts there may be in all.
+        backoffs: how many fails and timeouts there may be in all.
         unanswered: how many commits may be applied without an answer.
         ceiling: so many failed attempts are followed by another.
         limit: the most that may be outstanding in a partition.
@@ -85,7 +85,7 @@ class Bounds:
     partitions: int = 1
     crashes: int = 1
     rebalances: int = 2
-    setbacks: int = 1
+    backoffs: int = 1
     unanswered: int = 1
     ceiling: int = 1
     limit: int = 4
@@ -115,12 +115,12 @@ def content(ledger: PartitionLedger) -> Hashable:
         tuple(ledger._done),
         tuple(ledger._absent),
         tuple((o, ledger.out_until(o)) for o in sorted(ledger._flying)),
-        tuple(ledger._spans.gaps),
+        tuple(ledger._ranges_out.gaps),
         tuple(
             (o, t.end, t.records, t.most, t.failures, t.ready_at == NEVER, t.emitted_at is not None)
-            for o, t in ledger._troubled.items()
+            for o, t in ledger._retrying.items()
         ),
-        tuple(sorted(ledger._history.items())),
+        tuple(sorted(ledger.earlier_failures.items())),
     )
 
 
@@ -137,8 +137,8 @@ class SmallWorld:
     def start(self) -> World:
         """Return the state in which nobody owns anything and nothing is committed."""
         count = self.bounds.partitions
-        nobody = Member(self._assignment(Assignment()), False, (None,) * count)
-        faults = self.bounds.crashes, self.bounds.rebalances, self.bounds.setbacks, self.bounds.unanswered
+        nobody = Member(self._assignment(AssignmentEpochs()), False, (None,) * count)
+        faults = self.bounds.crashes, self.bounds.rebalances, self.bounds.backoffs, self.bounds.unanswered
         return World((-1,) * count, (0,) * count, (nobody,) * 2, *faults)
 
     def is_good(self, world: World) -> bool:
@@ -168,20 +168,20 @@ class SmallWorld:
     # --- one member and one partition ---
 
     def _words(self, world: World, who: int, partition: int) -> Iterator[tuple[str, World]]:
-        """Acks, fails and timeouts of what is out; dead letters of what is condemned."""
+        """Acks, fails and timeouts of what is out; dead letters of what is exhausted."""
         slot = self._slot(world, who, partition)
         ledger: PartitionLedger = self.ledgers.things[slot.ledger]
         place = f"by {who} of {partition}"
         for offset in [o for o in range(ledger.base, ledger.next) if ledger.emitted_at(o) is not None]:
             acked, end = self._after(slot.ledger, "ack", offset), ledger.out_until(offset)
             yield f"ack {place}@{offset}", self._resolve(world, who, partition, acked, offset, end)
-            if world.setbacks:
+            if world.backoffs:
                 for kind in ("fail", "timeout"):
-                    set_back = world._replace(setbacks=world.setbacks - 1)
+                    set_back = world._replace(backoffs=world.backoffs - 1)
                     number = self._after(slot.ledger, kind, offset)
                     yield f"{kind} {place}@{offset}", self._put(set_back, who, partition, slot._replace(ledger=number))
         if partition in self._owned(world, who):
-            for offset in [o for o, t in ledger._troubled.items() if t.ready_at == NEVER]:
+            for offset in [o for o, t in ledger._retrying.items() if t.ready_at == NEVER]:
                 buried = self._after(slot.ledger, "bury", offset)
                 yield f"dead letter {place}@{offset}", self._resolve(world, who, partition, buried, offset)
 
@@ -196,7 +196,7 @@ class SmallWorld:
             if (end := ledger.out_until(offset)) is not None:
                 again = slot.known & self._exists & _mask([(offset, end)])
                 assert not again, f"{who} emits {partition}@{offset} to {end} again, and knows that {again:b} is done"
-                trouble = ledger.trouble(offset)
+                trouble = ledger.retry_state(offset)
                 assert trouble is None or trouble.failures <= self.bounds.ceiling, "a try more than the ceiling allows"
             read = self._put(world, who, partition, slot._replace(ledger=number))
             yield f"{operation} by {who} of {partition}@{offset}", read
@@ -270,9 +270,9 @@ class SmallWorld:
                 yield f"assign {tuple(owners)}{' unheard' if deaf else ''}", self._forget_outdated(after)
 
     def _tell(self, world: World, who: int, *facts: Fact[int]) -> World:
-        """A member folds what its listener has heard, and starts or takes back what it got."""
+        """A member applies what its listener has heard, and starts or takes back what it got."""
         member = world.members[who]
-        number, gained, returned, forgotten = self._fold(member.assignment, facts)
+        number, gained, returned, forgotten = self._apply(member.assignment, facts)
         slots = list(member.slots)
         for partition in forgotten:
             slots[partition] = None
@@ -305,7 +305,7 @@ class SmallWorld:
     def _crash(self, world: World, who: int) -> World:
         """The process dies with all that it knew; what it owned is free, and it comes back with nothing."""
         owners = tuple(-1 if owner == who else owner for owner in world.owners)
-        reborn = Member(self._assignment(Assignment()), False, (None,) * self.bounds.partitions)
+        reborn = Member(self._assignment(AssignmentEpochs()), False, (None,) * self.bounds.partitions)
         members = _with(world.members, who, reborn)
         return world._replace(owners=owners, members=members, crashes=world.crashes - 1)
 
@@ -322,9 +322,9 @@ class SmallWorld:
         elif operation == "bury":
             assert ledger.resolve(offset)
         elif operation.startswith("read"):
-            if self.bounds.chunk > 1 and ledger.told.get(offset) is None:
+            if self.bounds.chunk > 1 and ledger.earlier_failures.get(offset) is None:
                 self._read_range(ledger, offset, int(operation[4:] or 1))
-            elif ledger.told.get(offset, 0) > self.bounds.ceiling:
+            elif ledger.earlier_failures.get(offset, 0) > self.bounds.ceiling:
                 # An earlier owner died between the last failure and the dead letter: no try is left.
                 ledger.recall(offset, now=0)
                 ledger.postpone(offset, NEVER)
@@ -341,7 +341,7 @@ class SmallWorld:
 
     def _read_range(self, ledger: PartitionLedger, offset: int, size: int) -> None:
         """Let up to ``size`` records out as one, from ``offset`` on: new ones, or a part of what waits there."""
-        trouble = ledger.trouble(offset)
+        trouble = ledger.retry_state(offset)
         if offset >= ledger.next:
             free = ledger.free_until(offset, self.bounds.end)
             if not (records := [o for o in self.bounds.log if offset <= o < free][:size]):
@@ -389,14 +389,14 @@ class SmallWorld:
         made: tuple[int, int, int] = self._once((number, "commit", who), commit)
         return made
 
-    def _fold(
+    def _apply(
         self, number: int, facts: tuple[Fact[int], ...]
     ) -> tuple[int, frozenset[int], frozenset[int], frozenset[int]]:
-        def fold() -> tuple[int, frozenset[int], frozenset[int], frozenset[int]]:
-            assignment: Assignment[int] = deepcopy(self.assignments.things[number])
+        def apply() -> tuple[int, frozenset[int], frozenset[int], frozenset[int]]:
+            assignment: AssignmentEpochs[int] = deepcopy(self.assignments.things[number])
             used = assignment.last_epoch
             before = {p: assignment.epoch(p) for p in assignment.owned} | assignment._aside
-            changes = assignment.fold(facts)
+            changes = assignment.apply(facts)
             for partition in changes.gained:
                 assert assignment.epoch(partition) > used, "words of an earlier epoch would find an owner"
             for partition in changes.returned:
@@ -405,8 +405,8 @@ class SmallWorld:
             sets = frozenset(changes.gained), frozenset(changes.returned), frozenset(changes.forgotten)
             return (self._assignment(assignment), *sets)
 
-        folded: tuple[int, frozenset[int], frozenset[int], frozenset[int]] = self._once((number, facts), fold)
-        return folded
+        applied: tuple[int, frozenset[int], frozenset[int], frozenset[int]] = self._once((number, facts), apply)
+        return applied
 
     def _once(self, key: Hashable, make: Callable[[], Any]) -> Any:
         try:
@@ -414,8 +414,8 @@ class SmallWorld:
         except KeyError:
             return self._memo.setdefault(key, make())
 
-    def _assignment(self, assignment: Assignment[int]) -> int:
-        key = (frozenset(assignment.owned), frozenset(assignment.aside), assignment.settled)
+    def _assignment(self, assignment: AssignmentEpochs[int]) -> int:
+        key = (frozenset(assignment.owned), frozenset(assignment.aside), assignment.arrived)
         return self.assignments(key, assignment)
 
     def _ledger(self, ledger: PartitionLedger) -> int:
@@ -464,11 +464,11 @@ def check_ledger(ledger: PartitionLedger, bounds: Bounds) -> None:
     """Assert what holds for each ledger by itself, and that words and reads that mean nothing change nothing."""
     ledger._check()
     assert ledger.outstanding <= bounds.limit, f"{ledger.outstanding} outstanding"
-    unresolved = sorted({*ledger._flying, *ledger._troubled})
+    unresolved = sorted({*ledger._flying, *ledger._retrying})
     point = ledger.commit_point()
     assert point == unresolved[0] if unresolved else point >= ledger.next
     assert ledger.pending <= sum(ledger.base <= offset < ledger.next for offset in bounds.log)
-    waiting = [o for o, t in ledger._troubled.items() if t.emitted_at is None and t.ready_at != NEVER]
+    waiting = [o for o, t in ledger._retrying.items() if t.emitted_at is None and t.ready_at != NEVER]
     assert ledger.earliest_ready_retry(now=0) == min(waiting, default=None), "the lowest retry is not the next"
     before = content(ledger)
     for offset in range(-1, bounds.end + 2):

@@ -7,14 +7,16 @@ import zlib
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from downspout.ledger import metadata
-from downspout.ledger.assignment import Assignment, Fact
+from downspout.ledger import metadata, runs
+from downspout.ledger.epochs import AssignmentEpochs, Fact
 from downspout.ledger.metadata import NOTHING, decode, encode
-from downspout.ledger.offsets import NEVER, PartitionLedger, Trouble
+from downspout.ledger.offsets import NEVER, PartitionLedger, RetryState
 from downspout.ledger.origin import Origin
 from downspout.ledger.ranges import Ranges
-from downspout.ledger.retries import Backoff
+from downspout.ledger.retry_schedule import Backoff
 
 
 def out(count: int, **given: object) -> PartitionLedger:
@@ -35,43 +37,43 @@ def fact(kind: str, partitions: str) -> Fact[str]:
 
 def test_an_assignment_says_plainly_whether_it_is_settled() -> None:
     """Before the first assignment the answer is False, and after an empty one True."""
-    mine: Assignment[str] = Assignment()
-    assert mine.settled is False
-    mine.fold([fact("assigned", "")])
-    assert mine.settled is True
+    mine: AssignmentEpochs[str] = AssignmentEpochs()
+    assert mine.arrived is False
+    mine.apply([fact("assigned", "")])
+    assert mine.arrived is True
 
 
 def test_two_assignments_in_one_fold_start_one_epoch() -> None:
-    """Epochs are counted by folds that gain, not by callbacks."""
-    mine: Assignment[str] = Assignment()
-    mine.fold([fact("assigned", "a"), fact("assigned", "b")])
+    """Epochs are counted by calls that gain, not by callbacks."""
+    mine: AssignmentEpochs[str] = AssignmentEpochs()
+    mine.apply([fact("assigned", "a"), fact("assigned", "b")])
     assert (mine.epoch("a"), mine.epoch("b"), mine.last_epoch) == (1, 1, 1)
 
 
 def test_what_is_owned_already_does_not_hide_what_is_new() -> None:
     """A full set in any order gains all that is new in it."""
     for owned in "abcdef":
-        mine: Assignment[str] = Assignment()
-        mine.fold([fact("assigned", owned)])
-        assert mine.fold([fact("assigned", "abcdef")]).gained == set("abcdef") - {owned}
+        mine: AssignmentEpochs[str] = AssignmentEpochs()
+        mine.apply([fact("assigned", owned)])
+        assert mine.apply([fact("assigned", "abcdef")]).gained == set("abcdef") - {owned}
 
 
 def test_gained_lost_and_gained_again_is_gained() -> None:
-    """Within one fold, only the last of it counts, and nothing that was lost returns."""
-    mine: Assignment[str] = Assignment()
-    changes = mine.fold([fact("assigned", "a"), fact("lost", "a"), fact("assigned", "a")])
+    """Within one call, only the last of it counts, and nothing that was lost returns."""
+    mine: AssignmentEpochs[str] = AssignmentEpochs()
+    changes = mine.apply([fact("assigned", "a"), fact("lost", "a"), fact("assigned", "a")])
     assert (changes.gained, changes.returned) == ({"a"}, set())
-    changes = mine.fold([fact("revoked", "a"), fact("assigned", "a"), fact("lost", "a"), fact("assigned", "a")])
+    changes = mine.apply([fact("revoked", "a"), fact("assigned", "a"), fact("lost", "a"), fact("assigned", "a")])
     assert (changes.gained, changes.returned) == ({"a"}, set())
 
 
 def test_returned_lost_and_gained_is_not_also_returned() -> None:
     """A partition is never in two of the sets: it would be started and taken back at once."""
-    mine: Assignment[str] = Assignment()
-    mine.fold([fact("assigned", "a")])
-    changes = mine.fold([fact("revoked", "a"), fact("assigned", "a"), fact("revoked", "a"), fact("assigned", "")])
+    mine: AssignmentEpochs[str] = AssignmentEpochs()
+    mine.apply([fact("assigned", "a")])
+    changes = mine.apply([fact("revoked", "a"), fact("assigned", "a"), fact("revoked", "a"), fact("assigned", "")])
     assert (changes.gained, changes.returned, changes.forgotten) == (set(), set(), {"a"})
-    mine.fold([fact("assigned", "a")])
+    mine.apply([fact("assigned", "a")])
     gone = [
         fact("revoked", "a"),
         fact("assigned", "a"),
@@ -79,14 +81,14 @@ def test_returned_lost_and_gained_is_not_also_returned() -> None:
         fact("assigned", ""),
         fact("assigned", "a"),
     ]
-    changes = mine.fold(gone)
+    changes = mine.apply(gone)
     assert (changes.gained, changes.returned, changes.forgotten) == ({"a"}, set(), set())
 
 
 def test_gained_given_away_and_returned_is_sorted_out() -> None:
-    """What was gained and went to somebody else within one fold is neither gained nor returned nor forgotten."""
-    mine: Assignment[str] = Assignment()
-    changes = mine.fold([fact("assigned", "a"), fact("revoked", "a"), fact("assigned", "")])
+    """What was gained and went to somebody else within one call is neither gained nor returned nor forgotten."""
+    mine: AssignmentEpochs[str] = AssignmentEpochs()
+    changes = mine.apply([fact("assigned", "a"), fact("revoked", "a"), fact("assigned", "")])
     assert (changes.gained, changes.returned, changes.forgotten) == (set(), set(), set())
 
 
@@ -102,13 +104,15 @@ def test_text_that_just_fits_is_written() -> None:
 
 @pytest.mark.parametrize("more", range(40))
 def test_room_is_used_up_and_never_exceeded(more: int) -> None:
-    """With room for n characters more than the frame, ranges fill it: the next one would not fit."""
+    """With room for n characters more than the frame, ranges fill it in the form that has room for more of them."""
     frame = len(encode(0, topology_id="a", task=1))
     done = [(2 * n + 1, 2 * n + 2) for n in range(20)]
     text = encode(0, topology_id="a", task=1, done=done, bytes_max=frame + more)
     assert len(text) <= frame + more
     # "1.1" is three characters in place of "-", and four with a comma; one character is kept for the failures' "-".
-    assert len(decode(0, text).done) == max(0, more - 1) // 4
+    listed, (_, packed) = max(0, more - 1) // 4, runs.pack(0, done, more - 1)
+    assert len(decode(0, text).done) == max(listed, packed)
+    assert decode(0, text).done == tuple(done[: max(listed, packed)])
 
 
 @pytest.mark.parametrize("more", range(100))
@@ -180,12 +184,12 @@ def test_failures_at_the_commit_itself_are_remembered() -> None:
 
 
 def test_a_record_recalled_goes_on_backing_off() -> None:
-    """Its setbacks are those of the earlier owner: the back-off does not begin again."""
+    """Its fails and timeouts are those of the earlier owner: the back-off does not begin again."""
     ledger = PartitionLedger(0, Backoff(1, 10, 10_000), failures={0: 5, 1: 1})
     assert ledger.emit(0, now=7)
     assert ledger.emit(1, now=7)
     assert (ledger.in_flight, ledger.pending) == (2, 2)
-    assert ledger.trouble(0) == Trouble(failures=5, setbacks=5, ready_at=7, emitted_at=7, end=1)
+    assert ledger.retry_state(0) == RetryState(failures=5, backoffs=5, ready_at=7, emitted_at=7, end=1)
     trouble = ledger.fail(0, now=0)
     assert trouble is not None
     assert trouble.ready_at == 10 << 5
@@ -210,7 +214,7 @@ def test_a_timeout_counts_only_with_acks_since_the_last_emit() -> None:
     ledger.ack(4)
     trouble = ledger.timeout(9, now=200)
     assert trouble is not None
-    assert (trouble.timeouts, trouble.failures, trouble.setbacks) == (2, 1, 4)
+    assert (trouble.timeouts, trouble.failures, trouble.backoffs) == (2, 1, 4)
     assert ledger.earliest_ready_retry(now=200) is None
     assert ledger.earliest_ready_retry(now=10_000) == 9
 
@@ -253,7 +257,7 @@ def test_gone_leaves_alone_what_lies_below_and_above() -> None:
         ledger.fail(offset, now=0)
     assert ledger.gone(1, 3) == 2
     assert [ledger.is_done(offset) for offset in range(5)] == [False, True, True, False, False]
-    assert [ledger.trouble(offset) is None for offset in range(5)] == [False, True, True, False, False]
+    assert [ledger.retry_state(offset) is None for offset in range(5)] == [False, True, True, False, False]
 
 
 def test_done_is_what_is_below_the_base_or_was_resolved() -> None:
@@ -326,19 +330,6 @@ def test_a_range_that_touches_the_next_joins_it() -> None:
     assert list(ranges) == [(1, 7), (9, 11)]
 
 
-def test_cleared_it_is_as_new() -> None:
-    """Nothing of before is left in any index."""
-    ranges = Ranges([(1, 5)])
-    ranges.clear()
-    ranges._check()
-    assert (list(ranges), ranges.total, repr(ranges)) == ([], 0, "Ranges([])")
-    ranges.add(5)
-    assert repr(ranges) == "Ranges([(5, 6)])"
-
-
-# --- the ledger's own checks ---
-
-
 def test_the_history_of_the_very_next_offset_is_in_form() -> None:
     """What comes next was not seen yet."""
     PartitionLedger(5, failures={5: 1})._check()
@@ -348,7 +339,7 @@ def damage(what: str) -> Callable[[PartitionLedger], None]:
     """Return a statement about a ledger as something to do."""
 
     def do(ledger: PartitionLedger) -> None:
-        exec(what, {"ledger": ledger, "Trouble": Trouble})
+        exec(what, {"ledger": ledger, "RetryState": RetryState})
 
     return do
 
@@ -362,7 +353,7 @@ def damage(what: str) -> Callable[[PartitionLedger], None]:
         ("ledger._absent.add(1)", "absent, but not done"),
         ("ledger._retries.out += 1", "2 retries are out, but the count says"),
         ("ledger._retries._schedule.clear()", "a retry waits, but for no time"),
-        ("ledger._history[1] = 1", "history of an offset that was seen"),
+        ("ledger.earlier_failures[1] = 1", "history of an offset that was seen"),
         ("ledger._done._starts[0] = 0", r"\[0, 0\) is empty"),
         ("ledger._done._starts[3] = 2", r"\[3, 2\) is empty"),
         ("ledger._done._ends[1] = 9", r"\[0, 1\) is not in the index by end"),
@@ -409,7 +400,7 @@ def test_an_origin_is_read_from_a_list() -> None:
 @pytest.mark.parametrize("foreign", [[], ["a", "b", "x", 1, ""], ["a", "b", 1, 2], 7, ["a", "b", 1, None, ""]])
 def test_what_is_no_origin_is_refused(foreign: object) -> None:
     """The error shows it and names the parts that it should have."""
-    with pytest.raises(ValueError, match=r"is no origin \(topic, topic_id, partition, offset, path\)$") as caught:
+    with pytest.raises(ValueError, match=r"is not an origin \(topic, topic_id, partition, offset, path\)$") as caught:
         Origin.of(foreign)  # type: ignore[arg-type]
     assert str(caught.value).startswith(repr(foreign))
 
@@ -420,6 +411,38 @@ def test_a_record_recalled_without_an_emit_waits_like_a_retry() -> None:
     ledger.recall(2, now=7)
     ledger._check()
     assert (ledger.next, ledger.commit_point(), ledger.in_flight, ledger.failed) == (3, 2, 0, 1)
-    assert ledger.trouble(2) == Trouble(failures=5, setbacks=5, ready_at=7, end=3)
+    assert ledger.retry_state(2) == RetryState(failures=5, backoffs=5, ready_at=7, end=3)
     assert (ledger.earliest_ready_retry(6), ledger.earliest_ready_retry(7)) == (None, 2)
-    assert (dict(ledger.told), ledger.resolve(2), ledger.commit_point()) == ({3: 1}, True, 3)
+    assert (dict(ledger.earlier_failures), ledger.resolve(2), ledger.commit_point()) == ({3: 1}, True, 3)
+
+
+# --- what is outstanding, and parts of ranges ---
+
+
+@given(st.sets(st.integers(0, 30)), st.integers(0, 40))
+def test_what_would_be_outstanding_are_the_records_from_there_on(offsets: set[int], point: int) -> None:
+    """Those that were emitted at the offset of the commit or beyond it, whatever is missing between them."""
+    ledger = PartitionLedger(0)
+    for offset in sorted(offsets):
+        ledger.emit(offset, now=0)
+    assert ledger.outstanding_from(point) == sum(offset >= point for offset in offsets)
+
+
+@given(st.integers(2, 20))
+def test_a_range_that_is_split_goes_out_in_halves(records: int) -> None:
+    """The larger half decides."""
+    ledger = PartitionLedger(0)
+    ledger.emit_range(0, records, records=records, now=0)
+    ledger.timeout(0, now=0)
+    ledger.split(0)
+    retry = ledger.retry_state(0)
+    assert retry is not None
+    assert retry.most == -(-records // 2)
+
+
+def test_a_part_of_a_range_has_its_past_and_a_single_record_has_none() -> None:
+    """Timeouts and back-off go on with the part; a record that stands alone is not to blame for the range."""
+    retry = RetryState(3, 2, 5, ready_at=7, emitted_at=1, acks_seen=4, end=10, records=10, most=5)
+    assert retry.part(4, 10, 6) == RetryState(0, 2, 5, ready_at=7, end=10, records=6, most=5)
+    assert retry.part(7, 10, 3) == RetryState(0, 2, 5, ready_at=7, end=10, records=3, most=3)
+    assert retry.part(9, 10, 1) == RetryState(ready_at=7, end=10)

@@ -9,24 +9,24 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from downspout.ledger import watch as watching
-from downspout.ledger.assignment import Assignment, Fact, id_prefix, split_id
-from downspout.ledger.metadata import NOTHING, Progress, decode, encode
+from downspout.ledger import isolation as rules
+from downspout.ledger.epochs import AssignmentEpochs, Fact
+from downspout.ledger.isolation import AT_WORK
+from downspout.ledger.message_id import id_prefix, split_id
+from downspout.ledger.metadata import NOTHING, CommitMetadata, decode, encode
 from downspout.ledger.offsets import PartitionLedger
-from downspout.ledger.retries import Backoff
-from downspout.ledger.watch import AT_WORK
+from downspout.ledger.retry_schedule import Backoff
 
 BACKOFF = Backoff(initial_ms=5, delay_ms=5, delay_ms_max=60)
 LIMIT = 12
 CEILING = 3
-WINDOW, WHOLE_WINDOW = 4, watching.WINDOW
+WINDOW, WHOLE_WINDOW = 4, rules.WINDOW
 MINE = frozenset({"p"})
 NONE: frozenset[str] = frozenset()
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """One partition: a log that grows, gets holes and is cut, a reader that goes back, words in any order, crashes,
-    rebalances of each kind.
+    """One partition: a log that grows and is cut, a reader that goes back, answers in any order, crashes, rebalances.
 
     The model: ``state`` of each offset ever read (``out``, ``failed``, ``done``), ``attempts`` and ``ready`` times.
     ``told`` is what the last commit told the broker, ``answered`` the last of which we have its word.
@@ -57,20 +57,20 @@ class LedgerMachine(RuleBasedStateMachine):
         self.start = start
         self.state: dict[int, str] = {}
         self.attempts: dict[int, int] = {}
-        self.setbacks: dict[int, int] = {}
+        self.backoffs: dict[int, int] = {}
         self.ready: dict[int, int] = {}
         self.told: tuple[int, str] = (start, "")
         self.answered = self.told
         self.topic = 0
         self.stale: list[str] = []
-        self.assignment: Assignment[str] = Assignment()
-        self.assignment.fold([Fact("assigned", MINE)])
+        self.assignment: AssignmentEpochs[str] = AssignmentEpochs()
+        self.assignment.apply([Fact("assigned", MINE)])
         self.prefix = self.new_prefix()
         self.told_done: set[int] = set()
         self.told_attempts: dict[int, int] = {}
-        self.watch = AT_WORK
+        self.isolation = AT_WORK
         self.ever_out: set[tuple[int, int]] = set()
-        watching.WINDOW = WINDOW
+        rules.WINDOW = WINDOW
         self.high = start
 
     # --- the log ---
@@ -113,8 +113,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert decode(base, text, topic_id=str(self.topic)) == NOTHING, "another topic's progress"
         if not kept or base > self.end:
             self.told = (0, "")
-        self.assignment = Assignment(self.assignment.last_epoch)
-        self.assignment.fold([Fact("assigned", MINE)])
+        self.assignment = AssignmentEpochs(self.assignment.last_epoch)
+        self.assignment.apply([Fact("assigned", MINE)])
         self.start_at(self.told[0])
 
     @precondition(lambda self: self.log)
@@ -162,13 +162,13 @@ class LedgerMachine(RuleBasedStateMachine):
             self.position = max(self.position, self.end)
 
     def has_room(self, offset: int) -> bool:
-        """Whether the watch lets a record out now; one that is to be out alone is written down first."""
-        if not self.watch.until:
+        """Whether the isolation lets a record out now; one that is to be out alone is written down first."""
+        if not self.isolation.until:
             return True
         self.ledger.passed(offset)
         self.high = max(self.high, offset)
-        if not self.watch.solo:
-            return offset < self.ledger.base + WINDOW
+        if not self.isolation.single:
+            return offset < self.isolation.window_end(self.ledger.base)
         if self.has("out"):
             return False
         if self.may_emit(offset) and self.told_attempts.get(offset, 0) <= CEILING:
@@ -212,7 +212,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.state[offset] = "out"
             self.ever_out.add((self.topic, offset))
             if offset in self.told_attempts and offset not in self.attempts:
-                self.attempts[offset] = self.setbacks[offset] = self.told_attempts[offset]
+                self.attempts[offset] = self.backoffs[offset] = self.told_attempts[offset]
         elif offset not in self.state:
             self.state[offset] = "done"
         self.high = max(self.high, offset + 1)
@@ -266,8 +266,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert trouble is not None
         self.state[offset] = "failed"
         self.attempts[offset] = self.attempts.get(offset, 0) + (not timed_out)
-        self.setbacks[offset] = self.setbacks.get(offset, 0) + 1
-        self.ready[offset] = self.now + BACKOFF.delay(self.setbacks[offset])
+        self.backoffs[offset] = self.backoffs.get(offset, 0) + 1
+        self.ready[offset] = self.now + BACKOFF.delay(self.backoffs[offset])
         assert trouble.failures == self.attempts[offset] <= CEILING + 1
         if trouble.failures > CEILING:
             assert self.ledger.resolve(offset)
@@ -294,9 +294,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.passed(self.position)
         self.high = max(self.high, self.position)
         point = self.ledger.commit_point()
-        if self.watch.solo and alone is None:
+        if self.isolation.single and alone is None:
             alone = next((o for o, s in self.state.items() if s == "out"), None)
-        watch = self.watch.at(point, moved=point > self.ledger.base, alone=alone)
+        through = point >= self.isolation.window_end(self.ledger.base)
+        isolation = self.isolation.at(point, moved=point > self.ledger.base, through=through, alone=alone)
         text = encode(
             point,
             topology_id="t",
@@ -304,14 +305,14 @@ class LedgerMachine(RuleBasedStateMachine):
             topic_id=str(self.topic),
             done=self.ledger.done_beyond(point),
             failures=self.ledger.failures_from(point),
-            watch=watch.end() if last else watch,
+            isolation=isolation.end() if last else isolation,
         )
         assert point >= self.told[0], "a commit went back"
         if outcome != "failed":
             self.told = (point, text)
         if outcome == "ok":
             self.answered = self.told
-            self.watch = watch
+            self.isolation = isolation
             self.ledger.committed(point)
             self.position = max(self.position, point)
             self.high = max(self.high, point)
@@ -327,7 +328,7 @@ class LedgerMachine(RuleBasedStateMachine):
             "cooperative": [Fact("revoked", MINE), Fact("assigned", NONE)],
             "lost": [Fact("lost", MINE)],
         }
-        changes = self.assignment.fold(facts[kind])
+        changes = self.assignment.apply(facts[kind])
         assert changes.forgotten == (NONE if kind == "eager" else MINE)
 
     @precondition(lambda self: not self.here)
@@ -335,7 +336,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def get_back(self, others: int) -> None:
         """It is assigned again; somebody else may have had it, and have committed what they did."""
         self.somebody_else(others)
-        returned = bool(self.assignment.fold([Fact("assigned", MINE)]).returned)
+        returned = bool(self.assignment.apply([Fact("assigned", MINE)]).returned)
         if returned and self.told == self.answered:
             return  # all goes on as it was
         if returned:
@@ -346,13 +347,13 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def goes_to_somebody_else(self) -> None:
         """What was set aside does not return."""
-        assert self.assignment.fold([Fact("assigned", NONE)]).forgotten == MINE
+        assert self.assignment.apply([Fact("assigned", NONE)]).forgotten == MINE
 
     @rule()
     def crash(self) -> None:
         """Kill and restart: all that is known is the last commit, and that nobody said goodbye."""
-        self.assignment = Assignment(self.assignment.last_epoch)  # ids of the dead process find no owner either
-        self.assignment.fold([Fact("assigned", MINE)])
+        self.assignment = AssignmentEpochs(self.assignment.last_epoch)  # ids of the dead process find no owner either
+        self.assignment.apply([Fact("assigned", MINE)])
         self.restart(died=True)
 
     @precondition(lambda self: self.here)
@@ -360,11 +361,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def stop(self) -> None:
         """Commit for the last time, and start again: nothing that was out is to blame."""
         self.commit("ok", last=True)
-        self.assignment = Assignment(self.assignment.last_epoch)
-        self.assignment.fold([Fact("assigned", MINE)])
-        before = self.watch.starts
+        self.assignment = AssignmentEpochs(self.assignment.last_epoch)
+        self.assignment.apply([Fact("assigned", MINE)])
+        before = self.isolation.starts
         self.restart(died=True)
-        assert self.watch.starts in (0, before), "an orderly end adds to no row"
+        assert self.isolation.starts in (0, before), "an orderly end adds to no row"
 
     def somebody_else(self, count: int) -> None:
         """Another owner starts from the commit, processes so many records, and commits."""
@@ -380,7 +381,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.told = (point, text)
             self.state |= dict.fromkeys(range(base, point), "done")
 
-    def read_told(self) -> tuple[int, Progress]:
+    def read_told(self) -> tuple[int, CommitMetadata]:
         """Return what the broker has for the group."""
         base, text = self.told
         return base, decode(base, text, topic_id=str(self.topic))
@@ -388,9 +389,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def restart(self, died: bool = False) -> None:
         """Begin with nothing but the commit; a record that was out alone when the process died has failed."""
         base, told = self.read_told()
-        before_watch = told.watch if died else told.watch.end()
-        if (alone := before_watch.alone) is not None:
-            assert before_watch.solo
+        before_isolation = told.isolation if died else told.isolation.end()
+        if (alone := before_isolation.alone) is not None:
+            assert before_isolation.single
             assert (self.topic, alone) in self.ever_out, "to blame, and never out"
             told = replace(told, failures={**told.failures, alone: told.failures.get(alone, 0) + 1})
         assert all(attempts <= CEILING + 1 for attempts in told.failures.values())
@@ -401,19 +402,19 @@ class LedgerMachine(RuleBasedStateMachine):
         start = self.start
         self.start_at(base, told)
         self.start, self.state, self.told_done = start, before, told_done
-        self.watch = before_watch.start(base, LIMIT + 6, self.end)
-        if died and not before_watch.ended and base < self.end:
-            assert self.watch.starts == before_watch.starts + 1
+        self.isolation = before_isolation.start(base, LIMIT + 6, self.end)
+        if died and not before_isolation.ended and base < self.end:
+            assert self.isolation.starts == before_isolation.starts + 1
 
-    def start_at(self, base: int, told: Progress = NOTHING) -> None:
+    def start_at(self, base: int, told: CommitMetadata = NOTHING) -> None:
         """A new epoch: a new ledger, and nothing that was out has an owner."""
         self.stale += [self.prefix + str(offset) for offset, state in self.state.items() if state == "out"]
         self.ledger = PartitionLedger(base, BACKOFF, told.done, told.failures)
         self.start = self.position = self.high = base
-        self.state, self.attempts, self.setbacks, self.ready = {}, {}, {}, {}
+        self.state, self.attempts, self.backoffs, self.ready = {}, {}, {}, {}
         self.told_done, self.told_attempts = set(), dict(told.failures)
         self.answered = self.told
-        self.watch = AT_WORK
+        self.isolation = AT_WORK
         self.prefix = self.new_prefix()
 
     def new_prefix(self) -> str:
@@ -427,7 +428,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Once faults end, every record that is there is resolved, and the commit is the end of the log."""
-        watching.WINDOW = WHOLE_WINDOW
+        rules.WINDOW = WHOLE_WINDOW
         if not hasattr(self, "ledger"):
             return
         if not self.here:
@@ -475,11 +476,17 @@ class LedgerMachine(RuleBasedStateMachine):
     def a_watch_is_kept(self) -> None:
         """One record is out at a time, or none beyond the window."""
         out = [offset for offset, state in self.state.items() if state == "out"]
-        if self.watch.solo:
+        if self.isolation.single:
             assert len(out) <= 1
-        elif self.watch.until:
-            assert all(offset < self.ledger.base + WINDOW for offset in out)
-        assert not self.watch.until or self.watch.until > self.ledger.base
+        elif self.isolation.until:
+            assert all(offset < self.isolation.window_end(self.ledger.base) for offset in out)
+        assert not self.isolation.until or self.isolation.until > self.ledger.base
+
+    @invariant()
+    def done_beyond_the_commit_is_counted(self) -> None:
+        """The count of what is done beyond the commit is that of its ranges."""
+        ranges = self.ledger.done_beyond(self.ledger.commit_point())
+        assert self.ledger.done_beyond_commit == sum(end - start for start, end in ranges)
 
     @invariant()
     def outstanding_is_bounded(self) -> None:
@@ -497,22 +504,3 @@ LedgerMachine.TestCase.settings = settings(
 
 class TestLedger(LedgerMachine.TestCase):  # type: ignore[misc]
     """Runs the machine under pytest."""
-
-
-def test_everything_is_resolved_in_the_end() -> None:
-    """With failures that stop, whatever happened before, each record ends done and the commit at the end."""
-    ledger = PartitionLedger(0, BACKOFF)
-    for offset in range(50):
-        ledger.emit(offset, now=0)
-        if offset % 3 == 0:
-            ledger.fail(offset, now=0)
-        else:
-            ledger.ack(offset)
-    now = 0
-    while (pending := ledger.oldest_pending()) is not None:
-        now += 100
-        retry = ledger.earliest_ready_retry(now)
-        assert retry == pending
-        ledger.emit(retry, now)
-        ledger.ack(retry)
-    assert ledger.commit_point() == 50

@@ -35,6 +35,13 @@ def state(ledger: PartitionLedger) -> tuple[object, ...]:
     return ledger.next, ledger.commit_point(), ledger.in_flight, ledger.failed, ledger.outstanding, flying, done
 
 
+def test_one_call_takes_all_up_to_a_gap() -> None:
+    """As many as follow each other are taken at once, and not one by one."""
+    ledger = PartitionLedger(10)
+    assert ledger.emit_many([10, 11, 12, 14, 15], 0) == 3
+    assert ledger.emit_many([14, 15], 0) == 2
+
+
 @given(steps=STEPS, done=st.sets(st.integers(3, 30)), told=st.sets(st.integers(3, 30)))
 def test_many_come_to_what_one_by_one_comes_to(steps: list[tuple[str, object]], done: set[int], told: set[int]) -> None:
     """Whatever is read with gaps, acked twice, failed, done or told of before: all that can be asked is equal."""

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger.metadata import BYTES_MAX, ENDED, NOTHING, Progress, author_for_another_topic, decode, encode
+from downspout.ledger.isolation import AT_WORK, WINDOW, Isolation
+from downspout.ledger.metadata import (
+    BYTES_MAX,
+    ENDED,
+    NOTHING,
+    CommitMetadata,
+    author_for_another_topic,
+    decode,
+    encode,
+)
 from downspout.ledger.ranges import Ranges
-from downspout.ledger.watch import AT_WORK, Watch
 
 SOAK = bool(os.environ.get("DOWNSPOUT_SOAK"))
 BASE = st.integers(0, 2**63)
@@ -41,19 +49,19 @@ def tries_from(base: int, gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 GAP = st.integers(1, 10**6)
 WATCHES = st.one_of(
-    st.sampled_from([ENDED, AT_WORK, Watch(1)]),
-    st.builds(lambda n, a, b: Watch(n, a, a + b), st.integers(2, 99), st.just(0) | GAP, GAP),
-    st.builds(lambda n, a, b, c: Watch(n, a, a + b, c), st.integers(2, 99), GAP, GAP, GAP),
-    st.builds(lambda n, a, b: Watch(n, a, a + b, ended=True), st.integers(2, 99), st.just(0) | GAP, GAP),
+    st.sampled_from([ENDED, AT_WORK, Isolation(1)]),
+    st.builds(lambda n, w, a, b: Isolation(n, w, a, a + b), st.integers(2, 99), GAP, st.just(0) | GAP, GAP),
+    st.builds(lambda n, a, b, c: Isolation(n, 1, a, a + b, c), st.integers(2, 99), GAP, GAP, GAP),
+    st.builds(lambda n, w, a, b: Isolation(n, w, a, a + b, ended=True), st.integers(2, 99), GAP, st.just(0) | GAP, GAP),
 )
 """With offsets counted from the base."""
 
 
-def watch_above(base: int, watch: Watch) -> Watch:
-    """Return a watch with its offsets counted from 0."""
-    alone = None if watch.alone is None else base + watch.alone
-    lone_until = watch.lone_until and base + watch.lone_until
-    return replace(watch, lone_until=lone_until, until=watch.until and base + watch.until, alone=alone)
+def isolation_above(base: int, isolation: Isolation) -> Isolation:
+    """Return crash isolation with its offsets counted from 0."""
+    alone = None if isolation.alone is None else base + isolation.alone
+    narrow_until = isolation.narrow_until and base + isolation.narrow_until
+    return replace(isolation, narrow_until=narrow_until, until=isolation.until and base + isolation.until, alone=alone)
 
 
 SAMPLE = encode(
@@ -63,7 +71,7 @@ SAMPLE = encode(
     topic_id="T",
     done=[(1001, 1004), (1010, 1011)],
     failures=[(1000, 2)],
-    watch=Watch(2, 1400, 1700, 1005),
+    isolation=Isolation(2, 1, 1400, 1700, 1005),
 )
 
 
@@ -72,16 +80,18 @@ def test_what_is_encoded_is_decoded(
     base: int,
     gaps: list[tuple[int, int]],
     tries: list[tuple[int, int]],
-    watch: Watch,
+    isolation: Isolation,
     owner: str,
     task: int,
     topic_id: str,
 ) -> None:
     """A payload that fits comes back whole."""
-    done, failures, watch = ranges_above(base, gaps), tries_from(base, tries), watch_above(base, watch)
-    text = encode(base, topology_id=owner, task=task, topic_id=topic_id, done=done, failures=failures, watch=watch)
+    done, failures, isolation = ranges_above(base, gaps), tries_from(base, tries), isolation_above(base, isolation)
+    text = encode(
+        base, topology_id=owner, task=task, topic_id=topic_id, done=done, failures=failures, isolation=isolation
+    )
     told = decode(base, text, topic_id=topic_id)
-    assert (told.topology_id, told.task, told.watch) == (owner, task, watch)
+    assert (told.topology_id, told.task, told.isolation) == (owner, task, isolation)
     assert list(told.done) == done[: len(told.done)]
     if len(text) < BYTES_MAX // 2:
         assert list(told.done) == done
@@ -89,12 +99,16 @@ def test_what_is_encoded_is_decoded(
 
 
 @given(st.integers(0, 10**12), st.integers(1, 5000), st.integers(0, 3000), st.integers(0, 4096), WATCHES)
-def test_the_length_is_bounded_by_a_horizon(base: int, ranges: int, failed: int, bytes_max: int, watch: Watch) -> None:
+def test_the_length_is_bounded_by_a_horizon(
+    base: int, ranges: int, failed: int, bytes_max: int, isolation: Isolation
+) -> None:
     """However many holes there are, the text fits, and what is left out is the highest."""
     done = [(base + 2 * n + 1, base + 2 * n + 2) for n in range(ranges)]
     failures = [(base + 2 * n, 1) for n in range(failed)]
-    watch = watch_above(base, watch)
-    text = encode(base, topology_id="shop-1", task=3, done=done, failures=failures, watch=watch, bytes_max=bytes_max)
+    isolation = isolation_above(base, isolation)
+    text = encode(
+        base, topology_id="shop-1", task=3, done=done, failures=failures, isolation=isolation, bytes_max=bytes_max
+    )
     assert len(text.encode()) <= bytes_max
     told = decode(base, text)
     assert list(told.done) == done[: len(told.done)]
@@ -136,10 +150,13 @@ def test_damaged_random_payloads_never_count() -> None:
         base = chance.randrange(10**6)
         done = ranges_above(base, [(chance.randint(1, 50), chance.randint(1, 50)) for _ in range(chance.randrange(9))])
         failures = tries_from(base, [(chance.randrange(9), chance.randint(1, 9)) for _ in range(chance.randrange(4))])
-        watch = watch_above(
-            base, chance.choice([ENDED, AT_WORK, Watch(1), Watch(2, 9, 30, 3), Watch(4, 0, 8, ended=True)])
+        isolation = isolation_above(
+            base,
+            chance.choice([ENDED, AT_WORK, Isolation(1), Isolation(2, 1, 9, 30, 3), Isolation(4, 7, 0, 8, ended=True)]),
         )
-        text = encode(base, topology_id="shöp-1", task=3, topic_id="T", done=done, failures=failures, watch=watch)
+        text = encode(
+            base, topology_id="shöp-1", task=3, topic_id="T", done=done, failures=failures, isolation=isolation
+        )
         allowed = NOTHING, decode(base, text, topic_id="T")
         payload = text.encode()
         for position in range(len(payload)):
@@ -223,9 +240,11 @@ def test_foreign_metadata_tells_nothing(foreign: str | None) -> None:
     assert decode(1000, foreign) == NOTHING
 
 
-def test_the_java_spouts_metadata_tells_its_owner() -> None:
-    """So that the strategies can see whether this topology committed."""
-    told = decode(5, '{"topologyId":"wc-1-16","taskId":7,"threadName":"Thread-14-spout-executor[7, 7]"}')
+@pytest.mark.parametrize("component", ["spout", "my spout", "read all of the orders", "one two three four five six"])
+def test_the_java_spouts_metadata_tells_its_owner(component: str) -> None:
+    """So that the strategies can see whether this topology committed, whatever its component is called."""
+    thread = f"Thread-14-{component}-executor[7, 7]"
+    told = decode(5, json.dumps({"topologyId": "wc-1-16", "taskId": 7, "threadName": thread}, separators=(",", ":")))
     assert (told.topology_id, told.task, told.done, dict(told.failures)) == ("wc-1-16", 7, (), {})
 
 
@@ -285,13 +304,23 @@ SIGNED = '{{"topologyId":"a","taskId":1,"threadName":"{body} {checksum:08x}"}}'
         "r 2.5.9",
         "rr",
         "r2.5.9!",
+        "w2.1.5.9.3.3",
+        "w2.2.5.9.3",
+        "w1.1.5.9",
+        "w2.0.5.9",
+        "w2.1.a.9",
+        "w2.1.0.0",
+        "h2.1.5.9.3",
+        "w2",
+        "h2",
+        "w2.5.9",
         "r2,5,9",
         "r2.5.9.3 r",
         "r1.0.9",
         "e0.5.9",
     ],
 )
-def test_a_watch_has_one_word(word: str) -> None:
+def test_isolation_has_one_word(word: str) -> None:
     """A word that we would not write tells nothing, though the checksum is right; nor does its whole commit."""
     body = f"downspout1 rs 1.1 - {word}"
     text = SIGNED.format(body=body, checksum=zlib.crc32(f"a\n1\nT\n{body}".encode()))
@@ -300,33 +329,52 @@ def test_a_watch_has_one_word(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "watch"),
+    ("word", "isolation"),
     [
         ("r", AT_WORK),
-        ("r1", Watch(1)),
-        ("r2.5.5", Watch(2, 1005, 1005)),
-        ("r2.5.9", Watch(2, 1005, 1009)),
-        ("r2.0.9", Watch(2, 0, 1009)),
-        ("r2.5.9.0", Watch(2, 1005, 1009, 1000)),
-        ("r2.5.9.a", Watch(2, 1005, 1009, 1010)),
-        ("e2.5.9", Watch(2, 1005, 1009, ended=True)),
-        ("e2.0.9", Watch(2, 0, 1009, ended=True)),
-        ("ra.1s.2s", Watch(10, 1064, 1100)),
+        ("r1", Isolation(1)),
+        ("e1", Isolation(1, ended=True)),
+        ("w2.1.5.5", Isolation(2, 1, 1005, 1005)),
+        ("w2.rs.5.9", Isolation(2, 1000, 1005, 1009)),
+        ("w2.3h.0.9", Isolation(2, 125, 0, 1009)),
+        ("w2.1.5.9.0", Isolation(2, 1, 1005, 1009, 1000)),
+        ("w2.1.5.9.a", Isolation(2, 1, 1005, 1009, 1010)),
+        ("h2.1.5.9", Isolation(2, 1, 1005, 1009, ended=True)),
+        ("h2.7.0.9", Isolation(2, 7, 0, 1009, ended=True)),
+        ("wa.1.1s.2s", Isolation(10, 1, 1064, 1100)),
     ],
 )
-def test_what_each_word_means(word: str, watch: Watch) -> None:
+def test_what_each_word_means(word: str, isolation: Isolation) -> None:
     """Written by hand, it is read; read, it is written so."""
     body = f"downspout1 rs 1.1 - {word}"
     text = SIGNED.format(body=body, checksum=zlib.crc32(f"a\n1\nT\n{body}".encode()))
-    assert decode(1000, text, topic_id="T").watch == watch
-    assert encode(1000, topology_id="a", task=1, topic_id="T", done=[(1001, 1002)], watch=watch) == text
+    assert decode(1000, text, topic_id="T").isolation == isolation
+    assert encode(1000, topology_id="a", task=1, topic_id="T", done=[(1001, 1002)], isolation=isolation) == text
+    assert author_for_another_topic(1000, text, topic_id="U") == "a"
+
+
+@pytest.mark.parametrize(
+    ("word", "isolation"),
+    [
+        ("r2.5.9", Isolation(2, 1, 1005, 1009)),
+        ("r2.0.9", Isolation(2, WINDOW, 0, 1009)),
+        ("r2.5.9.0", Isolation(2, 1, 1005, 1009, 1000)),
+        ("e2.5.9", Isolation(2, 1, 1005, 1009, ended=True)),
+        ("e2.0.9", Isolation(2, WINDOW, 0, 1009, ended=True)),
+    ],
+)
+def test_isolation_of_an_earlier_version_is_read(word: str, isolation: Isolation) -> None:
+    """Where records were to go alone they do; where 100 and more were to go together, the first window's number do."""
+    body = f"downspout1 rs 1.1 - {word}"
+    text = SIGNED.format(body=body, checksum=zlib.crc32(f"a\n1\nT\n{body}".encode()))
+    assert decode(1000, text, topic_id="T") == CommitMetadata("a", 1, ((1001, 1002),), {}, isolation)
     assert author_for_another_topic(1000, text, topic_id="U") == "a"
 
 
 def test_metadata_of_an_earlier_version_is_read() -> None:
-    """What was written before there was a watch comes back whole, and as an orderly end; and it is still written so."""
+    """What was written before there was crash isolation comes back as an orderly end, and is still written so."""
     text = '{"topologyId":"flights-1","taskId":4,"threadName":"downspout1 2s 1.3 0.2 982da74d"}'
-    assert decode(100, text) == Progress("flights-1", 4, ((101, 104),), {100: 2}, ENDED)
+    assert decode(100, text) == CommitMetadata("flights-1", 4, ((101, 104),), {100: 2}, ENDED)
     assert encode(100, topology_id="flights-1", task=4, done=[(101, 104)], failures=[(100, 2)]) == text
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from downspout.ledger.offsets import NEVER, PartitionLedger
-from downspout.ledger.retries import Backoff
+from downspout.ledger.retry_schedule import Backoff
 
 SLOW = Backoff(initial_ms=100, delay_ms=100, delay_ms_max=1000)
 
@@ -24,10 +24,11 @@ def test_the_commit_is_the_lowest_that_is_out() -> None:
     ledger = emitted(5)
     for offset in (0, 1, 3, 4):
         ledger.ack(offset)
-    assert ledger.commit_point() == ledger.oldest_pending() == 2
+    assert ledger.commit_point() == 2
+    assert ledger.pending
     ledger.ack(2)
     assert ledger.commit_point() == 5
-    assert ledger.oldest_pending() is None
+    assert not ledger.pending
 
 
 def test_a_failed_record_holds_the_commit() -> None:
@@ -119,7 +120,7 @@ def test_the_lowest_ready_retry_is_named() -> None:
 
 
 def test_each_failure_waits_longer() -> None:
-    """The schedule is by all setbacks of the record."""
+    """The schedule is by all fails and timeouts of the record."""
     ledger = emitted(1, backoff=SLOW)
     first = ledger.fail(0, now=0)
     assert first is not None
@@ -140,7 +141,7 @@ def test_a_timeout_backs_off_without_an_attempt() -> None:
     ledger.ack(1)
     amid = ledger.timeout(0, now=100)
     assert amid is not None
-    assert (amid.failures, amid.timeouts, amid.setbacks) == (0, 1, 2)
+    assert (amid.failures, amid.timeouts, amid.backoffs) == (0, 1, 2)
     ledger.emit(0, now=9999)
     again = ledger.timeout(0, now=9999)
     assert again is not None
@@ -230,7 +231,7 @@ def test_committing_forgets() -> None:
         ledger.ack(offset)
     assert ledger.outstanding == 10
     ledger.committed(5)
-    assert (ledger.base, ledger.outstanding, ledger.holes) == (5, 5, 0)
+    assert (ledger.base, ledger.outstanding, len(ledger._done)) == (5, 5, 0)
     ledger.committed(3)
     assert ledger.base == 5
 
@@ -319,9 +320,9 @@ def test_in_order_nothing_grows() -> None:
     for offset in range(100_000):
         ledger.emit(offset, now=0)
         ledger.ack(offset)
-    assert ledger.holes == 1
+    assert len(ledger._done) == 1
     ledger.committed(ledger.commit_point())
-    assert (ledger.holes, ledger.pending, ledger.outstanding) == (0, 0, 0)
+    assert (len(ledger._done), ledger.pending, ledger.outstanding) == (0, 0, 0)
 
 
 def test_memory_grows_with_holes() -> None:
@@ -330,7 +331,7 @@ def test_memory_grows_with_holes() -> None:
     for offset in range(10_000):
         if offset % 1000 != 500:
             ledger.ack(offset)
-    assert ledger.holes == 11
+    assert len(ledger._done) == 11
     assert ledger.pending == 10
 
 
@@ -376,3 +377,23 @@ def test_a_clock_that_steps_back_loses_no_retry() -> None:
     ledger.emit(0, now=0)
     ledger.fail(0, now=0)
     assert [ledger.earliest_ready_retry(now) for now in (5, 4, 5)] == [0, None, 0]
+
+
+def test_everything_is_resolved_in_the_end() -> None:
+    """With failures that stop, whatever happened before, each record ends done and the commit at the end."""
+    ledger = PartitionLedger(0, Backoff(initial_ms=5, delay_ms=5, delay_ms_max=60))
+    for offset in range(50):
+        ledger.emit(offset, now=0)
+        if offset % 3 == 0:
+            ledger.fail(offset, now=0)
+        else:
+            ledger.ack(offset)
+    now = 0
+    while ledger.pending:
+        pending = ledger.commit_point()
+        now += 100
+        retry = ledger.earliest_ready_retry(now)
+        assert retry == pending
+        ledger.emit(retry, now)
+        ledger.ack(retry)
+    assert ledger.commit_point() == 50

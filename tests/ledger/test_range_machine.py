@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from downspout.ledger.metadata import decode, encode
 from downspout.ledger.offsets import PartitionLedger
-from downspout.ledger.retries import Backoff
+from downspout.ledger.retry_schedule import Backoff
 
 BACKOFF = Backoff(initial_ms=5, delay_ms=5, delay_ms_max=60)
 LIMIT = 30
@@ -89,7 +89,7 @@ class RangeMachine(RuleBasedStateMachine):
             return
         retry = self.ledger.earliest_ready_retry(self.now)
         waiting = [start for start in self.parts if self.state[start] == "failed"]
-        ready = [start for start in waiting if self.ledger.trouble(start).ready_at <= self.now]  # type: ignore[union-attr]
+        ready = [start for start in waiting if self.ledger.retry_state(start).ready_at <= self.now]  # type: ignore[union-attr]
         assert retry == min(ready, default=None)
         self.position = self.position if retry is None else retry
         records = sorted(offset for offset in self.log if offset >= self.position)[:most]
@@ -115,8 +115,8 @@ class RangeMachine(RuleBasedStateMachine):
         """Emit records that were not seen; return how many were looked at."""
         offset = records[0]
         free = self.ledger.free_until(offset, records[-1] + 1)
-        if offset in self.ledger.told:
-            if self.ledger.told[offset] > CEILING:
+        if offset in self.ledger.earlier_failures:
+            if self.ledger.earlier_failures[offset] > CEILING:
                 self.ledger.recall(offset, self.now)
                 self.give_up(offset)
             else:
@@ -146,7 +146,7 @@ class RangeMachine(RuleBasedStateMachine):
         if not chunk:  # the reader that is sent to it will find that it is gone
             self.gone(key, stop)
             return 1
-        trouble = self.ledger.trouble(key)
+        trouble = self.ledger.retry_state(key)
         assert trouble is not None
         if trouble.ready_at > self.now:
             return len(chunk)
@@ -162,7 +162,7 @@ class RangeMachine(RuleBasedStateMachine):
         self.mark([o for o in offsets if o <= chunk[-1] and o not in chunk], "done")
         rest = [o for o in offsets if o > chunk[-1]]
         self.go_out(chunk[0], chunk[-1] + 1, chunk)
-        if rest and self.ledger.trouble(chunk[-1] + 1) is not None:
+        if rest and self.ledger.retry_state(chunk[-1] + 1) is not None:
             self.keep(chunk[-1] + 1, stop, rest, most)
         else:  # not as many records as there were: the cleaner took those of the rest
             assert not set(rest) & self.log
@@ -348,7 +348,7 @@ RIGHT = {name: getattr(PartitionLedger, name) for name in ("ack", "emit_part", "
 
 def rest(ledger: PartitionLedger, part: tuple[int, ...]) -> int:
     """Resolve what is left of a range of which a part went out."""
-    return int(ledger.trouble(part[2]) is not None and ledger.resolve(part[2]))
+    return int(ledger.retry_state(part[2]) is not None and ledger.resolve(part[2]))
 
 
 @pytest.mark.parametrize("error", list(WRONG))

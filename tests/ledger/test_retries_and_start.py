@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.config import START_STRATEGIES
-from downspout.ledger.retries import Backoff
+from downspout.ledger.retry_schedule import Backoff
 from downspout.ledger.start import STARTS, Start, start_at
+from downspout.settings.table import START_STRATEGIES
 
 MS = st.integers(0, 10**7)
 
@@ -22,11 +22,26 @@ def test_no_overflow(failures: int) -> None:
     assert Backoff().delay(failures) == 10_000
 
 
-@given(MS, MS, MS, st.integers(1, 200))
-def test_never_falls_and_never_exceeds(initial: int, delay: int, limit: int, failures: int) -> None:
+@given(MS, MS, MS, st.floats(1, 1000), st.integers(1, 200) | st.integers(1, 1 << 40))
+def test_never_falls_and_never_exceeds(initial: int, delay: int, limit: int, multiplier: float, failures: int) -> None:
     """For any settings, more failures never wait less, and never more than the limit."""
-    backoff = Backoff(initial, delay, limit)
+    backoff = Backoff(initial, delay, limit, multiplier)
     assert 0 <= backoff.delay(failures) <= backoff.delay(failures + 1) <= limit
+
+
+@given(MS, MS, st.integers(1, 200))
+def test_doubling_is_exact(delay: int, limit: int, failures: int) -> None:
+    """With the multiplier 2 the waits are those of the reference, to the millisecond."""
+    assert Backoff(0, delay, limit).delay(failures + 1) == min(limit, delay << failures)
+
+
+@pytest.mark.parametrize("multiplier", [1.0, 1.5, 3.0])
+def test_the_schedule_of_the_spout_for_kafka_0_8(multiplier: float) -> None:
+    """Its delay after n failures is initial · multiplier^(n-1), at most a limit: both of our delays are its initial."""
+    backoff = Backoff(100, 100, 60_000, multiplier)
+    assert [backoff.delay(n) for n in range(1, 12)] == [
+        min(60_000, int(100 * multiplier ** (n - 1))) for n in range(1, 12)
+    ]
 
 
 def test_no_failure_counts_as_the_first() -> None:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from downspout.ledger.assignment import Assignment
+from downspout.ledger.epochs import AssignmentEpochs
 from downspout.ledger.offsets import PartitionLedger
 from tests.ledger.explorer import Explored, Violation, explore
 from tests.ledger.small_world import FAULTS, Bounds, SmallWorld, World
@@ -12,18 +12,18 @@ from tests.ledger.small_world import FAULTS, Bounds, SmallWorld, World
 SOAK = bool(os.environ.get("DOWNSPOUT_SOAK"))
 
 WHOLE = {
-    "four records": Bounds(setbacks=0, unanswered=0),
+    "four records": Bounds(backoffs=0, unanswered=0),
     "two records, a failure, a commit unanswered": Bounds(log=(0, 1), end=2),
-    "a record and a marker, no second try": Bounds(log=(0,), end=2, setbacks=2, ceiling=0),
+    "a record and a marker, no second try": Bounds(log=(0,), end=2, backoffs=2, ceiling=0),
     "three records as one or apart, a failure": Bounds(log=(0, 1, 2), end=3, chunk=3, rebalances=0, unanswered=0),
-    "ranges with a gap, three failures": Bounds(log=(0, 2, 3), chunk=3, rebalances=0, crashes=0, setbacks=3),
+    "ranges with a gap, three failures": Bounds(log=(0, 2, 3), chunk=3, rebalances=0, crashes=0, backoffs=3),
 }
 SOAKED = {
-    "four records, a commit unanswered": Bounds(setbacks=0),
+    "four records, a commit unanswered": Bounds(backoffs=0),
     "four offsets, one a marker, a failure": Bounds(log=(0, 1, 3), unanswered=0),
     "four offsets, one a marker, a limit of two": Bounds(log=(0, 2, 3), limit=2),
-    "two records, two failures": Bounds(log=(0, 1), end=2, setbacks=2),
-    "four records as one or apart, two failures": Bounds(chunk=4, setbacks=2, rebalances=1, unanswered=0),
+    "two records, two failures": Bounds(log=(0, 1), end=2, backoffs=2),
+    "four records as one or apart, two failures": Bounds(chunk=4, backoffs=2, rebalances=1, unanswered=0),
     "ranges, a failure, a rebalance": Bounds(log=(0, 1, 2), end=3, chunk=3, rebalances=1, unanswered=0),
     "ranges and a limit": Bounds(log=(0, 1, 3), chunk=2, limit=2, unanswered=0),
 }
@@ -71,7 +71,7 @@ BROKEN = {
     ),
     "forgets what was told": (PartitionLedger, "_pass_over", lambda self, offset: None),
     "reads without a limit": (PartitionLedger, "may_poll", lambda self, limit, now: True),
-    "keeps what was lost": (Assignment, "fold", None),
+    "keeps what was lost": (AssignmentEpochs, "apply", None),
 }
 
 
@@ -80,11 +80,11 @@ def test_the_search_finds_an_error_that_is_planted(error: str, monkeypatch: pyte
     """A ledger or assignment with an error in it is found out, with a way there: the search is not blind."""
     owner, name, wrong = BROKEN[error]
     if wrong is None:
-        right = Assignment.fold
+        right = AssignmentEpochs.apply
         wrong = lambda self, facts: right(self, [fact for fact in facts if fact.kind != "lost"])  # noqa: E731
     monkeypatch.setattr(owner, name, wrong)
     with pytest.raises(Violation, match="the way there: assign"):
-        look_at_all(Bounds(log=(0, 2, 3), limit=2, setbacks=0), depth_max=9)
+        look_at_all(Bounds(log=(0, 2, 3), limit=2, backoffs=0), depth_max=9)
 
 
 def test_an_explorer_tells_the_shortest_way_and_what_is_stuck() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from downspout import packaging
 from downspout.errors import ConfigError, MissingExtraError
+from downspout.system import packaging
 
 
 @pytest.mark.slow

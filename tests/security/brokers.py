@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from downspout.kafka.embedded import EmbeddedKafka
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.testing.plugin import UNHURRIED
 
 START_S_MAX = 240.0
@@ -26,7 +26,9 @@ def scram_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKa
         yield broker
 
 
-@pytest.fixture(scope="session", params=[*KINDS, "tls-scram-256"])
+@pytest.fixture(
+    scope="session", params=["tls", "plain", pytest.param("tls-scram-512", marks=pytest.mark.soak), "tls-scram-256"]
+)
 def any_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     """Each kind of protection in turn, one broker at a time."""
     if request.param not in KINDS:

@@ -10,7 +10,7 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True)
-def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def _gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a broker of a busy machine more than the seconds after which it counts as silent."""
     listener_at = handshake.listener_at
     monkeypatch.setattr(address, "ANSWER_S_MAX", PATIENCE_S)

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from downspout import jars
+from downspout.broker import security
+from downspout.broker.embedded import EmbeddedKafka, find_access
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka import broker_security, handshake, probe
+from downspout.kafka import address, handshake
 from downspout.kafka.address import troubles
 from downspout.kafka.client import KafkaCluster
-from downspout.kafka.embedded import EmbeddedKafka, find_access
 from downspout.kafka.frames import HungUpError, NotKafkaError
 from downspout.kafka.handshake import Listener, RefusedError
+from downspout.system import jars
 from tests.security.brokers import START_S_MAX
 
 
@@ -72,7 +73,7 @@ def test_a_plaintext_broker_is_told_from_a_protected_one(
 ) -> None:
     """Who speaks TLS or SASL to a broker that speaks neither is told so; no password was sent."""
     for changes in ({}, {"security_protocol": "SSL"}, {"security_protocol": "SASL_PLAINTEXT"}):
-        with pytest.raises(BrokerError, match="speaks PLAINTEXT, and") as caught:
+        with pytest.raises(BrokerError, match="speaks PLAINTEXT, but") as caught:
             KafkaCluster(kafka_broker.bootstrap, {**scram_kafka.client, **changes})
         assert caught.value.cure == "kafka.client.security_protocol=PLAINTEXT"
 
@@ -80,8 +81,8 @@ def test_a_plaintext_broker_is_told_from_a_protected_one(
 @pytest.mark.broker
 def test_an_expired_certificate_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker whose certificate has expired is refused with that reason, in the wording for a user."""
-    expired = functools.partial(broker_security.make_keystore, start="-10d", days=1)
-    monkeypatch.setattr(broker_security, "make_keystore", expired)
+    expired = functools.partial(security.make_keystore, start="-10d", days=1)
+    monkeypatch.setattr(security, "make_keystore", expired)
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     with monkeypatch.context() as blind:  # or the start itself would wait for an answer that it can trust
@@ -106,7 +107,7 @@ def test_the_files_of_a_protected_broker_are_private_and_new_each_time(tmp_path:
     made = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        made.append(broker_security.settle(tmp_path / name, "sasl_ssl", None, java=jars.java(), is_new=True))
+        made.append(security.decide(tmp_path / name, "sasl_ssl", None, java=jars.java(), is_new=True))
     passwords = [each.client["sasl_plain_password"] for each in made]
     assert len(set(passwords)) == 2
     assert all(len(password) >= 32 for password in passwords)
@@ -117,7 +118,7 @@ def test_the_files_of_a_protected_broker_are_private_and_new_each_time(tmp_path:
     found.load_verify_locations(made[0].folder / "ca.pem")
     (authority,) = found.get_ca_certs()
     assert authority["subjectAltName"] == (("IP Address", "127.0.0.1"), ("DNS", "localhost"))
-    assert broker_security.read_security(tmp_path / "one") == made[0]
+    assert security.read_security(tmp_path / "one") == made[0]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_the_files_of_a_protected_broker_are_private_and_new_each_time(tmp_path:
 def test_unknown_protection_is_refused(tmp_path: Path, protocol: str, mechanism: str | None, message: str) -> None:
     """Names that Kafka does not have are errors with the names that it has."""
     with pytest.raises(ConfigError, match=message):
-        broker_security.settle(tmp_path, protocol, mechanism, java=Path("java"), is_new=True)
+        security.decide(tmp_path, protocol, mechanism, java=Path("java"), is_new=True)
 
 
 def test_a_directory_made_before_is_never_opened_up(tmp_path: Path) -> None:
@@ -135,7 +136,7 @@ def test_a_directory_made_before_is_never_opened_up(tmp_path: Path) -> None:
     (tmp_path / "security").mkdir()
     (tmp_path / "security" / "security.json").write_text("{", encoding="utf-8")
     with pytest.raises(BrokerError, match=r"security\.json cannot be read"):
-        broker_security.settle(tmp_path, None, None, java=Path("java"), is_new=False)
+        security.decide(tmp_path, None, None, java=Path("java"), is_new=False)
     with pytest.raises(BrokerError, match="No embedded Kafka"):
         find_access(tmp_path)
 
@@ -179,7 +180,7 @@ def test_an_answer_of_anybody_is_taken_apart_with_care(server: socket.socket, ca
     thread = threading.Thread(target=reply)
     thread.start()
     with pytest.raises(kind):
-        probe.ask(*server.getsockname(), timeout_s=60.0)
+        address.ask(*server.getsockname(), timeout_s=60.0)
     thread.join()
 
 
@@ -195,5 +196,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_an_older_look_of_a_broker_directory_is_open(tmp_path: Path) -> None:
     """A directory that was made before there was any protection has none."""
-    assert broker_security.read_security(tmp_path).is_open
-    assert broker_security.read_security(tmp_path).settings == {}
+    assert security.read_security(tmp_path).is_open
+    assert security.read_security(tmp_path).settings == {}

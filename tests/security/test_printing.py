@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.cli.dlq import render_groups, render_letter
-from downspout.cli.kafka import render
-from downspout.kafka.deadletter import PREFIX, parse_dead_letter
-from downspout.kafka.letters import group_letters
-from downspout.kafka.replayed import PlainRecord
+from downspout.cli.dlq import render_dead_letter, render_groups
+from downspout.cli.kafka_consume import render
+from downspout.dead_letters.dead_letter import PREFIX, parse_dead_letter
+from downspout.dead_letters.replay import group_dead_letters
+from downspout.dead_letters.replayed import PlainRecord
 
 HOSTILE = b"\x1b]0;owned\x07\x1b[2J\r\nall is well\x9b5n\xe2\x80\xae\xc2\x9b"
 BYTES = st.none() | st.binary(max_size=40) | st.just(HOSTILE)
@@ -26,6 +26,6 @@ def test_no_record_speaks_to_the_terminal(
     own += [(PREFIX + name, b"1") for name in ("partition", "offset", "attempts")]
     record = PlainRecord("t", 0, 7, 0, key, value, [*headers, *own])  # type: ignore[list-item]
     letter = parse_dead_letter(record)
-    line, shown = render(record), render_letter(letter, 1000) + render_groups(group_letters([letter]))
+    line, shown = render(record), render_dead_letter(letter, 1000) + render_groups(group_dead_letters([letter]))
     assert line.replace("\t", " ").isprintable()
     assert shown.replace("\t", " ").replace("\n", " ").isprintable()

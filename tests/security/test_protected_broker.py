@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from downspout.broker.embedded import EmbeddedKafka, default_directory, find_access
 from downspout.cli import main
-from downspout.kafka.embedded import EmbeddedKafka, default_directory, find_access
-from downspout.kafka.port import TopicPartition, cluster_for
-from tests.parquet.support import rows_of
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import TopicPartition
 from tests.security.brokers import START_S_MAX
 from tests.security.shop_scene import SHOP, VARIABLE, Shop
+from tests.sink.support import rows_of
 
 pytestmark = pytest.mark.broker
 
@@ -181,10 +182,10 @@ def test_a_protected_broker_stays_so(
 REFUSED: dict[str, tuple[dict[str, str | None], str, str]] = {
     "wrong password": (
         {"sasl_plain_password": "hush-hush"},
-        "does not let user 'downspout' in by SCRAM-SHA-256",
+        "refuses user 'downspout' by SCRAM-SHA-256",
         "kafka.client.sasl_plain_username and sasl_plain_password",
     ),
-    "unknown user": ({"sasl_plain_username": "nobody"}, "does not let user 'nobody' in", "sasl_plain_username"),
+    "unknown user": ({"sasl_plain_username": "nobody"}, "refuses user 'nobody'", "sasl_plain_username"),
     "untrusted certificate": (
         {"ssl_cafile": None},
         "certificate is not signed by an authority that we trust",
@@ -192,7 +193,7 @@ REFUSED: dict[str, tuple[dict[str, str | None], str, str]] = {
     ),
     "plaintext client": (
         {"security_protocol": "PLAINTEXT"},
-        "speaks SASL_SSL (SCRAM-SHA-256), and kafka.client.security_protocol is PLAINTEXT",
+        "speaks SASL_SSL (SCRAM-SHA-256), but kafka.client.security_protocol is PLAINTEXT",
         "kafka.client.security_protocol=SASL_SSL",
     ),
     "no password": ({"security_protocol": "SSL"}, "speaks SASL_SSL", "security_protocol=SASL_SSL"),

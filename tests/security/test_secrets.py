@@ -13,14 +13,16 @@ from streamparse import Grouping, Topology
 
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
-from downspout import config
 from downspout.cli import main
 from downspout.compare import engines
 from downspout.compare.job import freeze
 from downspout.errors import ConfigError, DownspoutError
 from downspout.kafka import noise
 from downspout.kafka.port import TopicPartition
-from downspout.kafka.spout_setup import Setup
+from downspout.settings import layers
+from downspout.settings.secrets import with_secrets
+from downspout.settings.table import CLIENT_PREFIX
+from downspout.spout.setup import Setup
 from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
 from tests.security.shop_scene import SHOP
@@ -167,7 +169,7 @@ def test_a_worker_without_the_variable_says_which(monkeypatch: pytest.MonkeyPatc
 @ON_FAKE
 @pytest.mark.usefixtures("fake")
 def test_a_comparison_writes_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job, the options of its runs and the plan of a native twin have the reference."""
+    """The job, the options of its runs and the plan of a native Spark version have the reference."""
     monkeypatch.chdir(tmp_path)
     target, words = in_environment(tmp_path, monkeypatch)
     job = freeze(target, None, words, tmp_path / "job")
@@ -197,18 +199,18 @@ def test_a_comparison_refuses_plain_text(
 @pytest.mark.parametrize("text", ["0123", "1e5", "true", "null", "[1]", '"quoted"', "env", "a=b"])
 def test_a_password_that_looks_like_something_else_stays_itself(text: str) -> None:
     """What is given as text for a client's text is not read as a number or as JSON."""
-    from downspout.local.graph import Graph
-    from downspout.local.settings import resolve
+    from downspout.engine.graph import Graph
+    from downspout.engine.values import resolve
 
     found = resolve(Graph("g", {}, {}), [f"{PASSWORD}={text}"], environ={}).run.values
-    assert config.with_secrets(found, {})[PASSWORD] == text
+    assert with_secrets(found, {})[PASSWORD] == text
 
 
 def test_a_password_that_is_no_text_is_refused() -> None:
     """A number, as TOML may have it, is an error that does not show it."""
     client = {**GIVEN, "sasl_plain_password": 987654}
-    conf = {"kafka.topics": ["t"], **{config.CLIENT_PREFIX + name: value for name, value in client.items()}}
-    with pytest.raises(ConfigError, match="sasl_plain_password is no text") as caught:
+    conf = {"kafka.topics": ["t"], **{CLIENT_PREFIX + name: value for name, value in client.items()}}
+    with pytest.raises(ConfigError, match=r"sasl_plain_password = .* is not text") as caught:
         Setup.of(conf, {})
     assert "987654" not in str(caught.value)
 
@@ -216,16 +218,16 @@ def test_a_password_that_is_no_text_is_refused() -> None:
 @pytest.mark.parametrize(
     ("client", "message"),
     [
-        ({"security_protocol": "TLS"}, "'TLS' is unknown"),
+        ({"security_protocol": "TLS"}, "'TLS' is not one of PLAINTEXT"),
         ({"security_protocol": "SASL_SSL"}, "sasl_mechanism is not set"),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM"}, "'SCRAM' is unknown"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM"}, "'SCRAM' is not one of PLAIN"),
         ({**GIVEN, "sasl_plain_username": ""}, "sasl_plain_username is not set"),
         (GIVEN, "sasl_plain_password is not set"),
     ],
 )
 def test_what_cannot_work_is_found_without_a_broker(client: dict[str, Any], message: str) -> None:
     """Settings about TLS and SASL that are incomplete or unknown are errors that name the setting."""
-    conf = {config.CLIENT_PREFIX + name: value for name, value in client.items()}
+    conf = {CLIENT_PREFIX + name: value for name, value in client.items()}
     with pytest.raises(ConfigError, match=message):
         Setup.of({"kafka.topics": ["t"], **conf}, {})
 
@@ -233,7 +235,7 @@ def test_what_cannot_work_is_found_without_a_broker(client: dict[str, Any], mess
 def test_an_option_without_a_value_is_not_repeated() -> None:
     """A --set or --client that was cut in two shows no more than the name."""
     with pytest.raises(DownspoutError) as caught:
-        config.from_command_line([f"{PASSWORD} {SECRET}"])
+        layers.from_command_line([f"{PASSWORD} {SECRET}"])
     assert SECRET not in str(caught.value)
 
 

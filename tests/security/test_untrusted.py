@@ -13,15 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from downspout.config import SETTINGS
+from downspout.engine.graph import Graph
+from downspout.engine.values import resolve
 from downspout.errors import ConfigError
-from downspout.local.graph import Graph
-from downspout.local.settings import resolve
+from downspout.settings.table import SETTINGS
 from tests.security.untrusted import BASE, PARSERS, Parser, document_of, survives
+from tests.soaking import examples
 
 PARSER = pytest.mark.parametrize("name", PARSERS)
 SEALED = pytest.mark.parametrize("name", [name for name, parser in PARSERS.items() if parser.resealed])
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 NASTY_BYTES = [
     b"", b"\0", b"\xff\xfe", b"null", b"NaN", b"-Infinity", b"1e999", b"-1", b"0.5", b"true", b'""', b"[]", b"{}",

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from downspout.errors import DownspoutError
 from downspout.spark import register
-from downspout.spark.preflight import check_executors
+from downspout.spark.cluster.preflight import check_executors
 
 
 def witness(_: Iterator[int]) -> Iterator[dict[str, str]]:

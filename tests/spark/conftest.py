@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.client import KafkaCluster
-from downspout.kafka.embedded import EmbeddedKafka
-from downspout.spark import bundle, register
+from downspout.spark import register
+from downspout.spark.cluster import bundle
 from downspout.spark.session import spark_session
+from tests.spark.cluster.clustered import make_project
 from tests.spark.source_support import Bench
-from tests.spark.standalone import ROOT, Cluster, standalone_cluster
+from tests.spark.standalone import Cluster, standalone_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOWNSPOUT_HOME", str(tmp_path_factory.mktemp("spark-home")))
-        with spark_session("tests") as session:
+        with spark_session("tests", config={"spark.sql.shuffle.partitions": "2"}) as session:  # rows are few
             yield session
 
 
@@ -43,8 +45,9 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packaged environment: this checkout, and what it needs."""
-    target = tmp_path_factory.mktemp("archive") / "environment.tar.gz"
-    bundle.write(target, ROOT)
-    return target
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with modules in topologies/ and in src/, packed; the folder has nothing else."""
+    project = tmp_path_factory.mktemp("packed")
+    make_project(project)
+    bundle.write(project / "clustered.tar.gz", project)
+    return project / "clustered.tar.gz"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bolts.parquet import ParquetBolt
 from downspout.spark.output import parquet_stream
-from tests.parquet.support import sink, tup
+from tests.sink.support import sink, tup
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pyspark
 
-from downspout.jars import java
-from downspout.packaging import python_name
-from downspout.process import birth, start_watchdog, stop_watchdog
-from downspout.spark import submit
+from downspout.spark.cluster import submit
+from downspout.system.java import for_spark, java
+from downspout.system.packaging import python_name
+from downspout.system.process import birth, start_watchdog, stop_watchdog
 
 ROOT = Path(__file__).resolve().parents[2]
-STARTED_S_MAX = 120.0
+STARTED_S_MAX = 300.0
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 
 
@@ -48,7 +48,7 @@ def bare_environment(folder: Path) -> dict[str, str]:
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     if not (programs / name).exists():
         (programs / name).symlink_to(base)
-    return {
+    found = {
         "PATH": f"{programs}:{java().parent}:/usr/bin:/bin",
         "HOME": str(folder),
         "SPARK_HOME": str(spark_home(folder)),
@@ -56,6 +56,8 @@ def bare_environment(folder: Path) -> dict[str, str]:
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
     }
+    for_spark(found)
+    return found
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from topologies.demo import CHARTS
-from topologies.flights_data import load_flights, reference_routes
+from demos.flights_data import load_flights, reference_routes
+from demos.on_local import CHARTS
+from downspout.sink.storage.layout import layout_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
@@ -23,14 +24,14 @@ PROJECT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
 HELD = """
 import runpy, time
-from downspout.parquet.disk import Disk
+from downspout.sink.storage.disk import Disk
 commit = Disk.put_if_absent
 def held(self, path, content, temporary):
     while path.parent.name == "log" and len(list(path.parent.glob("*.json"))) >= 10:
         time.sleep(0.1)
     return commit(self, path, content, temporary)
 Disk.put_if_absent = held
-runpy.run_module("topologies.demo", run_name="__main__", alter_sys=True)
+runpy.run_module("demos.on_local", run_name="__main__", alter_sys=True)
 """
 """The demo with sinks that commit half of their flushes: however quick it is, it is not done before it is killed."""
 
@@ -51,7 +52,7 @@ class Demo:
 
     def start(self, *program: str) -> subprocess.Popen[str]:
         """Start it, or a program that does what it does."""
-        command = [sys.executable, *(program or ("-m", "topologies.demo"))]
+        command = [sys.executable, *(program or ("-m", "demos"))]
         command += ["--flights", str(COUNT), "--output", str(self.output)]
         process = subprocess.Popen(
             command, cwd=PROJECT, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -67,7 +68,7 @@ class Demo:
 
     def flushes(self) -> int:
         """How many flushes of flights are committed."""
-        return len(list((self.output / "flights" / "_downspout" / "log").glob("*.json")))
+        return len(list((layout_of(self.output / "flights").log).glob("*.json")))
 
     def end(self) -> None:
         """Kill what still runs; the broker ends with its demo."""

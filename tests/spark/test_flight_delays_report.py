@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 
+from demos.audit import check_tables
+from demos.flights_data import Flights, load_flights, publish
 from downspout.testing.fake_kafka import FakeKafka
 from tests.topologies.slices import run_flight_delays
 from topologies import flight_delays_report
-from topologies.demo_audit import check_tables
-from topologies.flights_data import Flights, load_flights, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

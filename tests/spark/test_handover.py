@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from downspout.errors import BrokerError
-from downspout.kafka.handover import commit_moves, plan_moves
 from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from downspout.offsets.group_offsets import commit_moves, plan_moves
 from tests.kafka.broker_stage import wait_until
 from tests.spark.handover_support import Command, write_checkpoint
-from tests.topology.spout_driver import GROUP, TOPIC, Driver, Kafka, end, fill
+from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, end, fill
 
 ZERO = TopicPartition(TOPIC, 0)
 EXPORT = (GROUP, "--to", "spark")
@@ -99,7 +99,7 @@ def test_live_members_are_named(kafka: Kafka, command: Command) -> None:
     (member,) = command.facts("export", *EXPORT)["members"]
     code, _, err = command.run("export", *EXPORT)
     assert (code, member) == (0, "shop-reader-0-1")
-    assert "note: shop-reader-0-1 still in the group: what is processed from now on" in err
+    assert "note: shop-reader-0-1 are still in the group: Spark would process again" in err
 
 
 def test_records_that_are_gone_are_named(kafka: Kafka, command: Command) -> None:
@@ -107,7 +107,7 @@ def test_records_that_are_gone_are_named(kafka: Kafka, command: Command) -> None
     killed(kafka, range(5))
     kafka.delete_records(TOPIC, 0, 7)
     (note,) = command.facts("export", *EXPORT)["notes"]
-    assert note.startswith("gone from Kafka before it was processed")
+    assert note.startswith("deleted from Kafka before it was processed")
     assert "orders[0]@5 (the log begins at 7)" in note
 
 
@@ -211,7 +211,7 @@ def test_nothing_is_done_without_yes(kafka: Kafka, command: Command, tmp_path: P
         "the query stands at the end of batch 0",
         "orders[0]: 5 → 12",
         "1 partition would be moved",
-        "nothing was done: --yes does it",
+        "nothing was changed: add --yes to do it",
     ]
     assert kafka.committed(GROUP) == before
 
@@ -253,7 +253,7 @@ def test_a_place_that_is_the_same_changes_nothing(kafka: Kafka, command: Command
     before = kafka.committed(GROUP)
     options = imported(tmp_path, '{"orders":{"0":5}}')
     assert (command.facts("import", *options, "--yes")["moves"], kafka.committed(GROUP)) == ([], before)
-    assert "orders[0]: is at 5 already" in command.run("import", *options)[1]
+    assert "orders[0]: is already at 5" in command.run("import", *options)[1]
 
 
 def test_the_group_of_a_java_spout(kafka: Kafka, command: Command, tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_only_the_topics_that_are_meant(kafka: Kafka, command: Command, tmp_path
     assert [move["topic"] for move in command.facts("import", *options)["moves"]] == [TOPIC, "other"]
     (only,) = command.facts("import", *options, "--topic", "other")["moves"]
     assert (only["topic"], only["to"]) == ("other", 0)
-    assert "1 source of the query not Kafka's: left out" in command.facts("import", *options)["notes"]
+    assert "1 source of the query not reading Kafka: left out" in command.facts("import", *options)["notes"]
     assert "holds no such topic: its topics are orders, other" in command.refused("import", *options, "--topic", "x")
     elsewhere = imported(tmp_path / "b", '{"orders":{"0":12,"5":1}}')
     assert "orders[5] does not exist" in command.refused("import", *elsewhere)

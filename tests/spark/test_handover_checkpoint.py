@@ -114,18 +114,18 @@ def text(path: str, content: str | bytes | None) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (text("offsets/2", None), "offsets/2 is missing, and batch 2 is finished"),
-        (text("offsets/2", ""), "offsets/2 begins with '', and not with v1 or v2"),
-        (text("offsets/2", b"\x00\xff\xfe"), "offsets/2 is no text"),
-        (text("offsets/2", "v1"), "offsets/2 is cut off"),
-        (text("offsets/2", f"v1\n{HEAD}"), "offsets/2 names no source: it is cut off"),
+        (text("offsets/2", None), "offsets/2 is missing, although batch 2 is finished"),
+        (text("offsets/2", ""), "offsets/2 begins with '', not with v1 or v2"),
+        (text("offsets/2", b"\x00\xff\xfe"), "offsets/2 is not a text file"),
+        (text("offsets/2", "v1"), "offsets/2 is truncated"),
+        (text("offsets/2", f"v1\n{HEAD}"), "offsets/2 names no source: the file is truncated"),
         (
             text("offsets/2", f"v3\n{HEAD}\n{ENDS[0]}"),
-            "offsets/2 has the form v3, of a newer Spark; known are v1 and v2",
+            "offsets/2 has format v3, of a newer Spark; known formats are v1 and v2",
         ),
         (text("offsets/2", f"v1\n{HEAD}\n{ENDS[0][:-3]}"), "offsets/2, source 0 is not JSON"),
         (text("offsets/2", f'v1\n{HEAD}\n{{"t":{{"0":-7}}}}'), "offsets/2, source 0 is not of the form"),
-        (text("offsets/2", f'v1\n{HEAD}\n{{"logOffset":7}}\n17'), "offsets/2: no source of this query is Kafka's"),
+        (text("offsets/2", f'v1\n{HEAD}\n{{"logOffset":7}}\n17'), "offsets/2: this query has no Kafka source"),
         (text("commits/2", ""), "commits/2 begins with ''"),
         (text("metadata", "{"), "metadata: the id of the query is not JSON"),
     ],
@@ -141,9 +141,9 @@ def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], None], said: s
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     """A folder that is missing, another folder, and a query that has finished nothing are told apart."""
     for folder in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(ConfigError, match=r"is no checkpoint of a streaming query"):
+        with pytest.raises(ConfigError, match=r"is not the checkpoint of a streaming query"):
             read_checkpoint(folder)
-    with pytest.raises(ConfigError, match=r"no batch of this query is finished.*the spout is still where it was"):
+    with pytest.raises(ConfigError, match=r"no batch of this query is finished.*the spout still has its own position"):
         read_checkpoint(write(tmp_path / "c", ENDS[0], finished=0))
     (tmp_path / "c" / "metadata").unlink()
     (tmp_path / "c" / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')

@@ -12,11 +12,11 @@ import pytest
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, SinkError
-from downspout.parquet.layout import STAGING_FOLDER
+from downspout.sink.storage.layout import layout_of
 from downspout.spark.read import read_sink, sink_schema, stream_sink
-from tests.parquet.support import SteppedDisk, Stopped, sink, tup, write_rows
+from tests.sink.support import SteppedDisk, Stopped, sink, tup, write_rows
 from tests.spark.pipelines_support import SINK, Words, drain, rows_in
-from tests.spark.test_sink_files import ROW
+from tests.spark.source.test_sink_files import ROW
 from topologies.flight_delays import FlightDelays
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_a_stream_sees_each_row_once(spark: SparkSession, words: Words, tmp_path
 def test_a_stream_sees_nothing_that_is_staged(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """Half a file in the staging folder does not disturb a query, and its rows are not read."""
     words.flush(("a", 1, 0))
-    staged = words.directory / STAGING_FOLDER / "word=a" / "part-x-1.parquet"
+    staged = layout_of(words.directory).staging / "word=a" / "part-x-1.parquet"
     staged.parent.mkdir(parents=True, exist_ok=True)
     staged.write_bytes(b"half a file")
     drain(stream_sink(spark, words.directory).select("word", "n"), tmp_path / "out")
@@ -67,12 +67,12 @@ def test_what_is_committed_is_read_though_its_writer_died(spark: SparkSession, t
     write_rows(directory, [("t", "", 0, 0, "")], writer="first")
 
     def crash_before_rename(_: int) -> None:
-        if list(directory.glob("_downspout/log/*1.json")):
+        if list(layout_of(directory).log.glob("*1.json")):
             raise Stopped
 
     with pytest.raises(Stopped):
         write_rows(directory, [("t", "", 0, 1, "")], writer="died", disk=SteppedDisk(crash_before_rename))
-    (staged,) = (directory / STAGING_FOLDER).glob("*.parquet")
+    (staged,) = layout_of(directory).staging.glob("*.hidden")
     weeks_ago = time.time() - 30 * 86_400
     os.utime(staged, (weeks_ago, weeks_ago))
 
@@ -159,8 +159,8 @@ def test_a_directory_that_is_new_is_left_to_the_sink(spark: SparkSession, tmp_pa
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"maxFilesPerTriger": 1}, r"maxFilesPerTriger is no option of stream_sink\. Try: maxFilesPerTrigger"),
-        ({"path": "x"}, "path is no option"),
+        ({"maxFilesPerTriger": 1}, r"maxFilesPerTriger is not an option of stream_sink\. Try: maxFilesPerTrigger"),
+        ({"path": "x"}, "path is not an option"),
         ({"latestFirst": "true"}, "let the watermark run ahead"),
         ({"LATESTFIRST": True}, "latestFirst=True"),
         ({"fileNameOnly": "true"}, "known by the commit log"),
@@ -168,8 +168,8 @@ def test_a_directory_that_is_new_is_left_to_the_sink(spark: SparkSession, tmp_pa
         ({"recursiveFileLookup": "true"}, "no columns any more"),
         ({"ignoreMissingFiles": "true"}, "missing without a word"),
         ({"maxFileAge": "7d"}, "no file is too old"),
-        ({"maxFilesPerTrigger": 0}, r"is no number above 0.*Try: maxFilesPerTrigger=100"),
-        ({"maxBytesPerTrigger": "1g"}, "is no number above 0"),
+        ({"maxFilesPerTrigger": 0}, r"is not a number above 0.*Try: maxFilesPerTrigger=100"),
+        ({"maxBytesPerTrigger": "1g"}, "is not a number above 0"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(
@@ -189,7 +189,7 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, words: Words, tmp_pat
     words.flush(("a", 1, 0))
     with pytest.raises(SinkError, match=r"word:string, n:int32.*the sink has scheduled_at"):
         stream_sink(spark, words.directory, sink=FlightDelays.flights)
-    (entry,) = (words.directory / "_downspout" / "log").glob("*.json")
+    (entry,) = layout_of(words.directory).log.glob("*.json")
     entry.write_bytes(entry.read_bytes()[:-9])
     with pytest.raises(SinkError, match="is damaged"):
         stream_sink(spark, words.directory)

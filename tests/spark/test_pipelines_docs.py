@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 
+from demos import flight_quality
+from demos.flights_data import Flights, load_flights, publish, read_table
 from downspout.testing.fake_kafka import FakeKafka
 from tests.docs.test_docs import ROOT, python_blocks
 from tests.topologies.slices import run_flight_delays
-from topologies import flight_quality_spark
-from topologies.flights_data import Flights, load_flights, publish, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ def test_the_how_to_on_pipelines_runs(spark: SparkSession, flights: Path, frame:
 
 def test_the_example_finds_what_pandas_finds(spark: SparkSession, flights: Path, frame: pd.DataFrame) -> None:
     """What is wrong with the real flights is told, with the number of rows that pandas counts; what must hold holds."""
-    report = flight_quality_spark.run(spark, flights)
+    report = flight_quality.run(spark, flights)
     known, present = frame["tailnum"].isin(read_table("planes")["tailnum"]), frame["tailnum"].notna()
     possible = frame["tailnum"].str.fullmatch("N[1-9][0-9A-Z]{0,4}", na=False)
     wanted = {
@@ -93,7 +93,7 @@ def test_the_example_as_a_program(
     report = tmp_path / "report.md"
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("sys.argv", ["quality", "--output", str(flights), "--report", str(report)])
-    assert flight_quality_spark.main() == 0
+    assert flight_quality.main() == 0
     assert "each record is there once" in capsys.readouterr().out
     assert "| warn | tailnum is in planes |" in report.read_text(encoding="utf-8")
 
@@ -114,7 +114,7 @@ def test_the_example_follows(spark: SparkSession, flights: Path, frame: pd.DataF
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    report = flight_quality_spark.follow(spark, output)
+    report = flight_quality.follow(spark, output)
     thread.join()
     assert (report.rows, report.exit_code, len(report.results)) == (len(frame), 0, 12)
     assert spark.read.parquet(str(output / "checked_flights")).count() == len(frame)

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from downspout.errors import DownspoutError, SinkError
+from downspout.sink.storage.layout import home_beside
 from downspout.spark.output import check_output, committed_files, parquet_stream
 from downspout.spark.read import read_sink, sink_schema, stream_sink
 from tests.spark.pipelines_support import Words, drain, rows_in
@@ -59,11 +60,11 @@ def test_output_and_checkpoint_stay_together(spark: SparkSession, words: Words, 
     out, state = tmp_path / "out", tmp_path / "out.checkpoint"
     drain(stream_sink(spark, words.directory), out)
     moved = state.rename(tmp_path / "moved")
-    with pytest.raises(SinkError, match="new batches would count as repetitions"):
+    with pytest.raises(SinkError, match="new batches would be taken for repetitions"):
         parquet_stream(stream_sink(spark, words.directory), out)
     moved.rename(state)
     away = out.rename(tmp_path / "away")
-    with pytest.raises(SinkError, match="says that rows were written which are not in"):
+    with pytest.raises(SinkError, match="says that rows were written that are not in"):
         parquet_stream(stream_sink(spark, words.directory), out)
     away.rename(out)
     words.flush(("a", 2, 0))
@@ -72,7 +73,7 @@ def test_output_and_checkpoint_stay_together(spark: SparkSession, words: Words, 
 
 
 def test_a_directory_is_known_by_its_log(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """By a link, and where it was moved to, nothing of a directory is read again; another one is refused."""
+    """By a link, or moved with its log, nothing of a directory is read again; another one is refused."""
     out, link = tmp_path / "out", tmp_path / "link"
     words.flush(("a", 1, 0))
     drain(stream_sink(spark, words.directory), out)
@@ -81,6 +82,7 @@ def test_a_directory_is_known_by_its_log(spark: SparkSession, words: Words, tmp_
     drain(stream_sink(spark, link), out)
     assert [row[0] for row in rows_in(spark, out)] == [1, 2]
     moved = words.directory.rename(tmp_path / "moved")
+    home_beside(words.directory).rename(home_beside(moved))
     Words(moved).flush(("b", 3, 0), partition=1)
     drain(stream_sink(spark, moved), out)
     assert [row[0] for row in rows_in(spark, out)] == [1, 2, 3]
@@ -97,7 +99,7 @@ def test_files_that_were_read_by_name_are_not_moved(spark: SparkSession, words: 
     schema = sink_schema(words.directory)
     drain(spark.readStream.schema(schema).parquet(str(words.directory)), out)
     moved = words.directory.rename(tmp_path / "moved")
-    with pytest.raises(SinkError, match=r"was read, and it is gone.*Try: the directory's old place"):
+    with pytest.raises(SinkError, match=r"was read, and it is gone.*Try: the directory's old path"):
         parquet_stream(spark.readStream.schema(schema).parquet(str(moved)), out)
 
 

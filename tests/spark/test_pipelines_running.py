@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 
+from demos import flight_quality, flight_windows
+from demos.flights_data import Flights, load_flights, publish
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.client import KafkaCluster
-from downspout.kafka.embedded import EmbeddedKafka
 from downspout.spark.listening import LateRows
 from downspout.spark.output import parquet_stream
 from downspout.spark.quality_stream import StreamQuality
 from downspout.spark.read import ORIGIN_COLUMNS, stream_sink
-from topologies import flight_quality_spark, flight_windows_spark
 from topologies.flight_delays import FlightDelays
-from topologies.flights_data import Flights, load_flights, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,10 +70,10 @@ def test_queries_run_beside_the_topology(
     """Queries that started before the first flight read each once, and their windows are those of the batch."""
     cluster, half = KafkaCluster(kafka_broker.bootstrap), len(frame) // 2
     late, said = LateRows(spark), tmp_path / "said"
-    quality = StreamQuality(spark, flight_quality_spark.row_checks(spark), name="flights")
+    quality = StreamQuality(spark, flight_quality.row_checks(spark), name="flights")
     stream = stream_sink(spark, tmp_path / "flights", sink=FlightDelays.flights, origins=True)
     copy = parquet_stream(quality.observe(stream), tmp_path / "copy").trigger(processingTime="1 second").start()
-    windows = flight_windows_spark.start(spark, tmp_path, "carrier_hours", follow=True)
+    windows = flight_windows.start(spark, tmp_path, "carrier_hours", follow=True)
 
     def copied() -> int:
         return _rows(spark, tmp_path / "copy")
@@ -97,8 +97,8 @@ def test_queries_run_beside_the_topology(
     quality.close()
     assert report.rows == len(frame)
     assert not report.errors
-    written = flight_windows_spark.written(spark, tmp_path, "carrier_hours")
-    assert flight_windows_spark.differences(written, flight_windows_spark.closed(spark, tmp_path, "carrier_hours")) == 0
+    written = flight_windows.written(spark, tmp_path, "carrier_hours")
+    assert flight_windows.differences(written, flight_windows.closed(spark, tmp_path, "carrier_hours")) == 0
     assert written.count() > 3_000
 
 

@@ -130,21 +130,21 @@ def test_what_came_too_late_is_counted(spark: SparkSession, words: Words, tmp_pa
     ],
 )
 def test_event_time_refuses(spark: SparkSession, words: Words, column: str, settings: Any, said: str) -> None:
-    """A column that is no timestamp, and partitions of rows without an origin, are refused with a cure."""
+    """A column that is not a timestamp, and partitions of rows without an origin, are refused with a cure."""
     with pytest.raises(ConfigError, match=said):
         event_time(stream_sink(spark, words.directory, sink=SINK), column, "1 hour", **settings)
 
 
 def test_watermarks_by_partition_need_the_checkpoint(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """Without the checkpoint, and for a time that is no column of the sink, each partition's place cannot be told."""
+    """Without the checkpoint, and for a time that is not a column of the sink, no partition's position is known."""
     words.flush(("a", 1, 0))
     frame = stream_sink(spark, words.directory, origins=True)
-    with pytest.raises(ConfigError, match="need the checkpoint of the query"):
+    with pytest.raises(ConfigError, match="need the query's checkpoint"):
         event_time(frame, "at", "1 hour", partitions=2)
     state = tmp_path / "out.checkpoint"
     drain(counts(frame, partitions=2, checkpoint=state), tmp_path / "out")
     renamed = frame.withColumnRenamed("at", "when")
-    with pytest.raises(ConfigError, match="when is no column of the sink"):
+    with pytest.raises(ConfigError, match="when is not a column of the sink"):
         event_time(renamed, "when", "1 hour", partitions=2, checkpoint=state)
 
 

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from downspout.errors import ConfigError, QualityError
 from downspout.spark.quality import (
-    Check,
     check,
     condition,
     freshness,
@@ -25,7 +24,7 @@ from downspout.spark.quality import (
     row_count,
     unique,
 )
-from downspout.spark.quality_report import Report, Result, evaluate, merge
+from downspout.spark.quality_report import Check, Report, Result, evaluate, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -182,9 +181,9 @@ def test_examples_without_coordinates(orders: DataFrame) -> None:
         (lambda: [not_null("custmer")], r"the table has no column custmer\. Try: customer"),
         (lambda: [condition("amount >")], "amount >: .*PARSE_SYNTAX_ERROR"),
         (lambda: [condition("amuont > 1")], "amuont > 1: .*UNRESOLVED_COLUMN"),
-        (lambda: [condition("amount + 1")], "amount \\+ 1 is double, no condition"),
+        (lambda: [condition("amount + 1")], "amount \\+ 1 is double, not a condition"),
         (lambda: [not_null("item"), not_null("item")], "two checks 'item is not null'"),
-        (lambda: [freshness("amount", timedelta(1))], "amount is no timestamp"),
+        (lambda: [freshness("amount", timedelta(1))], "amount is not a timestamp"),
         (lambda: [in_range("amount")], "has no bound"),
         (lambda: [row_count(None, None)], "has no bound"),
         (lambda: [not_null("item", severity="fatal")], "severity = 'fatal'"),  # type: ignore[arg-type]

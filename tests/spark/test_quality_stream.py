@@ -11,8 +11,8 @@ from pyspark.errors import StreamingQueryException
 
 from downspout.errors import ConfigError
 from downspout.spark.output import parquet_stream
-from downspout.spark.quality import Check, check, freshness, in_range, not_null, references, row_count, unique
-from downspout.spark.quality_report import Report
+from downspout.spark.quality import check, freshness, in_range, not_null, references, row_count, unique
+from downspout.spark.quality_report import Check, Report
 from downspout.spark.quality_stream import StreamQuality, gate
 from downspout.spark.read import read_sink, stream_sink
 from tests.spark.pipelines_support import Words
@@ -67,7 +67,7 @@ def test_a_stream_is_counted_as_it_is_written(spark: SparkSession, words: Words,
 
 def test_unique_cannot_be_observed(spark: SparkSession) -> None:
     """A check that needs a pass of its own is refused when the stream is built, with what to use instead."""
-    with pytest.raises(ConfigError, match=r"n is unique: a stream cannot be observed.*Try: gate"):
+    with pytest.raises(ConfigError, match=r"n is unique: a stream cannot be checked for that.*Try: gate"):
         StreamQuality(spark, [unique("n")])
 
 
@@ -100,7 +100,7 @@ def test_what_is_not_over_is_not_waited_for(spark: SparkSession, words: Words, t
     stream = quality.observe(stream_sink(spark, words.directory))
     query: Any = parquet_stream(stream, tmp_path / "out").start()
     query.processAllAvailable()
-    with pytest.raises(TimeoutError, match="nothing was heard of the end"):
+    with pytest.raises(TimeoutError, match="did not report the end"):
         quality.report(query, timeout_s=0.01)
     query.stop()
     assert quality.report(query).rows == 5

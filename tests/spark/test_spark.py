@@ -17,9 +17,10 @@ import pytest
 
 from bolts.aggregate import AggregateBolt
 from downspout.errors import ConfigError, SinkError
+from downspout.sink.storage.layout import layout_of
 from downspout.spark.read import ORIGIN_COLUMNS, finish_aggregates, read_sink
 from downspout.spark.session import spark_session
-from tests.parquet.support import sink, tup
+from tests.sink.support import sink, tup
 from tests.spark.pipelines_support import Words
 from topologies import word_count_report
 
@@ -74,7 +75,7 @@ def test_read_sees_what_the_log_says(spark: SparkSession, tmp_path: Path) -> Non
     Words(tmp_path / "a[1]").flush(("a", 1, 0), ("007", 2, 0), (None, 3, 0))
     directory = tmp_path / "a[1]"
     (seen,) = directory.glob("word=a/*.parquet")
-    for place in ("word=a/other.parquet", "_downspout/staging/part-a-3.parquet"):
+    for place in ("word=a/other.parquet", "_hidden/part-a-3.parquet"):
         (directory / place).parent.mkdir(exist_ok=True)
         shutil.copy(seen, directory / place)
     rows = read_sink(spark, directory).orderBy("n").drop("at").collect()
@@ -86,7 +87,8 @@ def test_read_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
     """No directory, and a directory that no sink has flushed to, are errors with a cure."""
     with pytest.raises(SinkError, match=r"does not exist\. Try: run the topology"):
         read_sink(spark, tmp_path / "none")
-    write(tmp_path / "sink" / "_downspout" / "staging" / "x.parquet", a=[1])
+    (tmp_path / "sink").mkdir()
+    write(layout_of(tmp_path / "sink").staging / "x.parquet", a=[1])
     with pytest.raises(SinkError, match="no sink has flushed"):
         read_sink(spark, tmp_path / "sink")
 
@@ -136,7 +138,7 @@ def test_finishing_refuses(spark: SparkSession, aggregate: str, said: str) -> No
 
 
 def test_word_counts_are_finished(spark: SparkSession, tmp_path: Path) -> None:
-    """The counts of the Spark twin equal Python's Counter over all words, however they were split into files."""
+    """The counts of the native Spark version equal Python's Counter over all words, however files split them."""
     words = ("to be or not to be that is the question " * 3).split()
     conf = {"parquet.schema": ["word:string!"], "parquet.keys": ["word"], "parquet.aggregates": ["count"]}
     bolt = sink(AggregateBolt, tmp_path / "word_counts", fields=["origin", "word"], **conf)

@@ -13,15 +13,18 @@ from typing import Any, ClassVar
 from streamparse import BatchingBolt, Bolt, Grouping, Stream, TicklessBatchingBolt, Topology
 
 from bolts.parquet import ParquetBolt
+from downspout.engine.graph import Graph, from_class
 from downspout.ledger.origin import Origin
-from downspout.local.graph import Graph, from_class
 from spouts.kafka import KafkaSpout
 
 WORDS = ["origin", "word"]
 WORD = {"word": "string"}
 COUNT = {"word": "string", "n": "int64"}
 GATE = "TOPOLOGY_GATE"
-"""Environment: the file for which Split waits at the word "gate"; not set: that is a word like any other."""
+"""Environment: the file for which Split waits at the word "gate"; not set: that is a word like any other.
+
+While it waits there is a file of that name with ".waits" behind it.
+"""
 
 
 class Split(Bolt):
@@ -33,12 +36,13 @@ class Split(Bolt):
     def process(self, tup: Any) -> None:
         """Split a line."""
         origin = Origin.of(tup.values.origin)
-        for index, word in enumerate(tup.values.value.split()):
+        for index, word in enumerate((tup.values.value or "").split()):
             if word == "poison":
                 raise ValueError("poison")
             if word == "exit":
                 sys.exit(3)
             while word == "gate" and GATE in os.environ and not Path(os.environ[GATE]).exists():
+                Path(f"{os.environ[GATE]}.waits").touch()
                 time.sleep(0.05)
             self.emit([origin.child("split", index), word])
             if len(word) > 4:

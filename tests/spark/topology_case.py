@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from streamparse import Grouping, Topology
 
+from bolts.kafka import KafkaBolt
 from tests.spark.topology_bolts import COUNT, WORD, Count, Lots, Split, Tag, Ticker, lines, sink
 
 
@@ -23,7 +24,7 @@ class Case(Topology):
     tag = Tag.spec(inputs=[split["long"]])
     count = Count.spec(inputs={split: Grouping.fields("word"), tag: Grouping.fields("word")}, par=2)
     lots = Lots.spec(inputs=[split])
-    ticker = Ticker.spec(inputs={count: Grouping.GLOBAL}, config={"topology.tick.tuple.freq.secs": 1})
+    ticker = Ticker.spec(inputs={count: Grouping.GLOBAL}, config={"topology.tick.tuple.freq.secs": 3600})
     words = sink([split], "out/words", WORD, partition_by=[])
     counts = sink([count], "out/counts", COUNT)
     batches = sink([lots], "out/batches", WORD)
@@ -31,7 +32,7 @@ class Case(Topology):
 
 
 class Plain(Topology):
-    """The same without what ticks: a bounded run then ends by itself."""
+    """The same without what ticks."""
 
     config: ClassVar[dict[str, Any]] = Case.config
 
@@ -41,3 +42,17 @@ class Plain(Topology):
     count = Count.spec(inputs={split: Grouping.fields("word"), tag: Grouping.fields("word")}, par=2)
     words = sink([split], "out/words", WORD)
     counts = sink([count], "out/counts", COUNT)
+
+
+class Published(Plain):
+    """The same, which also writes words and counts to Kafka."""
+
+    spout, split, tag, count, words, counts = (
+        Plain.spout,
+        Plain.split,
+        Plain.tag,
+        Plain.count,
+        Plain.words,
+        Plain.counts,
+    )
+    out = KafkaBolt.spec(inputs=[split, count], message_field="word")

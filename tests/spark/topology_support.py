@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,17 +16,25 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from streamparse import Grouping
 
-from downspout.local.graph import Graph, from_class
-from downspout.local.runner import configurations
-from downspout.local.settings import resolve
-from downspout.spark.topology.batches import AgainError, Batches, Done
-from downspout.spark.topology.operators import Front, Packed, Stateful
+from downspout.dead_letters.dead_letter import DeadLetter, read_dead_letters
+from downspout.engine.configuration import configurations
+from downspout.engine.graph import Graph, from_class
+from downspout.engine.values import resolve
+from downspout.spark.source import fetch
+from downspout.spark.source.kafka_source import EndPartition, RangePartition, StreamReader
+from downspout.spark.source.options import parse_options
+from downspout.spark.source.ranges import OffsetRange
+from downspout.spark.topology.driver.batches import Batches, CommittedBatch, RecomputeError
+from downspout.spark.topology.driver.source_options import source_options
 from downspout.spark.topology.plan import Plan, plan
 from downspout.spark.topology.rows import ARROW
-from downspout.spark.topology.stage import Shipment
+from downspout.spark.topology.stages.operators import FirstStage, PickledPlan, StatefulStage
 from downspout.testing import FakeKafka
-from tests.parquet.support import rows_of
+from tests.sink.support import rows_of
+from tests.spark import topology_bolts as b
 
 Key = tuple[str, int]
 
@@ -97,8 +105,7 @@ class InProcess:
         confs = configurations(graph, resolve(graph, options=options, environ={}, file=Path("/nonexistent")))
         self.kafka, self.graph, self.confs = kafka, graph, confs
         self.plan: Plan = plan(graph, confs)
-        self.shipment = Shipment(self.plan, confs)
-        self.groups = dict.fromkeys(self.plan.stages[0].heads, graph.name)
+        self.groups = dict.fromkeys(self.plan.spouts, graph.name)
         self.store, self.done = Store(), []
         self.number, self._read = 0, defaultdict[tuple[str, int], int](int)
         self.rng = random.Random(seed)
@@ -109,18 +116,23 @@ class InProcess:
 
     def start(self) -> None:
         """Start the driver, or start it again after a crash."""
-        told: list[Done] = self.done
-        self.batches = Batches(self.shipment, "query", self.groups, told.append, checkpoint=Path(self.folder.name))
+        committed: list[CommittedBatch] = self.done
+        self.batches = Batches(self.plan, "query", self.groups, committed.append, checkpoint=Path(self.folder.name))
         self.batches.open()
 
-    def run(self, records_max: int | None = None) -> None:
-        """Compute and commit one batch of what is new in the topics, again where it failed."""
+    def run(self, records_max: int | None = None, *, at_end: bool = False) -> None:
+        """Compute and commit one batch of what is new in the topics, again where it failed.
+
+        Args:
+            records_max: of each partition.
+            at_end: whether it ends a bounded run.
+        """
         ranges = self._plan_ranges(records_max)
         while True:
-            frame = Frame(self, ranges)
+            frame = Frame(self, ranges, at_end)
             try:
                 self.batches(frame, self.number)  # type: ignore[arg-type]
-            except AgainError:
+            except RecomputeError:
                 self.batches.error = None
                 continue
             break
@@ -135,7 +147,7 @@ class InProcess:
 
     def _plan_ranges(self, records_max: int | None) -> dict[tuple[str, int], tuple[int, int]]:
         ranges = {}
-        for name in self.plan.stages[0].heads:
+        for name in self.plan.spouts:
             for topic in self.confs[name]["kafka.topics"]:
                 for tp in self.kafka.partitions(topic):
                     start, end = self._read[topic, tp.partition], len(self.kafka.records(topic, tp.partition))
@@ -161,31 +173,37 @@ def rows_in(directory: Path, *columns: str) -> list[Any]:
 class Frame:
     """One computation of a batch; ``store`` is what its stages leave."""
 
-    def __init__(self, query: InProcess, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> None:
-        self._query, self._ranges = query, ranges
+    def __init__(
+        self, query: InProcess, ranges: Mapping[tuple[str, int], tuple[int, int]], at_end: bool = False
+    ) -> None:
+        self._query, self._ranges, self._at_end = query, ranges, at_end
         self.store = query.store.copy()
 
     def collect(self) -> list[tuple[str, str, int, bytes]]:
         """Run all stages, and return what reaches the driver."""
         query = self._query
-        packed = Packed(query.shipment, [], [])
-        front = Front(packed, query.batches.given_up, query.batches.apart)
+        pickled = PickledPlan(query.plan, [], [])
+        front = FirstStage(pickled, query.batches.exhausted, query.batches.chunk_limits)
         rows: list[tuple[str, str, int, bytes]] = []
-        for spout in query.plan.stages[0].heads:
+        pieces: list[tuple[str, InputPartition]] = []
+        for spout in query.plan.spouts:
             for topic in query.confs[spout]["kafka.topics"]:
                 for tp in query.kafka.partitions(topic):
-                    span = self._ranges[topic, tp.partition]
-                    batches = columns_of(query.kafka, spout, topic, tp.partition, span, query.batch_rows)
-                    rows += [row for batch in front(iter(batches)) for row in rows_from(batch)]
+                    span = OffsetRange.of(tp, *self._ranges[topic, tp.partition])
+                    pieces.append((spout, RangePartition(span, topic_id=query.kafka.topic_id(topic))))
+        if self._at_end:
+            pieces.append((spout, EndPartition()))
+        for spout, piece in pieces:
+            rows += [row for batch in front(columns_of(query, spout, piece)) for row in rows_from(batch)]
         for stage in query.plan.stages[1:]:
-            rows = self._stateful(packed, stage.level, rows)
+            rows = self._stateful(pickled, stage.level, rows)
         return rows
 
-    def _stateful(self, packed: Packed, level: int, rows: Sequence[Any]) -> list[Any]:
+    def _stateful(self, pickled: PickledPlan, level: int, rows: Sequence[Any]) -> list[Any]:
         """Do what Spark does around one stateful operator: shuffle, input, then timers."""
         rng, now_ms = self._query.rng, self._query.now_ms
         handle = Handle(self.store, level, now_ms)
-        processor = Stateful(packed, level, self._query.batches.given_up)
+        processor = StatefulStage(pickled, level, self._query.batches.exhausted)
         processor.init(handle)  # type: ignore[arg-type]
         groups: dict[Key, list[Any]] = defaultdict(list)
         for row in rows:
@@ -215,28 +233,46 @@ def frame_rows(frame: pd.DataFrame) -> list[tuple[str, str, int, bytes]]:
     return [(kind, name, int(task), payload) for kind, name, task, payload in frame.itertuples(index=False)]
 
 
-def columns_of(
-    kafka: FakeKafka, spout: str, topic: str, partition: int, span: tuple[int, int], most: int
-) -> list[pa.RecordBatch]:
-    """Return what the source gives of a range of offsets, in batches of so many records."""
-    records = [r for r in kafka.records(topic, partition) if span[0] <= r.offset < span[1]]
-    return [as_batch(records[n : n + most], spout, kafka.topic_id(topic)) for n in range(0, len(records), most)]
+def columns_of(query: InProcess, spout: str, piece: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield what the source gives of a range of offsets, or at the end of a run, with the spout that it is for."""
+    given = source_options(query.confs[spout], query.groups[spout], bounded=False, records_max=None)
+    for batch in StreamReader(parse_options(given, streaming=True)).read(piece):
+        named = batch.append_column("spout", pa.array([spout] * batch.num_rows))
+        yield from (named.slice(n, query.batch_rows) for n in range(0, named.num_rows, query.batch_rows))
+    fetch._idle.clear()  # another Kafka of the same name may come
 
 
-def as_batch(records: Sequence[Any], spout: str, topic_id: str) -> pa.RecordBatch:
-    """Return records as the source's columns, with the spout that they are for."""
-    header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    told = [[{"key": key, "value": value} for key, value in r.headers] or None for r in records]
-    stamps = pa.array([r.timestamp * 1000 for r in records], pa.timestamp("us", "UTC"))
-    columns: dict[str, Any] = {
-        "spout": [spout] * len(records),
-        "key": pa.array([r.key for r in records], pa.binary()),
-        "value": pa.array([r.value for r in records], pa.binary()),
-        "topic": [r.topic for r in records],
-        "partition": pa.array([r.partition for r in records], pa.int32()),
-        "offset": pa.array([r.offset for r in records], pa.int64()),
-        "timestamp": stamps,
-        "headers": pa.array(told, header),
-        "topicId": [topic_id] * len(records),
-    }
-    return pa.RecordBatch.from_pydict(columns)
+def send(kafka: FakeKafka, *values: str | None) -> None:
+    """Write lines, in turns to both partitions."""
+    for value in values:
+        kafka.produce("lines", None if value is None else value.encode())
+
+
+def counted(*words: str) -> list[tuple[str, int]]:
+    """Return what Count makes of these words."""
+    seen: Counter[str] = Counter()
+    rows = []
+    for word in words:
+        seen[word] += 1
+        rows.append((word, seen[word]))
+    return sorted(rows)
+
+
+def failure_of(letter: Any) -> str:
+    """Return what a dead letter says of the failure."""
+    return dict(letter.headers)["__downspout.errors.exception.message"].decode()
+
+
+def letters_of(query: InProcess) -> list[DeadLetter]:
+    """Return the dead letters, as readers of them have them."""
+    return list(read_dead_letters(query.kafka, f"{query.graph.name}.dead-letters"))
+
+
+def chain(out: Path) -> Any:
+    """Return a topology with two stateful bolts, one behind the other, and two inputs on the second."""
+    spout = b.lines()
+    split = b.Split.spec(inputs=[spout])
+    tag = b.Tag.spec(inputs=[split["long"]])
+    first = b.Count.spec(inputs={split: Grouping.fields("word")}, par=3)
+    second = b.Count.spec(inputs={first: Grouping.fields("word"), tag: Grouping.fields("word")}, par=2)
+    return b.graph_of(spout=spout, split=split, tag=tag, first=first, second=second, out=b.sink([second], out))

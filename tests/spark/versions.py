@@ -22,9 +22,9 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from downspout.jars import java
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.client import KafkaCluster
-from downspout.kafka.embedded import EmbeddedKafka
+from downspout.system.java import for_spark, java
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "spark-versions.md"
@@ -97,6 +97,7 @@ class Environment:
             name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))
         }
         bare["PYSPARK_PYTHON"] = str(self.python)  # otherwise workers are the python3 on the PATH
+        for_spark(bare)
         return subprocess.run(
             [self.python, *words], cwd=folder, env=bare, capture_output=True, text=True, timeout=900, check=False
         )

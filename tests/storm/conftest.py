@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from downspout.kafka.embedded import EmbeddedKafka
+from downspout.broker.embedded import EmbeddedKafka
 from downspout.storm.node import StormNode
 from downspout.testing.plugin import UNHURRIED
 from tests.storm.support import ROOT, SHORT_LIVED, Place

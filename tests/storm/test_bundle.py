@@ -14,27 +14,6 @@ from downspout.cli import main
 from downspout.errors import ConfigError
 from tests.storm.support import ROOT, Place
 
-
-@pytest.mark.slow
-def test_a_bundle_needs_nothing_but_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unpacked elsewhere, its launcher runs with a bare interpreter, and spout and sinks are imported from it alone."""
-    (tmp_path / "topologies").mkdir()
-    (tmp_path / "topologies" / "t.py").touch()
-    monkeypatch.chdir(tmp_path)
-    assert main(["storm", "bundle", "t"]) == 0
-    with tarfile.open(tmp_path / "t.tar.gz") as archive:
-        archive.extractall(tmp_path / "venvs", filter="data")
-    base = sys._base_executable  # not the one of a virtual environment, which would bring its packages
-    bare = {"PATH": "/usr/bin:/bin", "DOWNSPOUT_PYTHON": base}
-    launcher = tmp_path / "venvs" / "t" / "bin" / "streamparse_run"
-    said = subprocess.run([launcher, "--help"], env=bare, capture_output=True, text=True, check=True).stdout
-    assert "target_class" in said
-    code = "import downspout.spouts.kafka, downspout.bolts.parquet as p; print(p.__file__)"
-    bare["PYTHONPATH"] = str(tmp_path / "venvs" / "t" / "lib")
-    found = subprocess.run([base, "-s", "-P", "-c", code], env=bare, capture_output=True, text=True, check=True).stdout
-    assert found.startswith(str(tmp_path / "venvs"))
-
-
 WITNESS = """\
 import json
 import sys
@@ -97,6 +76,7 @@ def test_a_worker_needs_only_the_bundle_and_a_bare_python(
     assert main(["storm", "bundle", "bare"]) == 0
     with tarfile.open(project / "bare.tar.gz") as archive:
         archive.extractall(tmp_path / "venvs", filter="data")
+    _runs_with_a_bare_python(tmp_path / "venvs" / "bare")
     code, output = storm.sparse("submit", "-n", "bare", folder=project)
     assert code == 0, output
     storm.wait_for("bare", 0)
@@ -109,6 +89,19 @@ def test_a_worker_needs_only_the_bundle_and_a_bare_python(
     assert all(file.startswith(library) for file in witnessed.values()), witnessed
     code, output = storm.sparse("kill", "-n", "bare", "--wait", "0", folder=project)
     assert code == 0, output
+
+
+def _runs_with_a_bare_python(unpacked: Path) -> None:
+    """See that the launcher runs, and that spout and sinks are imported from the bundle where nothing else is."""
+    base = sys._base_executable  # not the one of a virtual environment, which would bring its packages
+    bare = {"PATH": "/usr/bin:/bin", "DOWNSPOUT_PYTHON": base}
+    launcher = unpacked / "bin" / "streamparse_run"
+    said = subprocess.run([launcher, "--help"], env=bare, capture_output=True, text=True, check=True).stdout
+    assert "target_class" in said
+    code = "import downspout.spouts.kafka, downspout.bolts.parquet as p; print(p.__file__)"
+    bare["PYTHONPATH"] = str(unpacked / "lib")
+    found = subprocess.run([base, "-s", "-P", "-c", code], env=bare, capture_output=True, text=True, check=True).stdout
+    assert found.startswith(str(unpacked))
 
 
 def test_a_topology_that_is_not_there_is_named(

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from downspout.process import birth
 from downspout.storm import groups, keep, node_files
 from downspout.storm.node_files import Daemons
+from downspout.system.process import Process
 
 LIVES = 'echo "$$" >> lives; test "$(wc -l < lives)" -ge {lives} && rm -f daemons.json; exit {code}'
 
@@ -37,9 +37,9 @@ def command_of(folder: Path, daemon: list[str]) -> list[str]:
     """Return the command line of a keeper."""
     return [
         sys.executable,
-        "-I",
-        "-S",
-        keep.__file__,
+        "-P",
+        "-m",
+        "downspout.storm.keep",
         "nimbus",
         str(folder / "daemons.json"),
         str(os.getpid()),
@@ -85,22 +85,20 @@ def test_a_daemon_ends_with_its_keeper(folder: Path) -> None:
     try:
         while not (found := groups.children(keeper.pid)):
             time.sleep(0.01)
-        born = birth(found[0])
-        assert born is not None
         keeper.kill()
         keeper.wait()
-        while birth(found[0]) == born:
+        while found[0].is_alive:
             time.sleep(0.01)
     finally:
         for member in groups.members(keeper.pid):
-            os.kill(member.pid, signal.SIGKILL)
+            member.signal(signal.SIGKILL)
 
 
 def test_a_daemon_that_ends_over_and_over_is_given_up(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A daemon that ends more than ten times within five minutes is left alone; the line names exit code and number."""
     assert keep.keep("supervisor", folder / "daemons.json", os.getppid(), 0, script(99, 20)) == 20
     assert lives(folder) == keep.ENDS_MAX + 1
-    said = "supervisor ended with exit code 20, for the 11th time within 5 minutes, and is given up"
+    said = "supervisor ended with exit code 20, for the 11th time within 5 minutes, and is not started again"
     assert said in capfd.readouterr().out
 
 
@@ -147,7 +145,9 @@ def test_a_nimbus_that_knows_no_leader_is_started_again(
     monkeypatch.setattr(keep, "ASK_S", 0.2)
     assert keep.keep("nimbus", folder / "daemons.json", os.getppid(), *nimbus(-1, NO_LEADER)) == 9
     said = capfd.readouterr().out
-    assert "[keep] nimbus answers and knows of no leader: it has lost its session with ZooKeeper, and is ended" in said
+    assert (
+        "[keep] nimbus answers and knows of no leader: it has lost its session with ZooKeeper, and is stopped" in said
+    )
     assert "[keep] nimbus was ended by signal 15 and is started again" in said
 
 
@@ -179,12 +179,12 @@ def test_to_end_the_group_is_to_end_keeper_and_daemon(folder: Path) -> None:
     daemon = ["/bin/sh", "-c", 'echo "$$" >> lives; exec sleep 600']
     keeper = subprocess.Popen(command_of(folder, daemon), start_new_session=True)
     try:
-        born = birth(keeper.pid) or ""
+        started = Process.of(keeper.pid)
         while not groups.children(keeper.pid):
             time.sleep(0.01)
-        os.kill(groups.children(keeper.pid)[0], signal.SIGTERM)
-        assert groups.end(keeper.pid, born, 10.0)
+        groups.children(keeper.pid)[0].signal(signal.SIGTERM)
+        assert groups.end(started, 10.0)
         assert keeper.wait() == -signal.SIGTERM
         assert not groups.members(keeper.pid)
     finally:
-        groups.end(keeper.pid, birth(keeper.pid) or "", 0.0)
+        groups.end(Process.of(keeper.pid), 0.0)

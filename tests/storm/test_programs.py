@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import zipfile
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from downspout import config, jars
 from downspout.errors import ConfigError, StormError
-from downspout.parquet.sink_bolt import directory_of
+from downspout.settings import folders
+from downspout.settings.secrets import with_secrets
+from downspout.sink.sink_bolt import directory_of
 from downspout.storm import lein, local, program, project_clj, sparse, traceback
 from downspout.storm.node import StormNode
 from downspout.storm.programs import environment
+from downspout.system import jars
 
 QUICKSTART = """\
 (defproject quick "0.0.1-SNAPSHOT"
@@ -186,12 +189,12 @@ def test_secrets_are_looked_up_where_the_component_runs(tmp_path: Path) -> None:
     """`env:` and `file:` in properties of the client become the secret; what is missing is named, without a value."""
     (tmp_path / "secret").write_text("s3cret\n", encoding="utf-8")
     key = "kafka.client.sasl_plain_password"
-    assert config.with_secrets({key: f"file:{tmp_path / 'secret'}"})[key] == "s3cret"
-    assert config.with_secrets({key: "env:P"}, {"P": "x"})[key] == "x"
+    assert with_secrets({key: f"file:{tmp_path / 'secret'}"})[key] == "s3cret"
+    assert with_secrets({key: "env:P"}, {"P": "x"})[key] == "x"
     with pytest.raises(ConfigError, match="P is not in the environment"):
-        config.with_secrets({key: "env:P"}, {})
+        with_secrets({key: "env:P"}, {})
     with pytest.raises(ConfigError, match="cannot be read"):
-        config.with_secrets({key: f"file:{tmp_path / 'none'}"})
+        with_secrets({key: f"file:{tmp_path / 'none'}"})
 
 
 def test_a_relative_directory_is_the_projects_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,13 +204,61 @@ def test_a_relative_directory_is_the_projects_or_refused(tmp_path: Path, monkeyp
         directory_of("out", on_storm)
     monkeypatch.setenv("DOWNSPOUT_PROJECT", str(tmp_path))
     assert directory_of("out", on_storm) == tmp_path / "out"
-    assert config.worker_environment(Path("x"))["DOWNSPOUT_PROJECT"] == str(Path.cwd() / "x")
+    assert folders.worker_environment(Path("x"))["DOWNSPOUT_PROJECT"] == str(Path.cwd() / "x")
 
 
 def test_a_worker_does_not_inherit_another_storms_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables that Storm itself reads stay behind; the folder of our state becomes absolute."""
     monkeypatch.setenv("STORM_CONF_DIR", "/elsewhere")
     monkeypatch.setenv("DOWNSPOUT_HOME", "state")
-    found = config.worker_environment(Path())
+    found = folders.worker_environment(Path())
     assert "STORM_CONF_DIR" not in found
     assert found["DOWNSPOUT_HOME"] == str(Path.cwd() / "state")
+
+
+BOX = {
+    "topology_specs": "topologies/",
+    "envs": {
+        "prod": {
+            "user": "ubuntu", "nimbus": "streamparse-box", "workers": ["streamparse-box"],
+            "virtualenv_root": "/data/envs",
+            "options": {"topology.workers": 2},
+        }
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "given", [[], ["--config", "other.json"], ["--config=other.json"], ["--conf", "other.json"], ["--conf=other.json"]]
+)
+def test_a_configuration_for_a_cluster_is_adapted_to_our_node(
+    project: Path, monkeypatch: pytest.MonkeyPatch, given: list[str]
+) -> None:
+    """streamparse's own example is handed over without SSH and virtualenvs, and the project's file stays as it is."""
+    monkeypatch.setenv("STREAMPARSE_NIMBUS", "127.0.0.1:6627")
+    path = project / ("other.json" if given else "config.json")
+    path.write_text(text := json.dumps(BOX), encoding="utf-8")
+    command, option, made, *rest = sparse.adapted(["submit", "-n", "quick", *given])
+    assert (command, option, rest) == ("submit", "--config", ["-n", "quick"])
+    env = json.loads(Path(made).read_text(encoding="utf-8"))["envs"]["prod"]
+    assert env["use_ssh_for_nimbus"] is False
+    assert env["workers"] == ["127.0.0.1"]
+    assert env["options"] == {"topology.workers": 2, "use_virtualenv": False, "install_virtualenv": False}
+    assert path.read_text(encoding="utf-8") == text
+    fits = ["submit", "--config", made]
+    assert sparse.adapted(fits) == fits  # what fits is left alone
+    monkeypatch.setenv("STREAMPARSE_NIMBUS", "storm.example.org:6627")
+    assert sparse.adapted(["submit", *given]) == ["submit", *given]  # and so is what is for another Storm
+
+
+@pytest.mark.parametrize("command", sorted(sparse.INSTEAD))
+def test_a_command_that_needs_the_ui_or_ssh_says_what_to_use(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """Where our node is meant, such a command is one line with its replacement; for another Storm it is passed on."""
+    monkeypatch.setenv("STREAMPARSE_NIMBUS", "127.0.0.1:6627")
+    assert sparse.main([command, "-n", "quick"]) == StormError.exit_code
+    assert f"Try: {sparse.INSTEAD[command]}" in capsys.readouterr().err
+    sparse.check([command, "--help"])
+    monkeypatch.setenv("STREAMPARSE_NIMBUS", "storm.example.org:6627")
+    sparse.check([command])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from demos.flights_data import Flights, load_flights, publish
 from downspout.testing.fake_kafka import FakeKafka
 from tests.topologies.slices import COUNT, run_flight_delays
-from topologies.flights_data import Flights, load_flights, publish
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 import pyarrow.dataset as ds
 
-from downspout.local.result import RunResult
-from downspout.local.runner import run
-from tests.topology.spout_driver import Kafka
+from downspout.engine.result import RunResult
+from downspout.run.runner import run
+from tests.spout.spout_driver import Kafka
 
 COUNT = 2_500
 

@@ -12,10 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bolts.enrich import ADDED_FIELDS, FLIGHT_FIELDS, EnrichBolt, Tables, enrich, load_tables, package_directory
-from bolts.parse import JsonParseBolt, parse_object, split_fields
+from bolts.parse import JsonParseBolt, split_fields
 from bolts.split import split_words
 from downspout.errors import ConfigError
+from downspout.parse.json import parse_object
+from downspout.parse.paths import Paths
+from topologies.flight_enrich import (
+    ADDED_FIELDS,
+    FLIGHT_FIELDS,
+    FlightEnrichBolt,
+    Tables,
+    enrich,
+    load_tables,
+    package_directory,
+)
 
 names = st.text(st.characters(codec="utf-8"), min_size=1)
 scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(codec="utf-8"))
@@ -26,7 +36,7 @@ def test_parse_gives_what_the_object_holds(document: dict[str, Any], others: lis
     """Each named key yields the object's value, and None where the object lacks it, in the order of the names."""
     keys = [*others, *document]
     for value in (json.dumps(document), json.dumps(document).encode()):
-        assert parse_object(value, keys) == [document.get(key) for key in keys]
+        assert parse_object(value, Paths(list(map(json.dumps, keys)))) == [document.get(key) for key in keys]
 
 
 @pytest.mark.parametrize(
@@ -43,14 +53,14 @@ def test_parse_gives_what_the_object_holds(document: dict[str, Any], others: lis
 def test_parse_refuses_what_is_no_object(value: str, said: str) -> None:
     """JSON that is no object is refused by the name of what it is."""
     with pytest.raises(ValueError, match=f"this is {said}"):
-        parse_object(value, ["a"])
+        parse_object(value, Paths(["a"]))
 
 
 @pytest.mark.parametrize("value", ["", " ", "{", '{"a": }', '{"a": NaN}', b'{"a": "\xff"}', "{}{}"])
 def test_parse_refuses_what_is_no_json(value: str | bytes) -> None:
     """What is no JSON is refused, bytes that are no UTF-8 included."""
     with pytest.raises(ValueError):  # noqa: PT011 - orjson words it
-        parse_object(value, ["a"])
+        parse_object(value, Paths(["a"]))
 
 
 @pytest.mark.parametrize(
@@ -66,6 +76,16 @@ def test_parse_refuses_bad_fields(fields: list[str], said: str) -> None:
     """A field that is doubled, nameless or would hide the origin is refused when the topology is built."""
     with pytest.raises(ConfigError, match=said):
         split_fields(fields)
+    with pytest.raises(ConfigError, match=said):
+        JsonParseBolt.spec(fields=fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [(["user.id"], r"Try: user_id=user\.id"), (["a=b..c"], "where the value stands"), (["a=[0]"], "where the value")],
+)
+def test_a_path_needs_a_name(fields: list[str], said: str) -> None:
+    """A path without a name for its field, or one that cannot be read, is refused when the topology is built."""
     with pytest.raises(ConfigError, match=said):
         JsonParseBolt.spec(fields=fields)
 
@@ -160,5 +180,5 @@ def test_enrich_names_the_column_that_is_missing(tmp_path: Path) -> None:
 
 def test_enrich_outputs_name_no_field_twice() -> None:
     """The enriched flight's fields are distinct, and the identity comes first."""
-    assert len(set(EnrichBolt.outputs)) == len(EnrichBolt.outputs)
-    assert EnrichBolt.outputs[0] == "origin"
+    assert len(set(FlightEnrichBolt.outputs)) == len(FlightEnrichBolt.outputs)
+    assert FlightEnrichBolt.outputs[0] == "origin"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from streamparse import Topology
 
-from bolts.enrich import FLIGHT_FIELDS, EnrichBolt
-from bolts.parse import JsonParseBolt
+from bolts.parse import CsvParseBolt, JsonParseBolt
 from bolts.split import SplitBolt
-from downspout.errors import TopologyError
+from demos.flights_data import TOPIC, Flights, load_flights, publish
+from downspout.errors import ConfigError, TopologyError
 from downspout.ledger.origin import Origin
 from downspout.testing.harness import run_bolt, run_topology
 from spouts.kafka import KafkaSpout
-from tests.topology.spout_driver import Kafka
-from topologies.flights_data import TOPIC, Flights, load_flights, publish
+from tests.spout.spout_driver import Kafka
+from topologies.flight_enrich import FLIGHT_FIELDS, FlightEnrichBolt
 
 HERE = Origin("flights", "id", 2, 17)
 
@@ -26,12 +28,54 @@ def test_parse_emits_the_fields_with_the_origin() -> None:
     assert found._asdict() == {"origin": HERE, "carrier": "UA", "from_airport": "EWR"}
 
 
-def test_parse_passes_over_tombstones() -> None:
-    """A null value is acked and counted, and nothing is emitted for it."""
-    result = run_bolt(JsonParseBolt.spec(fields=["a"]), [{"origin": HERE, "value": None}])
-    assert result.emitted("bolt") == []
-    assert result.counts("bolt").acked == 1
-    assert result.run.reports["bolt"] == {"filtered": 1}
+DELETE = {"origin": HERE, "key": "k", "value": None}
+
+
+@pytest.mark.parametrize("cls", [JsonParseBolt, CsvParseBolt])
+@pytest.mark.parametrize("types", [None, {"a": "int64", "b": "string"}], ids=["untyped", "typed"])
+def test_a_null_value_is_a_row_of_nulls_with_what_is_carried(cls: Any, types: Any) -> None:
+    """A tombstone keeps its origin and its key, in its place among the others, and nothing fails or is filtered."""
+    rows = [DELETE | {"origin": HERE._replace(offset=number)} for number in range(5)]
+    for number in (1, 3):
+        rows[number]["value"] = '{"a": 1, "b": "x"}' if cls is JsonParseBolt else "1,x"
+    result = run_bolt(cls.spec(fields=["a", "b"], carry=["key"], **({"types": types} if types else {})), rows)
+    one = 1 if types or cls is JsonParseBolt else "1"
+    assert result.emitted("bolt") == [
+        (HERE._replace(offset=number), "k", *((one, "x") if number in (1, 3) else (None, None))) for number in range(5)
+    ]
+    assert result.run.reports["bolt"] == {"filtered": 0}
+
+
+@pytest.mark.parametrize("cls", [JsonParseBolt, CsvParseBolt])
+def test_null_values_are_filtered_where_asked_for(cls: Any) -> None:
+    """With on_null=filter a null value is acked and counted, and nothing is emitted for it."""
+    result = run_bolt(cls.spec(fields=["a"], on_null="filter"), [DELETE, DELETE])
+    assert (result.emitted("bolt"), result.counts("bolt").acked) == ([], 2)
+    assert result.run.reports["bolt"] == {"filtered": 2}
+
+
+def test_null_values_are_filtered_with_a_warning_where_a_type_is_required(caplog: pytest.LogCaptureFixture) -> None:
+    """There is no row of nulls where a column may not be null: one warning names the first record and the cure."""
+    bolt = JsonParseBolt.spec(fields=["a"], types={"a": "int64!"})
+    result = run_bolt(bolt, [DELETE, DELETE, DELETE | {"value": '{"a": 1}'}])
+    assert [found.a for found in result.emitted("bolt")] == [1]
+    assert (result.counts("bolt").failed, result.run.reports["bolt"]) == (0, {"filtered": 2})
+    (said,) = [record.getMessage() for record in caplog.records if "null values" in record.getMessage()]
+    assert said.startswith("flights[2]@17: bolt: ")
+    assert "parse.on_null=filter" in said
+
+
+@pytest.mark.parametrize("fields", [["key"], ["a", "key"]])
+def test_what_is_carried_has_a_name_of_its_own(fields: list[str]) -> None:
+    """A carried field that is called like a parsed one is refused, and the error says how to rename the latter."""
+    with pytest.raises(ConfigError, match=r"parse\.carry: the tuple has a field 'key' already\. Try: `key_parsed=key`"):
+        JsonParseBolt.spec(fields=fields, carry=["key"])
+
+
+def test_what_is_carried_must_be_there() -> None:
+    """A carried field that the input lacks is found before the first tuple."""
+    with pytest.raises(TopologyError, match=r'bolt: .* lacks \'key\', .* Try: fields=\["origin", "value", "key"\]'):
+        run_bolt(JsonParseBolt.spec(fields=["a"], carry=["key"]), [{"origin": HERE, "value": "{}"}])
 
 
 @pytest.mark.parametrize("value", ["not JSON", "[1, 2]", b"\xff"])
@@ -64,7 +108,7 @@ def test_split_counts_texts_without_words(text: str | None) -> None:
 def test_enrich_refuses_what_is_no_flight() -> None:
     """Wired behind a stream with other fields, the bolt ends the run and says which fields it needs."""
     with pytest.raises(TopologyError, match=r"has the fields origin, carrier\. Try: origin, year, month"):
-        run_bolt(EnrichBolt, [{"origin": HERE, "carrier": "UA"}])
+        run_bolt(FlightEnrichBolt, [{"origin": HERE, "carrier": "UA"}])
 
 
 class Lookup(Topology):
@@ -77,7 +121,7 @@ class Lookup(Topology):
             {"from_airport": "from_airport=origin", "to_airport": "to_airport=dest"}.get(f, f) for f in FLIGHT_FIELDS
         ],
     )
-    enrich = EnrichBolt.spec(inputs=[parse])
+    enrich = FlightEnrichBolt.spec(inputs=[parse])
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from topologies.demo_audit import RENAMED, check_coverage, check_tables, check_values
-from topologies.flights_data import (
+from demos.audit import RENAMED, check_coverage, check_tables, check_values
+from demos.flights_data import (
     PARTITIONS,
     Flights,
     load_flights,

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from demos import state
+from demos.state import Output
 from downspout.errors import DownspoutError
-from topologies import demo_state
-from topologies.demo_state import Output
+from downspout.sink.storage.layout import layout_of
 
 
 def put(path: Path, text: str = "x") -> Path:
@@ -27,12 +28,12 @@ def test_group_stays_with_the_output(tmp_path: Path) -> None:
     assert Output(tmp_path / "b").group("topic-1") != group
 
 
-@pytest.mark.parametrize("sink", demo_state.SINKS)
+@pytest.mark.parametrize("sink", state.SINKS)
 def test_group_is_new_when_a_sink_was_deleted(tmp_path: Path, sink: str) -> None:
     """Without one of the sinks' directories all is read again, and the other sink's files stay."""
     output = Output(tmp_path)
     group = output.group("topic-1")
-    (other,) = (name for name in demo_state.SINKS if name != sink)
+    (other,) = (name for name in state.SINKS if name != sink)
     kept = put(tmp_path / other / "part.parquet")
     (tmp_path / sink).rmdir()
     assert output.group("topic-1") != group
@@ -60,7 +61,7 @@ def test_files_that_the_demo_did_not_make_are_kept(tmp_path: Path) -> None:
 def test_report_is_current_until_something_moves(tmp_path: Path) -> None:
     """A noted report is current until a log entry appears, an input changes, or a file of it is gone."""
     output, program = Output(tmp_path), put(tmp_path / "pipeline.py")
-    entry = put(tmp_path / "flights" / "_downspout" / "log" / "1.json")
+    entry = put(layout_of(tmp_path / "flights").log / "1.json")
     chart = put(tmp_path / "charts" / "a.png")
     assert not output.report_is_current(output.fingerprint(program), [chart])
     output.note_report(noted := output.fingerprint(program))
@@ -78,8 +79,8 @@ def test_report_is_current_until_something_moves(tmp_path: Path) -> None:
 
 def test_only_one_demo_at_a_time() -> None:
     """While one process holds the lock another is told so, and afterwards may take it."""
-    other = "from topologies.demo_state import only_one\nwith only_one(): print('got it')"
-    with demo_state.only_one():
+    other = "from demos.state import only_one\nwith only_one(): print('got it')"
+    with state.only_one():
         held = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)
     assert "another demo is running here" in held.stderr
     free = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)
@@ -88,15 +89,15 @@ def test_only_one_demo_at_a_time() -> None:
 
 def test_lock_is_refused_within_a_process_too() -> None:
     """Two holders in one process are refused as well: the lock belongs to the open file."""
-    with demo_state.only_one(), pytest.raises(DownspoutError, match="another demo"), demo_state.only_one():
+    with state.only_one(), pytest.raises(DownspoutError, match="another demo"), state.only_one():
         pass
 
 
 def test_broker_is_known_by_its_process() -> None:
     """A broker counts as the demo's own only by the process id that was noted, until it is taken back."""
-    assert not demo_state.started_broker(42)
-    demo_state.note_broker(42)
-    assert demo_state.started_broker(42)
-    assert not demo_state.started_broker(43)
-    demo_state.note_broker(None)
-    assert not demo_state.started_broker(42)
+    assert not state.started_broker(42)
+    state.note_broker(42)
+    assert state.started_broker(42)
+    assert not state.started_broker(43)
+    state.note_broker(None)
+    assert not state.started_broker(42)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from demos import on_spark, on_storm, shared
+from demos.flights_data import TOTAL
+from demos.screen import Screen
+from demos.shared import Options, broker_directory
+from downspout.broker.embedded import default_directory
 from downspout.errors import BrokerError
-from downspout.kafka.embedded import default_directory
-from tests.topology.spout_driver import Kafka
-from topologies import demo_flights, spark_demo, storm_demo
-from topologies.demo_flights import Options, broker_directory
-from topologies.demo_screen import Screen
-from topologies.flights_data import TOTAL
+from tests.spout.spout_driver import Kafka
 
 
 def options(output: Path, flights: int) -> Options:
@@ -31,19 +31,19 @@ def test_fewer_flights_have_a_broker_of_their_own() -> None:
 
 def test_the_topology_reads_from_that_broker(tmp_path: Path) -> None:
     """What is submitted names the broker's address, whichever it is."""
-    demo = storm_demo.StormDemo(options(tmp_path, 10), Screen())
+    demo = on_storm.StormDemo(options(tmp_path, 10), Screen())
     assert "kafka.bootstrap=127.0.0.1:7" in demo.options("127.0.0.1:7")
 
 
 def test_a_topic_that_does_not_fit_has_the_cure_of_this_demo(tmp_path: Path, bare_kafka: Kafka) -> None:
     """Where the topic holds more than the flights, the error names the command that publishes them anew."""
-    demo_flights.publish(Screen(), options(tmp_path, 40), bare_kafka.bootstrap)
+    shared.publish(Screen(), options(tmp_path, 40), bare_kafka.bootstrap)
     with pytest.raises(BrokerError, match="make storm-demo FLIGHTS=20 FRESH=1"):
-        demo_flights.publish(Screen(), options(tmp_path, 20), bare_kafka.bootstrap)
+        shared.publish(Screen(), options(tmp_path, 20), bare_kafka.bootstrap)
     assert options(tmp_path, TOTAL).start_over == "make storm-demo FRESH=1"
 
 
-@pytest.mark.parametrize("demo", [storm_demo, spark_demo])
+@pytest.mark.parametrize("demo", [on_storm, on_spark])
 @pytest.mark.parametrize("number", ["0", "-1", str(TOTAL + 1), "many"])
 def test_a_number_of_flights_that_are_not_there_is_refused(
     number: str, demo: Any, capsys: pytest.CaptureFixture[str]

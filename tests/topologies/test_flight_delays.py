@@ -8,10 +8,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from demos.audit import check_coverage, check_values, read_rows
+from demos.flights_data import TOPIC, Flights, reference_route_hours
 from downspout.testing.fake_kafka import FakeKafka
 from tests.topologies.slices import COUNT, finished_route_hours, run_flight_delays
-from topologies.demo_audit import check_coverage, check_values, read_rows
-from topologies.flights_data import TOPIC, Flights, reference_route_hours
 
 pytestmark = pytest.mark.fake_only("runs a topology in virtual time; tests/spark/test_demo.py has it in real time")
 
@@ -78,8 +78,7 @@ def test_bad_records_among_flights_are_dead_lettered(
     for value in (b"{", None, b"[]"):
         kafka.produce(TOPIC, value, b"UA", partition=1)
     result = run_flight_delays(kafka, tmp_path)
-    spout = result.reports["spout"]
-    assert (spout["dead_lettered"], spout["filtered"]) == (2, 1)
+    assert (result.reports["spout"]["dead_lettered"], result.reports["parse"]["filtered"]) == (2, 1)
     letters = kafka.records("g.dead-letters")
     assert sorted(letter.value or b"" for letter in letters) == [b"[]", b"{"]
     assert_exact(tmp_path, frame, flights)

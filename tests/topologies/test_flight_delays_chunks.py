@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from demos.flights_data import Flights
 from downspout.ledger.origin import Origin
 from downspout.origins import column_of
 from downspout.testing.harness import run_topology
 from topologies.flight_delays import FlightDelays
-from topologies.flights_data import Flights
 
 
 def tables(result: Any, output: Path) -> list[list[dict[str, Any]]]:

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from kafka.partitioner.default import DefaultPartitioner
 
-from topologies import flights_data
-from topologies.flights_data import PARTITIONS, Flights, load_flights, partition_of
+from demos import flights_data
+from demos.flights_data import PARTITIONS, Flights, load_flights, partition_of
 
 CARRIERS = ["9E", "AA", "AS", "B6", "DL", "EV", "F9", "FL", "HA", "MQ", "OO", "UA", "US", "VX", "WN", "YV"]
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from demos.flights_data import PARTITIONS, TOPIC, TOPIC_CONFIG, Flights, Published, load_flights, publish
 from downspout.errors import BrokerError, DataLossError
 from downspout.testing.fake_kafka import FakeKafka
-from tests.topology.spout_driver import Kafka
-from topologies.flights_data import PARTITIONS, TOPIC, TOPIC_CONFIG, Flights, Published, load_flights, publish
+from tests.spout.spout_driver import Kafka
 
 COUNT = 1_200
 

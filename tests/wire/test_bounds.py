@@ -6,8 +6,9 @@ import inspect
 
 import pytest
 
-from downspout import config
-from downspout.kafka import address, consumer, deadletter
+from downspout.dead_letters import dead_letter
+from downspout.kafka import address, consumer
+from downspout.settings.table import SETTINGS
 from downspout.wire.component import EXIT_S_MAX
 
 CALL_S_MAX = 5.0
@@ -15,8 +16,8 @@ CALL_S_MAX = 5.0
 WAITS = {
     "a request to a broker": consumer.REMOTE_MS_MAX / 1000,
     "whether a broker is there": address.ANSWER_S_MAX,
-    "a dead letter, queued and acknowledged": deadletter.PRODUCER["max_block_ms"] / 1000
-    + inspect.signature(deadletter.DeadLetters).parameters["timeout_s"].default,
+    "a dead letter, queued and acknowledged": dead_letter.PRODUCER["max_block_ms"] / 1000
+    + inspect.signature(dead_letter.DeadLetters).parameters["timeout_s"].default,
     "the last work": EXIT_S_MAX,
 }
 
@@ -29,4 +30,4 @@ def test_each_wait_is_shorter_than_a_call_may_be(what: str) -> None:
 
 def test_a_poll_cannot_be_set_to_wait_longer() -> None:
     """The one wait that a user sets has a maximum."""
-    assert config.SETTINGS["kafka.poll_timeout_ms"].maximum == CALL_S_MAX * 1000
+    assert SETTINGS["kafka.poll_timeout_ms"].maximum == CALL_S_MAX * 1000

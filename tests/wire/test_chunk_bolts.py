@@ -12,10 +12,10 @@ import streamparse
 from pystorm.bolt import BatchingBolt
 from streamparse import Stream, TicklessBatchingBolt
 
-from downspout.chunks.bolt import ChunkBolt
 from downspout.component import Bolt
 from downspout.ledger.origin import Origin
 from downspout.origins import origins
+from downspout.parse.chunk_bolt import ChunkBolt
 from downspout.wire import Wired
 from downspout.wire import serializer as serializing
 from downspout.wire.chunks import pack, unpack

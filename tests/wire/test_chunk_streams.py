@@ -11,7 +11,7 @@ from streamparse import Grouping, JavaBolt, Stream, Topology
 
 from bolts.parse import JsonParseBolt
 from downspout.component import Bolt
-from downspout.local.graph import component_of
+from downspout.engine.graph import component_of
 from downspout.wire import Wired
 from downspout.wire.streams import CHUNKS, arriving, whole
 from spouts.kafka import KafkaSpout

@@ -92,7 +92,7 @@ def test_a_value_that_cannot_travel_fails_its_tuple(tmp_path: Path) -> None:
     said, _ = run(echo(lambda bolt, given: bolt.emit([{1, 2}])), tmp_path, tup(1, ORIGIN, "x"))
     assert [message["command"] for message in said] == ["error", "sync", "fail"]
     assert WireError.__name__ in said[0]["msg"]
-    assert "stream 'default', field value: a set cannot travel" in said[0]["msg"]
+    assert "stream 'default', field value: a set cannot be sent" in said[0]["msg"]
 
 
 def test_heartbeats_are_answered_in_order(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from downspout.wire import pipe as wire_pipe
 from downspout.wire.pipe import Pipe
 from downspout.wire.serializer import WireSerializer
 from downspout.wire.values import restore
+from tests.soaking import examples
 from tests.wire.test_values import exactly
 
 JSON = st.recursive(
@@ -67,7 +68,7 @@ def read_all(serializer: Any) -> list[Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     messages=MESSAGES,
     sizes=st.lists(st.integers(1, 40), max_size=60),

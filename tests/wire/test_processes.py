@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downspout.kafka.port import TopicPartition, cluster_for
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import TopicPartition
 from tests.wire.storm_pipe import ROOT, Storm, handshake
 
 if TYPE_CHECKING:
-    from downspout.kafka.embedded import EmbeddedKafka
+    from downspout.broker.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 
-CALL_S_MAX = 5.0
+CALL_S_MAX, END_S_MAX = 5.0, 25.0
 """No call may take longer under Storm (its heartbeat ends the worker after 30 s)."""
 LAST_WILL_S_MAX = 120.0
 """Far more than any process should take to end; it is killed then."""
@@ -174,7 +175,7 @@ def wait_for_full_pipe(spout: Storm) -> None:
 @pytest.fixture
 def own_broker(tmp_path: Path, topic_name: str) -> Iterator[Kafka]:
     """A broker that a test may stop."""
-    from downspout.kafka.embedded import EmbeddedKafka
+    from downspout.broker.embedded import EmbeddedKafka
 
     with EmbeddedKafka(tmp_path / "kafka") as broker:
         made = Kafka(broker, topic_name, tmp_path)
@@ -235,11 +236,13 @@ def test_no_call_outlasts_storms_patience(own_broker: Kafka, how: str) -> None:
             timed("next")
         start = time.monotonic()
         assert spout.end_input() == 2
-        took.append((time.monotonic() - start, "end"))
+        ended_s = time.monotonic() - start
     finally:
         if how == "silent":
             os.kill(pid, signal.SIGCONT)
     assert max(took)[0] < CALL_S_MAX, sorted(took, reverse=True)[:6]
+    # Nobody can tell for how long a process that is gone was starved; one that waits for the client takes 30 s.
+    assert ended_s < END_S_MAX
 
 
 def test_a_component_that_cannot_be_imported(tmp_path: Path) -> None:

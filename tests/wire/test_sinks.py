@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.parquet.support import rows_of
+from tests.sink.support import rows_of
 from tests.wire.storm_pipe import Storm, handshake
 
 ROWS = 40

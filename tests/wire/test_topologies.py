@@ -10,17 +10,17 @@ import pandas as pd
 import pyarrow.dataset as ds
 import pytest
 
+from demos.audit import read_rows
+from demos.flights_data import Flights, load_flights, publish
+from downspout.engine.loop import Engine
+from downspout.engine.task import Task
 from downspout.ledger.origin import Origin
-from downspout.local.engine import Engine
-from downspout.local.runner import run
-from downspout.local.task import Task
+from downspout.run.runner import run
 from downspout.wire.tuples import as_origin
 from downspout.wire.values import Encoder
+from tests.spout.spout_driver import Kafka
 from tests.topologies.slices import run_flight_delays
-from tests.topology.spout_driver import Kafka
 from tests.wire.storm_pipe import received, through_java
-from topologies.demo_audit import read_rows
-from topologies.flights_data import Flights, load_flights, publish
 
 TEXT = ["to be or not to be", "that is the question", "", "\0nul \U0001f600 \u2028 / \x7f", "Ünïcödé Ünïcödé"]
 

@@ -28,26 +28,14 @@ from downspout.kafka.columns.headers import check_headers
 from downspout.kafka.columns.record_columns import RecordColumns
 from downspout.kafka.columns.varints import NotStraight, Octets, Whole, varints
 
-RECORD_BYTES_MIN = 7
-"""A record without key, value and headers: six numbers and the attributes, a byte each."""
-BYTES_MAX = (1 << 31) - 1
-"""Arrow's binary arrays count in 32 bits."""
+RECORD_BYTES_MIN = 7  # A record without key, value and headers: six numbers and the attributes, a byte each
+BYTES_MAX = (1 << 31) - 1  # Arrow's binary arrays count in 32 bits
 _FIRST = [(n >> 1) + 1 for n in range(0x80)] + [(n >> 1) + 2 for n in range(0x80)]
 """How far the first byte of a record's length, by itself, takes us: behind a length of one or two bytes, and on."""
 
 
 def decode(topic: str, partition: int, batches: Sequence[Batch], unpacked: Sequence[Unpacked]) -> RecordColumns:
-    """Return the records of batches, in offset order.
-
-    Args:
-        topic: of the batches.
-        partition: likewise.
-        batches: their headers; at least one.
-        unpacked: what each one's :meth:`Batch.records` says.
-
-    Raises:
-        NotStraight: a batch is not as it should be.
-    """
+    """Return the records of batches, in offset order."""
     data, spans = _in_one(unpacked)
     places: list[int] = []
     counts = []

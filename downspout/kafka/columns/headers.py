@@ -19,8 +19,7 @@ from downspout.kafka.columns.varints import NotStraight, Octets, Whole, varints
 NO_HEADERS = b"\0"
 TYPE: Any = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 """The column of headers, as Spark's Kafka connector has it."""
-AT_ONCE_MAX = 32
-"""Headers of a record that are worth a pass over all records; records with more are left to the client."""
+AT_ONCE_MAX = 32  # Headers of a record that are worth a pass over all records; records with more are left to the client
 
 
 def encoded_headers(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
@@ -118,15 +117,7 @@ def no_headers(count: int) -> Any:
 def check_headers(data: bytes, octets: Octets, number: Whole, at: Whole, ends: Whole) -> None:
     """Raise unless the client could decode these headers.
 
-    Args:
-        data: with the records in it.
-        octets: the same as numbers.
-        number: how many headers each record has.
-        at: where its first one begins.
-        ends: where the record ends.
-
-    Raises:
-        NotStraight: it could not, or some record has very many.
+    ``number`` is how many headers each record has, ``at`` where its first begins, ``ends`` where the record does.
     """
     if (number < 0).any() or number.max(initial=0) > AT_ONCE_MAX:
         raise NotStraight("a number of headers")

@@ -1,10 +1,10 @@
 """Records of one partition as columns: what ``poll`` returns of a consumer that was made with ``columns=True``.
 
-A :class:`RecordColumns` is a sequence of records like any other, so whoever wants records takes them one by one.
+A :class:`RecordColumns` is a sequence of records like any other, so it can be iterated record by record.
 Whoever wants columns has them without an object per record: offsets and timestamps as numpy arrays, keys and values as
 Arrow arrays with their nulls.
 
-Headers stay as they came over the wire until somebody asks for them.
+Headers stay as they came over the wire until they are asked for.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from downspout.kafka.columns.headers import NO_HEADERS, decoded_column, decoded_headers, encoded_headers, no_headers
 from downspout.kafka.port import Record
-
-__all__ = ["ColumnRecord", "RecordColumns"]
 
 _TIME_SPAN = 1 << 64
 _new: Any = tuple.__new__
@@ -49,15 +46,6 @@ class RecordColumns(Sequence[Record]):
     (2, [7, 9], [b'a', b'b'], b'k')
     >>> [record.value for record in columns[1:]]
     [b'b']
-
-    Attributes:
-        topic: of all records.
-        partition: its number.
-        offsets: int64, ascending; gaps hold nothing.
-        timestamps: int64, milliseconds since the epoch; -1 where there is none.
-        timestamp_types: int8; 0: the producer's time, 1: the broker's, -1: there is none.
-        keys: binary, with nulls.
-        values: binary, with nulls.
     """
 
     __slots__ = ("_headers", "keys", "offsets", "partition", "timestamp_types", "timestamps", "topic", "values")
@@ -74,22 +62,18 @@ class RecordColumns(Sequence[Record]):
         headers: pa.BinaryArray | None = None,
     ) -> None:
         """``headers`` holds each record's, as on the wire; None where no record has any."""
-        self.topic = topic
+        self.topic = topic  # of all records
         self.partition = partition
-        self.offsets = offsets
-        self.timestamps = timestamps
-        self.timestamp_types = timestamp_types
-        self.keys = keys
-        self.values = values
+        self.offsets = offsets  # int64, ascending; gaps hold nothing
+        self.timestamps = timestamps  # int64, milliseconds since the epoch; -1 where there is none
+        self.timestamp_types = timestamp_types  # int8; 0: the producer's time, 1: the broker's, -1: there is none
+        self.keys = keys  # binary, with nulls
+        self.values = values  # binary, with nulls
         self._headers = headers
 
     @classmethod
     def of(cls, records: Sequence[Any]) -> RecordColumns:
-        """Return records of one partition as columns.
-
-        Raises:
-            ValueError: there are none, so nobody knows of which partition they are.
-        """
+        """Return records of one partition as columns."""
         if isinstance(records, RecordColumns):
             return records
         if not records:
@@ -140,7 +124,11 @@ class RecordColumns(Sequence[Record]):
 
     def may_have_header(self, name: str) -> bool:
         """Return whether a record may have a header whose name holds this; False is sure. Nothing is decoded."""
-        return self._headers is not None and bool(pc.any(pc.match_substring(self._headers, name)).as_py())
+        if self._headers is None:
+            return False
+        import pyarrow.compute as pc  # a quarter of a second of CPU, which few need
+
+        return bool(pc.any(pc.match_substring(self._headers, name)).as_py())
 
     def _wire_headers(self) -> pa.BinaryArray:
         if self._headers is not None:
@@ -202,7 +190,7 @@ class RecordColumns(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         known: Any = self._headers
         headers: Any = iter(list, None) if known is None else map(decoded_headers, known.to_pylist())  # a list for each
-        # One call into C for each record, and no line of Python: this is how records come where nobody wants columns.
+        # One call into C for each record, and no line of Python: this is how records come in record mode.
         rows = zip(
             repeat(self.topic),
             repeat(self.partition),

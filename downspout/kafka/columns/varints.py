@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 Octets = NDArray[np.uint8]
 Whole = NDArray[np.int64]
 
-BYTES_MAX = 9
-"""Longer ones (63 bits take no more) are left to the client."""
+BYTES_MAX = 9  # Longer ones (63 bits take no more) are left to the client
 
 _SMALL = np.array([(n >> 1) ^ -(n & 1) for n in range(0x80)], np.int64)
 
@@ -24,9 +23,6 @@ def varints(octets: Octets, at: Whole) -> tuple[Whole, Whole]:
     >>> numbers, ends = varints(np.array([2, 0x96, 1, 1], np.uint8), np.array([0, 1, 3]))
     >>> numbers.tolist(), ends.tolist()
     ([1, 75, -1], [1, 3, 4])
-
-    Raises:
-        NotStraight: one goes on beyond the last byte, or is longer than any number needs.
     """
     try:
         first = octets[at]

@@ -10,29 +10,39 @@ markers, compaction or an aborted transaction took hold nothing.
 from __future__ import annotations
 
 import logging
+import select
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from types import FrameType
+from typing import Any
 
 import pyarrow as pa
 from kafka import errors
 
-from downspout.errors import BrokerError
-from downspout.kafka.columns import RecordColumns
+from downspout.errors import BrokerError, UnreadableError
+from downspout.kafka.columns import ColumnRecord, RecordColumns
 from downspout.kafka.port import ConsumerPort
-from downspout.spark.source.columns import portions, to_batch
+from downspout.kafka.unreadable import Unreadable, UnreadableBatchError, UnreadableRecordError
+from downspout.spark.source.columns import portions, to_batch, with_note
 from downspout.spark.source.options import SourceOptions
 from downspout.spark.source.planning import report_loss
 from downspout.spark.source.ranges import OffsetRange
 from downspout.spark.source.skips import Sieve, Skipped
 from downspout.spark.source.topics import connect
 
-PER_POLL_MAX = 100_000
-"""Records. A poll finds what was fetched, some megabytes."""
+PER_POLL_MAX = 100_000  # Records. A poll finds what was fetched, some megabytes.
 
-BATCH_BYTES = 4 * 1024 * 1024
-"""About how much goes into one Arrow batch."""
+BATCH_BYTES = 4 * 1024 * 1024  # About how much goes into one Arrow batch
 
 POLL_MS = 500
+
+TOO_LARGE_CURE = "raise recordBytesMax; or includeUnreadable=records, which gives a row with its beginning in its place"
+DAMAGED_CURE = (
+    "includeUnreadable=true, which gives a row in its place; of a topology kafka.on_corrupt_batch=dead_letter, which "
+    "notes its offsets in the dead-letter topic. Another replica may have it whole"
+)
 
 log = logging.getLogger("downspout.spark")
 
@@ -43,21 +53,16 @@ _idle: dict[str, ConsumerPort] = {}
 def read_range(options: SourceOptions, wanted: OffsetRange, skipped: Skipped = ()) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range in order.
 
-    Args:
-        options: of the source.
-        wanted: the range.
-        skipped: parts of it that are left out; they may be gone from Kafka. At its ends they are not even fetched.
-
     Raises:
         DataLossError: part of it is gone, and ``failOnDataLoss`` is set.
-        BrokerError: Kafka does not answer, or sends nothing for ``kafkaConsumer.pollTimeoutMs``.
     """
+    # What is left out may be gone from Kafka: at the ends of the range it is not even fetched.
     sieve = Sieve(skipped)
     if not (parts := list(sieve.wanted(wanted.start, wanted.end))):
         return
     wanted = OffsetRange.of(wanted.where, parts[0][0], parts[-1][1])
-    key = f"{options.bootstrap} {sorted(options.client.items())}"
-    consumer = _idle.pop(key, None) or connect(options, columns=True)
+    key = f"{options.bootstrap} {sorted(options.client.items())} {options.limits} {options.unreadable}"
+    consumer = _idle.pop(key, None) or _connect(options)
     is_sound = False
     try:
         yield from _Reading(options, consumer, wanted, sieve).batches()
@@ -66,12 +71,21 @@ def read_range(options: SourceOptions, wanted: OffsetRange, skipped: Skipped = (
         is_sound = True
         raise
     except errors.KafkaError as error:
+        if isinstance(error, UnreadableBatchError):
+            is_large = isinstance(error, UnreadableRecordError)
+            raise UnreadableError(str(error.args[0]), cure=TOO_LARGE_CURE if is_large else DAMAGED_CURE) from error
         raise BrokerError(f"{wanted}: {type(error).__name__}: {error}", cure="look at the broker's log") from error
     finally:
         if is_sound and key not in _idle:
             _idle[key] = consumer
         else:
             consumer.close()
+
+
+def _connect(options: SourceOptions) -> ConsumerPort:
+    consumer = connect(options, columns=True)
+    consumer.tolerate(options.limits, large=options.include_unreadable, corrupt=options.unreadable == "true")
+    return consumer
 
 
 class _Reading:
@@ -88,6 +102,7 @@ class _Reading:
         """Yield batch after batch until the position is at the end."""
         where, end = self._wanted.where, self._wanted.end
         self._consumer.take_aborted()  # noted for the spout; forgotten here, or they would add up
+        self._consumer.take_unreadable()  # of an earlier range, behind its end
         self._go_to_start()
         waiting_since = time.monotonic()
         while self._at < end:
@@ -102,19 +117,38 @@ class _Reading:
                     yield kept
             if at > self._at:
                 self._at, waiting_since = at, time.monotonic()
-            elif self._is_cut_off():
+            elif is_cancelled() or self._is_cut_off():
                 return
             elif (time.monotonic() - waiting_since) * 1000 > self._options.poll_ms_max:
                 raise BrokerError(
-                    f"{self._wanted}: nothing came after {self._at} for {self._options.poll_ms_max} ms",
+                    f"{self._wanted}: nothing arrived after {self._at} for {self._options.poll_ms_max} ms",
                     cure="look at the broker, or raise kafkaConsumer.pollTimeoutMs",
                 )
 
     def _to_batches(self, records: RecordColumns) -> Iterator[pa.RecordBatch]:
-        """Yield what of these lies in the range, some megabytes at a time."""
-        wanted = records[: int(records.offsets.searchsorted(self._wanted.end))]
-        for portion in portions(wanted, BATCH_BYTES):
-            yield to_batch(portion, self._options.include_headers)
+        """Yield what of these lies in the range, some megabytes at a time; what stands for others, by itself."""
+        wanted, row = records[: int(records.offsets.searchsorted(self._wanted.end))], 0
+        for note in self._consumer.take_unreadable():
+            at = int(wanted.offsets.searchsorted(note.offset))
+            if at < len(wanted) and int(wanted.offsets[at]) == note.offset:
+                yield from self._whole(wanted[row:at])
+                yield from self._stand_in(wanted[at], note)
+                row = at + 1
+        yield from self._whole(wanted[row:])
+
+    def _whole(self, records: RecordColumns) -> Iterator[pa.RecordBatch]:
+        for portion in portions(records, BATCH_BYTES):
+            batch = to_batch(portion, self._options.include_headers)
+            yield with_note(batch, None) if self._options.include_unreadable else batch
+
+    def _stand_in(self, record: Any, note: Unreadable) -> Iterator[pa.RecordBatch]:
+        """Yield a row for those of some offsets that are of this range, and are not left out."""
+        if parts := list(self._sieve.wanted(note.offset, min(note.end, self._wanted.end))):
+            first, end = parts[0][0], parts[-1][1]
+            topic, partition = self._wanted.where
+            record = ColumnRecord(topic, partition, first, record.timestamp, record.key, record.value, ())
+            batch = to_batch(RecordColumns.of([record]), self._options.include_headers)
+            yield with_note(batch, replace(note, offset=first, end=end))
 
     def _go_to_start(self) -> None:
         """Seek, unless the consumer stands there: then what it has fetched ahead is still good."""
@@ -148,3 +182,24 @@ class _Reading:
             return False
         report_loss(self._options, f"{self._wanted}: the log ends at {end}")
         return True
+
+
+def is_cancelled() -> bool:
+    """Return whether the JVM has closed its end of this worker's connection; False where that cannot be known."""
+    # A worker notices that when it writes its next batch. One that waits for records writes nothing, and would wait for
+    # Kafka as long as kafkaConsumer.pollTimeoutMs says, beside the task that has taken its place. PySpark 4.2 has no
+    # call for it; the stream from the JVM is a local variable of the worker's main function, below us on the stack.
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if (stream := frame.f_locals.get("infile")) is not None and hasattr(stream, "fileno"):
+            return _is_closed(stream.fileno())
+        frame = frame.f_back
+    return False
+
+
+def _is_closed(descriptor: int) -> bool:
+    """Return whether the other end of a socket is closed, whatever is still to be read from it."""
+    gone = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+    poll = select.poll()
+    poll.register(descriptor, gone)
+    return any(event & gone for _, event in poll.poll(0))

@@ -5,7 +5,7 @@ Spark pickles these classes by name: the package must be installed on the execut
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,34 +20,39 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from downspout.errors import ConfigError
+from downspout.spark.source.columns import nulls
 from downspout.spark.source.fetch import read_range
 from downspout.spark.source.options import SourceOptions, parse_options
 from downspout.spark.source.planning import BatchPlan, StreamPlan
-from downspout.spark.source.ranges import OffsetRange, from_json, to_json
+from downspout.spark.source.ranges import OffsetRange, Offsets, StreamOffset, to_json
 from downspout.spark.source.skips import Skipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAME = "downspout"
+    from downspout.spark.writing.writers import BatchWriter, StreamWriter
+
+NAME, SINK_NAME = "downspout", "downspout-kafka"
 COLUMNS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
 HEADERS = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+UNREADABLE = ", unreadable STRUCT<end: BIGINT, size: BIGINT, reason: STRING>"
 TOPIC_ID = ", topicId STRING"
 
 
 @dataclass
 class RangePartition(InputPartition):
-    """One task's work. It carries no options: Spark logs partitions, and options may hold secrets.
+    """One task's work. It carries no options: Spark logs partitions, and options may hold secrets."""
 
-    Attributes:
-        range: what is read.
-        skipped: what of it is left out; the driver says so, who knows whether the topic is still the same.
-        topic_id: Kafka's, where it is asked for.
-    """
+    range: OffsetRange  # what is read
+    skipped: Skipped = ()  # what of it is left out; the driver says so, who knows whether the topic is still the same
+    topic_id: str = ""  # Kafka's, where it is asked for
 
-    range: OffsetRange
-    skipped: Skipped = ()
-    topic_id: str = ""
+
+class EndPartition(InputPartition):
+    """The task of the end marker: one row, null in every column."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
 
 
 class KafkaSource(DataSource):
@@ -61,8 +66,9 @@ class KafkaSource(DataSource):
     def schema(self) -> str:
         """Return the connector's columns."""
         wanted = [COLUMNS]
-        for option, column in (("includeHeaders", HEADERS), ("includeTopicId", TOPIC_ID)):
-            if self.options.get(option, "false").lower() == "true":
+        more = (("includeHeaders", HEADERS), ("includeUnreadable", UNREADABLE), ("includeTopicId", TOPIC_ID))
+        for option, column in more:
+            if self.options.get(option, "false").lower() != "false":
                 wanted.append(column)
         return "".join(wanted)
 
@@ -74,14 +80,35 @@ class KafkaSource(DataSource):
         """Return the reader of a streaming query."""
         return StreamReader(self._checked(schema, streaming=True))
 
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return the writer of a batch query."""
+        from downspout.spark.writing.writers import BatchWriter, checked
+
+        return BatchWriter(checked(self.options, schema, overwrite=overwrite, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """Return the writer of a streaming query."""
+        from downspout.spark.writing.writers import StreamWriter, checked
+
+        return StreamWriter(checked(self.options, schema, overwrite=overwrite, streaming=True))
+
     def _checked(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         options = parse_options(self.options, streaming=streaming)
         found = [field.name for field in schema.fields]
         wanted = [column.split()[0] for column in COLUMNS.split(", ")] + ["headers"] * options.include_headers
-        wanted += ["topicId"] * options.include_topic_id
+        wanted += ["unreadable"] * options.include_unreadable + ["topicId"] * options.include_topic_id
         if found != wanted:
             raise ConfigError(f"the columns are fixed: {', '.join(wanted)}", cure="leave .schema(...) out; use select")
         return options
+
+
+class KafkaSink(KafkaSource):
+    """The same by the name that says where a frame is written to."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` takes."""
+        return SINK_NAME
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -89,6 +116,9 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     if isinstance(partition, RangePartition):
         for batch in read_range(options, partition.range, partition.skipped):
             yield _with_topic_id(batch, partition.topic_id) if options.include_topic_id else batch
+    elif isinstance(partition, EndPartition):
+        marker = nulls(options.include_headers, options.include_unreadable)
+        yield _with_topic_id(marker, "") if options.include_topic_id else marker
 
 
 def _with_topic_id(batch: pa.RecordBatch, topic_id: str) -> pa.RecordBatch:
@@ -129,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without checkpoint starts."""
-        return to_json(self._plan.initial())
+        return self._json(self._plan.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of the options. PySpark has no limit of two numbers: ``latestOffset`` looks at both."""
@@ -141,8 +171,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the next batch ends."""
-        limited = not isinstance(limit, ReadAllAvailable)
-        return to_json(self._plan.latest(_offsets(start), limited=limited))
+        limited, before = not isinstance(limit, ReadAllAvailable), StreamOffset.from_json(start)
+        end = self._plan.latest(before.offsets, limited=limited, ids=before.topic_ids)
+        # The marker comes with the last records, or alone where these were done before: by a run that was stopped, or
+        # killed before its end. It stays until something new is read, so it comes once.
+        is_old = before.is_end and end == before.offsets
+        return self._json(end, is_end=is_old or (self._options.end_marker and self._plan.is_at_end(end)))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """End at what is there now."""
@@ -155,7 +189,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one partition for each range of a batch."""
-        return _partitions(self._plan, self._plan.ranges(_offsets(start), _offsets(end)))
+        before, after = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        pieces = self._plan.ranges(before.offsets, after.offsets, after.topic_ids)
+        is_marked = after.is_end and not (before.is_end and before.offsets == after.offsets)
+        return [*_partitions(self._plan, pieces), *([EndPartition()] if is_marked else [])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range, on an executor."""
@@ -168,6 +205,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Release the driver's connection."""
         self._plan.close()
 
-
-def _offsets(value: Mapping[str, Any]) -> dict[Any, int]:
-    return from_json(dict(value), "the offset in the checkpoint")
+    def _json(self, offsets: Offsets, *, is_end: bool = False) -> dict[str, Any]:
+        return StreamOffset(offsets, self._plan.ids_of(offsets), is_end).to_json()

@@ -1,13 +1,12 @@
 """The options of ``format("downspout")``: the connector's names, checked all at once when the source is made.
 
 A job moves between the two by changing ``format``. So whatever the connector accepts is accepted, with its defaults;
-what differs stands in ``docs/decisions/0017-the-spark-source.md``. Three options are ours:
-``stoppingOffsets``, ``skipOffsets`` and ``includeTopicId``.
+what differs stands in ``docs/decisions/0013-spark.md``. Seven options are ours: ``stoppingOffsets``,
+``skipOffsets``, ``includeTopicId``, ``includeUnreadable``, ``recordBytesMax``, ``batchBytesMax`` and ``endMarker``.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -17,118 +16,127 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from downspout.errors import ConfigError
+from downspout.formatting import nearest, seconds_of
 from downspout.kafka.address import parse_bootstrap
-from downspout.spark.source.client_properties import client_properties
+from downspout.kafka.unreadable import Limits
+from downspout.spark.source.client_properties import NO_GROUP, WITHOUT_GROUP, client_properties
 from downspout.spark.source.ranges import Offsets, from_json, place
 from downspout.spark.source.skips import Skips, parse_skips
 
-LATEST, EARLIEST = -1, -2
-"""What stands for an end of the log among offsets."""
+LATEST, EARLIEST = -1, -2  # What stands for an end of the log among offsets
+LIMIT_MIN, LIMIT_MAX = 1024, 1 << 30  # Bytes that records and batches may be allowed to unpack to
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option, for checks and for the table in the documentation.
+    """One option, for checks and for the table in the documentation."""
 
-    Attributes:
-        default: in words.
-        use: ``both``, ``batch`` or ``stream``; elsewhere an option of the connector has no effect, and ``ending…``
-            is refused.
-        text: what it says.
-    """
-
-    default: str
-    use: str
-    text: str
+    text: str  # what it does, in a sentence
+    note: str = ""  # what else there is to say
+    default: str = ""  # in words
+    # ``both``, ``batch`` or ``stream``; elsewhere an option of the connector has no effect, and ``ending…`` is refused
+    use: str = "both"
 
 
 OPTIONS: Mapping[str, Option] = {
-    "kafka.bootstrap.servers": Option("", "both", "Where Kafka is: `host:port,host:port`. Required."),
-    "subscribe": Option("", "both", "Topics, separated by commas. One of these three is required."),
-    "subscribePattern": Option("", "both", "A regular expression (Python's) that a topic's whole name must match."),
-    "assign": Option("", "both", 'Partitions: `{"orders": [0, 1]}`.'),
+    "kafka.bootstrap.servers": Option("Brokers, as `host:port,host:port`.", default="required"),
+    "subscribe": Option(
+        "Topics, separated by commas.", "One of `subscribe`, `subscribePattern` and `assign` is required."
+    ),
+    "subscribePattern": Option("A regular expression (Python's) that must match a topic's whole name."),
+    "assign": Option('Partitions: `{"orders": [0, 1]}`.'),
     "startingOffsets": Option(
-        "`latest`; batch `earliest`",
-        "both",
-        '`earliest`, `latest`, or an offset for each partition: `{"orders": {"0": 23, "1": -2}}` (-2: earliest, '
-        "-1: latest). A stream that has a checkpoint starts there instead; partitions that appear later start at "
-        "their beginning.",
+        '`earliest`, `latest`, or an offset for each partition: `{"orders": {"0": 23, "1": -2}}`.',
+        "-2 is the earliest offset, -1 the latest. A stream that has a checkpoint starts there instead. Partitions "
+        "that appear later start at their beginning.",
+        default="`latest`; batch `earliest`",
     ),
     "startingOffsetsByTimestamp": Option(
-        "", "both", 'Milliseconds since 1970 for each partition: `{"orders": {"0": 1700000000000}}`.'
+        'Milliseconds since 1970 for each partition: `{"orders": {"0": 1700000000000}}`.'
     ),
-    "startingTimestamp": Option("", "both", "The same moment for all partitions, in milliseconds since 1970."),
+    "startingTimestamp": Option("One time for all partitions, in milliseconds since 1970."),
     "startingOffsetsByTimestampStrategy": Option(
-        "`error`", "both", "Where no record is at or after the moment: `error`, or `latest`: start at the end."
+        "If no record is at or after the time: `error`, or `latest`, which starts at the end.", default="`error`"
     ),
-    "endingOffsets": Option("`latest`", "batch", "`latest`, or an offset (-1: latest) for each partition."),
-    "endingOffsetsByTimestamp": Option("", "batch", "As for the start; where no record is that late: the end."),
-    "endingTimestamp": Option("", "batch", "The same moment for all partitions, in milliseconds since 1970."),
+    "endingOffsets": Option("`latest`, or an offset (-1: latest) for each partition.", default="`latest`", use="batch"),
+    "endingOffsetsByTimestamp": Option("As for the start; the end if no record is that late.", use="batch"),
+    "endingTimestamp": Option("One time for all partitions, in milliseconds since 1970.", use="batch"),
     "stoppingOffsets": Option(
-        "",
-        "both",
-        'Where reading stops for ever, by partition: `{"orders": {"0": 100}}`; 100 itself is not read. A stream that '
-        "has come there idles, and with `availableNow` ends. Partitions that are not named have no stop. Not in the "
-        "connector.",
+        'Where reading stops for good, by partition: `{"orders": {"0": 100}}`.',
+        "100 itself is not read. A stream that has reached these offsets idles, and with `availableNow` it ends. "
+        "Partitions that are not named have no stop. Not in the connector.",
     ),
     "skipOffsets": Option(
-        "",
-        "both",
-        'Offsets that are left out, by partition, each range without its end: `{"orders": {"0": [[5, 9]]}}`, which '
-        "`downspout offsets export` writes. With Kafka's `id` of the topic beside its partitions, nothing of another "
-        "topic of that name is left out. It may stay when the query is started again. Not in the connector.",
+        'Offsets to leave out, by partition, as ranges without their ends: `{"orders": {"0": [[5, 9]]}}`.',
+        "`downspout offsets export` writes this. If Kafka's `id` of the topic stands beside the partitions, another "
+        "topic of the same name is read whole. The option may stay when the query is restarted. Not in the connector.",
     ),
-    "includeHeaders": Option("`false`", "both", "Whether to add the column `headers`."),
+    "includeHeaders": Option("Whether to add the column `headers`.", default="`false`"),
     "includeTopicId": Option(
-        "`false`", "both", "Whether to add the column `topicId`: Kafka's id of the topic. Not in the connector."
+        "Whether to add the column `topicId`, Kafka's id of the topic.", "Not in the connector.", default="`false`"
+    ),
+    "includeUnreadable": Option(
+        "Whether what Kafka cannot give whole becomes a row instead of an error: `false`, `records` or `true`.",
+        "`records`: a row for each record above `recordBytesMax`, with its first 64 KiB. `true`: also one for each "
+        "batch that is damaged or unpacks to more than `batchBytesMax`. The column `unreadable` has the reason, and is "
+        "null in all other rows. Not in the connector.",
+        default="`false`",
+    ),
+    "recordBytesMax": Option(
+        "Most bytes that key, value and headers of a record may unpack to.",
+        "Not in the connector.",
+        default="`67108864`",
+    ),
+    "batchBytesMax": Option(
+        "Most bytes that the records of one batch may unpack to.",
+        "Records above `recordBytesMax` do not count. Not in the connector.",
+        default="`268435456`",
+    ),
+    "endMarker": Option(
+        "Whether the last batch of a stream that ends (`availableNow`) has one more row, with null in every column.",
+        "The row comes once, even if an earlier run processed the records before it. Not in the connector.",
+        default="`false`",
+        use="stream",
     ),
     "failOnDataLoss": Option(
-        "`true`",
-        "both",
-        "Whether a query fails when offsets that it should read are gone (retention, truncation, a topic deleted or "
-        "created again). Otherwise it warns and goes on with what is left.",
+        "Whether a query fails when offsets that it should read are gone.",
+        "They are gone after retention or truncation, or if a topic was deleted or created again. With `false` the "
+        "query warns and reads what is left.",
+        default="`true`",
     ),
-    "minPartitions": Option("", "both", "About how many tasks a batch gets at least; long ranges are cut."),
-    "maxRecordsPerPartition": Option("", "both", "How many offsets a task reads at most; longer ranges are cut."),
+    "minPartitions": Option("About how many tasks a batch gets at least; long ranges are cut."),
+    "maxRecordsPerPartition": Option("How many offsets a task reads at most; longer ranges are cut."),
     "maxOffsetsPerTrigger": Option(
-        "", "stream", "About how many offsets a micro-batch takes, from each partition in proportion to what it has."
+        "About how many offsets a micro-batch takes, from each partition in proportion to what it has.", use="stream"
     ),
     "minOffsetsPerTrigger": Option(
-        "", "stream", "How many offsets must be there before a micro-batch is made. `availableNow` ignores it."
+        "How many offsets must be available before a micro-batch starts; `availableNow` ignores it.", use="stream"
     ),
-    "maxTriggerDelay": Option("`15m`", "stream", "How long `minOffsetsPerTrigger` may hold a micro-batch back."),
+    "maxTriggerDelay": Option(
+        "How long `minOffsetsPerTrigger` may hold a micro-batch back.", default="`15m`", use="stream"
+    ),
     "kafkaConsumer.pollTimeoutMs": Option(
-        "`120000`", "both", "How long a task waits for records that must be there before it fails."
+        "How long a task waits for records that must be there before it fails.", default="`120000`"
     ),
-    "fetchOffset.numRetries": Option("`3`", "both", "How often the driver asks again for offsets."),
-    "fetchOffset.retryIntervalMs": Option("`1000`", "both", "How long it waits in between."),
-    "groupIdPrefix": Option("", "both", "No effect: the source reads without a consumer group."),
+    "fetchOffset.numRetries": Option("How often the driver asks again for offsets.", default="`3`"),
+    "fetchOffset.retryIntervalMs": Option("How long it waits in between.", default="`1000`"),
+    "groupIdPrefix": Option("Refused: the source reads without a consumer group."),
 }
 """Every option, by the connector's name."""
 
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where reading starts or ends, before Kafka was asked.
+    """Where reading starts or ends, before Kafka was asked."""
 
-    Attributes:
-        option: the option that says it, for errors.
-        everywhere: ``LATEST``, ``EARLIEST`` or None.
-        offsets: by partition, where they are given.
-        timestamp_ms: the moment for all partitions.
-        timestamps_ms: by partition, where they are given.
-        latest_if_none: whether a moment after the last record means the end; otherwise it is an error.
-    """
-
-    option: str
-    everywhere: int | None = None
-    offsets: Offsets | None = None
-    timestamp_ms: int | None = None
-    timestamps_ms: Offsets | None = None
-    latest_if_none: bool = True
+    option: str  # the option that says it, for errors
+    everywhere: int | None = None  # ``LATEST``, ``EARLIEST`` or None
+    offsets: Offsets | None = None  # by partition, where they are given
+    timestamp_ms: int | None = None  # the moment for all partitions
+    timestamps_ms: Offsets | None = None  # by partition, where they are given
+    latest_if_none: bool = True  # whether a moment after the last record means the end; otherwise it is an error
 
 
 @dataclass(frozen=True)
@@ -144,6 +152,9 @@ class SourceOptions:
     ending: Position
     include_headers: bool = False
     include_topic_id: bool = False
+    unreadable: str = "false"
+    limits: Limits = field(default_factory=Limits)
+    end_marker: bool = False
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     records_per_partition_max: int | None = None
@@ -165,6 +176,11 @@ class SourceOptions:
         return partition in (self.assigned or ())
 
     @property
+    def include_unreadable(self) -> bool:
+        """Whether there is a column that says what could not be read whole."""
+        return self.unreadable != "false"
+
+    @property
     def selection(self) -> str:
         """What is read, in the words of the options."""
         if self.topics is not None:
@@ -180,12 +196,42 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     Args:
         given: as Spark hands them over; names in any case.
         streaming: for ``readStream``, else for ``read``.
-
-    Raises:
-        ConfigError: an option is unknown (the nearest one is suggested), malformed, missing, or not for this use.
     """
     options = {name.lower(): value for name, value in given.items()}
     _check_names(options, streaming)
+    bootstrap, properties = connection_of(options)
+    topics, pattern, assigned = _selection(options)
+    found = SourceOptions(
+        bootstrap=bootstrap,
+        client=client_properties(properties),
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        starting=_position(options, "starting", LATEST if streaming else EARLIEST, streaming),
+        ending=_position(options, "ending", LATEST, streaming),
+        include_headers=flag(options, "includeHeaders", False),
+        include_topic_id=flag(options, "includeTopicId", False),
+        unreadable=_unreadable(options),
+        limits=_limits(options),
+        end_marker=flag(options, "endMarker", False),
+        fail_on_data_loss=flag(options, "failOnDataLoss", True),
+        min_partitions=_whole(options, "minPartitions"),
+        records_per_partition_max=_whole(options, "maxRecordsPerPartition"),
+        offsets_per_trigger_max=_whole(options, "maxOffsetsPerTrigger"),
+        offsets_per_trigger_min=_whole(options, "minOffsetsPerTrigger"),
+        trigger_delay_ms_max=_duration_ms(options.get("maxtriggerdelay", "15m")),
+        poll_ms_max=_whole(options, "kafkaConsumer.pollTimeoutMs") or 120_000,
+        offset_retries_max=_whole(options, "fetchOffset.numRetries", lowest=0, default=3) or 0,
+        offset_retry_ms=_whole(options, "fetchOffset.retryIntervalMs", lowest=0, default=1000) or 0,
+        stopping=from_json(_json(options.get("stoppingoffsets", "{}"), "stoppingOffsets"), "stoppingOffsets"),
+        skips=parse_skips(options["skipoffsets"]) if "skipoffsets" in options else Skips(),
+    )
+    _check_ours(found)
+    return found
+
+
+def connection_of(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return the brokers, and the other ``kafka.…`` options without their prefix."""
     text = options.get("kafka.bootstrap.servers", "")
     if not text:
         raise ConfigError(
@@ -195,40 +241,16 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         parse_bootstrap(text)
     properties = {name[6:]: value for name, value in options.items() if name.startswith("kafka.")}
     properties.pop("bootstrap.servers")
-    topics, pattern, assigned = _selection(options)
-    found = SourceOptions(
-        bootstrap=text.replace(" ", ""),
-        client=client_properties(properties),
-        topics=topics,
-        pattern=pattern,
-        assigned=assigned,
-        starting=_position(options, "starting", LATEST if streaming else EARLIEST, streaming),
-        ending=_position(options, "ending", LATEST, streaming),
-        include_headers=_flag(options, "includeHeaders", False),
-        include_topic_id=_flag(options, "includeTopicId", False),
-        fail_on_data_loss=_flag(options, "failOnDataLoss", True),
-        min_partitions=_whole(options, "minPartitions"),
-        records_per_partition_max=_whole(options, "maxRecordsPerPartition"),
-        offsets_per_trigger_max=_whole(options, "maxOffsetsPerTrigger"),
-        offsets_per_trigger_min=_whole(options, "minOffsetsPerTrigger"),
-        trigger_delay_ms_max=_duration_ms(options.get("maxtriggerdelay", "15m")),
-        poll_ms_max=_whole(options, "kafkaConsumer.pollTimeoutMs") or 120_000,
-        offset_retries_max=_whole(options, "fetchOffset.numRetries", lowest=0, default=3) or 0,
-        offset_retry_ms=_whole(options, "fetchOffset.retryIntervalMs", lowest=0, default=1000) or 0,
-        stopping=_stopping(options),
-        skips=parse_skips(options["skipoffsets"]) if "skipoffsets" in options else Skips(),
-    )
-    _check_ours(found)
-    return found
+    return text.replace(" ", ""), properties
 
 
 def _check_names(options: Mapping[str, str], streaming: bool) -> None:
+    if "groupidprefix" in options:
+        raise ConfigError(f"groupIdPrefix cannot be set: {NO_GROUP}", cure=WITHOUT_GROUP)
     for name in options:
         if name not in _BY_LOWER and not name.startswith("kafka."):
-            near = difflib.get_close_matches(name, _BY_LOWER, n=1, cutoff=0.5)
-            raise ConfigError(
-                f"{name} is no option of the source", cure=_BY_LOWER[near[0]] if near else "docs: spark-source"
-            )
+            cure = _BY_LOWER.get(nearest(name, _BY_LOWER, "", 0.5), "docs: spark-source")
+            raise ConfigError(f"{name} is not an option of the source", cure=cure)
         if streaming and name.startswith("ending"):
             raise ConfigError(
                 f"{_BY_LOWER[name]} is for batch queries: a stream has no end",
@@ -242,7 +264,7 @@ def _selection(
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in options]
     if len(chosen) != 1:
         raise ConfigError(
-            f"of subscribe, subscribePattern and assign exactly one is needed, not {' and '.join(chosen) or 'none'}",
+            f"of subscribe, subscribePattern and assign give exactly one, not {' and '.join(chosen) or 'none'}",
             cure='.option("subscribe", "topic")',
         )
     value = options[chosen[0].lower()]
@@ -255,7 +277,9 @@ def _selection(
         try:
             re.compile(value)
         except re.error as error:
-            raise ConfigError(f"subscribePattern = {value!r} is no regular expression: {error}", cure="x.*") from None
+            raise ConfigError(
+                f"subscribePattern = {value!r} is not a regular expression: {error}", cure="x.*"
+            ) from None
         return None, value, None
     return None, None, _assigned(value)
 
@@ -291,13 +315,8 @@ def _position(options: Mapping[str, str], side: str, default: int, streaming: bo
     offsets = None if word is not None else from_json(_json(value, name), name, lowest=EARLIEST)
     if word in refused or any(offset in refused for offset in (offsets or {}).values()):
         empty = "latest" if side == "starting" else "earliest"
-        raise ConfigError(f"{name} cannot be {empty} in a batch query: there is nothing in between", cure="an offset")
+        raise ConfigError(f"{name} cannot be {empty} in a batch query: nothing would be read", cure="an offset")
     return Position(name, everywhere=word, offsets=offsets)
-
-
-def _stopping(options: Mapping[str, str]) -> Offsets:
-    value = options.get("stoppingoffsets")
-    return {} if value is None else from_json(_json(value, "stoppingOffsets"), "stoppingOffsets")
 
 
 def _check_ours(options: SourceOptions) -> None:
@@ -312,14 +331,34 @@ def _json(value: str, name: str) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
-        raise ConfigError(f"{name} is neither a word that it knows nor JSON", cure='{"orders": {"0": 23}}') from None
+        raise ConfigError(f"{name} is neither a known word nor JSON", cure='{"orders": {"0": 23}}') from None
 
 
-def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """Return an option that is true or false."""
     value = options.get(name.lower(), str(default)).lower()
     if value not in ("true", "false"):
         raise ConfigError(f"{name} = {value} is neither true nor false", cure="true or false")
     return value == "true"
+
+
+def _unreadable(options: Mapping[str, str]) -> str:
+    value = options.get("includeunreadable", "false").lower()
+    if value not in ("false", "records", "true"):
+        raise ConfigError(f"includeUnreadable = {value} is unknown", cure="false, records or true")
+    return value
+
+
+def _limits(options: Mapping[str, str]) -> Limits:
+    usual = Limits()
+    record = _whole(options, "recordBytesMax", lowest=LIMIT_MIN, default=usual.record_bytes)
+    batch = _whole(options, "batchBytesMax", lowest=LIMIT_MIN, default=usual.batch_bytes)
+    assert record is not None
+    assert batch is not None
+    for name, value in (("recordBytesMax", record), ("batchBytesMax", batch)):
+        if value > LIMIT_MAX:
+            raise ConfigError(f"{name} = {value} is too large", cure=f"{LIMIT_MAX} at most")
+    return Limits(record, batch)
 
 
 def _whole(options: Mapping[str, str], name: str, *, lowest: int = 1, default: int | None = None) -> int | None:
@@ -327,7 +366,7 @@ def _whole(options: Mapping[str, str], name: str, *, lowest: int = 1, default: i
     if value is None:
         return default
     if not re.fullmatch(r"\s*\d{1,19}\s*", value) or int(value) < lowest:
-        raise ConfigError(f"{name} = {value} is no whole number of at least {lowest}", cure="a number")
+        raise ConfigError(f"{name} = {value} is not a whole number of at least {lowest}", cure="a number")
     return int(value)
 
 
@@ -337,7 +376,6 @@ def _duration_ms(text: str) -> int:
     >>> _duration_ms("15m"), _duration_ms("30 s"), _duration_ms("500")
     (900000, 30000, 500)
     """
-    found = re.fullmatch(r"\s*(\d{1,18})\s*(ms|s|min|m|h|d|)\s*", text.lower())
-    if found is None:
-        raise ConfigError(f"maxTriggerDelay = {text} is no time", cure="15m, 30s or 500ms")
-    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
+    if (found := seconds_of(text, "ms")) is None:
+        raise ConfigError(f"maxTriggerDelay = {text} is not a duration", cure="15m, 30s or 500ms")
+    return round(found * 1000)

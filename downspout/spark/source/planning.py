@@ -13,13 +13,16 @@ Two rules follow:
   the place where the query starts.
 * *A log that was lost leaves the offsets.* A partition that is gone, shorter than what was read, or of a topic that was
   created again, is left out of the batch's end; if it exists, the next batch finds it as a new one and reads it from
-  its beginning. That holds for ``failOnDataLoss=false``; otherwise the query fails before any end is written.
+  its beginning. That holds for ``failOnDataLoss=false``; otherwise the query fails before any end is written. That a
+  topic was created again is known by its id, which the checkpoint has beside the offsets: also where that happened
+  while the query was stopped, and the new log is longer than what was read of the old one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import ConfigError, DataLossError
@@ -49,11 +52,10 @@ class BatchPlan:
         """Return what the tasks read.
 
         Raises:
-            ConfigError, BrokerError: an option does not fit the topic, or nobody answers.
+            ConfigError, BrokerError: an option does not fit the topic, or no broker answers.
             DataLossError: offsets lie outside the log and ``failOnDataLoss`` is set.
         """
-        topics = Topics(self._options)
-        try:
+        with closing(Topics(self._options)) as topics:
             _check_stops(self._options)
             partitions = topics.partitions()
             starts, _ = topics.resolve(self._options.starting, partitions)
@@ -63,18 +65,13 @@ class BatchPlan:
                 self._ids = dict(topics.ids({tp.topic for tp in partitions}))
             stops = self._options.stopping
             ends = {tp: min(end, stops.get(tp, end)) for tp, end in ends.items()}
-        finally:
-            topics.close()
         ranges = [OffsetRange.of(tp, starts[tp], ends[tp]) for tp in partitions]
         return split(ranges, self._options.min_partitions, self._options.records_per_partition_max)
 
     def skips(self, pieces: Sequence[OffsetRange]) -> list[Skipped]:
         """Return what each range leaves out (``skipOffsets``)."""
-        topics = Topics(self._options)
-        try:
+        with closing(Topics(self._options)) as topics:
             return skips_of(self._options, topics, pieces)
-        finally:
-            topics.close()
 
     def _check(self, topics: Topics, starts: Offsets, ends: Offsets) -> None:
         """Cut the ranges down to what the logs hold, or fail: a task would wait for what never comes."""
@@ -82,18 +79,12 @@ class BatchPlan:
         for tp in ends:
             if ends[tp] > real[tp] or starts[tp] > real[tp]:
                 beyond = max(ends[tp], starts[tp])
-                report_loss(self._options, f"{place(tp, beyond)} lies beyond the end of the log, {real[tp]}")
+                report_loss(self._options, f"{place(tp, beyond)} is beyond the end of the log, {real[tp]}")
                 ends[tp] = min(ends[tp], real[tp])
 
 
 class StreamPlan:
-    """The batches of one streaming query; lives as long as the query, on the driver.
-
-    Args:
-        options: of the source.
-        clock: what ``maxTriggerDelay`` is measured with.
-        sleep: what waiting between two questions to Kafka is.
-    """
+    """The batches of one streaming query; lives as long as the query, on the driver."""
 
     def __init__(
         self, options: SourceOptions, clock: Clock = SYSTEM_CLOCK, sleep: Callable[[float], None] | None = None
@@ -126,21 +117,18 @@ class StreamPlan:
         """Return the ends of all logs as of the last look, for the progress report; None before the first."""
         return self._seen
 
-    def latest(self, start: Offsets, *, limited: bool) -> Offsets:
+    def latest(self, start: Offsets, *, limited: bool, ids: Mapping[str, str] | None = None) -> Offsets:
         """Return the end of the batch that begins at ``start``; the same where there is nothing to do.
-
-        Args:
-            start: the end of the batch before.
-            limited: whether ``maxOffsetsPerTrigger`` and ``minOffsetsPerTrigger`` hold.
 
         Raises:
             DataLossError: offsets that should be read are gone, and ``failOnDataLoss`` is set.
-            BrokerError: nobody answers, or a topic that is named in the options never existed.
+            BrokerError: no broker answers, or a topic that is named in the options never existed.
         """
         if self._initial_is_passing and start == self._initial:
             self._initial_is_passing = False
             self._seen = self._seen or dict(start)
             return start
+        self._ids |= ids or {}  # what the offsets were read of, whatever else was seen since
         ends = self._ends(start)
         self._seen = dict(ends)
         if (frozen := self._frozen) is not None:
@@ -155,16 +143,34 @@ class StreamPlan:
             return prorate(begins, ends, self._options.offsets_per_trigger_max)
         return ends
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+    def ids_of(self, offsets: Offsets) -> dict[str, str]:
+        """Return Kafka's ids of these topics, as far as they are known here."""
+        return {tp.topic: self._ids[tp.topic] for tp in offsets if tp.topic in self._ids}
+
+    def is_at_end(self, offsets: Offsets) -> bool:
+        """Return whether nothing is left to read of what was there when the query was asked to end."""
+        stops = self._options.stopping
+        return self._frozen is not None and all(
+            offsets.get(tp, 0) >= min(end, stops.get(tp, end)) for tp, end in self._frozen.items()
+        )
+
+    def ranges(self, start: Offsets, end: Offsets, ids: Mapping[str, str] | None = None) -> list[OffsetRange]:
         """Return what the tasks of a batch read; a partition without a start is read from its beginning.
 
         Raises:
-            DataLossError: such a partition begins late: something of it was never read. Only with ``failOnDataLoss``.
+            DataLossError: such a partition begins late: something of it was never read. Or a topic is another one by
+                now: what was to be read of it is gone. Only with ``failOnDataLoss``.
         """
+        # After a restart this may be a batch that an earlier process has planned, of topics as they were then.
+        others = self._others(ids or {})
+        for tp in sorted(end):
+            if tp.topic in others:
+                report_loss(self._options, _say_recreated(tp, start.get(tp, 0)))
+        end = {tp: offset for tp, offset in end.items() if tp.topic not in others}
         new = self._topics.earliest([tp for tp in end if tp not in start])
         for tp, begin in new.items():
             if begin > 0:
-                report_loss(self._options, f"{place(tp)} is new and begins at {begin}: what was before is gone")
+                report_loss(self._options, f"{place(tp)} is new and begins at {begin}: earlier records are gone")
         ranges = [OffsetRange.of(tp, start.get(tp, new.get(tp, 0)), end[tp]) for tp in sorted(end)]
         backwards = [piece for piece in ranges if piece.size < 0]
         if backwards and start != self._initial:
@@ -194,10 +200,10 @@ class StreamPlan:
             if tp not in ends:
                 report_loss(self._options, self._say_gone(tp, start[tp]))
             elif tp.topic in recreated:
-                report_loss(self._options, f"{place(tp, start[tp])}: the topic was deleted and created again")
+                report_loss(self._options, _say_recreated(tp, start[tp]))
             elif ends[tp] < start[tp]:
                 report_loss(
-                    self._options, f"{place(tp, start[tp])} was read up to here, and the log ends at {ends[tp]}"
+                    self._options, f"{place(tp, start[tp])} was read up to this offset, and the log ends at {ends[tp]}"
                 )
             else:
                 continue
@@ -207,11 +213,9 @@ class StreamPlan:
 
     def _say_gone(self, tp: TopicPartition, offset: int) -> str:
         where = place(tp, offset)
-        if self._topics.selects(tp):
-            return f"{where} was read up to here, and the partition is gone"
-        return (
-            f"the checkpoint stands at {where}, which is not read ({self._options.selection}): is it another query's?"
-        )
+        if self._options.selects(tp):
+            return f"{where} was read up to this offset, and the partition is gone"
+        return f"the checkpoint is at {where}, which is not read ({self._options.selection}): is it another query's?"
 
     def _note_ids(self, partitions: Collection[TopicPartition]) -> set[str]:
         """Return the topics that have another id than when we looked before."""
@@ -220,6 +224,12 @@ class StreamPlan:
         self._ids |= {topic: identity for topic, identity in ids.items() if identity}
         self._recreated |= changed
         return changed
+
+    def _others(self, ids: Mapping[str, str]) -> set[str]:
+        """Return the topics that are others now than the ids say."""
+        if unseen := ids.keys() - self._ids.keys():
+            self._ids |= {topic: found for topic, found in self._topics.ids(unseen).items() if found}
+        return {topic for topic, identity in ids.items() if self._ids.get(topic, identity) != identity}
 
     def _wait_for_more(self, begins: Offsets, ends: Offsets) -> bool:
         """Return whether ``minOffsetsPerTrigger`` holds the batch back; never the first, nor one that is overdue."""
@@ -234,49 +244,37 @@ class StreamPlan:
         return False
 
 
-def _check_stops(options: SourceOptions) -> None:
-    """Raise where a query would begin above its stop: that is a mistake. A checkpoint may well be there.
+def _say_recreated(tp: TopicPartition, offset: int) -> str:
+    return f"{place(tp, offset)}: the topic was deleted and created again"
 
-    Raises:
-        ConfigError: so it is.
-    """
+
+def _check_stops(options: SourceOptions) -> None:
+    """Raise where a query would begin above its stop: that is a mistake. A checkpoint may well be there."""
     for tp, start in (options.starting.offsets or {}).items():
         if start > options.stopping.get(tp, start):
             raise ConfigError(
                 f"stoppingOffsets ends {place(tp)} at {options.stopping[tp]}, below its start at {start}",
-                cure="a stop at or above startingOffsets; the stop itself is not read",
+                cure="stop at or above startingOffsets; the stop itself is not read",
             )
 
 
 def skips_of(
     options: SourceOptions, topics: Topics, pieces: Sequence[OffsetRange], recreated: Collection[str] = ()
 ) -> list[Skipped]:
-    """Return what each range leaves out: nothing of a topic that was created again since the option was written.
-
-    Kafka is asked for ids only while something is left out, so at a query's beginning.
-
-    Args:
-        options: of the source.
-        topics: for the question.
-        pieces: what the tasks read.
-        recreated: topics that are known to be others than when the query began.
-    """
+    """Return what each range leaves out: nothing of a topic that was created again since the option was written."""
     found = [options.skips.within(piece) for piece in pieces]
+    # Kafka is asked for ids only while something is left out, so at a query's beginning.
     meant = {piece.topic: options.skips.ids[piece.topic] for piece, skipped in zip(pieces, found, strict=True)
              if skipped and piece.topic in options.skips.ids}  # fmt: skip
     others = {topic for topic, now in topics.ids(list(meant)).items() if now and now != meant[topic]}
     for topic in sorted(others):
-        log.warning("%s was created again since skipOffsets was written: nothing of it is left out", topic)
+        log.warning("%s was created again since skipOffsets was written: none of its offsets are skipped", topic)
     stale = others | set(recreated)
     return [() if piece.topic in stale else skipped for piece, skipped in zip(pieces, found, strict=True)]
 
 
 def report_loss(options: SourceOptions, what: str) -> None:
-    """Raise if the query shall fail where offsets are gone; otherwise warn.
-
-    Raises:
-        DataLossError: ``failOnDataLoss`` is set.
-    """
+    """Raise if the query shall fail where offsets are gone; otherwise warn."""
     if options.fail_on_data_loss:
         raise DataLossError(what, cure=DATA_LOSS_CURE)
-    log.warning("%s; goes on with what is left", what)
+    log.warning("%s; the query continues with what is left", what)

@@ -1,12 +1,20 @@
 """Which offsets a batch reads: pure arithmetic, with the connector's rules, and the JSON in which Spark keeps offsets.
 
 Everything here is a function of its arguments: no Kafka, no Spark, no clock.
+
+The JSON is the connector's, and more: beside the topics it may hold notes, each an empty object whose name has a colon,
+which no topic's name may have. The connector, and a Downspout that does not know a note, read on without it.
+
+===============  ===================================================================================
+``topic:ID``     Kafka's id of the topic when the batch was planned
+``:end``         the bounded run had come to its end, and the last row of its last batch says so
+===============  ===================================================================================
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, floor
 from typing import Any
 
@@ -14,8 +22,9 @@ from kafka.structs import TopicPartition
 
 from downspout.errors import ConfigError, coordinates
 
-Offsets = dict[TopicPartition, int]
-"""The next offset to read, by partition."""
+Offsets = dict[TopicPartition, int]  # The next offset to read, by partition
+
+_END = ":end"
 
 PARTITION_MAX, OFFSET_MAX = 2**31 - 1, 2**63 - 1
 
@@ -97,7 +106,7 @@ def from_json(value: Any, name: str = "the offset", lowest: int = 0) -> Offsets:
         raise wrong
     offsets: Offsets = {}
     for topic, by_partition in value.items():
-        if not isinstance(by_partition, dict):
+        if not isinstance(by_partition, dict) or (":" in topic and by_partition):
             raise wrong
         for partition, offset in by_partition.items():
             whole = isinstance(offset, int) and not isinstance(offset, bool)
@@ -105,6 +114,36 @@ def from_json(value: Any, name: str = "the offset", lowest: int = 0) -> Offsets:
                 raise wrong
             offsets[TopicPartition(topic, int(partition))] = offset
     return offsets
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """Where a stream stands after a batch, as Spark's checkpoint keeps it.
+
+    >>> StreamOffset({TopicPartition("t", 0): 5}, {"t": "x1"}, is_end=True).to_json()
+    {'t': {'0': 5}, 't:x1': {}, ':end': {}}
+    >>> StreamOffset.from_json({"t": {"0": 5}})
+    StreamOffset(offsets={TopicPartition(topic='t', partition=0): 5}, topic_ids={}, is_end=False)
+    """
+
+    offsets: Offsets  # the next offset to read, by partition
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # Kafka's ids of the topics, where they are known
+    is_end: bool = False  # whether a bounded run ended with this batch
+
+    def to_json(self) -> dict[str, dict[str, int]]:
+        """Return the offset as the checkpoint has it, always in the same order."""
+        found = to_json(self.offsets)
+        known = ((topic, self.topic_ids.get(topic)) for topic in list(found))
+        notes = [f"{topic}:{topic_id}" for topic, topic_id in known if topic_id]
+        return {**found, **{note: {} for note in [*notes, *([_END] if self.is_end else [])]}}
+
+    @classmethod
+    def from_json(cls, value: Any, name: str = "the offset in the checkpoint") -> StreamOffset:
+        """Return what :meth:`to_json` made, or an offset without notes. Raises ConfigError: it has another shape."""
+        offsets = from_json(value, name)
+        notes = [key.partition(":") for key in value if ":" in key]
+        ids = {topic: topic_id for topic, _, topic_id in notes if topic and topic_id}
+        return cls(offsets, ids, is_end=_END in value)
 
 
 def prorate(begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int) -> Offsets:

@@ -7,8 +7,8 @@ it is about offsets, and these lie behind the query sooner or later.
 Unless the topic is created again: then the same offsets are other records. So a topic's *id* may stand among its
 partitions; where Kafka knows another one, nothing of the topic is left out.
 
->>> told = parse_skips('{"orders": {"id": "x1", "0": [[5, 9], [7, 12]]}}')
->>> told.within(OffsetRange("orders", 0, 0, 10)), told.ids
+>>> skips = parse_skips('{"orders": {"id": "x1", "0": [[5, 9], [7, 12]]}}')
+>>> skips.within(OffsetRange("orders", 0, 0, 10)), skips.ids
 (((5, 10),), {'orders': 'x1'})
 """
 
@@ -29,20 +29,15 @@ from downspout.spark.source.ranges import OFFSET_MAX, OffsetRange, is_partition
 
 NAME = "skipOffsets"
 
-Skipped = tuple[tuple[int, int], ...]
-"""Sorted, disjoint half-open ranges of one partition's offsets."""
+Skipped = tuple[tuple[int, int], ...]  # Sorted, disjoint half-open ranges of one partition's offsets
 
 
 @dataclass(frozen=True)
 class Skips:
-    """What the option says.
+    """What the option says."""
 
-    Attributes:
-        ranges: by partition.
-        ids: Kafka's ids of the topics that are meant, where they are told.
-    """
-
-    ranges: Mapping[TopicPartition, Skipped] = field(default_factory=dict)
+    ranges: Mapping[TopicPartition, Skipped] = field(default_factory=dict)  # by partition
+    # Kafka's ids of the topics that are meant, where they are given
     ids: Mapping[str, str] = field(default_factory=dict)
 
     def within(self, piece: OffsetRange) -> Skipped:
@@ -52,11 +47,7 @@ class Skips:
 
 
 def parse_skips(text: str) -> Skips:
-    """Return what the option says, ranges that overlap or touch as one.
-
-    Raises:
-        ConfigError: it has another shape.
-    """
+    """Return what the option says, ranges that overlap or touch as one. Raises ConfigError: it has another shape."""
     wrong = ConfigError(
         f"{NAME} is not of the form {{topic: {{partition: [[from, to]]}}}}, each range without its end",
         cure='{"orders": {"0": [[5, 9]]}}',

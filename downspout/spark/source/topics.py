@@ -11,7 +11,8 @@ from typing import TypeVar
 from kafka import errors
 
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka.port import ConsumerPort, TopicPartition, cluster_for
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import ConsumerPort, TopicPartition
 from downspout.spark.source.options import EARLIEST, LATEST, Position, SourceOptions
 from downspout.spark.source.ranges import Offsets, place
 
@@ -21,45 +22,21 @@ log = logging.getLogger("downspout.spark")
 
 
 def connect(options: SourceOptions, *, columns: bool = False) -> ConsumerPort:
-    """Return a consumer that belongs to no group.
-
-    Args:
-        options: of the source.
-        columns: whether it is to read columns.
-
-    Raises:
-        BrokerError: no broker answers, or it does not speak to us.
-    """
+    """Return a consumer that belongs to no group. Raises BrokerError: no broker answers, or it does not speak to us."""
     cluster = cluster_for(options.bootstrap, options.client)
     return cluster.consumer(group=None, client=options.client, columns=columns)
 
 
 class Topics:
-    """The topics that the options select. Nobody is asked before the first question.
-
-    Args:
-        options: of the source.
-        sleep: what waiting between two attempts is.
-    """
+    """The topics that the options select. Nothing connects before the first question."""
 
     def __init__(self, options: SourceOptions, sleep: Callable[[float], None] = time.sleep) -> None:
         self._options = options
         self._sleep = sleep
         self._consumer: ConsumerPort | None = None
 
-    def selects(self, partition: TopicPartition) -> bool:
-        """Return whether the options name this partition, whether it exists or not."""
-        return self._options.selects(partition)
-
     def partitions(self, *, gone: bool = False) -> list[TopicPartition]:
-        """Return what is selected and exists now, sorted.
-
-        Args:
-            gone: whether something that is named in the options may be missing.
-
-        Raises:
-            BrokerError: something is missing that may not be, or nobody answers.
-        """
+        """Return what is selected and exists now, sorted; with ``gone`` what the options name may be missing."""
         found = self._ask(self._partitions)
         if not gone and (missing := self._missing(found)):
             raise BrokerError(
@@ -77,7 +54,7 @@ class Topics:
         else:
             names = [name for name in consumer.topic_names() if re.fullmatch(options.pattern or "", name)]
         found = [TopicPartition(name, number) for name in names for number in consumer.partitions_for(name)]
-        return sorted(partition for partition in found if self.selects(partition))
+        return sorted(partition for partition in found if options.selects(partition))
 
     def _missing(self, found: Collection[TopicPartition]) -> str:
         if self._options.assigned is not None:
@@ -149,7 +126,8 @@ class Topics:
             # kafka-python answers with a KeyError for a partition that its metadata do not know yet.
             except (errors.KafkaError, BrokerError, KeyError) as error:
                 self.close()
-                if attempt == self._options.offset_retries_max or not _may_pass(error):
+                may_pass = isinstance(error, (BrokerError, KeyError)) or bool(getattr(error, "retriable", False))
+                if attempt == self._options.offset_retries_max or not may_pass:
                     raise _readable(error, self._options) from error
                 log.warning("asking Kafka again: %s", error)
                 self._sleep(self._options.offset_retry_ms / 1000)
@@ -175,14 +153,10 @@ def _check_same(option: str, named: Collection[TopicPartition], partitions: Coll
         )
 
 
-def _may_pass(error: Exception) -> bool:
-    return isinstance(error, (BrokerError, KeyError)) or bool(getattr(error, "retriable", False))
-
-
 def _readable(error: Exception, options: SourceOptions) -> BrokerError:
     if isinstance(error, BrokerError):
         return error
     return BrokerError(
-        f"Kafka at {options.bootstrap} did not say where its logs begin and end: {type(error).__name__}: {error}",
+        f"Kafka at {options.bootstrap} could not report where its logs begin and end: {type(error).__name__}: {error}",
         cure="look at the broker's log and at the permissions of this user",
     )

@@ -15,54 +15,61 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from downspout.engine.graph import Component, Graph
+from downspout.engine.values import reads
 from downspout.errors import TopologyError
-from downspout.local.graph import Component, Graph
-from downspout.local.settings import reads
-from downspout.parquet.sink_bolt import SinkBolt
+from downspout.sink.sink_bolt import SinkBolt
+from downspout.spout.offset_store import KAFKA
 
-__all__ = ["Plan", "Stage", "is_sink", "is_stateful", "part_of", "plan"]
-
-MEETING = ("fields", "global", "all")
-"""Groupings that promise which tuples meet in one task."""
+MEETING = ("fields", "global", "all")  # Groupings that promise which tuples meet in one task
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What one pass over a batch runs.
+    """What one pass over a batch runs."""
 
-    Attributes:
-        level: its number, from 0.
-        heads: where its tuples come from: the spouts, or the stateful bolts of this level.
-        inside: the stateless bolts and sinks that tuples reach from there.
-        exits: the stateful bolts of later stages that read something of this one.
-    """
-
-    level: int
-    heads: tuple[str, ...]
-    inside: tuple[str, ...]
-    exits: tuple[str, ...]
+    level: int  # its number, from 0
+    entries: tuple[str, ...]  # where its tuples come from: the spouts, or the stateful bolts of this level
+    inside: tuple[str, ...]  # the stateless bolts and sinks that tuples reach from there
+    exits: tuple[str, ...]  # the stateful bolts of later stages that read something of this one
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A topology, cut into stages."""
+    """A topology, cut into stages, with the configuration of each component; it travels with the query."""
 
     graph: Graph
     stages: tuple[Stage, ...]
+    confs: Mapping[str, Mapping[str, Any]]
 
     @property
     def sinks(self) -> list[Component]:
         """The sinks, in the order of the graph."""
         return [component for component in self.graph.components.values() if is_sink(component)]
 
-    def ticks(self, confs: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Return whether a stateful bolt wants ticks, which are Spark's timers."""
-        return any(confs[name].get("topology.tick.tuple.freq.secs") for name in self.stateful)
+    @property
+    def kafka_bolts(self) -> list[str]:
+        """The names of the bolts that write to Kafka, whose records are in no transaction of a batch."""
+        return [component.name for component in self.graph.bolts if reads(component, "produce")]
+
+    @property
+    def spouts(self) -> tuple[str, ...]:
+        """The spouts' names."""
+        return self.stages[0].entries
+
+    @property
+    def ticks(self) -> bool:
+        """Whether a stateful bolt wants ticks, which are Spark's timers."""
+        return any(map(self.tick_s, self.stateful))
+
+    def tick_s(self, name: str) -> float:
+        """Return how often a component wants to tick; 0: never."""
+        return float(self.confs[name].get("topology.tick.tuple.freq.secs") or 0)
 
     @property
     def stateful(self) -> dict[str, int]:
         """The stateful bolts, each with its number of tasks."""
-        return {name: self.graph.components[name].par for stage in self.stages[1:] for name in stage.heads}
+        return {name: self.graph.components[name].par for stage in self.stages[1:] for name in stage.entries}
 
 
 def is_sink(component: Component) -> bool:
@@ -79,15 +86,7 @@ def is_stateful(component: Component) -> bool:
 
 
 def plan(graph: Graph, confs: Mapping[str, Mapping[str, Any]]) -> Plan:
-    """Cut a topology into stages.
-
-    Args:
-        graph: the topology.
-        confs: the configuration of each component.
-
-    Raises:
-        TopologyError: something in it has no counterpart on Spark; all such things are named.
-    """
+    """Cut a topology into stages."""
     if problems := [*_cycles(graph), *(p for c in graph.components.values() for p in _refusals(c, confs[c.name]))]:
         raise TopologyError(
             f"topology {graph.name!r} cannot run on Spark: " + "; ".join(problems),
@@ -97,27 +96,27 @@ def plan(graph: Graph, confs: Mapping[str, Mapping[str, Any]]) -> Plan:
     for bolt in graph.bolts:  # sources before their readers
         levels[bolt.name] = max((levels.get(given.source, 0) for given in bolt.inputs), default=0) + is_stateful(bolt)
     depth = max(levels.values(), default=0)
-    heads = [[spout.name for spout in graph.spouts]]
-    heads += [[b.name for b in graph.bolts if is_stateful(b) and levels[b.name] == n] for n in range(1, depth + 1)]
-    return Plan(graph, tuple(_stage(graph, level, names) for level, names in enumerate(heads)))
+    entries = [[spout.name for spout in graph.spouts]]
+    entries += [[b.name for b in graph.bolts if is_stateful(b) and levels[b.name] == n] for n in range(1, depth + 1)]
+    return Plan(graph, tuple(_stage(graph, level, names) for level, names in enumerate(entries)), confs)
 
 
-def _stage(graph: Graph, level: int, heads: list[str]) -> Stage:
-    """Follow the streams from the heads up to the next stateful bolts."""
+def _stage(graph: Graph, level: int, entries: list[str]) -> Stage:
+    """Follow the streams from the entries up to the next stateful bolts."""
     inside: dict[str, None] = {}
     exits: dict[str, None] = {}
     for bolt in graph.bolts:
-        if bolt.name in heads or not any(given.source in heads or given.source in inside for given in bolt.inputs):
+        if bolt.name in entries or not any(given.source in entries or given.source in inside for given in bolt.inputs):
             continue
         (exits if is_stateful(bolt) else inside)[bolt.name] = None
-    return Stage(level, tuple(heads), tuple(inside), tuple(exits))
+    return Stage(level, tuple(entries), tuple(inside), tuple(exits))
 
 
 def _cycles(graph: Graph) -> Iterator[str]:
     done: set[str] = set()
     for name in graph.components:
         if name not in done and (cycle := _cycle_from(graph, name, [], done)):
-            yield f"{' → '.join(cycle)} is a cycle, and a batch ends"
+            yield f"{' → '.join(cycle)} is a cycle, in which a batch would never end"
             return
 
 
@@ -138,13 +137,20 @@ def _refusals(component: Component, conf: Mapping[str, Any]) -> Iterator[str]:
     name = component.name
     if component.is_spout:
         if not reads(component, "kafka"):
-            yield f"{name} ({component.cls.__name__}) is no KafkaSpout: Spark can plan batches of Kafka's offsets only"
+            yield f"{name} ({component.cls.__name__}) is not a KafkaSpout: Spark can only plan batches of offsets"
             return
-        if conf.get("kafka.guarantee") == "AT_MOST_ONCE":
-            yield f"{name} demands AT_MOST_ONCE, and Spark repeats a batch that did not end"
+        if str(conf.get("kafka.guarantee")).upper() == "AT_MOST_ONCE":
+            yield f"{name} demands AT_MOST_ONCE, and Spark repeats a batch that did not finish"
         if conf.get("kafka.listener"):
-            yield f"{name} has a kafka.listener, which hears of single tuples"
+            yield f"{name} has a kafka.listener, which is called for single tuples"
+        if (conf.get("kafka.offset_store") or KAFKA) != KAFKA:
+            yield f"{name} has a kafka.offset_store, and the offsets of a query are in Spark's checkpoint"
         return
+    if str(conf.get("produce.transactional", False)).lower() == "true":
+        yield (
+            f"{name} has produce.transactional = true, and no transaction of Kafka's can hold a batch of Spark's: "
+            "without it, the bolt writes at least once"
+        )
     for given in component.inputs:
         if given.grouping == "direct":
             yield f"{name} has a direct grouping on {given.source}: emitters do not know the tasks of another stage"
@@ -154,13 +160,7 @@ def _refusals(component: Component, conf: Mapping[str, Any]) -> Iterator[str]:
 
 
 def part_of(graph: Graph, keep: Mapping[str, Component], emitters: Collection[str]) -> Graph:
-    """Return a graph of some components, in which each reads only what is emitted there.
-
-    Args:
-        graph: the whole topology.
-        keep: the components of the part; they may differ from the topology's in class and number of tasks.
-        emitters: those of them that emit.
-    """
+    """Return a graph of some components, in which each reads only what those of them that emit send."""
     made = {}
     for name, component in keep.items():
         inputs = tuple(given for given in component.inputs if given.source in emitters)

@@ -1,15 +1,16 @@
-"""What stages hand on: a few kinds of rows, all of one shape, so that Spark needs to know one schema only.
+"""What stages hand on: a few kinds of rows, all of one shape, because Spark's operators have one schema.
 
-===========  =========================================================  ================================================
-kind         payload (pickled)                                          who reads it
-===========  =========================================================  ================================================
-``tuple``    tuples for one task of a stateful bolt                      that task, in its stage
-``staged``   files of a sink that wait for their entry                   the driver
-``letter``   a record that failed for good                               the driver
-``failed``   records of which a tuple failed in a later stage, and why   the driver: it computes the batch again
-``figures``  what a stage read and did                                   the driver
-``error``    why a stage cannot go on                                    the driver
-===========  =========================================================  ================================================
+=============  =========================================================  =============================================
+kind           payload (pickled)                                          who reads it
+=============  =========================================================  =============================================
+``tuple``      tuples for one task of a stateful bolt                     that task, in its stage
+``tick``       nothing: the last tick of a bounded run                    a task of a stateful bolt, in its stage
+``staged``     files of a sink that wait for their entry                  the driver
+``exhausted``  a record that used up its retries                          the driver: it writes the dead letter
+``failed``     records of which a tuple failed in a later stage, and why  the driver: it computes the batch again
+``metrics``    what a stage read and did                                  the driver
+``error``      why a stage cannot go on                                   the driver
+=============  =========================================================  =============================================
 
 Payloads are pickled by our own code and read by the same version of it, within one query. Nothing of them is kept.
 """
@@ -24,18 +25,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from downspout.component import Failure
-from downspout.kafka.replayed import PlainRecord
-
-__all__ = [
-    "ERROR", "FAILED", "FIGURES", "LETTER", "SCHEMA", "STAGED", "TUPLE", "Figures", "Item", "Letter", "Place", "Span",
-    "from_wire", "narrowed", "places_of", "to_wire",
-]  # fmt: skip
+from downspout.dead_letters.replayed import PlainRecord
+from downspout.engine.result import Counts
+from downspout.kafka.unreadable import Unreadable
 
 SCHEMA = "kind string, component string, task int, payload binary"
 _TYPES: Any = {"kind": pa.string(), "component": pa.string(), "task": pa.int32(), "payload": pa.binary()}
 ARROW = pa.schema(_TYPES)
 
-TUPLE, STAGED, LETTER, FAILED, FIGURES, ERROR = "tuple", "staged", "letter", "failed", "figures", "error"
+TUPLE, TICK, STAGED, EXHAUSTED, FAILED = "tuple", "tick", "staged", "exhausted", "failed"
+METRICS, ERROR = "metrics", "error"
 
 
 class Row(NamedTuple):
@@ -73,22 +72,14 @@ class Place(NamedTuple):
     offset: int
 
 
-class Span(NamedTuple):
-    """Several records of one partition that were one tuple, a chunk: what fails of it, no single one is to blame for.
-
-    Attributes:
-        topic: of the records.
-        topic_id: Kafka's id of it.
-        partition: its partition.
-        offset: of the first record.
-        runs: first and last offset, plus one, of each run of records without a gap.
-    """
+class ChunkPlace(NamedTuple):
+    """The records of a chunk, as batches name them: where one fails, no single record is to blame."""
 
     topic: str
     topic_id: str
     partition: int
-    offset: int
-    runs: tuple[tuple[int, int], ...]
+    offset: int  # of the first record
+    runs: tuple[tuple[int, int], ...]  # offset ranges without a gap
 
     @property
     def end(self) -> int:
@@ -101,10 +92,13 @@ class Span(NamedTuple):
         return sum(end - start for start, end in self.runs)
 
 
-def places_of(places: Iterable[Place | Span]) -> Iterator[Place]:
+Span = ChunkPlace  # checkpoints of earlier versions hold tuples whose places are pickled under this name
+
+
+def places_of(places: Iterable[Place | ChunkPlace]) -> Iterator[Place]:
     """Yield each record.
 
-    >>> [place.offset for place in places_of([Place("t", "", 0, 1), Span("t", "", 0, 5, ((5, 7), (9, 10)))])]
+    >>> [place.offset for place in places_of([Place("t", "", 0, 1), ChunkPlace("t", "", 0, 5, ((5, 7), (9, 10)))])]
     [1, 5, 6, 9]
     """
     for place in places:
@@ -115,44 +109,36 @@ def places_of(places: Iterable[Place | Span]) -> Iterator[Place]:
             yield from (Place(*place[:3], offset) for offset in range(start, end))
 
 
-def narrowed(places: tuple[Place | Span, ...], origin: Any) -> tuple[Place | Span, ...]:
+def narrowed(places: tuple[Place | ChunkPlace, ...], origin: Any) -> tuple[Place | ChunkPlace, ...]:
     """Return the one record of a chunk that an origin names; the places as they are, if it names none of them.
 
-    >>> narrowed((Span("t", "", 0, 5, ((5, 7), (9, 10))),), ("t", "", 0, 6, ""))
+    >>> narrowed((ChunkPlace("t", "", 0, 5, ((5, 7), (9, 10))),), ("t", "", 0, 6, ""))
     (Place(topic='t', topic_id='', partition=0, offset=6),)
-    >>> narrowed((Span("t", "", 0, 5, ((5, 7), (9, 10))),), ("t", "", 0, 8, ""))[0].size
+    >>> narrowed((ChunkPlace("t", "", 0, 5, ((5, 7), (9, 10))),), ("t", "", 0, 8, ""))[0].size
     3
     """
-    if len(places) != 1 or not isinstance(span := places[0], Span):
+    if len(places) != 1 or not isinstance(chunk := places[0], ChunkPlace):
         return places
-    if not isinstance(origin, list | tuple) or len(origin) != 5 or tuple(origin[:3]) != span[:3]:
+    if not isinstance(origin, list | tuple) or len(origin) != 5 or tuple(origin[:3]) != chunk[:3]:
         return places
     offset = origin[3]
-    return (Place(*span[:3], offset),) if any(start <= offset < end for start, end in span.runs) else places
+    return (Place(*chunk[:3], offset),) if any(start <= offset < end for start, end in chunk.runs) else places
 
 
-class Item(NamedTuple):
-    """A tuple on its way to a task of a stateful bolt.
+class ShuffledTuple(NamedTuple):
+    """A tuple on its way to a task of a stateful bolt."""
 
-    Attributes:
-        places: the records that it came from; empty for one that came from none, such as a tick's.
-        source: the component that emitted it.
-        task: that component's task id.
-        stream: on which stream.
-        values: the tuple; of a chunk its columns, in Arrow's format for streams.
-        number: rises in the order in which the source's task has emitted.
-    """
-
-    places: tuple[Place | Span, ...]
+    places: tuple[Place | ChunkPlace, ...]
+    """the records that it came from; empty for one that came from none, such as a tick's"""
     source: str
-    task: int
+    task: int  # the source's task id
     stream: str
-    values: tuple[Any, ...] | bytes
-    number: int = 0
+    values: tuple[Any, ...] | bytes  # of a chunk its columns, in Arrow's format for streams
+    number: int = 0  # rises in the order in which the source's task has emitted
 
 
 def to_wire(chunk: pa.RecordBatch) -> bytes:
-    """Return a chunk as bytes: its own rows alone, where it is a slice of others."""
+    """Return a chunk as bytes; of a slice its own rows alone."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, chunk.schema) as writer:
         writer.write_batch(chunk)
@@ -165,42 +151,26 @@ def from_wire(data: bytes) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True)
-class Letter:
-    """A record that failed for good.
-
-    Attributes:
-        spout: whose it is.
-        place: where it is.
-        record: itself; None where only its place is known: then it is read again.
-        attempts: how often it was tried.
-        first_ms: of the first failure, since the epoch.
-        last_ms: of the last one.
-        failure: the last one.
-    """
+class ExhaustedRecord:
+    """A record that used up its retries: what its dead letter needs."""
 
     spout: str
     place: Place
-    record: PlainRecord | None
+    record: PlainRecord | None  # None where only its place is known: then it is read again
     attempts: int
-    first_ms: int
+    first_ms: int  # of the first failure, since the epoch; then of the last one
     last_ms: int
-    failure: Failure
+    failure: Failure  # the last one
+    unreadable: Unreadable | None = None  # what Kafka could not give whole, where the record stands for that
 
 
 @dataclass
-class Figures:
-    """What one pass of a stage did.
-
-    Attributes:
-        reads: (spout, topic, partition, first offset, how many) of the records that came in.
-        counts: by component: emitted, executed, acked, failed, errors, restarts.
-        reports: the components' own figures.
-        filtered: records without a tuple, by spout.
-        errors: one line per kind of error.
-    """
+class BatchMetrics:
+    """What one run of a stage did."""
 
     reads: list[tuple[str, str, int, int, int]] = field(default_factory=list)
-    counts: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    reports: dict[str, dict[str, float]] = field(default_factory=dict)
-    filtered: dict[str, int] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
+    """(spout, topic, partition, first offset, how many) of the records that came in"""
+    counts: dict[str, Counts] = field(default_factory=dict)
+    reports: dict[str, dict[str, float]] = field(default_factory=dict)  # the components' own metrics
+    filtered: dict[str, int] = field(default_factory=dict)  # records without a tuple, by spout
+    errors: list[str] = field(default_factory=list)  # one line per kind of error

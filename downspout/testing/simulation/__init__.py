@@ -1,4 +1,4 @@
-"""Whole topologies in a simulated world: Kafka, disk, time and trouble, all from one seed.
+"""Whole topologies in a simulated world: Kafka, disk, time and faults, all from one seed.
 
     scenario = Scenario(Orders, records=make_order, rows=rows_of)
 

@@ -1,6 +1,6 @@
 """From a seed to the plan of a world: how large it is, how the topology is set, and what goes wrong when.
 
-Not every world has every kind of trouble: each draws which kinds it has. Faults that are rare together, or that hide
+Not every world has every kind of fault: each draws which kinds it has. Faults that are rare together, or that hide
 each other, so meet in some worlds and are alone in others.
 """
 
@@ -16,14 +16,14 @@ __all__ = ["CHUNKS", "KINDS", "Plan", "Step", "draw"]
 KINDS: Mapping[str, str] = {
     "crash": "a process is killed at some call, and started again after a while",
     "pause": "a process stands still at some call, mostly for longer than its session, and wakes",
-    "twin": "a paused process is replaced by another of the same member number before it wakes",
+    "replaced": "a paused process is replaced by another of the same member number before it wakes",
     "join": "one more process joins the group",
     "leave": "a process ends in order, and maybe comes back",
     "commit_lost": "a commit is not applied, or applied and its answer lost",
     "request_lost": "a question to a broker is not answered, or a poll fails",
     "coordinator": "the group coordinator is away for a while, or moves",
     "outage": "no broker answers for a while",
-    "letters_lost": "a dead letter is not acknowledged, written or not",
+    "dead_letters_lost": "a dead letter is not acknowledged, written or not",
     "bolt_fails": "a bolt fails a tuple",
     "bolt_raises": "a bolt raises on a tuple",
     "bolt_loses": "a bolt forgets a tuple, which so times out",
@@ -34,14 +34,16 @@ KINDS: Mapping[str, str] = {
     "partitions": "a topic gets one more partition",
     "killer": "a record comes that kills each process in which a bolt gets it",
 }
-"""Kinds of trouble, and what each is. They land in a world at random moments."""
+"""Kinds of faults, and what each is. They are injected at random moments."""
+
+FORMER_KINDS: Mapping[str, str] = {"twin": "replaced", "letters_lost": "dead_letters_lost"}
+"""What earlier versions called some of them: scenarios may still name these."""
 
 OFTEN: Mapping[str, float] = {"crash": 2, "pause": 2, "killer": 0.2}
 """Kinds that are so many times as frequent as others: what is interesting happens between two deaths. Killers are
 so seldom because each takes a dozen deaths."""
 
-CHUNKS = 1 / 3
-"""Share of the worlds in which tuples are chunks."""
+CHUNKS = 1 / 3  # Share of the worlds in which tuples are chunks
 
 
 @dataclass(frozen=True)
@@ -57,43 +59,26 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a world is.
+    """What a world is."""
 
-    Attributes:
-        seed: of everything.
-        partitions: of each topic.
-        members: processes at the start.
-        cooperative: whether groups rebalance incrementally.
-        duration_s: how long records and trouble come; then the world calms down.
-        config: settings and Storm's keys, for all components.
-        transactions: share of the bursts of records that are written in transactions.
-        latency_s: longest time that a request takes.
-        steps: what happens, in the order of time.
-    """
-
-    seed: int
-    partitions: int
-    members: int
-    cooperative: bool
-    duration_s: float
-    config: dict[str, Any]
-    transactions: float
-    latency_s: float
-    steps: list[Step] = field(default_factory=list)
+    seed: int  # of everything
+    partitions: int  # of each topic
+    members: int  # processes at the start
+    cooperative: bool  # whether groups rebalance incrementally
+    duration_s: float  # how long records and faults come; then the world calms down
+    config: dict[str, Any]  # settings and Storm's keys, for all components
+    transactions: float  # share of the bursts of records that are written in transactions
+    latency_s: float  # longest time that a request takes
+    steps: list[Step] = field(default_factory=list)  # what happens, in the order of time
 
     @property
     def kinds(self) -> set[str]:
-        """Which kinds of trouble there are."""
+        """Which kinds of faults there are."""
         return {step.kind for step in self.steps} & KINDS.keys()
 
 
 def draw(seed: int, without: tuple[str, ...] = ()) -> Plan:
-    """Return the plan of a seed.
-
-    Args:
-        seed: any number.
-        without: kinds of trouble that the topology cannot have.
-    """
+    """Return the plan of a seed."""
     rng = random.Random(f"{seed}/plan")
     duration = rng.uniform(60, 540)
     timeout = rng.choice([6, 6, 12, 30])
@@ -128,13 +113,14 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> Plan:
         latency_s=rng.choice([0.0, 0.005, 0.05, 0.3]),
     )
     plan.steps.extend(_bursts(rng, duration))
-    kinds = [kind for kind in KINDS if kind not in without]
+    left_out = {FORMER_KINDS.get(kind, kind) for kind in without}
+    kinds = [kind for kind in KINDS if kind not in left_out]
     share = rng.choice([0.0, 0.15, 0.3, 0.5])
     for kind in kinds:
         if rng.random() < share * OFTEN.get(kind, 1):
-            troubles = _troubles(rng, kind, duration)
-            plan.steps.extend(troubles)
-            plan.steps.extend(_work_for(rng, troubles))
+            faults = _faults(rng, kind, duration)
+            plan.steps.extend(faults)
+            plan.steps.extend(_work_for(rng, faults))
     plan.steps.sort(key=lambda step: step.at)
     return plan
 
@@ -159,16 +145,16 @@ def _bursts(rng: random.Random, duration: float) -> list[Step]:
     ]
 
 
-def _work_for(rng: random.Random, troubles: list[Step]) -> list[Step]:
-    """Trouble is interesting where there is work to trouble: records come shortly before, mostly."""
+def _work_for(rng: random.Random, faults: list[Step]) -> list[Step]:
+    """A fault is interesting where there is work to disturb: records come shortly before, mostly."""
     return [
         Step(max(0.0, step.at - rng.uniform(0, 4)), "records", size=rng.choice([3, 10, 25]), chance=rng.random())
-        for step in troubles
+        for step in faults
         if rng.random() < 0.4
     ]
 
 
-def _troubles(rng: random.Random, kind: str, duration: float) -> list[Step]:
+def _faults(rng: random.Random, kind: str, duration: float) -> list[Step]:
     """Some of one kind, mostly far apart, at times together."""
     count = 1 if kind == "killer" else rng.choice([1, 1, 2, 4]) * int(OFTEN.get(kind, 1))
     center, width = rng.uniform(0, duration), rng.choice([5.0, duration])

@@ -11,28 +11,26 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from downspout.component import Failure
+from downspout.engine.bolt_task import BoltTask
+from downspout.engine.graph import Graph
+from downspout.engine.loop import Bounds, Engine
+from downspout.engine.many import for_many
+from downspout.engine.task import Task
+from downspout.engine.values import reads
 from downspout.errors import DownspoutError
-from downspout.kafka import port
-from downspout.ledger.assignment import split_id
-from downspout.local.bolt_task import BoltTask
-from downspout.local.engine import Bounds, Engine
-from downspout.local.graph import Graph
-from downspout.local.many import for_many
-from downspout.local.settings import reads
-from downspout.local.task import Task
+from downspout.kafka import clusters, port
+from downspout.ledger.message_id import split_id
 from downspout.origins import FIELD, each
-from downspout.parquet.sink_bolt import SinkBolt
-from downspout.testing.simulation.taps import Connection, Killed, WatchedDisk, full
+from downspout.sink.sink_bolt import SinkBolt
+from downspout.testing.simulation.fault_proxy import Connection, FaultyDisk, Killed, full
 
 if TYPE_CHECKING:
     from downspout.testing.simulation.world import World
 
 __all__ = ["Fuse", "Process", "place_of", "places_in"]
 
-ROUND_S = 0.001
-"""Virtual seconds that a round of the engine takes at least."""
-TROUBLES_MAX = 2
-"""How often bolts fail tuples of one record on purpose: so seldom that none is given up for it."""
+ROUND_S = 0.001  # Virtual seconds that a round of the engine takes at least
+FAULTS_MAX = 2  # How often bolts fail tuples of one record on purpose: so seldom that none is given up for it
 
 
 def place_of(origin: Any) -> str:
@@ -65,7 +63,6 @@ class Process:
     """One process of the topology, from its start to its end.
 
     Args:
-        world: where it lives.
         number: its member number; another process may have had it before.
         life: which process of that number it is, from 1.
     """
@@ -76,18 +73,15 @@ class Process:
         self.name = f"p{number}.{life}"
         self.due = world.clock.monotonic()
         self.alive = True
-        self.busy = False
-        """Whether it is in the middle of a turn: then others may have theirs, but not it."""
+        self.busy = False  # Whether it is in the middle of a turn: then others may have theirs, but not it
         self.leaving = False
-        self.replaced = False
-        """Whether another process of its number was started, as if it were dead."""
+        self.replaced = False  # Whether another process of its number was started, as if it were dead
         self.fuse: Fuse | None = None
-        self.bolt_troubles: deque[str] = deque()
-        """What bolts do with their next tuples instead of processing them."""
-        self.disk_troubles = 0
+        self.bolt_faults: deque[str] = deque()  # What bolts do with their next tuples instead of processing them
+        self.disk_faults = 0
         self.connection = Connection(world.kafka, self)
         self.bootstrap = f"{world.kafka.bootstrap}/{self.name}"
-        port.register(self.bootstrap, cast(port.Cluster, self.connection))
+        clusters.register(self.bootstrap, cast(port.Cluster, self.connection))
         self._chance = random.Random(f"{world.plan.seed}/{self.name}")
         self._started = False
         self.engine = Engine(
@@ -152,7 +146,7 @@ class Process:
 
     def bury(self) -> None:
         """Let nobody find it any more."""
-        port.unregister(self.bootstrap)
+        clusters.unregister(self.bootstrap)
 
     # --- what its connections and its disk ask ---
 
@@ -183,40 +177,40 @@ class Process:
 
     def disk_error(self, operation: str) -> OSError | None:
         """Return the failure of the disk that is due now, if any."""
-        if self.disk_troubles <= 0 or operation in ("make_folder", "remove"):
+        if self.disk_faults <= 0 or operation in ("make_folder", "remove"):
             return None
-        self.disk_troubles -= 1
-        self.world.landed["disk"] += 1
+        self.disk_faults -= 1
+        self.world.injected["disk"] += 1
         return full()
 
     # --- what its components do ---
 
     def _created(self, task: Task) -> None:
         if isinstance(task.instance, SinkBolt):
-            task.instance.disk = WatchedDisk(self, self.world.shelf, self._chance.random)
+            task.instance.disk = FaultyDisk(self, self.world.shared_folder, self._chance.random)
         if isinstance(task, BoltTask):
-            self._trouble(task)
+            self._plant_faults(task)
 
-    def _trouble(self, task: BoltTask) -> None:
+    def _plant_faults(self, task: BoltTask) -> None:
         real_many = for_many(task.instance, "process_many", "process")
         for name in ("process", "process_chunk"):
             if callable(real := getattr(task.instance, name, None)):
-                setattr(task.instance, name, self._troubled(task, real))
+                setattr(task.instance, name, self._with_faults(task, real))
         if real_many is None:
             return
 
         def process_many(tups: list[Any]) -> int:
-            one_by_one = self.bolt_troubles or self.world.troubles.may_kill(tups)
+            one_by_one = self.bolt_faults or self.world.faults.may_kill(tups)
             return 0 if one_by_one else int(real_many(tups))
 
         task.instance.process_many = process_many
 
-    def _troubled(self, task: BoltTask, real: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _with_faults(self, task: BoltTask, real: Callable[[Any], None]) -> Callable[[Any], None]:
         def process(tup: Any) -> None:
-            if self.world.troubles.kills(self, tup):
+            if self.world.faults.kills(self, tup):
                 self.die()
                 raise Killed
-            if self.bolt_troubles and (kind := self._trouble_for(task, tup)):
+            if self.bolt_faults and (kind := self._fault_for(task, tup)):
                 if kind == "bolt_raises":
                     raise RuntimeError("the simulation lets this bolt raise")
                 if kind == "bolt_fails":
@@ -228,14 +222,14 @@ class Process:
 
         return process
 
-    def _trouble_for(self, task: BoltTask, tup: Any) -> str | None:
-        """Return what the bolt does with this tuple instead; each record is troubled only so often."""
+    def _fault_for(self, task: BoltTask, tup: Any) -> str | None:
+        """Return what the bolt does with this tuple instead; each record is faulted only so often."""
         found = places_in(tup.values) or [""]
-        if any(self.world.troubled[place] >= TROUBLES_MAX for place in found):
+        if any(self.world.faulted[place] >= FAULTS_MAX for place in found):
             return None
-        self.world.troubled.update(found)
-        kind = self.bolt_troubles.popleft()
-        self.world.landed[kind] += 1
+        self.world.faulted.update(found)
+        kind = self.bolt_faults.popleft()
+        self.world.injected[kind] += 1
         self.note(f"{kind}: {task.place} with {' '.join(found)}")
         return kind
 

@@ -12,20 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from downspout.config import parse_scope
+from downspout.engine.graph import Component, Graph, from_class
+from downspout.engine.load import name_of
+from downspout.engine.values import reads, resolve
 from downspout.errors import ConfigError, TopologyError
-from downspout.kafka.sense import check_emit, dead_letter_topic
-from downspout.local.graph import Component, Graph, from_class
-from downspout.local.settings import reads, resolve
+from downspout.formatting import counted
+from downspout.settings.table import parse_scope
+from downspout.sink.columns.schema import Columns
+from downspout.spout.validation import check_emit, dead_letter_topic
 from downspout.testing.simulation.plan import Plan, draw
 from downspout.testing.simulation.sources import Maker, Sent
 from downspout.testing.simulation.time import Event, Trace, determined
-from downspout.testing.simulation.verdict import Rows, judge, read_letters, read_rows
+from downspout.testing.simulation.verdict import Rows, SinkRows, dead_lettered, expected_rows, judge, read_rows
 from downspout.testing.simulation.world import World
 
 __all__ = ["Outcome", "Scenario", "SimulationError", "simulate"]
 
 EVENTS_SHOWN = 40
+Check = Callable[[Sequence[Sent], Path], Iterable[str]]
 
 
 @dataclass(frozen=True)
@@ -33,59 +37,54 @@ class Scenario:
     """A topology, what it is given, and what must come of that.
 
     Args:
-        topology: streamparse's Topology class (or a graph): KafkaSpouts that read ``topics``, and one ParquetBolt.
+        topology: streamparse's Topology class (or a graph): KafkaSpouts that read ``topics``, and sinks.
         records: makes a record of a source of chance and the record's number: its value, or a
             :class:`~downspout.testing.simulation.Message`.
         rows: returns the rows that must come of a record, as dicts by column, or None where it cannot be processed and
-            must have a dead letter. Called after the run, with what was sent (``value``, ``key``, ``topic``, …).
+            must have a dead letter. Values are compared as the sink's columns hold them. Called after the run, with
+            what was sent (``value``, ``key``, ``topic``, …). With several sinks a dict: the name of each sink, and its
+            function.
         check: instead of ``rows``, for sinks whose rows have no origin, such as those of AggregateBolt: returns what is
-            wrong, given what was sent and the sink's directory. No record is compacted or deleted then.
+            wrong, given what was sent and the sink's directory; with several sinks a dict. No record is compacted or
+            deleted then, and none kills a process.
         config: settings and Storm's keys that stay as they are given. The seed draws others, that only trade time; in a
             third of the worlds tuples are chunks (``kafka.emit``), where the spouts can emit them.
-        without: kinds of trouble that the topology cannot have (``downspout.testing.simulation.KINDS``).
+        without: kinds of faults that the topology cannot have (``downspout.testing.simulation.KINDS``).
     """
 
     topology: Any
     records: Maker
-    rows: Rows | None = None
-    check: Callable[[Sequence[Sent], Path], Iterable[str]] | None = None
+    rows: Rows | Mapping[str, Rows] | None = None
+    check: Check | Mapping[str, Check] | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()
 
     @property
     def graph(self) -> Graph:
         """Return the topology as a graph."""
-        return self.topology if isinstance(self.topology, Graph) else from_class(self.topology, self.topology.__name__)
+        return self.topology if isinstance(self.topology, Graph) else from_class(self.topology, name_of(self.topology))
 
 
 @dataclass
 class Outcome:
-    """What came of one seed.
+    """What came of one seed."""
 
-    Attributes:
-        seed: which.
-        violations: what is wrong, one sentence each; empty: nothing.
-        hash: of the trace; the same seed gives the same one.
-        simulated_s: virtual seconds that the run took.
-        records: written.
-        emitted: by the spouts, repeats included.
-        chunks: tuples of the spouts that were chunks.
-        rebalances: of the consumer group.
-        landed: trouble that met somebody, by kind.
-        report: the violations, the last events about what they concern, and how to run the seed again.
-    """
-
-    seed: int
-    violations: list[str]
-    hash: str
-    simulated_s: float
-    records: int
-    emitted: int
-    chunks: int
-    rebalances: int
-    landed: Counter[str]
-    report: str
+    seed: int  # which
+    violations: list[str]  # what is wrong, one sentence each; empty: nothing
+    hash: str  # of the trace; the same seed gives the same one
+    simulated_s: float  # virtual seconds that the run took
+    records: int  # written
+    emitted: int  # by the spouts, repeats included
+    chunks: int  # tuples of the spouts that were chunks
+    rebalances: int  # of the consumer group
+    injected: Counter[str]  # faults that struck, by kind
+    report: str  # the violations, the last events about what they concern, and how to run the seed again
     trace: Trace
+
+    @property
+    def landed(self) -> Counter[str]:
+        """The former name of ``injected``."""
+        return self.injected
 
 
 class SimulationError(AssertionError):
@@ -126,14 +125,15 @@ def run_seed(scenario: Scenario, seed: int, *, again: str = "", plan: Plan | Non
     top = Path(tempfile.mkdtemp(prefix="downspout-simulation-", dir=_fast_folder()))
     try:
         with determined(seed):
-            for name in sinks:
+            for name, sink in sinks.items():
                 confs[name]["parquet.directory"] = str(top / name)
+                sink.directory = top / name
             values = _kafka(confs[_kafka_spouts(graph)[0].name])
             group = values["group"] or graph.name
             world = World(plan, graph, confs, topics=topics, group=group, make=scenario.records, top=top)
             with world.kafka:
                 world.run()
-                concerned = _verdict(world, scenario, top / sinks[0], dead_letter_topic(values, group))
+                concerned = _verdict(world, sinks, dead_letter_topic(values, group))
             return _outcome(world, concerned, again)
     finally:
         shutil.rmtree(top, ignore_errors=True)
@@ -141,7 +141,7 @@ def run_seed(scenario: Scenario, seed: int, *, again: str = "", plan: Plan | Non
 
 def plan_of(scenario: Scenario, seed: int) -> Plan:
     """Return the plan of a seed for a scenario."""
-    lossy = ("compaction", "retention") if scenario.check is not None else ()
+    lossy = ("compaction", "retention", "killer") if scenario.check is not None else ()
     plan = draw(seed, (*scenario.without, *lossy))
     plan.config.update(scenario.config)
     if plan.config.get("kafka.emit") == "chunk" and "kafka.emit" not in scenario.config:
@@ -163,30 +163,49 @@ def _may_emit_chunks(graph: Graph, spout: Component, conf: Mapping[str, Any]) ->
     return True
 
 
-def _verdict(world: World, scenario: Scenario, directory: Path, letters: str) -> list[str]:
+@dataclass
+class _Sink:
+    """A sink, and what its files must hold: either ``rows`` or ``check`` says it."""
+
+    conf: Mapping[str, Any]
+    rows: Rows | None
+    check: Check | None
+    directory: Path = Path()
+
+    def compared(self, world: World) -> SinkRows:
+        """Return what is in its files, and what must be."""
+        assert self.rows is not None  # otherwise it has a check
+        settings = parse_scope(self.conf, "parquet")
+        columns = Columns.parse(settings["schema"] or ())
+        wanted = expected_rows(world.sources.sent, _unless_it_kills(world, self.rows), columns)
+        try:
+            return SinkRows(read_rows(self.directory, columns, settings["partition_by"]), wanted)
+        except KeyError as error:
+            raise TopologyError(
+                f"{world.graph.name}: the rows of {self.directory.name} have no column {error}",
+                cure="the field origin in every tuple, or check=",
+            ) from None
+
+
+def _verdict(world: World, sinks: Mapping[str, _Sink], dead_letters: str) -> list[str]:
     """Add what is wrong to the world's violations; return the places of the records concerned."""
     if world.violations:
         return [violation.split(":")[1].split("@")[0].strip() for violation in world.violations if ": " in violation]
     sent = world.sources.sent
-    if scenario.check is not None:
-        world.violations += scenario.check([one for one in sent if one.state == "committed"], directory)
+    for sink in sinks.values():
+        if sink.check is not None:
+            world.violations += sink.check([one for one in sent if one.state == "committed"], sink.directory)
+    compared = {name: sink.compared(world) for name, sink in sinks.items() if sink.rows is not None}
+    if not compared:
         return []
-    if scenario.rows is None:
-        raise TopologyError("a scenario needs rows or check", cure="rows=lambda record: [{…}]")
-    try:
-        rows, letters_read = read_rows(directory), read_letters(world.kafka, letters)
-        found = list(judge(sent, rows, letters_read, _unless_it_kills(world, scenario.rows), world.may_have_letters))
-    except KeyError as error:
-        raise TopologyError(
-            f"{world.graph.name}: its rows have no column {error}", cure="the field origin in every tuple, or check="
-        ) from None
+    found = list(judge(sent, compared, dead_lettered(world.kafka, dead_letters), world.may_have_dead_letters))
     world.violations += [f"{place} {what}" for place, what in found]
     return [place for place, _ in found]
 
 
 def _unless_it_kills(world: World, rows: Rows) -> Rows:
     """A record that kills whoever processes it becomes nothing but a dead letter."""
-    killers = world.troubles.killers
+    killers = world.faults.killers
     return lambda record: None if record.place in killers else rows(record)
 
 
@@ -204,7 +223,7 @@ def _outcome(world: World, concerned: list[str], again: str) -> Outcome:
         world.emitted,
         world.chunks,
         group.generation,
-        world.landed,
+        world.injected,
         _report(seed, world, concerned, again) if world.violations else "",
         trace,
     )
@@ -248,23 +267,54 @@ def covers(word: str, place: str) -> bool:
 # --- settings ---------------------------------------------------------------------------------------------
 
 
-def _confs(graph: Graph, plan: Plan, scenario: Scenario) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return the configuration of each component, and the names of the sinks."""
+def _confs(graph: Graph, plan: Plan, scenario: Scenario) -> tuple[dict[str, dict[str, Any]], dict[str, _Sink]]:
+    """Return the configuration of each component, and the sinks.
+
+    Raises:
+        TopologyError: there is no sink or no KafkaSpout, or the scenario does not say what a sink must hold.
+    """
     confs = _resolved(graph, {**plan.config, **scenario.config})
     for conf in confs.values():
         conf["topology.name"] = graph.name
         conf["storm.id"] = f"{graph.name}-1-1700000000"
-    sinks = [bolt.name for bolt in graph.bolts if reads(bolt, "parquet")]
-    if len(sinks) != 1 or not _kafka_spouts(graph):
+    names = [bolt.name for bolt in graph.bolts if reads(bolt, "parquet")]
+    if not names or not _kafka_spouts(graph):
         raise TopologyError(
-            f"{graph.name} has {len(sinks)} Parquet sinks and {len(_kafka_spouts(graph))} KafkaSpouts",
-            cure="simulate a topology with one sink and at least one KafkaSpout",
+            f"{graph.name} has {counted(len(names), 'Parquet sink')} and "
+            f"{counted(len(_kafka_spouts(graph)), 'KafkaSpout')}",
+            cure="simulate a topology with at least one of each",
         )
-    return confs, sinks
+    rows, checks = _by_sink(graph, names, "rows", scenario.rows), _by_sink(graph, names, "check", scenario.check)
+    for name in names:
+        if (name in rows) == (name in checks):
+            raise TopologyError(
+                f"{graph.name}: the scenario says {'twice' if name in rows else 'nothing of'} what {name} must hold",
+                cure=f'rows={{"{name}": …}}, or check={{"{name}": …}} where its rows have no origin',
+            )
+    return confs, {name: _Sink(confs[name], rows.get(name), checks.get(name)) for name in names}
 
 
-def _resolved(graph: Graph, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    return resolve(graph, options=options, environ={}, file=Path("/nonexistent")).confs()
+def _by_sink(graph: Graph, names: Sequence[str], what: str, given: Any) -> dict[str, Any]:
+    """Return a scenario's functions by sink; a single function is that of the only sink."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        if len(names) > 1:
+            raise TopologyError(
+                f"{graph.name} has the sinks {', '.join(names)}, and one function {what}=",
+                cure=f'{what}={{"{names[0]}": …}}: a dict by the name of the sink',
+            )
+        return {names[0]: given}
+    if strangers := [name for name in given if name not in names]:
+        raise TopologyError(
+            f"{graph.name}: {what}= names {', '.join(strangers)}, which is not a sink",
+            cure=f"one of {', '.join(names)}",
+        )
+    return dict(given)
+
+
+def _resolved(graph: Graph, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return resolve(graph, given, environ={}, file=Path("/nonexistent")).confs()
 
 
 def _kafka_spouts(graph: Graph) -> list[Component]:

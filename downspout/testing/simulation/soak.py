@@ -13,41 +13,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from downspout.engine.graph import nearest
+from downspout.engine.load import load_module
 from downspout.errors import TopologyError
-from downspout.local.graph import nearest
-from downspout.local.load import load_module
-from downspout.process import end_with_parent
+from downspout.system.process import end_with_parent
 from downspout.testing.simulation.run import Outcome, Scenario, error_outcome, run_seed
 
 __all__ = ["Total", "load_scenarios", "soak"]
 
-CHUNK = 25
-"""Seeds that a worker runs before it reports."""
+CHUNK = 25  # Seeds that a worker runs before it reports
 
 
 @dataclass
 class Total:
-    """Figures of many seeds.
+    """Figures of many seeds."""
 
-    Attributes:
-        seeds: that were run.
-        simulated_s: virtual seconds.
-        records: written.
-        emitted: by spouts, repeats included.
-        chunks: tuples of spouts that were chunks.
-        rebalances: of consumer groups.
-        landed: trouble, by kind.
-        reports: of the seeds that violated a property, the whole text of each.
-    """
-
-    seeds: int = 0
-    simulated_s: float = 0.0
-    records: int = 0
-    emitted: int = 0
-    chunks: int = 0
-    rebalances: int = 0
-    landed: Counter[str] = field(default_factory=Counter)
-    reports: list[str] = field(default_factory=list)
+    seeds: int = 0  # that were run
+    simulated_s: float = 0.0  # virtual seconds
+    records: int = 0  # written
+    emitted: int = 0  # by spouts, repeats included
+    chunks: int = 0  # tuples of spouts that were chunks
+    rebalances: int = 0  # of consumer groups
+    injected: Counter[str] = field(default_factory=Counter)  # faults, by kind
+    reports: list[str] = field(default_factory=list)  # of the seeds that violated a property, the whole text of each
 
     def add(self, other: Total) -> None:
         """Take another's figures in."""
@@ -57,16 +45,16 @@ class Total:
         self.emitted += other.emitted
         self.chunks += other.chunks
         self.rebalances += other.rebalances
-        self.landed += other.landed
+        self.injected += other.injected
         self.reports += other.reports
 
     def __str__(self) -> str:
-        faults = ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.landed.items()))
+        faults = ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.injected.items()))
         return (
             f"{self.seeds:,} seeds, {self.simulated_s / 3600:,.1f} simulated hours, {self.records:,} records "
             f"({self.emitted:,} emitted; {self.chunks:,} chunks), {self.rebalances:,} rebalances, "
             f"{len(self.reports)} violations\n"
-            f"trouble: {faults or 'none'}"
+            f"faults: {faults or 'none'}"
         )
 
 
@@ -82,7 +70,7 @@ def load_scenarios(target: str) -> dict[str, Scenario]:
     if not found:
         raise TopologyError(f"{place} holds no Scenario", cure="orders = Scenario(Orders, records=…, rows=…)")
     if wanted and wanted not in found:
-        raise TopologyError(f"{place} holds no scenario {wanted!r}", cure=nearest(wanted, found))
+        raise TopologyError(f"{place} has no scenario {wanted!r}", cure=nearest(wanted, found))
     return {wanted: found[wanted]} if wanted else found
 
 
@@ -103,9 +91,6 @@ def soak(
     """Run seeds, each in one of the target's scenarios in turn.
 
     Args:
-        target: as for :func:`load_scenarios`.
-        seeds: which.
-        jobs: processes.
         progress: where to say how far it is.
         tell: called with the report of each violation, as it is found.
         failures_max: stop after so many violations.
@@ -175,7 +160,7 @@ def _of(outcome: Outcome) -> Total:
         outcome.emitted,
         outcome.chunks,
         outcome.rebalances,
-        outcome.landed,
+        outcome.injected,
         [outcome.report] if outcome.violations else [],
     )
 

@@ -33,27 +33,25 @@ Maker = Callable[[random.Random, int], Message | bytes]
 
 @dataclass
 class Sent:
-    """A record that was written.
+    """A record that was written."""
 
-    Attributes:
-        topic: where it is, like ``topic_id``, ``partition`` and ``offset``.
-        message: what was sent.
-        state: ``committed``, ``open`` (in a transaction that goes on) or ``aborted``.
-        removed: whether compaction or retention has taken it.
-    """
-
-    topic: str
+    topic: str  # where it is, like ``topic_id``, ``partition`` and ``offset``
     topic_id: str
     partition: int
     offset: int
-    message: Message
-    state: str = "committed"
-    removed: bool = False
+    message: Message  # what was sent
+    state: str = "committed"  # ``committed``, ``open`` (in a transaction that goes on) or ``aborted``
+    removed: bool = False  # whether compaction or retention has taken it
 
     @property
     def place(self) -> str:
         """Its name for messages."""
         return f"{self.topic}[{self.partition}]@{self.offset}"
+
+    @property
+    def origin(self) -> tuple[str, str, int, int]:
+        """Topic, the topic's id, partition and offset."""
+        return self.topic, self.topic_id, self.partition, self.offset
 
     @property
     def value(self) -> bytes | None:
@@ -116,7 +114,7 @@ class Sources:
         (transaction.abort if aborts else transaction.commit)()
         for sent in records:
             sent.state = "aborted" if aborts else "committed"
-        self._world.landed["aborted"] += aborts
+        self._world.injected["aborted"] += aborts
         self._world.trace.note("world", f"{'aborts' if aborts else 'commits'} {' '.join(one.place for one in records)}")
 
     def remove(self, gone: Callable[[Sent], bool]) -> list[Sent]:

@@ -4,98 +4,179 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 
-from downspout.kafka.deadletter import read_dead_letters
-from downspout.parquet.schema import ORIGIN_SCHEMA
+from downspout.dead_letters.dead_letter import read_dead_letters
+from downspout.errors import TopologyError, coordinates
+from downspout.origins import values_of
+from downspout.sink.columns.schema import ORIGIN_SCHEMA, Columns, Rejected
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.simulation.sources import Sent
 
-__all__ = ["Place", "Row", "Rows", "judge", "read_letters", "read_rows"]
+__all__ = ["Place", "Row", "Rows", "SinkRows", "dead_lettered", "expected_rows", "judge", "read_rows"]
 
 Row = Mapping[str, Any]
 Rows = Callable[[Sent], Sequence[Row] | None]
-Place = tuple[str, str, int, int]
-"""Topic, the topic's id, partition, offset."""
+Place = tuple[str, str, int, int]  # Topic, the topic's id, partition, offset
 
 
-def read_rows(directory: Path) -> dict[Place, list[dict[str, Any]]]:
+def read_rows(directory: Path, columns: Columns, folders: Sequence[str] = ()) -> dict[Place, list[Row]]:
     """Return the rows that any reader of a sink's directory sees, by the record that they came from.
 
     Raises:
         KeyError: the rows have no origin columns.
     """
     files = [path for path in sorted(directory.rglob("*.parquet")) if _visible(path.relative_to(directory))]
-    found: dict[Place, list[dict[str, Any]]] = defaultdict(list)
+    found: dict[Place, list[Row]] = defaultdict(list)
     if files:
-        table = ds.dataset(files, partitioning="hive", partition_base_dir=str(directory)).to_table(use_threads=False)
-        for row in table.to_pylist():
-            topic, topic_id, partition, offset, _ = (row.pop(name) for name in ORIGIN_SCHEMA.names)
-            found[topic, topic_id, partition, offset].append(row)
+        hive = ds.partitioning(pa.schema([columns.schema.field(name) for name in folders]), flavor="hive")
+        table = ds.dataset(files, partitioning=hive, partition_base_dir=str(directory)).to_table(use_threads=False)
+        if lacking := [name for name in ORIGIN_SCHEMA.names if name not in table.column_names]:
+            raise KeyError(lacking[0])
+        places = zip(*(table.column(name).to_pylist() for name in ORIGIN_SCHEMA.names[:-1]), strict=True)
+        rows, misfits = as_declared(columns, table.drop_columns(ORIGIN_SCHEMA.names).to_pylist())
+        if misfits:
+            raise TopologyError(f"{directory.name}: a row in the files is not as declared: {misfits[0].reason}")
+        for place, row in zip(places, rows, strict=True):
+            found[place].append(row)
     return dict(found)
 
 
-def read_letters(kafka: FakeKafka, topic: str) -> set[Place]:
+def as_declared(columns: Columns, rows: Sequence[Row]) -> tuple[list[Row], list[Rejected]]:
+    """Return rows as the columns hold them, so that equal values are equal: ``"2013-01-31"`` and that date, 1 and 1.0.
+
+    Those that do not fit are left out of the first list; the second says why.
+
+    >>> as_declared(Columns.parse(["paid:decimal(5,2)"]), [{"paid": 1}, {"paid": "one"}])[0]
+    [{'paid': Decimal('1.00')}]
+    """
+    given = [[row.get(name) for row in rows] for name in columns.names]
+    table, misfits = columns.table(given)
+    values = zip(*(values_of(column.combine_chunks()) for column in table.columns), strict=True)
+    return [dict(zip(columns.names, row, strict=True)) for row in values], misfits
+
+
+def expected_rows(sent: Sequence[Sent], rows: Rows, columns: Columns) -> dict[Place, list[Row] | None]:
+    """Return the rows that must come of each record, as the columns hold them.
+
+    Raises:
+        TopologyError: a row names a column that is not declared, or holds a value that does not fit one.
+    """
+    wanted = {record.origin: rows(record) for record in sent}
+    where = [(place, row) for place, of_record in wanted.items() for row in of_record or ()]
+    for place, row in where:
+        if strangers := row.keys() - set(columns.names):
+            raise TopologyError(
+                f"the scenario's row of {_text(place)} has {', '.join(sorted(strangers))}, and the sink does not",
+                cure=f"the columns {', '.join(columns.names)}",
+            )
+    declared, misfits = as_declared(columns, [row for _, row in where])
+    if misfits:
+        place, _ = where[misfits[0].row]
+        raise TopologyError(
+            f"the scenario's row of {_text(place)}: {misfits[0].reason}", cure="None for what needs a dead letter"
+        )
+    made: dict[Place, list[Row] | None] = {place: None if found is None else [] for place, found in wanted.items()}
+    for (place, _), row in zip(where, declared, strict=True):
+        of_place = made[place]
+        assert of_place is not None  # it has rows
+        of_place.append(row)
+    return made
+
+
+def _text(place: Place) -> str:
+    return coordinates(place[0], place[2], place[3])
+
+
+def dead_lettered(kafka: FakeKafka, topic: str) -> set[Place]:
     """Return which records have a dead letter."""
-    letters = read_dead_letters(kafka, topic) if topic in kafka.topic_names() else ()
-    return {letter.origin for letter in letters if letter.origin is not None}
+    dead_letters = read_dead_letters(kafka, topic) if topic in kafka.topic_names() else ()
+    return {dead_letter.origin for dead_letter in dead_letters if dead_letter.origin is not None}
 
 
 def judge(
     sent: Sequence[Sent],
-    rows: Mapping[Place, list[dict[str, Any]]],
-    letters: set[Place],
-    expected: Rows,
-    may_have_letters: Callable[[Sent], bool] = lambda record: False,
+    sinks: Mapping[str, SinkRows],
+    dead_letters: set[Place],
+    may_have_dead_letters: Callable[[Sent], bool] = lambda record: False,
 ) -> Iterator[tuple[str, str]]:
     """Yield what is wrong, each with the place of the record concerned.
 
-    Args:
-        sent: all records.
-        rows: what is in the files.
-        letters: which records have a dead letter.
-        expected: what must be in the files of a record; None: a dead letter.
-        may_have_letters: whether a record that can be processed may have been given up all the same.
-
-    A record that retention or compaction took may have been read before, or not: its rows are there at most once.
+    A record that retention or compaction took may have been read before, or not: its rows are there at most once. So
+    are those of a record that one sink takes and another cannot.
     """
-    known = set()
     for record in sent:
-        place = (record.topic, record.topic_id, record.partition, record.offset)
-        known.add(place)
-        wanted = expected(record)
-        found = _counted(rows.get(place, ()))
+        place = record.origin
         if record.state != "committed":
-            if found or place in letters:
-                yield record.place, f"is of an aborted transaction, and became {_shown(found)}"
+            became = [_shown(found) for sink in sinks.values() if (found := _counted(sink.found.get(place, ())))]
+            if became or place in dead_letters:
+                yield (
+                    record.place,
+                    f"is of an aborted transaction, and became {' and '.join(became) or 'a dead letter'}",
+                )
             continue
-        want = _counted(wanted or ())
-        if extra := found - want:
-            yield record.place, f"{_shown(extra)} is there though it should not be, or once too often"
-        if place in letters and wanted is not None:
-            if may_have_letters(record):
-                continue
+        fails = any(sink.wanted(place) is None for sink in sinks.values())
+        may_lack = record.removed or fails or (place in dead_letters and may_have_dead_letters(record))
+        for name, sink in sinks.items():
+            told = sink.compare(place, may_lack=may_lack)
+            yield from ((record.place, f"{name}: {what}" if len(sinks) > 1 else what) for what in told)
+        if place in dead_letters and not fails and not may_have_dead_letters(record):
             yield record.place, "has a dead letter, and nothing was wrong with it"
-        if record.removed:
-            continue
-        if missing := want - found:
-            yield record.place, f"{_shown(missing)} is missing"
-        if wanted is None and place not in letters:
+        if fails and not record.removed and place not in dead_letters:
             yield record.place, "could not be processed, and has no dead letter"
-    for place in sorted((rows.keys() | letters) - known):
-        yield f"{place[0]}[{place[2]}]@{place[3]}", "was never written, and there are rows or a letter of it"
+    known = {record.origin for record in sent}
+    strangers = set(dead_letters).union(*(sink.found for sink in sinks.values())) - known
+    for place in sorted(strangers):
+        yield _text(place), "was never written, and there are rows or a dead letter of it"
 
 
-def _counted(rows: Sequence[Row]) -> Counter[tuple[tuple[str, str], ...]]:
-    return Counter(tuple(sorted((name, repr(value)) for name, value in row.items())) for row in rows)
+@dataclass(frozen=True)
+class SinkRows:
+    """The rows of one sink, by record."""
+
+    found: Mapping[Place, Sequence[Row]]  # those in the files
+    # those that must be there; None for a record that cannot be processed
+    expected: Mapping[Place, Sequence[Row] | None]
+
+    def wanted(self, place: Place) -> Sequence[Row] | None:
+        """Return the rows that must come of a record."""
+        return self.expected[place]
+
+    def compare(self, place: Place, *, may_lack: bool) -> Iterator[str]:
+        """Yield what is wrong with the rows of a record, which may lack some, or not."""
+        found, want = _counted(self.found.get(place, ())), _counted(self.wanted(place) or ())
+        extra, missing = found - want, want - found
+        if extra and missing and not may_lack and extra.total() == missing.total() == 1:
+            yield _difference(next(iter(extra)), next(iter(missing)))
+            return
+        if extra:
+            yield f"{_shown(extra)} is there though it should not be, or once too often"
+        if missing and not may_lack:
+            yield f"{_shown(missing)} is missing"
 
 
-def _shown(rows: Counter[tuple[tuple[str, str], ...]]) -> str:
+Counted = tuple[tuple[str, str], ...]
+
+
+def _counted(rows: Sequence[Row]) -> Counter[Counted]:
+    return Counter(tuple((name, repr(value)) for name, value in row.items()) for row in rows)
+
+
+def _difference(found: Counted, wanted: Counted) -> str:
+    """Name the columns in which one row is not what it must be."""
+    told = [f"{name} is {value} instead of {want}" for (name, value), (_, want) in zip(found, wanted, strict=True)
+            if value != want]  # fmt: skip
+    return ", ".join(told)
+
+
+def _shown(rows: Counter[Counted]) -> str:
     shown = [f"{times} × ({', '.join(f'{name}={value}' for name, value in row)})" for row, times in rows.items()]
-    return " and ".join(shown[:3]) or "a dead letter"
+    return " and ".join(shown[:3])
 
 
 def _visible(path: Path) -> bool:

@@ -4,7 +4,7 @@ The scheduler is a loop: whose turn is earliest has it. A turn is one round of a
 plan. A process that is paused, at whatever call, stands still *inside* its turn while the loop goes on for the others;
 so it may wake between two steps of a flush.
 
-A run has three parts: records and trouble come; the world calms down (no more trouble, dead processes come back, open
+A run has three parts: records and faults come; the world calms down (no more faults, dead processes come back, open
 transactions end) until all is committed; everybody leaves in order.
 """
 
@@ -22,16 +22,16 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
+from downspout.engine.graph import Graph
 from downspout.errors import ComponentError, DownspoutError
-from downspout.local.graph import Graph
 from downspout.testing.fake_group import Commit
 from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing.simulation.fault_proxy import Killed, SharedFolder
+from downspout.testing.simulation.faults import Faults
 from downspout.testing.simulation.plan import Plan, Step
 from downspout.testing.simulation.process import Process
 from downspout.testing.simulation.sources import Maker, Sent, Sources
-from downspout.testing.simulation.taps import Killed, Shelf
 from downspout.testing.simulation.time import Trace, WorldClock
-from downspout.testing.simulation.troubles import Troubles
 
 __all__ = ["World"]
 
@@ -46,12 +46,7 @@ class World:
     """One run of one plan.
 
     Args:
-        plan: what happens.
-        graph: the topology.
         confs: the whole configuration of each component, without what differs between processes.
-        topics: what its spouts read.
-        group: the consumer group.
-        make: makes records.
         top: an empty folder for the sinks.
     """
 
@@ -69,13 +64,12 @@ class World:
         self.plan, self.graph, self.confs = plan, graph, confs
         self.topics, self.group = topics, group
         self.clock = WorldClock()
-        self.shelf = Shelf(top, self.clock.wall)
+        self.shared_folder = SharedFolder(top, self.clock.wall)
         self.trace = Trace(self.clock)
         self.kafka = FakeKafka("simulation", self.clock, cooperative=plan.cooperative)
         self.processes: list[Process] = []
-        self.landed: Counter[str] = Counter()
-        """Trouble that met somebody, by kind."""
-        self.troubled: Counter[str] = Counter()
+        self.injected: Counter[str] = Counter()  # Faults that struck, by kind
+        self.faulted: Counter[str] = Counter()
         self.progress: Counter[tuple[str, int]] = Counter()
         self.emitted = self.chunks = 0
         self.violations: list[str] = []
@@ -86,7 +80,7 @@ class World:
         for topic in topics:
             self.kafka.create_topic(topic, plan.partitions)
         self.sources = Sources(self, topics, make)
-        self.troubles = Troubles(self)
+        self.faults = Faults(self)
 
     # --- the run ---
 
@@ -103,8 +97,8 @@ class World:
             self._end()
         if not self.violations:
             self._look_back()
-        if self.shelf.swept:
-            self.landed["sweep"] += self.shelf.swept
+        if self.shared_folder.swept:
+            self.injected["sweep"] += self.shared_folder.swept
         for process in self.processes:
             process.bury()
 
@@ -120,7 +114,7 @@ class World:
         if step.kind == "records":
             self.sources.burst(step)
         elif not self.calm:
-            self.troubles.land(step)
+            self.faults.inject(step)
 
     def run_until(self, until: float) -> None:
         """Let everybody who is not busy have turns, up to that time; stop where something is wrong."""
@@ -149,9 +143,9 @@ class World:
             self._gone(process, 0.5)
         except DownspoutError as error:
             process.note(f"ends with {type(error).__name__}")
-            if isinstance(error, ComponentError):  # no trouble of the world's does that: code is wrong
+            if isinstance(error, ComponentError):  # no fault of the world's does that: code is wrong
                 self.violations.append(f"{process.name} ended: {error}\n{traceback.format_exc()}")
-            self.landed[f"ended: {type(error).__name__}"] += 1
+            self.injected[f"ended: {type(error).__name__}"] += 1
             self._gone(process, 1.0)
         except Exception as error:
             self.violations.append(f"{process.name} raised {type(error).__name__}: {error}\n{traceback.format_exc()}")
@@ -159,12 +153,12 @@ class World:
             process.busy = False
             process.due = self.clock.monotonic()
 
-    def may_have_letters(self, record: Sent) -> bool:
+    def may_have_dead_letters(self, record: Sent) -> bool:
         """Return whether a record may have been given up though it can be processed.
 
         Among records that kill, a death while it was out alone counts as one of its attempts, whatever it died of.
         """
-        return bool(self.troubles.killers) and (self.troubled[record.place] > 0 or self.landed["crash"] > 2)
+        return bool(self.faults.killers) and (self.faulted[record.place] > 0 or self.injected["crash"] > 2)
 
     # --- processes ---
 
@@ -180,7 +174,7 @@ class World:
         process.bury()
         self.processes.remove(process)
         if restart_s is not None and not process.replaced and not self.ending:
-            delay = restart_s + self.troubles.chance.random() * (2 if self.calm else 20)
+            delay = restart_s + self.faults.chance.random() * (2 if self.calm else 20)
             self.later(delay, lambda: self.start(process.number))
 
     def hold(self, process: Process, seconds: float) -> None:
@@ -225,14 +219,14 @@ class World:
             reached[commit.partition] = commit
 
     def _calm_down(self) -> None:
-        """No more trouble: wait until all is committed; a partition without progress is a violation."""
+        """No more faults: wait until all is committed; a partition without progress is a violation."""
         self.calm = True
         self.trace.note("world", "is calm from now on")
-        self.troubles.stop()
+        self.faults.stop()
         self.sources.stop()
         for process in list(self.processes):
-            process.fuse, process.disk_troubles = None, 0
-            process.bolt_troubles.clear()
+            process.fuse, process.disk_faults = None, 0
+            process.bolt_faults.clear()
             process.leaving = process.engine.stopping
         started = self.clock.monotonic()
         seen: dict[TopicPartition, tuple[Any, float]] = {}
@@ -244,15 +238,15 @@ class World:
                 state = (at, self.progress[tp.topic, tp.partition])
                 if tp not in seen or seen[tp][0] != state:
                     seen[tp] = state, now
-                elif now - seen[tp][1] > self._patience():
+                elif now - seen[tp][1] > self._gate():
                     self._stuck(tp, at, now - seen[tp][1])
             if now - started > CALM_S_MAX:
                 self.violations.append(f"stuck: {behind} not committed after {CALM_S_MAX:.0f} s of calm")
             self.run_until(now + CALM_LOOK_S)
 
-    def _patience(self) -> float:
+    def _gate(self) -> float:
         """Return how long a partition may go without an ack or a commit, with nothing wrong any more."""
-        config, killers = self.plan.config, len(self.troubles.killers)
+        config, killers = self.plan.config, len(self.faults.killers)
         session, period = config["kafka.session_timeout_ms"] / 1000, config["kafka.commit_period_ms"] / 1000
         timeout = config["topology.message.timeout.secs"]
         return float(2 * session + 2 * timeout + period + STUCK_EXTRA_S + KILLER_EXTRA_S * killers)

@@ -9,6 +9,8 @@ import routers
 import stations as s
 from streamparse import Grouping, Topology
 
+from downspout.wire.kryo import KRYO
+
 
 class Direct(Topology):
     config = {  # noqa: RUF012   (streamparse wants a plain dict)
@@ -16,6 +18,7 @@ class Direct(Topology):
         "topology.message.timeout.secs": 60,  # nothing is to time out here
         "topology.spout.wait.progressive.level3.sleep.millis": 50,  # not 1: most of these spouts have nothing to say
         "topology.workers": 2,
+        **KRYO,  # the Storm of the tests registers no classes
     }
 
     directed = s.Few.spec(par=2)

@@ -1,0 +1,359 @@
+"""KafkaBolt: tuples in, records out to Kafka; a tuple is acked when the broker has answered.
+
+::
+
+    out = KafkaBolt.spec(inputs=[delays], topic="delays", key_field="route", message_field="delay",
+                         message_format="json")
+
+Each tuple becomes one record. By default its field ``message`` is the message and its field ``key``, where there is
+one, the key. A chunk is sent whole, from its columns, and acked as a unit. What is promised when is in
+``docs/how-to/write-to-kafka.md``; the logic is in ``downspout/producing/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import pyarrow as pa
+from streamparse.dsl.bolt import ShellBoltSpec
+
+from downspout.component import Bolt, input_fields, task_number
+from downspout.errors import ConfigError, RecordError, coordinates
+from downspout.kafka.clusters import cluster_for
+from downspout.kafka.partitioners import partition_of_key
+from downspout.kafka.port import TopicPartition, TransactionalPort
+from downspout.kafka.retry_gate import LogThrottle
+from downspout.ledger.origin import Origin
+from downspout.origins import FIELD, is_origins, origin_at
+from downspout.producing.columns import rows_of_chunk
+from downspout.producing.mapper import Maker, field_mapper, function_mapper
+from downspout.producing.messages import Message
+from downspout.producing.sending import Sending, TransactionalSending
+from downspout.producing.settings import (
+    AGE_SHARE,
+    FLUSH_S_MAX,
+    check,
+    message_timeout_s,
+    produce_settings,
+    producer_client,
+)
+from downspout.producing.topics import Select, selector
+from downspout.producing.transactions import Refused, Transactions
+from downspout.settings.import_path import load
+from downspout.settings.secrets import with_secrets
+from downspout.settings.table import component_config, parse_scope
+from downspout.wire.transacting import TRANSACTIONS
+
+EXIT_S_MAX = 2.0  # How long a flush may take when Storm ends the process: 2.5 s later it is killed
+QUIET_S = 0.002
+
+Sends = TypeVar("Sends", bound=Sending)
+
+
+class KafkaBolt(Bolt):
+    """Writes each tuple, or each row of a chunk, to a topic; emits nothing."""
+
+    auto_ack = False
+    auto_anchor = False
+    wants_tick_s = 1
+    outputs: ClassVar[list[str]] = []
+    settings_scopes: ClassVar[tuple[str, ...]] = ("produce", "kafka")
+    stateful: ClassVar[bool] = False  # On Spark, whatever the grouping: nothing is held over the end of a batch
+
+    @classmethod
+    def spec(
+        cls,
+        name: str | None = None,
+        inputs: Any = None,
+        par: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> ShellBoltSpec:
+        """Put the bolt into a topology.
+
+        Args:
+            name: default: the name of the topology's attribute.
+            inputs: streamparse's inputs.
+            par: how many tasks; each has its own producer.
+            config: Storm's settings for this component, and ours by their whole names.
+            settings: those of ``downspout settings produce`` without the prefix: ``topic="delays"``.
+
+        Raises:
+            ConfigError: a setting is unknown, malformed or out of range, or no topic is named.
+        """
+        given = {**(config or cls.config or {}), **component_config("produce", settings)}
+        check(given, is_whole=False)
+        return super().spec(name, inputs, par, given)
+
+    @classmethod
+    def requires_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the fields that the settings name, unless a function makes the records."""
+        settings = produce_settings(config)
+        names = [FIELD] if settings["transactional"] else []
+        if settings["mapper"] is not None:
+            return tuple(names)
+        names.append(settings["message_field"])
+        names += [settings["key_field"]] if settings["key_field"] != "key" else []
+        names += [settings[name] for name in ("headers_field", "timestamp_field", "partition_field")]
+        return tuple(name for name in names if name is not None)
+
+    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Read the settings, find the fields in the inputs, and make the producer.
+
+        Raises:
+            ConfigError: settings contradict each other, no topic is named, or an input lacks a field.
+            BrokerError: no broker answers.
+        """
+        try:
+            check(storm_conf)
+        except ConfigError as error:
+            raise ConfigError(f"{self.component_name}: {error.message}", cure=error.cure) from None
+        self._settings = settings = produce_settings(storm_conf)
+        kafka = parse_scope(with_secrets(storm_conf), "kafka")
+        self._inputs: dict[tuple[str, str], tuple[Maker, Select, int | None]] = {}
+        for source, fields in input_fields(context).items():
+            self._learn(source, fields)
+        self._untopiced = 0
+        self._throttle = LogThrottle()
+        self._timeout_s = message_timeout_s(storm_conf)
+        self._cluster = cluster_for(settings["bootstrap"] or kafka["bootstrap"], kafka["client"])
+        self._client = producer_client(settings, kafka["client"], self._timeout_s, kafka["transaction_ms"])
+        self._heard = load("produce.callback", settings["callback"]) if settings["callback"] else None
+        self._sending: Sending | Transactions
+        if settings["transactional"]:
+            self._sending = self._transactions(storm_conf, context)
+        else:
+            producer = self._cluster.producer(client=self._client, partitioner=settings["partitioner"])
+            self._sending = self._sender(Sending, producer)
+        if self.on_wire:
+            self.serializer.pipe.idle = self._rest
+
+    def _sender(self, kind: type[Sends], producer: Any) -> Sends:
+        settings = self._settings
+        return kind(
+            producer,
+            self,
+            self.clock,
+            self.logger,
+            mode=settings["mode"],
+            buffer_bytes=settings["buffer_bytes"],
+            age_s_max=self._timeout_s * AGE_SHARE,
+            one_topic=not any(settings[name] for name in ("topic_field", "topic_index", "topic_function", "mapper")),
+            heard=self._heard,
+        )
+
+    def _transactions(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> Transactions:
+        """Return the transactions of this task.
+
+        Raises:
+            ConfigError: no KafkaSpout says when they end, or not all tasks get all tuples.
+        """
+        index, tasks = task_number(context)
+        groupings = context.get("source->stream->grouping") or {}
+        if not any(TRANSACTIONS in streams for streams in groupings.values()):
+            raise ConfigError(
+                f"{self.component_name}: transactional, but not connected with a KafkaSpout",
+                cure="transactional=True in KafkaBolt.spec(…), in a topology whose records come from a KafkaSpout",
+            )
+        kinds = {str(each.get("type")).upper() for streams in groupings.values() for each in streams.values()}
+        if tasks > 1 and kinds != {"ALL"}:
+            raise ConfigError(
+                f"{self.component_name}: {tasks} tasks, but the topology was made for one",
+                cure=f"par={tasks} in KafkaBolt.spec(…): then each task takes the partitions that are its own",
+            )
+
+        def new(transactional_id: str) -> tuple[TransactionalPort, TransactionalSending]:
+            producer = self._cluster.transactional_producer(
+                transactional_id, client=self._client, partitioner=self._settings["partitioner"]
+            )
+            return producer, self._sender(TransactionalSending, producer)
+
+        def owns(tp: TopicPartition) -> bool:
+            return partition_of_key(f"{tp.topic}/{tp.partition}".encode(), tasks) == index
+
+        # With workers each process has all tasks, and is a separate member of the group.
+        names = conf.get("topology.name") or "topology", conf.get("run.member") or 1, self.component_name, index
+        prefix = ".".join(map(str, names))
+        return Transactions(self, prefix, new, owns, self.logger)
+
+    def _learn(self, source: tuple[str, str], fields: Sequence[str]) -> tuple[Maker, Select, int | None]:
+        """Find out how tuples of an input become records."""
+        settings = self._settings
+        mapper = settings["mapper"]
+        make = function_mapper("produce.mapper", mapper) if mapper else field_mapper(fields, settings)
+        origin = list(fields).index(FIELD) if FIELD in fields else None
+        found = self._inputs[source] = make, selector(fields, settings, self.logger), origin
+        return found
+
+    # --- tuples -----------------------------------------------------------------------------------------
+
+    def process(self, tup: Any) -> None:
+        """Send a tuple; it is acked or failed later."""
+        self._send(tup)
+
+    def process_many(self, tups: Sequence[Any]) -> int:
+        """Send tuples."""
+        send = self._send
+        for tup in tups:
+            send(tup)
+        return len(tups)
+
+    def _send(self, tup: Any) -> None:
+        values = tup[4]
+        if tup[2] == TRANSACTIONS:
+            self._hear(values[0], tup)
+            return
+        found = self._inputs.get((tup[1], tup[2])) or self._learn((tup[1], tup[2]), values._fields)
+        try:
+            record = found[0](values)
+            topic = record.topic or found[1](values)
+        except Exception as error:
+            self.fail_because(tup, self._wrong(tup, None, error))
+            return
+        if topic is None:
+            self._drop(tup)
+            return
+        self._sending.send(tup, topic, record)
+
+    def _hear(self, text: str, tup: Any) -> None:
+        """Do what a spout says of its transaction."""
+        assert isinstance(self._sending, Transactions)
+        try:
+            self._sending.take(Message.of(text))
+        except Refused as error:
+            if self._throttle.due("transaction", int(self.clock.monotonic() * 1000)):
+                self.logger.warning(
+                    "%s: what is not committed comes again, since a transaction is not begun or not committed: %s",
+                    self.component_name, error,
+                )  # fmt: skip
+            self.fail(tup)
+        else:
+            self.ack(tup)
+
+    def origin_of(self, tup: Any) -> Origin:
+        """Return the origin of a tuple.
+
+        Raises:
+            RecordError: it has none.
+        """
+        place = self._inputs[tup[1], tup[2]][2]
+        if place is None:
+            raise RecordError(
+                "a tuple without the field origin cannot be in a transaction", cure="hand on the field origin"
+            )
+        value = tup[4][place]
+        if type(value) is Origin:  # what else may be on Storm; this runs for each record
+            return value
+        try:
+            return Origin.of(value)
+        except ValueError as error:
+            raise RecordError(str(error), cure="hand on the field origin as it came") from None
+
+    def origins_of(self, tup: Any) -> pa.Array[Any]:
+        """Return the column of origins of a chunk.
+
+        Raises:
+            RecordError: it has no column for them.
+        """
+        chunk: pa.RecordBatch = tup.values
+        if FIELD not in chunk.schema.names or not is_origins(chunk.schema.field(FIELD).type):
+            raise RecordError("a chunk without the column origin cannot be in a transaction", cure="hand on the column")
+        return chunk.column(FIELD)
+
+    def _wrong(self, tup: Any, row: int | None, error: Exception) -> RecordError:
+        """Return why a tuple cannot be sent: it does not become a record."""
+        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        return RecordError(
+            f"{self.place_of(tup, row)}{self.component_name}: {what}",
+            cure="correct the bolt before, or produce.message_format, key_format or mapper",
+        )
+
+    def _drop(self, tup: Any) -> None:
+        """Ack a tuple for which no topic is named; the first one is warned about."""
+        self._untopiced += 1
+        if self._untopiced == 1:
+            self.logger.warning(
+                "%s%s: no topic is named for this tuple, and none in produce.topic: it is acked and not written "
+                "(further ones are counted as `untopiced`)", self.place_of(tup, None), self.component_name,
+            )  # fmt: skip
+        self.ack(tup)
+
+    def process_chunk(self, tup: Any) -> None:
+        """Send the rows of a chunk; it is acked when all of them are written.
+
+        If a row does not become a record, nothing of the chunk is sent, and it fails: its spout tries it in halves
+        until that row stands alone.
+        """
+        chunk: pa.RecordBatch = tup.values
+        found = self._inputs.get((tup.component, tup.stream))
+        make, select, _ = found or self._learn((tup.component, tup.stream), chunk.schema.names)
+        records = []
+        for row, values in enumerate(rows_of_chunk(chunk)):
+            try:
+                record = make(values)
+                topic = record.topic or select(values)
+            except Exception as error:
+                self.fail_because(tup, self._wrong(tup, row, error))
+                return
+            if topic is None:
+                self._untopiced += 1
+            else:
+                records.append((row, topic, record))
+        self._sending.send_chunk(tup, records)
+
+    def place_of(self, tup: Any, row: int | None) -> str:
+        """Return the coordinates of a tuple's record, or of that of a row of a chunk, with a colon; or nothing."""
+        values = tup.values
+        try:
+            if row is not None:
+                origin = origin_at(values.column(FIELD), row)
+            else:
+                place = self._inputs[tup.component, tup.stream][2]
+                if place is None:
+                    return ""
+                origin = Origin.of(values[place])
+        except (KeyError, ValueError, TypeError):
+            return ""
+        return coordinates(origin.topic, origin.partition, origin.offset) + ": "
+
+    # --- time -------------------------------------------------------------------------------------------
+
+    def process_tick(self, tup: Any) -> None:
+        """Send what lingers, and ack what is written."""
+        self._sending.hand_over()
+        self.ack(tup)
+
+    def drain(self) -> None:
+        """Send what lingers, and ack what is written; wait for nothing."""
+        self._sending.hand_over()
+
+    def drain_and_wait(self) -> None:
+        """Send what lingers, and wait until it is acked or failed, at most as long as a tuple may take."""
+        self._sending.flush(self._timeout_s)
+
+    def drain_at(self) -> float | None:
+        """Return when answers should be looked at."""
+        return self._sending.look_at()
+
+    def _rest(self) -> None:
+        """On Storm, while nothing is there to be read: ack as answers come in."""
+        sending, pipe = self._sending, self.serializer.pipe
+        sending.hand_over()
+        while sending.in_flight:
+            pipe.flush()
+            if not pipe.is_quiet(QUIET_S):
+                return
+            sending.collect()
+
+    def before_exit(self) -> None:
+        """On Storm, before the process ends: wait for what is out, for a moment."""
+        self._sending.close(EXIT_S_MAX)
+
+    def close(self) -> None:
+        """Wait for what is out, at most 5 s; ack what is written, fail the rest, and release the producer."""
+        self._sending.close(FLUSH_S_MAX)
+
+    def report(self) -> Mapping[str, float]:
+        """Return how many records were written, refused, and are out."""
+        return {**self._sending.report(), "untopiced": self._untopiced}

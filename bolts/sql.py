@@ -1,0 +1,164 @@
+"""SqlBolt: rows into a table of SQLite or PostgreSQL, each exactly once.
+
+::
+
+    store = SqlBolt.spec(inputs=[delays], database="sqlite:///flights.db", table="flights", keys=["flight_id"])
+
+It takes the table's columns by name from the fields of its inputs. Rows are inserted, or with ``keys`` take the place
+of earlier ones. The offsets that they stand for are written in the same transaction, and tuples are acked after it;
+what the table holds already is acked and left out. The logic is in ``downspout/sql/``, and
+``docs/how-to/write-to-sql.md`` says what is promised when.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, ClassVar
+
+import numpy as np
+
+from downspout.component import input_fields
+from downspout.errors import ConfigError, RecordError, SinkError
+from downspout.formatting import counted
+from downspout.offsets.stores.open_database import open_database
+from downspout.settings.folders import of_project_url
+from downspout.settings.secrets import with_secrets
+from downspout.sink.buffer import Batch
+from downspout.sink.identity.inputs import check_names
+from downspout.sink.row_sink import Flushed, RowSink
+from downspout.sql import settings as sql_settings
+from downspout.sql.columns import check_complete, columns_of, create_statement
+from downspout.sql.writer import RowsRefusedError, SqlWriter
+
+logger = logging.getLogger("downspout.sql")
+
+
+class SqlBolt(RowSink):
+    """Writes rows into a table.
+
+    >>> spec = SqlBolt.spec(database="sqlite:///flights.db", table="flights", keys=["flight_id"])
+    >>> spec.component_cls.__name__
+    'SqlBolt'
+    """
+
+    settings_scopes: ClassVar[tuple[str, ...]] = ("sql",)
+    stateful: ClassVar[bool] = False
+    """On Spark, whatever the grouping: nothing is held over the end of a batch."""
+
+    @classmethod
+    def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:
+        """Return that nothing is emitted, once the settings have proved to be right."""
+        sql_settings.check(config)
+        return []
+
+    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Read the settings, open the database, and find the table's columns in the inputs.
+
+        Raises:
+            ConfigError, TopologyError: a setting makes no sense, or an input lacks a field.
+            SinkError: the database cannot be used, or there is no such table.
+            MissingExtraError: the database's driver is not installed.
+        """
+        conf = with_secrets(storm_conf)
+        self.read_settings(conf)
+        sql_settings.check(conf)
+        settings = self.settings
+        database = open_database(
+            of_project_url(settings["database"], sql_settings.DATABASE, storm_conf),
+            sql_settings.DATABASE,
+            password=settings["password"],
+            password_setting=sql_settings.PASSWORD,
+            wait_s=settings["lock_wait_s"],
+        )
+        # The columns are in the database, and the inputs that carry origins are known by the columns: so the writer
+        # learns of those when it is opened.
+        self.writer = SqlWriter(
+            database,
+            settings["table"],
+            keys=settings["keys"],
+            topology=str(storm_conf.get("topology.name", "")),
+            component=str(self.component_name),
+            writer=f"{self.component_name}-{self.task_id}-{uuid.uuid4().hex[:12]}",
+            reconnect_s=settings["reconnect_s"],
+            clock=self.clock,
+        )
+        self._open(context)
+
+    def _open(self, context: Mapping[str, Any]) -> None:
+        settings, writer = self.settings, self.writer
+        table, found = settings["table"], writer.table_columns()
+        if not found:
+            declared = settings["schema"] or ["column:string"]
+            raise SinkError(
+                f"{self.component_name}: {writer.database.location} has no table {table}",
+                cure=f"{create_statement(table, declared)}{'' if settings['schema'] else ', with your columns'}",
+            )
+        names = [column.name for column in found]
+        for key in settings["keys"]:
+            if key not in names:
+                raise ConfigError(f"sql.keys: table {table} has no column {key}", cure=f"one of {', '.join(names)}")
+        fields = [set(given) for given in input_fields(context).values()]
+        columns = columns_of(
+            table, found, settings["schema"],
+            given={*settings["keys"], *(set.intersection(*fields) if fields else ())}, sqlite=writer.is_sqlite,
+        )  # fmt: skip
+        check_complete(table, found, columns)
+        with_origins = self.begin(columns, context)
+        writer.open(columns, found, with_origins, check_names(settings["input_names"], with_origins, "sql.input_names"))
+
+    @property
+    def steps(self) -> Mapping[str, str]:
+        """The step of each input, as the table's log knows it."""
+        return self.writer.steps
+
+    def _by_input(self, tuples: Sequence[Any]) -> Sequence[tuple[tuple[str, str], Sequence[Any]]]:
+        """Return the tuples of each input; with keys as they came, since the later row stays."""
+        if not self.settings["keys"]:
+            return super()._by_input(tuples)
+        return [(source, list(run)) for source, run in groupby(tuples, lambda tup: (tup[1], tup[2]))]
+
+    def process_chunk(self, tup: Any) -> None:
+        """Hold the rows of a chunk; with keys, after the tuples that came before it."""
+        if self.settings["keys"]:
+            self._convert()
+        super().process_chunk(tup)
+
+    def write(self, batch: Batch) -> tuple[Batch, Flushed]:
+        """Write the rows that are not in the table yet; tuples with rows that it refuses fail."""
+        while True:
+            try:
+                return batch, self.writer.flush(batch.identities, batch.table)
+            except RowsRefusedError as error:
+                batch = self._without(batch, error.rows)
+
+    def _without(self, batch: Batch, refused: Mapping[int, str]) -> Batch:
+        """Fail the tuples that the refused rows are of; return the other rows.
+
+        A chunk that fails comes again in halves, until the row stands alone.
+        """
+        reasons: dict[Any, str] = {}
+        for row, reason in refused.items():
+            place = f"{batch.identities.place(row)}: " if self.has_origins else ""
+            reasons.setdefault(batch.ids[row], f"{place}{self.component_name}: {reason}")
+        self._figures["rejected"] += len(refused)
+        for tuple_id, reason in reasons.items():
+            self.fail_because(tuple_id, RecordError(reason))
+        return batch.only(np.array([one not in reasons for one in batch.ids], dtype=bool))
+
+    def warn_that_nothing_was_written(self, batch: Batch) -> None:
+        """Say that all rows of a flush were there already, and how to process records again."""
+        table = self.settings["table"]
+        logger.warning(
+            "%s: all %s of a flush (from %s) are in table %s already, and none was written. After a restart, or a "
+            "replay of dead letters, that is expected. To process records again: empty the table, DELETE FROM "
+            "downspout_log WHERE sink = '%s', another kafka.group and kafka.start=EARLIEST",
+            self.component_name, counted(len(batch.ids), "row"), batch.identities.place(0), table, table.lower(),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Release the connection."""
+        if hasattr(self, "writer"):
+            self.writer.close()

@@ -1,0 +1,77 @@
+"""A topology that is run by ``downspout run`` in a separate process, and killed while it writes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from demos.screen import Screen
+from downspout.errors import ComponentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOOK_S = 0.02
+START_S_MAX = 150.0
+
+
+@dataclass
+class KilledRun:
+    """What is run again and again until it comes to the end."""
+
+    target: str
+    settings: Iterable[str]  # ``key=value``
+    log: Path  # what it says
+    written: Callable[[], int]  # how much it has written so far
+    screen: Screen
+
+    @contextmanager
+    def process(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Start it; what is left of it in the end is killed."""
+        command = [sys.executable, "-m", "downspout", "run", self.target, "--until", "end", "--quiet"]
+        command += [f"--set={setting}" for setting in self.settings]
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def wait_for_records(self, process: subprocess.Popen[bytes], count: int) -> bool:
+        """Wait until a run has written so many records; return False if it has ended."""
+        first = self.written()
+        return self.wait_for(process, lambda: self.written() - first >= count)
+
+    def wait_for(self, process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> bool:
+        """Wait until a condition holds; return False if the run has ended before."""
+        until = time.monotonic() + START_S_MAX
+        while not condition():
+            if process.poll() is not None:
+                self.check(process)
+                return False
+            if time.monotonic() > until:
+                raise ComponentError(
+                    f"nothing is written, or committed, after {START_S_MAX:g} s", cure=f"read {self.log}"
+                )
+            time.sleep(LOOK_S)
+        return True
+
+    def wait_for_the_end(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until the run has reached the end of the flights."""
+        with self.screen.busy("running to the end"):
+            process.wait()
+        self.check(process)
+
+    def check(self, process: subprocess.Popen[bytes]) -> None:
+        """Raise if the run failed."""
+        if process.returncode != 0:
+            lines = self.log.read_text(encoding="utf-8").splitlines()[-20:]
+            raise ComponentError("\n".join(["downspout run failed:", *lines]), cure="read the lines above")

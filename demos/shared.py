@@ -1,0 +1,188 @@
+"""What the demos share: how they end; and those on Storm and on Spark a broker with the flights, and a command line.
+
+All flights are in the broker that ``make demo`` uses. Fewer (``FLIGHTS=1000``) are in a second one, with its data
+in ``.downspout/demo/kafka-1000``: in one topic they would be too few for the one demo or too many for the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+import pandas as pd
+
+from demos import flights_data, state
+from demos.flights_data import TOPIC, TOTAL, Flights, load_flights
+from demos.screen import Screen
+from downspout.broker.embedded import EmbeddedKafka, default_directory
+from downspout.errors import DownspoutError
+from downspout.kafka.client import KafkaCluster
+from downspout.kafka.clusters import cluster_for
+from downspout.settings import folders
+from downspout.system import jars
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says.
+
+    Attributes:
+        output: where the files go.
+        flights: how many, the earliest first.
+        fresh: whether to delete the topic first.
+        command: what starts this demo.
+    """
+
+    output: Path
+    flights: int
+    fresh: bool
+    command: str
+
+    @property
+    def start_over(self) -> str:
+        """The command that publishes this number of flights anew."""
+        count = f" FLIGHTS={self.flights}" if self.flights != TOTAL else ""
+        return f"{self.command}{count} FRESH=1"
+
+
+@dataclass(frozen=True)
+class Published:
+    """The flights in Kafka.
+
+    Attributes:
+        bootstrap: where.
+        frame: as the package has them, in the order of publishing.
+        flights: as records.
+    """
+
+    bootstrap: str
+    frame: pd.DataFrame
+    flights: Flights
+
+
+@contextmanager
+def flights_in_kafka(screen: Screen, options: Options, programs: Sequence[str]) -> Iterator[Published]:
+    """Give a broker that holds the flights; stop it at the end, unless it ran before.
+
+    Args:
+        screen: says what is done; the step has begun.
+        options: of the command line.
+        programs: whose jars the demo needs.
+    """
+    for name in programs:
+        jars.resolve(name, progress=screen.say)
+    kafka = EmbeddedKafka(broker_directory(options.flights))
+    runs = kafka.status().broker is not None
+    with screen.busy("starting the broker"):
+        bootstrap = kafka.bootstrap if runs else kafka.start(progress=lambda line: None).bootstrap
+    try:
+        yield publish(screen, options, bootstrap)
+    finally:
+        if not runs:
+            kafka.stop()
+
+
+def publish(screen: Screen, options: Options, bootstrap: str) -> Published:
+    """Bring the flights into the topic; those that are there stay."""
+    if options.fresh and KafkaCluster(bootstrap).delete_topic(TOPIC):
+        screen.say("deleted the topic")
+    frame = load_flights(options.flights)
+    flights = Flights(frame)
+    with screen.counting("flights") as progress:
+        published = flights_data.publish(
+            cluster_for(bootstrap), flights, progress=progress, start_over=options.start_over
+        )
+    screen.say(f"{published.sent:,} flights published, {published.before:,} were there, at {bootstrap}")
+    return Published(bootstrap, frame, flights)
+
+
+def flights_topic(screen: Screen, bootstrap: str, flights: Flights) -> str:
+    """Bring the flights into a topic for this number of them, of the broker whose topologies are killed; return it."""
+    topic = TOPIC if len(flights) == TOTAL else f"{TOPIC}-{len(flights)}"
+    with screen.counting("flights") as progress:
+        sent = flights_data.publish(
+            cluster_for(bootstrap), flights, topic, progress, "rm -r .downspout/demo/kafka-to-kafka"
+        )
+    screen.say(f"{sent.sent:,} flights published, {sent.before:,} were there, at {bootstrap}")
+    return topic
+
+
+def broker_directory(flights: int) -> Path:
+    """Return the data directory of the broker that holds this number of flights."""
+    return default_directory() if flights == TOTAL else folders.home() / "demo" / f"kafka-{flights}"
+
+
+def parse(arguments: Sequence[str] | None, *, command: str, about: str, output: str) -> Options:
+    """Return what the command line says.
+
+    Args:
+        arguments: without the program; None: the process's.
+        command: what starts this demo, as in ``make storm-demo``.
+        about: what it is.
+        output: where the files go, if nothing else is said.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"demos --on {command.rpartition(' ')[2].partition('-')[0]}", description=about
+    )
+    parser.add_argument("--output", type=Path, default=Path(output), help=f"where the files go ({output})")
+    parser.add_argument("--fresh", action="store_true", help="delete the topic first (it is also that of `make demo`)")
+    parser.add_argument("--flights", type=_count, default=TOTAL, help="how many flights, the earliest first")
+    given = parser.parse_args(arguments)
+    return Options(given.output, given.flights, given.fresh, command)
+
+
+class KilledDemo(Protocol):
+    """A demo whose processes are killed."""
+
+    def run(self) -> int:
+        """Do all steps; return the exit code."""
+
+
+def run_killed(
+    program: str, about: str, demo: Callable[[int, int, Screen], KilledDemo], arguments: Sequence[str] | None
+) -> int:
+    """Run a demo whose processes are killed, as the command line says; return its exit code."""
+    parser = argparse.ArgumentParser(prog=program, description=about)
+    parser.add_argument("--flights", type=int, default=TOTAL, help="how many flights, the earliest first")
+    parser.add_argument("--kills", type=int, default=10, help="how often the topology is killed (10)")
+    given = parser.parse_args(arguments)
+    screen = Screen()
+    return run_alone(screen, demo(given.flights, given.kills, screen).run)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= TOTAL:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {TOTAL}")
+    return int(text)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def run_alone(
+    screen: Screen, demo: Callable[[], int], interrupted: str = "Interrupted; what was started is stopped."
+) -> int:
+    """Run a demo while no other runs; return the exit code: its own, 130 where it was interrupted, or its error's.
+
+    Args:
+        screen: where the end is said.
+        demo: does it all.
+        interrupted: what is said then.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)  # so that `kill` stops the broker as Ctrl-C does
+    try:
+        with state.only_one():
+            return demo()
+    except KeyboardInterrupt:
+        screen.console.print(f"\n   {interrupted}")
+        return 130
+    except DownspoutError as error:
+        screen.console.print(f"\n   [red]{type(error).__name__}[/red]: {error}", markup=True)
+        return error.exit_code

@@ -1,0 +1,1 @@
+"""The audit: is every offset in the files once, and if not, why not?"""

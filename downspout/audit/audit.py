@@ -1,0 +1,506 @@
+"""The audit: is every record in the files exactly once, and if not, why not?
+
+It first takes what the data files and Kafka say by themselves, and only then explains the differences:
+
+=============  ======================================================================================  =========
+an offset is   when                                                                                    exit code
+=============  ======================================================================================  =========
+present        it has a row, and each of its rows is there once                                        0
+filtered       it has no row, and the topology's bolts, run again on the record, ack it and make none  0
+dead-lettered  it has no row, and the dead-letter topic names it; or, once more, what it replays       0
+replayed       it has no row, and its record is the replay of a dead letter, whose record has its row  0
+skipped        it has no row, and `downspout offsets seek` has moved the group past it                 0
+compacted      it has no row, and Kafka has no record there: compacted, aborted, or a marker           0
+missing        it has no row (or a row that the log names is gone), and Kafka still has the record     10
+duplicate      one of its rows is there more than once                                                 11
+lost           it has no row, and Kafka's log begins behind it: retention was faster                   12
+extra          it has a row that the log, Kafka or the topology does not know                          13
+=============  ======================================================================================  =========
+
+Where several hold, the first exit code of 10, 11, 12, 13 is given. A record without a row leaves no trace at the
+sink, so *filtered* needs the topology; without it such a record is *missing*. Aggregates hold no origins: for them
+the log's ranges stand for the files, as far as the files are as the log says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from downspout import offset_ranges
+from downspout.audit.files import Found, look_at_files
+from downspout.audit.kafka import KafkaSide, Letters, Log, committed
+from downspout.audit.report import EXIT_CODES, EXPLAINED, AuditReport, PartitionReport, take_notes
+from downspout.dead_letters.replayed import origin_of, without_claim
+from downspout.errors import BrokerError, ConfigError, SinkError, coordinates
+from downspout.formatting import counted
+from downspout.kafka.port import Cluster, Record
+from downspout.ledger.origin import Origin
+from downspout.offset_ranges import OffsetRanges
+from downspout.settings.folders import local_folder
+from downspout.sink.identity.coverage import OFFSET_MAX, Stream
+from downspout.sink.runs import read_runs
+from downspout.sink.skips import noted_of, read_skips, still_skipped
+
+__all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "Failed", "PartitionReport", "Replay", "Window", "audit"]
+
+REPLAY_RECORDS = 2_000
+NOTES_MAX = 3  # Reasons for failures that are told, per partition
+
+REPLAY_SAMPLE = 200
+"""Records per partition that are run again although they have their row: do two rows share one identity?"""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What became of a record that a bolt failed: why, and the paths of its rows that reached the sink all the same."""
+
+    reason: str
+    paths: tuple[str, ...] = ()
+
+
+Replay = Callable[[Sequence[Record]], Mapping[tuple[str, int, int], Iterable[str] | Failed]]
+"""Runs the topology on records: (topic, partition, offset) → the paths of the rows that reach the sink, a path as
+often as there are rows with it; or why the record failed. A record that is not named was acked and made no row."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which offsets of a partition are audited: ``[start, end)``; None is the log's end.
+
+    >>> Window(5, None).within(100)
+    (5, 100)
+    """
+
+    start: int = 0
+    end: int | None = None
+
+    def within(self, log_end: int) -> tuple[int, int]:
+        """Return the bounds in a log that ends there."""
+        end = log_end if self.end is None else min(self.end, log_end)
+        return min(self.start, end), end
+
+
+def audit(
+    directory: str | os.PathLike[str],
+    *,
+    cluster: Cluster | None = None,
+    topics: Sequence[str] = (),
+    also: Sequence[str] = (),
+    dead_letters: str | Sequence[str] | None = None,
+    replay: Replay | None = None,
+    windows: Mapping[int | None, Window] | None = None,
+    group: str | None = None,
+    sample: int = 0,
+    several: bool = False,
+    only_absent: bool = False,
+    deep: bool = False,
+) -> AuditReport:
+    """Audit a sink's directory.
+
+    Args:
+        directory: what ``parquet.directory`` says.
+        cluster: Kafka; not given: the files are compared with the log alone.
+        topics: which topics should be in the directory; not given: those that files or log name, and ``also``.
+        also: topics that the topology reads: not a row may have come of one.
+        dead_letters: the dead-letter topic, or several.
+        replay: runs the topology on records, so that a filtered record can be told from a missing one.
+        windows: the offsets to audit, by partition number; the key None is for all others.
+        group: a consumer group: its commits end the audit instead of the log's end. While a topology runs, records
+            beyond its commit may or may not have their rows yet; those below must.
+        sample: that many records per partition are run again although they have their row.
+        several: a record may have several rows, so all records are run again. It is taken to be so where the files
+            show it; but not where of all records one and the same row is missing.
+        only_absent: only records without a row are run again.
+        deep: read every byte of every file, and compare it with the hash that the log holds of it.
+
+    Raises:
+        SinkError: there is nothing to audit in the directory, or its log is damaged.
+        BrokerError: Kafka does not answer, or has no such topic.
+        ConfigError: the directory is on an object store or another machine.
+    """
+    path = local_folder(directory)
+    try:
+        is_there = path.is_dir()
+    except OSError as error:  # its name is too long, for example
+        raise SinkError(f"{path}: {error.strerror}", cure="the directory that parquet.directory names") from error
+    if not is_there:
+        state = "is not a directory" if path.exists() else "does not exist"
+        raise SinkError(f"{path} {state}", cure="the directory that parquet.directory names")
+    # The group's commits are taken first: what is below them by now is in the files by the time they are read.
+    commits = (
+        dict[tuple[str, int], int]() if cluster is None or not group else committed(cluster, group, path, topics, also)
+    )
+    found = look_at_files(path, deep=deep)
+    _check_auditable(path, found, named=bool(topics or also))
+    report = AuditReport(path, found, kafka=cluster is not None)
+    one = _Audit(report, topics, also, windows or {}, replay, commits if group else None, sample, several)
+    one.only_absent = only_absent
+    one.run(cluster, dead_letters)
+    take_notes(report)
+    runs = {run.topology for run in read_runs(path)}
+    if found.topology and runs and found.topology not in runs:
+        report.notes.append(
+            f"the log is of topology {found.topology}, and the runs that have noted their settings were of "
+            f"{', '.join(sorted(runs))}: one of the two was changed by hand"
+        )
+    return report
+
+
+def _check_auditable(path: Path, found: Found, *, named: bool) -> None:
+    """Refuse to call exact what cannot be audited at all."""
+    if not found.file_count and not found.streams and not named:
+        state = "no flush is committed yet" if found.entries else "it holds neither data files nor a commit log"
+        raise SinkError(
+            f"{path}: there is nothing to audit: {state}",
+            cure="later, or --topic to name what should be in it"
+            if found.entries
+            else "another directory, or --topic to name what should be in it",
+        )
+    if found.without_origin and not found.streams:
+        raise SinkError(
+            f"{path}: none of its {found.without_origin:,} rows tells where it came from, so it cannot be audited",
+            cure="hand the field `origin` on to the sink; rows that were written without it stay unknown",
+        )
+
+
+@dataclass
+class _Expected:
+    """What the topology makes of records: offsets by path; why offsets fail; offsets with two rows of one path."""
+
+    rows: dict[str, list[int]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    twins: list[int] = field(default_factory=list)
+
+
+class _Audit:
+    """One audit on its way."""
+
+    def __init__(
+        self,
+        report: AuditReport,
+        topics: Sequence[str],
+        also: Sequence[str],
+        windows: Mapping[int | None, Window],
+        replay: Replay | None,
+        commits: Mapping[tuple[str, int], int] | None,
+        sample: int,
+        several: bool,
+    ) -> None:
+        self.report = report
+        self.found = report.found
+        self.topics = topics or sorted({*(stream.topic for stream in self.found.streams), *also})
+        self.named = bool(topics)
+        self.windows = windows
+        self.replay = replay
+        self.commits = commits
+        self.sample = sample if replay is not None else 0
+        self.several = several
+        self.only_absent = False
+        self.dead_letters = Letters()
+        self.skips = read_skips(report.directory)
+        self.ends: dict[str, int] = {}  # of the partitions that end before they are to be audited
+        self.also = frozenset(also)
+
+    def run(self, cluster: Cluster | None, dead_letters: str | Sequence[str] | None) -> None:
+        """Go through all partitions."""
+        if cluster is None:
+            for topic in self.topics:
+                self._files_only(topic, sorted({s.partition for s in self.found.streams if s.topic == topic}))
+            self._check_windows()
+            return
+        for topic in [dead_letters] if isinstance(dead_letters, str) else dead_letters or ():
+            if not self.dead_letters.read(cluster, topic):
+                self.report.notes.append(f"there is no topic {topic}, so no dead letters")
+        with closing(KafkaSide(cluster)) as side:
+            for topic in self.topics:
+                self._topic(side, topic)
+        self._check_windows()
+
+    def _check_windows(self) -> None:
+        """Refuse to call exact what was not compared at all, for a typing error for example."""
+        partitions = self.report.partitions
+        if not partitions and self.topics and self.report.kafka:
+            raise SinkError(
+                f"{self.report.directory}: there is nothing to audit: it names no topic, and "
+                f"{', '.join(self.topics)} does not exist",
+                cure="--topic to name what should be in it",
+            )
+        named = {number for number in self.windows if number is not None}
+        if partitions and (unknown := sorted(named - {part.partition for part in partitions})):
+            raise ConfigError(
+                f"there is no partition {unknown[0]} in {', '.join(self.topics)}",
+                cure=f"offsets of partitions 0 to {max(part.partition for part in partitions)}",
+            )
+        if self.ends and len(self.ends) == len(partitions):
+            ends = [f"{name} at {end:,}" for name, end in self.ends.items()]
+            shown = ", ".join([*ends[:NOTES_MAX], *(["…"] if len(ends) > NOTES_MAX else [])])
+            raise ConfigError(
+                f"there is nothing to audit: each partition ends before that offset ({shown})",
+                cure="an earlier first offset",
+            )
+
+    def _topic(self, side: KafkaSide, topic: str) -> None:
+        logs = side.logs(topic)
+        if not logs and topic in self.also and all(stream.topic != topic for stream in self.found.streams):
+            self.report.notes.append(
+                f"the topology reads {topic}, which Kafka does not have: what it held is not known"
+            )
+            return
+        if not logs:
+            cure = (
+                "look at the spelling of --topic" if self.named else "--topic for those that are left, or --files-only"
+            )
+            raise BrokerError(f"topic {topic} does not exist", cure=cure)
+        known = {stream.partition for stream in self.found.streams if stream.topic == topic}
+        if absent := sorted(known - {log.partition for log in logs}):
+            self.report.notes.append(f"Kafka has no {topic}{absent} any more: compared with the log alone")
+            self._files_only(topic, absent)
+        for log in logs:
+            self._partition(side, log)
+
+    def _files_only(self, topic: str, partitions: Iterable[int]) -> None:
+        for partition in partitions:
+            streams = [s for s in self.found.streams if (s.topic, s.partition) == (topic, partition)]
+            window = self.windows.get(partition, self.windows.get(None, Window()))
+            part = PartitionReport(topic, partition, window.start, window.end)
+            self.report.partitions.append(part)
+            self._compare_with_log(part, streams, [(window.start, OFFSET_MAX if window.end is None else window.end)])
+
+    def _partition(self, side: KafkaSide, log: Log) -> None:
+        streams = [s for s in self.found.streams if (s.topic, s.partition) == (log.topic, log.partition)]
+        ours = [s for s in streams if s.topic_id == log.topic_id or not (s.topic_id and log.topic_id)]
+        if earlier := sum(offset_ranges.count(self.found.rows.get(s, [])) for s in streams if s not in ours):
+            self.report.notes.append(
+                f"{coordinates(log.topic, log.partition)}: {counted(earlier, 'row')} of an earlier topic of that name, "
+                "which is gone"
+            )
+        window = self.windows.get(log.partition, self.windows.get(None, Window()))
+        if self.commits is not None:
+            commit = self.commits.get((log.topic, log.partition), 0)
+            window = Window(window.start, commit if window.end is None else min(commit, window.end))
+        start, end = window.within(log.end)
+        if window.start > log.end:
+            self.ends[coordinates(log.topic, log.partition)] = log.end
+        part = PartitionReport(log.topic, log.partition, start, end)
+        self.report.partitions.append(part)
+        shown = [(start, end if window.end is not None else OFFSET_MAX)]
+        present, vanished = self._compare_with_log(part, ours, shown)
+        part.note("extra", offset_ranges.intersect(present, [(log.end, OFFSET_MAX)]))
+        absent = offset_ranges.subtract([(start, end)], offset_ranges.union(present, vanished))
+        # A letter holds the whole record, so what was dead-lettered is not lost, wherever Kafka's log begins by now.
+        # Those that do not are the only ones that can be of such a record.
+        dead_letters = self.dead_letters.of(log)
+        part.note("dead_lettered", offset_ranges.intersect(absent, dead_letters))
+        cut = offset_ranges.intersect(absent, self.dead_letters.cut.get((log.topic, log.partition), []))
+        if cut := offset_ranges.intersect(cut, dead_letters):
+            self.report.notes.append(
+                f"{coordinates(log.topic, log.partition)}{offset_ranges.show(cut, 2)}: dead-lettered, but without the "
+                f"whole record, which Kafka could not give: {counted(offset_ranges.count(cut), 'offset')}"
+            )
+        absent = offset_ranges.subtract(absent, dead_letters)
+        skipped = self._skipped(log, ours, absent)
+        part.note("skipped", offset_ranges.intersect(absent, skipped))
+        absent = offset_ranges.subtract(absent, skipped)
+        part.note("lost", offset_ranges.intersect(absent, [(0, log.earliest)]))
+        self._explain(side, log, part, offset_ranges.intersect(absent, [(log.earliest, end)]), ours)
+
+    def _skipped(self, log: Log, ours: Sequence[Stream], absent: OffsetRanges) -> OffsetRanges:
+        """Return what a seek has skipped on purpose, as far as it was not read again since."""
+        noted = noted_of(self.skips, log.topic, log.topic_id, log.partition)
+        if not noted:
+            return []
+        rows = offset_ranges.union(
+            *(found.get(each, []) for found in (self.found.rows, self.found.logged) for each in ours)
+        )
+        skipped = still_skipped(noted, rows)
+        if again := offset_ranges.intersect(absent, offset_ranges.subtract(noted, skipped)):
+            self.report.notes.append(
+                f"{coordinates(log.topic, log.partition)}{offset_ranges.show(again, 2)}: a seek had skipped what lies "
+                "here, and the directory has rows of it since: the group was there again, so these count like any other"
+            )
+        return skipped
+
+    def _compare_with_log(
+        self, part: PartitionReport, streams: Sequence[Stream], window: OffsetRanges
+    ) -> tuple[OffsetRanges, OffsetRanges]:
+        """Note what files and log differ in; return the offsets with rows, and those that lost theirs."""
+        present: OffsetRanges = []
+        vanished: OffsetRanges = []
+        by_path: dict[str, OffsetRanges] = {}
+        for stream in streams:
+            rows = offset_ranges.intersect(self.found.rows.get(stream, []), window)
+            logged = offset_ranges.intersect(self.found.logged.get(stream, []), window)
+            # Beyond the first: more rows of this stream, and rows of the same records under another spelling of the id.
+            further = offset_ranges.clip(self.found.surplus.get(stream, []), window)
+            known = by_path.get(stream.path, [])
+            again = offset_ranges.intersect(rows, known)
+            by_path[stream.path] = offset_ranges.union(known, rows)
+            part.note(
+                "duplicate",
+                offset_ranges.union(further, again),
+                offset_ranges.count(further) + offset_ranges.count(again),
+            )
+            gone = offset_ranges.subtract(logged, rows)
+            part.note("missing", gone)
+            if self.found.entries:
+                part.note("extra", offset_ranges.subtract(rows, logged))
+            part.rows += offset_ranges.count(rows) + offset_ranges.count(further)
+            present, vanished = offset_ranges.union(present, rows), offset_ranges.union(vanished, gone)
+        part.present = offset_ranges.count(present)
+        return present, vanished
+
+    def _explain(
+        self, side: KafkaSide, log: Log, part: PartitionReport, absent: OffsetRanges, ours: Sequence[Stream]
+    ) -> None:
+        """Say of each offset without a row why it has none; with a topology, of each row whether it should be there."""
+        several = (
+            self.replay is not None and not self.only_absent and (self.several or any(stream.path for stream in ours))
+        )
+        explained = offset_ranges.union(part.offsets.get("dead_lettered", []), part.offsets.get("skipped", []))
+        everything = offset_ranges.subtract([(max(part.start, log.earliest), part.end or 0)], explained)
+        wanted = everything if several else absent
+        asked = wanted
+        if self.sample and everything and not several:
+            first = everything[0][0]
+            asked = offset_ranges.union(absent, offset_ranges.intersect(everything, [(first, first + self.sample)]))
+        there: list[int] = []
+        expected = _Expected()
+        batch: list[Record] = []
+        replays: list[tuple[int, Origin]] = []
+        rejected: list[int] = []
+        for found in side.records(log, asked):
+            record: Record = found
+            there.append(record.offset)
+            if (origin := origin_of(record, log.topic_id)) is not None:
+                if offset_ranges.holds(absent, record.offset):
+                    if self._has_row(origin):
+                        replays.append((record.offset, origin))
+                        continue
+                    if self.dead_letters.take_again(origin):
+                        rejected.append(record.offset)
+                        continue
+                record = without_claim(record)  # run again, its rows are to be those of its own place
+            batch.append(record)
+            if len(batch) >= REPLAY_RECORDS:
+                self._run_again(batch, expected)
+                batch = []
+        self._run_again(batch, expected)
+        if broken := offset_ranges.intersect(absent, side.unreadable.get((log.topic, log.partition), [])):
+            part.note("missing", broken)
+            absent = offset_ranges.subtract(absent, broken)
+            wanted = offset_ranges.subtract(wanted, broken)
+            self.report.notes.append(
+                f"{coordinates(log.topic, log.partition)}{offset_ranges.show(broken, 2)}: Kafka cannot give these "
+                "records whole, and no dead letter names them"
+            )
+        unjudged = self._note_unjudged(part, ours, expected)
+        told = offset_ranges.subtract(offset_ranges.subtract(wanted, self.dead_letters.of(log)), unjudged)
+        expected.failed = {offset: why for offset, why in expected.failed.items() if offset_ranges.holds(told, offset)}
+        seen = offset_ranges.of_offsets(there)
+        part.note("compacted", offset_ranges.subtract(absent, seen))
+        part.note("dead_lettered", offset_ranges.of_offsets(rejected))
+        replayed = offset_ranges.union(self._note_replays(part, replays), offset_ranges.of_offsets(rejected))
+        unexplained = offset_ranges.subtract(offset_ranges.intersect(absent, seen), replayed)
+        if self.replay is None:
+            part.note("missing", unexplained)
+            return
+        not_filtered = [*expected.failed, *(offset for offsets in expected.rows.values() for offset in offsets)]
+        part.note("filtered", offset_ranges.subtract(unexplained, offset_ranges.of_offsets(not_filtered)))
+        part.note("missing", offset_ranges.of_offsets(expected.failed))
+        self._note_troubles(part, expected)
+        self._compare_with_topology(part, ours, offset_ranges.subtract(seen, unjudged), expected.rows)
+
+    def _note_unjudged(self, part: PartitionReport, ours: Sequence[Stream], expected: _Expected) -> OffsetRanges:
+        """Say which records have rows and fail as they are run again; return them. So nobody knows what they should be.
+
+        A bolt that asks a service may fail now and then.
+        """
+        rows = offset_ranges.union(*(self.found.rows.get(stream, []) for stream in ours))
+        found = offset_ranges.intersect(offset_ranges.of_offsets(expected.failed), rows)
+        if found:
+            first = found[0][0]
+            self.report.notes.append(
+                f"{coordinates(part.topic, part.partition)}{offset_ranges.show(found, 2)}: in the files, and not "
+                f"compared with the topology: run again, {counted(offset_ranges.count(found), 'record')} failed "
+                f"(@{first} {expected.failed[first]})"
+            )
+        return found
+
+    def _has_row(self, origin: Origin) -> bool:
+        """Return whether the files hold a row of a record."""
+        topic, topic_id, partition, offset, _ = origin
+        return any(
+            (s.topic, s.partition) == (topic, partition)
+            and (s.topic_id == topic_id or not (s.topic_id and topic_id))
+            and offset_ranges.holds(rows, offset)
+            for s, rows in self.found.rows.items()
+        )
+
+    def _note_replays(self, part: PartitionReport, replays: Sequence[tuple[int, Origin]]) -> OffsetRanges:
+        """Say which offsets are replays, and of what; return them."""
+        found = offset_ranges.of_offsets(offset for offset, _ in replays)
+        part.note("replayed", found)
+        if replays:
+            shown = [
+                f"@{offset} of {coordinates(origin.topic, origin.partition, origin.offset)}"
+                for offset, origin in replays[:3]
+            ]
+            shown += ["…"] * (len(replays) > len(shown))
+            place, count = coordinates(part.topic, part.partition), len(replays)
+            self.report.notes.append(
+                f"{place}: {counted(count, 'replay')}, whose rows are the originals': {', '.join(shown)}"
+            )
+        return found
+
+    def _run_again(self, batch: Sequence[Record], expected: _Expected) -> None:
+        if self.replay is None or not batch:
+            return
+        for (_, _, offset), outcome in self.replay(batch).items():
+            if isinstance(outcome, Failed):
+                expected.failed[offset] = outcome.reason
+            paths = Counter(outcome.paths if isinstance(outcome, Failed) else outcome)
+            for path in paths:
+                expected.rows.setdefault(path, []).append(offset)
+            if not isinstance(outcome, Failed) and max(paths.values(), default=0) > 1:
+                expected.twins.append(offset)
+
+    def _note_troubles(self, part: PartitionReport, expected: _Expected) -> None:
+        """Say which records fail, and why; and of which records the sink cannot tell the rows apart."""
+        place = coordinates(part.topic, part.partition)
+        by_reason: dict[str, list[int]] = {}
+        for offset, reason in sorted(expected.failed.items()):
+            by_reason.setdefault(reason, []).append(offset)
+        part.reasons = {why: offset_ranges.of_offsets(found) for why, found in by_reason.items()}
+        shown = [f"{place}{offset_ranges.show(found, 2)} {why}" for why, found in part.reasons.items()]
+        self.report.notes += [*shown[:NOTES_MAX], *(["…"] if len(shown) > NOTES_MAX else [])]
+        if expected.twins:
+            twins = offset_ranges.of_offsets(expected.twins)
+            # The sink takes the second of them for a replay of the first.
+            part.note("missing", twins)
+            self.report.notes.append(
+                f"{place}{offset_ranges.show(twins, 2)}: two rows with one identity: a bolt must use origin.child"
+            )
+
+    def _compare_with_topology(
+        self, part: PartitionReport, ours: Sequence[Stream], seen: OffsetRanges, expected: Mapping[str, Sequence[int]]
+    ) -> None:
+        """Note rows that the topology makes and that are not there, and the other way round."""
+        for path in sorted({*expected, *(stream.path for stream in ours)}):
+            mine = [stream for stream in ours if stream.path == path]
+            rows = offset_ranges.union(*(self.found.rows.get(stream, []) for stream in mine))
+            logged = offset_ranges.union(*(self.found.logged.get(stream, []) for stream in mine))
+            wanted = offset_ranges.of_offsets(expected.get(path, ()))
+            part.note(
+                "missing", offset_ranges.subtract(wanted, offset_ranges.union(rows, logged))
+            )  # those logged are noted already
+            unmade = offset_ranges.subtract(offset_ranges.intersect(rows, seen), wanted)
+            part.note("extra", unmade)
+            if unmade and not self.report.hint:  # its bolts may have been changed since the row was written
+                place = f"{coordinates(part.topic, part.partition)}{offset_ranges.show(unmade, 1)}"
+                row = "such row" if path else "row"
+                self.report.hint = f"({place}: the topology as it is now makes no {row} of it)"

@@ -1,0 +1,430 @@
+"""The audit's first witness: what is in the data files, and whether they are those that the log names.
+
+Nothing here trusts the sink. The rows' origins are read from every visible file, as any reader sees them. Only
+aggregates, whose files hold no origins, are taken from the log, and only from entries whose files are all in place, or
+those that compactions have made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from downspout import offset_ranges
+from downspout.audit.log import LogSide, read_log
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import DownspoutError, SinkError
+from downspout.offset_ranges import OffsetRanges
+from downspout.sink.identity.coverage import Coverage, Stream
+from downspout.sink.ownership import SPARK_LOG
+from downspout.sink.readers.view import logged_schema
+from downspout.sink.storage.hashing import hash_of_file, is_known
+from downspout.sink.storage.layout import incarnation_of, is_visible, layout_of, logged
+
+_ORIGIN = ("_topic", "_topic_id", "_partition", "_offset", "_path")
+_TEXTS = ("_topic", "_topic_id", "_path")
+TURNS, TURN_S = 6, 0.2  # How often, and after how many seconds, a file that should move is looked at again
+ATTEMPTS = 5
+
+
+@dataclass
+class Found:
+    """What the files and the log say."""
+
+    entries: int = 0  # how many the log has
+    # in each stream, the offsets with a row that a reader sees
+    rows: dict[Stream, OffsetRanges] = field(default_factory=dict)
+    # in each stream, the rows beyond the first of their offset: an offset with three rows stands here twice
+    surplus: dict[Stream, OffsetRanges] = field(default_factory=dict)
+    repeated_in: dict[str, int] = field(default_factory=dict)  # files that hold rows of offsets with several: how many
+    logged: dict[Stream, OffsetRanges] = field(default_factory=dict)  # what the log covers
+    aggregates: bool = False  # whether the files hold partial results instead of rows
+    row_count: int = 0  # rows in all visible files
+    file_count: int = 0  # how many files are visible
+    without_origin: int = 0  # rows that tell no origin
+    gone: list[str] = field(default_factory=list)  # files that the log names and that are nowhere
+    staged: list[str] = field(default_factory=list)  # files that are committed but not renamed into sight yet
+    # visible files that the log does not name, whatever their names end in
+    unknown: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)  # those of them that are no Parquet: readers fail on them
+    # what hides all files that are not its own from Spark, where it is there
+    spark_log: list[str] = field(default_factory=list)
+    # files that only globs read: rows of them appear in some readers and not in others
+    hidden: list[str] = field(default_factory=list)
+    # files that have another size, number of rows or other columns than the log says
+    changed: list[str] = field(default_factory=list)
+    # files whose content is not what was written, by the log's hash, with what is wrong; of a deep look
+    corrupt: dict[str, str] = field(default_factory=dict)
+    checked: int = 0  # how many files have the content that was written; of a deep look
+    # files of whose content the log holds no hash, for an earlier version has written them
+    unchecked: list[str] = field(default_factory=list)
+    deep: bool = False  # whether all bytes of all files were read
+    topology: str = ""  # whose the log is
+    unreadable: dict[str, str] = field(default_factory=dict)  # files that are no Parquet, with the reason
+    leftovers: int = 0  # staged files that no entry names: of flushes that were stopped
+    # files that a compaction has replaced, and that are in sight all the same
+    replaced: list[str] = field(default_factory=list)
+    outdated: list[str] = field(default_factory=list)  # files from before the last rebuild that are in sight
+    forgotten: list[str] = field(default_factory=list)  # files that were gone, and that somebody has let the log forget
+
+    @property
+    def streams(self) -> list[Stream]:
+        """All streams that files or log know, sorted."""
+        return sorted({*self.rows, *self.logged})
+
+
+def visible_files(directory: Path) -> Iterator[Path]:
+    """Yield the files that readers of a directory take for its data, whatever their names end in."""
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        if not is_visible(path.name):
+            continue
+        if path.is_dir():
+            yield from visible_files(path)
+        elif path.is_file():
+            yield path
+
+
+def hidden_files(directory: Path) -> list[str]:
+    """Return the files that globs read and listings leave out; also what an earlier version has left with the log."""
+    below = (path.relative_to(directory).as_posix() for path in directory.rglob("*.parquet") if path.is_file())
+    return sorted(path for path in below if not is_visible(path))
+
+
+def look_at_files(directory: Path, clock: Clock = SYSTEM_CLOCK, *, deep: bool = False) -> Found:
+    """Read the log and the origins of all rows. Memory: about 40 bytes per row of the largest stream, 8 for the others.
+
+    Writers and compactors may be at work meanwhile. What is told is how the directory was as of one entry, the last one
+    that was read: each file that counted then is read where it is by now, in sight or already replaced.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            return _Look(directory, clock, deep=deep).look()
+        except _MovedOnError:
+            continue
+    raise SinkError(
+        f"{directory}: compactions delete replaced files faster than they can be read",
+        cure="downspout compact with a longer --keep; or audit again when it has ended",
+    )
+
+
+class _MovedOnError(Exception):
+    """A file that counted was replaced meanwhile, and the replaced one deleted; or another came into sight again."""
+
+
+class _Look:
+    """One look at a directory.
+
+    Files that are on their way are waited for: one that is committed comes into sight at once, one that was replaced
+    goes out of it, unless their process was stopped. Those that do not move are told as a reader meets them.
+    """
+
+    def __init__(self, directory: Path, clock: Clock, *, deep: bool) -> None:
+        self._directory = directory
+        self._layout = layout_of(directory)
+        self._clock = clock
+        self._found = Found(deep=deep)
+        self._reader = _OriginReader()
+        self._paths: dict[str, Path] = {}  # what was read, and where
+        # Listed first: a file comes into sight after its entry was made, so the log names each file that was listed.
+        self._visible = {path.relative_to(directory).as_posix(): path for path in visible_files(directory)}
+        self._log = self._later = read_log(directory)
+        self._columns = _columns_of(self._log.schema)
+
+    def look(self) -> Found:
+        """Return what is there."""
+        found, log = self._found, self._log
+        found.entries, found.forgotten, found.topology = log.length, log.forgotten, log.topology
+        found.logged = {stream: log.coverage.ranges(stream) for stream in log.coverage.streams()}
+        coming = [name for name in log.files if not self._read(name)]
+        leaving = [name for name in self._visible if name in log.replaced]
+        self._wait(coming, leaving)
+        for name in self._visible.keys() - log.files.keys() - log.replaced.keys():
+            if self._read(name):
+                self._take_stranger(name)
+        found.hidden = hidden_files(self._directory)
+        found.spark_log = [SPARK_LOG] if (self._directory / SPARK_LOG).is_dir() else []
+        self._sum_up()
+        return found
+
+    def _take_stranger(self, name: str) -> None:
+        """Note a file that was read and that the log does not name."""
+        found = self._found
+        if name in found.unreadable and not name.endswith(".parquet"):
+            del found.unreadable[name], self._paths[name]
+            found.foreign.append(name)
+        # Where there is no log, the files are a sink's by their names, or nobody says that they should be otherwise.
+        elif self._log.length or incarnation_of(name):
+            found.unknown.append(name)
+
+    def _wait(self, coming: list[str], leaving: list[str]) -> None:
+        """Read the files that come into sight, and those that do not leave it."""
+        found = self._found
+        for turn in range(TURNS):
+            coming = [name for name in coming if not self._read(name) and not self._is_elsewhere(name)]
+            leaving = [name for name in leaving if (self._directory / name).exists()]
+            if not coming and not leaving:
+                return
+            if turn < TURNS - 1:
+                self._clock.sleep(TURN_S)
+        found.staged = coming
+        for name in leaving:
+            if not self._read(name):
+                raise _MovedOnError  # it left at last, and what took its place may have come into sight before
+            (found.outdated if name in self._log.outdated else found.replaced).append(name)
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """Return whether a file that counts is not in staging: gone, or replaced since we read the log."""
+        if any(path.exists() for path in self._layout.names(self._layout.staging, name)):
+            return False
+        if self._read(name):  # it came into sight between two looks
+            return True
+        if name in self._later.files:
+            self._later = read_log(self._directory)
+        if name in self._later.files:
+            self._found.gone.append(name)
+        elif not any(self._read(name, path) for path in reversed(self._layout.names(self._layout.replaced, name))):
+            raise _MovedOnError
+        return True
+
+    def _read(self, name: str, path: Path | None = None) -> bool:
+        """Take a file's origins; return whether it was there."""
+        found, path = self._found, path or self._directory / name
+        try:
+            size = path.stat().st_size
+            rows = self._reader.read(path)
+        except FileNotFoundError:
+            return False
+        except (OSError, pa.ArrowException) as error:
+            found.unreadable[name] = " ".join(str(error).split())[:200]
+        else:
+            found.row_count += rows
+            logged = self._log.named.get(name)
+            if logged is not None and ((logged.rows, logged.bytes) != (rows, size) or self._has_others(name, path)):
+                found.changed.append(name)
+        if found.deep and not self._look_deep(name, path):
+            return False
+        self._paths[name] = path
+        return True
+
+    def _has_others(self, name: str, path: Path) -> bool:
+        """Return whether a file that counts has other columns than the log says; those of folders are not in it."""
+        if name not in self._log.files or self._columns is None:
+            return False
+        try:
+            schema = pq.read_schema(path)
+        except FileNotFoundError:
+            return False
+        # A file that holds nothing but origins is compared by these.
+        mine = {field.name: field.type for field in schema if field.name not in _ORIGIN}
+        return bool(mine) and mine != self._columns
+
+    def _look_deep(self, name: str, path: Path) -> bool:
+        """Compare a file's content with what was written; return whether it was there."""
+        found, logged = self._found, self._log.named.get(name)
+        try:
+            if logged is None or not is_known(logged.hash):
+                found.unchecked += [name] if logged is not None else []
+                damaged = _damaged_columns(path)
+                if damaged and name not in found.unreadable:
+                    found.unreadable[name] = damaged
+            elif hash_of_file(path) == logged.hash:
+                found.checked += 1
+            else:
+                found.corrupt[name] = _damaged_columns(path) or "other values"
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            found.unreadable.setdefault(name, " ".join(str(error).split())[:200])
+        return True
+
+    def _sum_up(self) -> None:
+        found, log = self._found, self._log
+        found.file_count = len(self._paths)
+        for names in (
+            found.gone,
+            found.staged,
+            found.unknown,
+            found.foreign,
+            found.changed,
+            found.replaced,
+            found.outdated,
+            found.unchecked,
+        ):
+            names.sort()
+        staging = self._layout.staging
+        hidden = {logged(path.relative_to(staging).as_posix()) for path in staging.rglob("*") if path.is_file()}
+        found.leftovers = sum(name.endswith(".parquet") for name in hidden - log.named.keys())
+        found.aggregates = bool(found.logged) and self._reader.files == 0 and self._reader.without > 0
+        if found.aggregates:
+            _take_from_log(found, log, self._paths.keys() - {*found.changed, *found.corrupt, *found.unreadable})
+            return
+        found.without_origin = self._reader.without
+        self._reader.result(found)
+        if found.surplus:
+            _name_repeats(found, self._paths)
+
+
+def _columns_of(logged: Sequence[str]) -> dict[str, pa.DataType] | None:
+    """Return the columns that data files have by the log, without those of folders; None where it cannot be told."""
+    folders = {text[1:] for text in logged if text.startswith("/") and ":" not in text}
+    try:
+        schema = logged_schema(logged)
+    except DownspoutError:
+        return {}  # words that no sink has written: no file has such columns
+    if not logged or any(text.startswith("key ") for text in logged):
+        return None
+    return {field.name: field.type for field in schema if field.name not in {*folders, *_ORIGIN}}
+
+
+def _damaged_columns(path: Path) -> str:
+    """Return which columns of a file cannot be read, or have pages whose checksums are wrong; empty: none.
+
+    Raises:
+        FileNotFoundError: it is not there.
+    """
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            names = [name for name in file.schema_arrow.names if not _can_be_read(file, name)]
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        return " ".join(str(error).split())[:200]
+    return f"damaged pages in {', '.join(names)}" if names else ""
+
+
+def _can_be_read(file: pq.ParquetFile, name: str) -> bool:
+    try:
+        for group in range(file.num_row_groups):
+            file.read_row_group(group, columns=[name])
+    except (OSError, pa.ArrowException):
+        return False
+    return True
+
+
+def _name_repeats(found: Found, paths: dict[str, Path]) -> None:
+    """Say which files hold the rows of offsets that have several. Reads all files again, which only damage needs."""
+    repeated = Coverage()
+    for stream, ranges in found.surplus.items():
+        for start, end in offset_ranges.union(ranges):
+            repeated.add_range(stream, start, end)
+    for name, path in paths.items():
+        if name in found.unreadable:
+            continue
+        try:
+            _, parts = _origins(path)
+        except FileNotFoundError:
+            raise _MovedOnError from None
+        if rows := sum(int(repeated.contains(stream, offsets).sum()) for stream, offsets in parts or ()):
+            found.repeated_in[name] = rows
+
+
+def _take_from_log(found: Found, log: LogSide, shown: Collection[str]) -> None:
+    """Take an aggregate's rows from those entries whose files, or what took their place, are as they were written."""
+    known = Coverage()
+    copies = log.copies(shown)
+    for entry in log.flushes:
+        # An entry's rows are there as often as those of all its files are: once, unless a compaction was stopped half
+        # way.
+        counts = [copies[file.path] for file in entry.files]
+        if not min(counts):
+            continue
+        for stream in entry.coverage.streams():
+            ranges = entry.coverage.ranges(stream)
+            if surplus := offset_ranges.intersect(known.ranges(stream), ranges) + ranges * (max(counts) - 1):
+                found.surplus[stream] = [*found.surplus.get(stream, []), *surplus]
+                found.repeated_in.update({file.path: file.rows for file in entry.files if file.path in shown})
+        known.update(entry.coverage)
+    found.rows = {stream: known.ranges(stream) for stream in known.streams()}
+
+
+class _OriginReader:
+    """Collects the offsets of each stream, file by file, as arrays."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[Stream, list[NDArray[np.int64]]] = {}
+        self.files = 0  # files with origin columns
+        self.without = 0  # rows without origins
+
+    def read(self, path: Path) -> int:
+        """Read one file; return how many rows it has."""
+        count, parts = _origins(path)
+        if parts is None:
+            self.without += count
+            return count
+        self.files += 1
+        self.without += count - sum(len(offsets) for _, offsets in parts)
+        for stream, offsets in parts:
+            self._offsets.setdefault(stream, []).append(offsets)
+        return count
+
+    def result(self, found: Found) -> None:
+        """Write down what was read."""
+        for stream in list(self._offsets):
+            ordered = np.sort(np.concatenate(self._offsets.pop(stream)))
+            found.rows[stream] = offset_ranges.of_offsets(ordered)
+            further: OffsetRanges = []
+            # One round for each time that the most frequent row is there too often.
+            while len(ordered := ordered[1:][ordered[1:] == ordered[:-1]]):
+                further += offset_ranges.of_offsets(ordered)
+            if further:
+                found.surplus[stream] = further
+
+
+def _origins(path: Path) -> tuple[int, list[tuple[Stream, NDArray[np.int64]]] | None]:
+    """Return the number of rows of a file and the offsets by stream; None where it has no origin columns."""
+    metadata = pq.read_metadata(path)
+    count = int(metadata.num_rows)
+    schema = metadata.schema.to_arrow_schema()
+    if not set(_ORIGIN) <= set(schema.names):
+        return count, None
+    _check_types(schema)
+    with pq.ParquetFile(path, metadata=metadata, read_dictionary=list(_TEXTS), page_checksum_verification=True) as file:
+        table = file.read(columns=list(_ORIGIN))
+    # Rows of which a part of the origin is null have no origin.
+    for name in _ORIGIN:
+        if table.column(name).null_count:
+            table = table.filter(table.column(name).is_valid())
+    return count, _by_stream(table) if table.num_rows else []
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Raise ArrowInvalid where a column cannot be a part of an origin: the file is not a sink's."""
+    for name in _ORIGIN:
+        kind: Any = schema.field(name).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        fits = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if name not in _TEXTS:
+            fits = pa.types.is_integer(kind)
+        if not fits:
+            raise pa.ArrowInvalid(f"its column {name} is {kind}")
+
+
+def _by_stream(table: pa.Table) -> list[tuple[Stream, NDArray[np.int64]]]:
+    offsets = table.column("_offset").to_numpy().astype(np.int64, copy=False)
+    codes = np.zeros(len(offsets), dtype=np.int64)
+    values: list[list[Any]] = []
+    for name in (*_TEXTS, "_partition"):
+        column: Any = table.column(name).unify_dictionaries().combine_chunks()
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        values.append(encoded.dictionary.to_pylist())
+        codes = codes * len(values[-1]) + encoded.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(codes, kind="stable")
+    present, first = np.unique(codes[order], return_index=True)
+    parts = np.split(offsets[order], first[1:])
+    return [(_stream(code, values), part) for code, part in zip(present.tolist(), parts, strict=True)]
+
+
+def _stream(code: int, values: Sequence[Sequence[Any]]) -> Stream:
+    picked: list[Any] = []
+    for column in reversed(values):
+        code, index = divmod(code, len(column))
+        picked.append(column[index])
+    partition, path, topic_id, topic = picked
+    return Stream(topic, topic_id, partition, path)

@@ -1,0 +1,219 @@
+"""The audit's second witness: what Kafka holds at the offsets that have no row, and what the dead letters name.
+
+Only those offsets are read that something must be said about, so an audit of a directory that is complete asks Kafka
+for two numbers per partition and reads no record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka.errors import KafkaError, OffsetOutOfRangeError
+
+from downspout import offset_ranges
+from downspout.dead_letters.dead_letter import read_copies
+from downspout.errors import BrokerError, coordinates
+from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
+from downspout.kafka.unreadable import Limits
+from downspout.ledger.origin import Origin
+from downspout.offset_ranges import OffsetRange, OffsetRanges
+from downspout.sink.log.commit_log import read_entries
+from downspout.spout.group.bounds import partitions_of
+
+POLL_MS = 200
+POLL_RECORDS = 2_000
+IDLE_POLLS_MAX = 150
+"""Polls in a row that bring nothing (30 s) before the audit gives up on a broker that claims to have more."""
+JUMP_OVER = 5_000
+"""Offsets between two wanted ranges that are rather read than sought over: a seek drops what was fetched."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """One partition as Kafka has it: ``[earliest, end)``, in a topic with this id."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    earliest: int
+    end: int
+
+
+class KafkaSide:
+    """Answers questions about topics. Reads without a group, so it moves nobody's offsets.
+
+    Raises (from all methods):
+        BrokerError: Kafka did not answer.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._consumer: ConsumerPort = cluster.consumer(group=None)
+        self._consumer.tolerate(Limits(), corrupt=True)
+        self.unreadable: dict[tuple[str, int], OffsetRanges] = {}
+        """By topic and partition, offsets that were met and whose records Kafka could not give whole."""
+
+    def close(self) -> None:
+        """Release the client."""
+        self._consumer.close()
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics but Kafka's own, in order."""
+        try:
+            return sorted(name for name in self._consumer.topic_names() if not name.startswith("__"))
+        except KafkaError as error:
+            raise _no_answer("the list of topics", error) from error
+
+    def logs(self, topic: str) -> list[Log]:
+        """Return the partitions of a topic, in order; none where it does not exist."""
+        try:
+            partitions = partitions_of(self._consumer, [topic])
+            if not partitions:
+                return []
+            starts = self._consumer.beginning_offsets(partitions)
+            ends = self._consumer.end_offsets(partitions)
+            topic_id = self._consumer.topic_id(topic)
+        except KafkaError as error:
+            raise _no_answer(topic, error) from error
+        return [Log(topic, topic_id, tp.partition, starts[tp], ends[tp]) for tp in partitions]
+
+    def records(self, log: Log, wanted: Sequence[OffsetRange]) -> Iterator[Record]:
+        """Yield the records that are there at the wanted offsets, in order.
+
+        What is not yielded is not there: removed by compaction or by retention, a transaction's marker, or aborted.
+        """
+        partition = TopicPartition(log.topic, log.partition)
+        try:
+            if wanted:
+                self._consumer.assign([partition])
+            for start, end, parts in _groups(wanted):
+                for record in self._read(partition, start, end):
+                    while parts and parts[0][1] <= record.offset:
+                        parts.pop(0)
+                    if parts and parts[0][0] <= record.offset:
+                        yield record
+        except KafkaError as error:
+            raise _no_answer(coordinates(log.topic, log.partition), error) from error
+
+    def _read(self, partition: TopicPartition, start: int, end: int) -> Iterator[Record]:
+        self._consumer.seek(partition, start)
+        idle = 0
+        # By position and not by the number of records: the last offsets of a range may hold none.
+        while (position := self._consumer.position(partition)) < end:
+            try:
+                records = self._consumer.poll(POLL_MS, POLL_RECORDS).get(partition, ())
+            except OffsetOutOfRangeError:  # retention has moved the start while we read
+                earliest = self._consumer.beginning_offsets([partition])[partition]
+                if earliest <= position:
+                    raise
+                self._consumer.seek(partition, earliest)
+                continue
+            for note in self._consumer.take_unreadable():
+                known = self.unreadable.get((partition.topic, partition.partition), [])
+                self.unreadable[partition.topic, partition.partition] = offset_ranges.union(
+                    known, [(note.offset, note.end)]
+                )
+            broken = self.unreadable.get((partition.topic, partition.partition), [])
+            for record in records:
+                if record.offset < end and not (broken and offset_ranges.holds(broken, record.offset)):
+                    yield record
+            idle = idle + 1 if self._consumer.position(partition) == position else 0
+            if idle > IDLE_POLLS_MAX:
+                place = coordinates(partition.topic, partition.partition, position)
+                raise BrokerError(f"{place}: nothing comes, though the log goes on", cure="check the broker")
+
+
+def _groups(wanted: Sequence[OffsetRange]) -> Iterator[tuple[int, int, OffsetRanges]]:
+    """Yield ranges to read in one go, each with the wanted ranges in it."""
+    parts: OffsetRanges = []
+    for span in wanted:
+        if parts and span[0] - parts[-1][1] > JUMP_OVER:
+            yield parts[0][0], parts[-1][1], parts
+            parts = []
+        parts.append(span)
+    if parts:
+        yield parts[0][0], parts[-1][1], parts
+
+
+def committed(
+    cluster: Cluster, group: str, directory: Path, topics: Sequence[str], also: Sequence[str] = ()
+) -> dict[tuple[str, int], int]:
+    """Return a group's commits by topic and partition; 0 where there is none yet.
+
+    Args:
+        directory: the sink's; its log names the topics.
+        topics: not given: those of the log, and ``also``.
+        also: topics that the topology reads.
+    """
+    logged = {stream.topic for entry in read_entries(directory) for stream in entry.coverage.streams()}
+    names = topics or sorted({*logged, *also})
+    consumer = cluster.consumer(group=group)
+    try:
+        wanted = partitions_of(consumer, names)
+        found = consumer.committed(wanted) if wanted else {}
+    except KafkaError as error:
+        raise _no_answer(f"group {group}", error) from error
+    finally:
+        consumer.close()
+    if wanted and not any(found.values()):
+        raise BrokerError(
+            f"group {group} has committed nothing for {', '.join(names)}",
+            cure="the group of the topology's spout (kafka.group)",
+        )
+    return {(tp.topic, tp.partition): commit.offset if commit else 0 for tp, commit in found.items()}
+
+
+class Letters:
+    """What dead-letter topics name."""
+
+    def __init__(self) -> None:
+        # by topic, topic id and partition. A letter that does not tell the topic's id is under the id ``""``.
+        self.offsets: dict[tuple[str, str, int], OffsetRanges] = {}
+        # records of which there is more than one letter, and how many more. A replay that was rejected by a bolt is
+        # named by the record that it stands for: the bolt knows no other place.
+        self.again: Counter[tuple[str, int, int]] = Counter()
+        # by topic and partition, the offsets whose letter does not hold the whole record
+        self.cut: dict[tuple[str, int], OffsetRanges] = {}
+
+    def read(self, cluster: Cluster, topic: str) -> bool:
+        """Take in a topic; return whether it is there. Raises BrokerError: Kafka does not answer."""
+        with closing(KafkaSide(cluster)) as side:
+            if not side.logs(topic):
+                return False
+        offsets: dict[tuple[str, str, int], list[int]] = {}
+        ranges: dict[tuple[str, str, int], OffsetRanges] = {}
+        for dead_letter in read_copies(cluster, topic):
+            if dead_letter.origin is not None:
+                name, topic_id, partition, offset = dead_letter.origin
+                offsets.setdefault((name, topic_id, partition), []).append(offset)
+                if dead_letter.is_cut:
+                    span = (dead_letter.offsets.start, dead_letter.offsets.stop)
+                    self.cut[name, partition] = offset_ranges.union(self.cut.get((name, partition), []), [span])
+                    ranges.setdefault((name, topic_id, partition), []).append(span)
+        for place, found in offsets.items():
+            batches = offset_ranges.union(*([span] for span in ranges.get(place, [])))
+            self.offsets[place] = offset_ranges.union(
+                self.offsets.get(place, []), offset_ranges.of_offsets(found), batches
+            )
+            counts = Counter(found)
+            self.again.update({(place[0], place[2], at): count - 1 for at, count in counts.items() if count > 1})
+        return True
+
+    def of(self, log: Log) -> OffsetRanges:
+        """Return the offsets of a partition's records that have a letter."""
+        ids = {log.topic_id, ""}
+        return offset_ranges.union(*(self.offsets.get((log.topic, topic_id, log.partition), []) for topic_id in ids))
+
+    def take_again(self, origin: Origin) -> bool:
+        """Return whether a record has one letter more than were taken; take it."""
+        place = (origin.topic, origin.partition, origin.offset)
+        self.again[place] -= 1
+        return self.again[place] >= 0
+
+
+def _no_answer(place: str, error: KafkaError) -> BrokerError:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return BrokerError(f"{place} cannot be read for the audit: {text}", cure="`downspout kafka status`")

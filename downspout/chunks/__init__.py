@@ -1,1 +1,0 @@
-"""Chunks: many records as the columns of one Arrow RecordBatch."""

@@ -1,0 +1,109 @@
+"""Ctrl-C in a command that has no better answer to it: a KeyboardInterrupt, but never in the middle of an import.
+
+An import that is interrupted leaves a traceback, whatever is done about the error: C code makes an ImportError of
+it, and what Python calls back on its way ("Exception ignored in …") swallows it. So the interrupt waits until no import
+is under way, at most PATIENCE_S: a topology's file may hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+from downspout.system.signals import handled_by
+
+EVERY_S = 0.05
+PATIENCE_S = 5.0
+
+
+class _AfterImports:
+    """The handler."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._again: threading.Timer | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if _is_importing(frame) and now - self._since < PATIENCE_S:
+            self._again = threading.Timer(EVERY_S, os.kill, (os.getpid(), number))
+            self._again.daemon = True
+            self._again.start()
+            return
+        self._since = None
+        raise KeyboardInterrupt
+
+    def finish(self) -> None:
+        """Raise what still waits: after this, another handler would get it."""
+        if self._again is not None and self._since is not None:
+            self._again.cancel()
+            self._again.join()  # where it is too late to cancel, its signal comes to this handler, and ends this wait
+            raise KeyboardInterrupt
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextlib.contextmanager
+def after_imports() -> Iterator[None]:
+    """Take Ctrl-C in this way while the context lasts; where the process ignores it, or has its own answer, not."""
+    before = signal.getsignal(signal.SIGINT)
+    is_programs = getattr(before, "__module__", "") in ("downspout.__main__", "__main__")
+    ours = before is signal.default_int_handler or is_programs
+    if not ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = _AfterImports()
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+        handler.finish()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class StopRequest:
+    """Whether Ctrl-C or SIGTERM has asked this command to end; it then does so in order. A second one ends it at once.
+
+    A KeyboardInterrupt may come between any two steps, such as a write and the note that it was done. A flag does not.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal."""
+        if self.signal:
+            raise KeyboardInterrupt
+        self.signal = number
+
+    @property
+    def exit_code(self) -> int:
+        """As shells have it: 130 after Ctrl-C, 143 after SIGTERM."""
+        return 128 + self.signal
+
+    def __str__(self) -> str:
+        return "Ctrl-C" if self.signal == signal.SIGINT else "SIGTERM"
+
+
+@contextlib.contextmanager
+def stop_request() -> Iterator[StopRequest]:
+    """Note Ctrl-C and SIGTERM while the context lasts, but not those that the process ignores."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    numbers = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    with handled_by(request, numbers):
+        yield request

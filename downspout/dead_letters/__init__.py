@@ -1,0 +1,1 @@
+"""Dead letters: their format, and how they are written, read, replayed and purged."""

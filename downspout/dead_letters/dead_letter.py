@@ -1,0 +1,417 @@
+"""Dead letters: records that failed for good, kept whole in a topic of their own.
+
+A dead letter has the key, value, timestamp and headers of its record. More headers say where it came from and why it
+failed (:data:`PREFIX`, in the manner of Kafka Connect), ``unknown`` where that is not known.
+
+Dead letters are at-least-once: a crash between the write and the commit of the spout writes a record again, so readers
+count an origin once. Where a KafkaBolt commits for the spout, they are exactly-once: each is in the transaction of its
+record's offset (``downspout/spout/transactions.py``). A replay is a record of its own there, since what is committed
+tells nothing of the one it stands for.
+
+The topic keeps what it gets: it has no retention (a dead letter keeps its record's timestamp, which may be years old),
+and takes any record that another topic took, with our headers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kafka.errors import KafkaError, OffsetOutOfRangeError
+
+from downspout.component import Failure
+from downspout.errors import BrokerError, coordinates
+from downspout.kafka.port import Cluster, ConsumerPort, ProducerPort, Record, TopicPartition
+from downspout.kafka.retry_gate import cure_of, describe
+from downspout.kafka.unreadable import CUT_BYTES, Unreadable
+
+PREFIX = "__downspout.errors."
+UNKNOWN = "unknown"
+RECORD_BYTES_MAX = 64 * 1024 * 1024
+MESSAGE_CHARS_MAX = 1_000
+STACK_CHARS_MAX = 8_000
+OFFSETS_MAX = 1 << 31  # No batch has more offsets, whatever a dead letter says
+POLL_MS = 200
+IDLE_POLLS_MAX = 150
+"""Polls in a row that bring nothing (30 s) before a reader gives up on a broker that claims to have more."""
+
+_OFFSET, _ATTEMPTS = PREFIX + "offset", PREFIX + "attempts"
+_FIRST_FAILURE, _LAST_FAILURE = PREFIX + "first.failure.ms", PREFIX + "last.failure.ms"
+_MESSAGE, _STACK = PREFIX + "exception.message", PREFIX + "exception.stacktrace"
+INCOMPLETE = PREFIX + "incomplete"  # The header of a dead letter that does not hold the whole record; it says why
+_END, _SIZE = PREFIX + "offset.end", PREFIX + "record.bytes"
+"""Headers of dead letters whose records Kafka could not return in full: one more than the last offset that the dead
+dead letter is for, and the size of a record that was too large."""
+Header = tuple[str, bytes]
+
+PRODUCER = {
+    "max_request_size": RECORD_BYTES_MAX,
+    "max_block_ms": 1000,
+    "linger_ms": 0,  # dead letters come in batches, and a batch is sent as it is
+    "retry_backoff_ms": 20,  # a new producer waits as long before it asks for the topic
+}
+TOPIC_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "max.message.bytes": str(RECORD_BYTES_MAX),
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+}
+
+
+class DeadLetters:
+    """Writes dead letters to one topic, which is created (with one partition) on first use where it is missing."""
+
+    def __init__(self, cluster: Cluster, topic: str, *, timeout_s: float = 3.0) -> None:
+        self.topic = topic
+        self._cluster = cluster
+        # how long the broker may take to acknowledge one. On Storm a spout's call may take 5 s at most, and closing the
+        # producer takes its own time.
+        self.timeout_s = timeout_s
+        self._producer: ProducerPort | None = None
+        self._queued: list[Record] = []
+
+    def write(
+        self,
+        record: Record,  # what failed
+        *,
+        attempts: int,  # how often it was tried
+        first_failure_ms: int | None,  # when it failed first, milliseconds since the epoch
+        last_failure_ms: int | None,  # when it failed last
+        failure: Failure | None,  # why, as far as the engine knows
+        topic_id: str = "",  # Kafka's id of the record's topic
+    ) -> None:
+        """Write one dead letter; it is acknowledged by all replicas when this returns.
+
+        Raises:
+            BrokerError: the write is not known to be durable; the record must not be counted as resolved.
+        """
+        self.queue(
+            record,
+            attempts=attempts,
+            first_failure_ms=first_failure_ms,
+            last_failure_ms=last_failure_ms,
+            failure=failure,
+            topic_id=topic_id,
+        )
+        self.flush()
+
+    def queue(
+        self,
+        record: Record,
+        *,
+        attempts: int,
+        first_failure_ms: int | None,
+        last_failure_ms: int | None,
+        failure: Failure | None,
+        topic_id: str = "",
+        unreadable: Unreadable | None = None,
+    ) -> None:
+        """Take one dead letter; it is durable only after :meth:`flush`. Arguments as for :meth:`write`.
+
+        And ``unreadable``: what Kafka could not return in full, if the record stands for that.
+
+        Raises:
+            BrokerError: it, or one that was queued before, cannot be written: all that were queued are dropped.
+        """
+        own = [
+            *_place(record.topic, topic_id, record.partition),
+            (_OFFSET, b"%d" % record.offset),
+            (_ATTEMPTS, b"%d" % attempts),
+            (_FIRST_FAILURE, _encode(first_failure_ms)),
+            (_LAST_FAILURE, _encode(last_failure_ms)),
+            *_describe(failure),
+            *_describe_cut(unreadable),
+        ]
+        self._queued.append(record)
+        try:
+            self._ready().send(
+                self.topic,
+                key=record.key,
+                value=record.value,
+                headers=[*record.headers, *own],
+                timestamp_ms=record.timestamp if record.timestamp >= 0 else None,
+            )
+        except (KafkaError, BrokerError) as error:
+            raise self._drop(error) from error
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until all queued dead letters are acknowledged by all replicas.
+
+        Args:
+            timeout_s: how long, where that is not what the constructor was given.
+
+        Raises:
+            BrokerError: they are not known to be durable; none of their records may be counted as resolved.
+        """
+        try:
+            self._ready().flush(self.timeout_s if timeout_s is None else timeout_s)
+        except (KafkaError, BrokerError) as error:
+            raise self._drop(error) from error
+        self._queued.clear()
+
+    def acknowledged(self) -> bool:
+        """Return whether all queued dead letters are acknowledged by all replicas, without waiting.
+
+        Raises:
+            BrokerError: as in :meth:`flush`.
+        """
+        try:
+            acknowledged = not self._queued or self._ready().acknowledged()
+        except (KafkaError, BrokerError) as error:
+            raise self._drop(error) from error
+        if acknowledged:
+            self._queued.clear()
+        return acknowledged
+
+    def answered(self, *, late: bool, wait_s: float = 0.0) -> bool:
+        """Return whether all queued dead letters are acknowledged by all replicas; send those that wait for a batch.
+
+        Args:
+            late: whether it is too late for an answer: what has none by now counts as failed.
+            wait_s: how long to wait for one, in seconds.
+
+        Raises:
+            BrokerError: as in :meth:`flush`.
+        """
+        if self.acknowledged():
+            return True
+        if late or wait_s:
+            self.flush(wait_s)
+        return late or wait_s > 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a producer already, so that a write needs no time for making one."""
+        return self._producer is not None
+
+    def _drop(self, error: KafkaError | BrokerError) -> BrokerError:
+        """Drop the producer, with all that it may hold; return the error to raise."""
+        at, others = self._queued[0] if self._queued else None, len(self._queued) - 1
+        first = coordinates(at.topic, at.partition, at.offset) if at is not None else "?"
+        self._queued.clear()
+        self.close()
+        what = f"{first}: its dead letter" if others < 1 else f"{first} and {others:,} others: their dead letters"
+        return BrokerError(
+            f"{what} could not be written to topic {self.topic}: {_one_line(error)}",
+            cure=getattr(error, "cure", None) or cure_of(error, "check the broker, and the topic's max.message.bytes"),
+        )
+
+    def close(self) -> None:
+        """Release the producer; the next write makes another."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(KafkaError, BrokerError):
+                producer.close()
+
+    def _ready(self) -> ProducerPort:
+        if self._producer is None:
+            self._cluster.ensure_topic(self.topic, 1, TOPIC_CONFIG)
+            self._producer = self._cluster.producer(client=PRODUCER)
+        return self._producer
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One dead letter as it was read. What its headers lack, or hold in a malformed way, is None."""
+
+    topic: str | None  # of the record that failed, like ``partition`` and ``offset``
+    topic_id: str | None  # Kafka's id of that topic
+    partition: int | None
+    offset: int | None
+    attempts: int | None  # how often the record was tried
+    first_failure_ms: int | None  # milliseconds since the epoch
+    last_failure_ms: int | None  # likewise
+    kind: str | None  # ``fail``, ``exception``, ``timeout``, ``crash``, or ``reject`` (a bolt rejected it)
+    component: str | None  # the bolt that failed it
+    task: int | None  # that bolt's task
+    error_class: str | None  # class of the exception
+    error: str | None  # its message, or else a description of the failure
+    stack: str | None  # its traceback
+    incomplete: str | None  # why the dead letter does not hold the whole record; None: it does
+    end: int | None  # one more than the last offset that the dead letter stands for; None: it is that of one record
+    record_bytes: int | None  # size of a record that was too large to be read whole; the dead letter has its beginning
+    record: Record  # the dead letter itself, in its topic
+
+    @property
+    def origin(self) -> tuple[str, str, int, int] | None:
+        """Topic, topic id, partition and offset of the record that failed; None where that is unknown."""
+        if self.topic is None or self.partition is None or self.offset is None:
+            return None
+        return (self.topic, self.topic_id or "", self.partition, self.offset)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the records that it stands for were never read whole, so that nothing can be made of it."""
+        return self.end is not None or self.record_bytes is not None
+
+    @property
+    def offsets(self) -> range:
+        """The offsets that it stands for; none where that is unknown."""
+        if self.offset is None:
+            return range(0)
+        end = self.offset + 1
+        return range(self.offset, end if self.end is None else min(max(end, self.end), self.offset + OFFSETS_MAX))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether Downspout wrote it: it says which record failed, and how often."""
+        return self.origin is not None and self.attempts is not None
+
+    @property
+    def headers(self) -> list[tuple[str, bytes]]:
+        """The record's own headers, without ours."""
+        return [(name, value) for name, value in self.record.headers if not name.startswith(PREFIX)]
+
+
+def parse_dead_letter(record: Record) -> DeadLetter:
+    """Return a record of a dead-letter topic as a dead letter; nothing in it is trusted."""
+    headers = {name.removeprefix(PREFIX): value for name, value in record.headers if name.startswith(PREFIX)}
+    return DeadLetter(
+        topic=_text(headers.get("topic"), unknown=None),
+        topic_id=_text(headers.get("topic.id")),
+        partition=_number(headers.get("partition")),
+        offset=_number(headers.get("offset")),
+        attempts=_number(headers.get("attempts")),
+        first_failure_ms=_number(headers.get("first.failure.ms")),
+        last_failure_ms=_number(headers.get("last.failure.ms")),
+        kind=_text(headers.get("kind")),
+        component=_text(headers.get("component")),
+        task=_number(headers.get("task")),
+        error_class=_text(headers.get("exception.class")),
+        error=_text(headers.get("exception.message")),
+        stack=_text(headers.get("exception.stacktrace")),
+        incomplete=_text(headers.get("incomplete")),
+        end=_number(headers.get("offset.end")),
+        record_bytes=_number(headers.get("record.bytes")),
+        record=record,
+    )
+
+
+def read_dead_letters(cluster: Cluster, topic: str) -> Iterator[DeadLetter]:
+    """Yield the dead letters that the topic holds now, partition by partition, each origin once; none without a topic.
+
+    Records without an origin in their headers are yielded too, each of them. Memory: one entry per origin.
+
+    Raises:
+        BrokerError: the topic cannot be read to its end.
+    """
+    seen: set[tuple[str, str, int, int]] = set()
+    for dead_letter in read_copies(cluster, topic):
+        if dead_letter.origin is None or dead_letter.origin not in seen:
+            yield dead_letter
+        if dead_letter.origin is not None:
+            seen.add(dead_letter.origin)
+
+
+def read_copies(cluster: Cluster, topic: str, before: Mapping[int, int] | None = None) -> Iterator[DeadLetter]:
+    """Yield all records of the topic as dead letters, an origin as often as it is there.
+
+    Args:
+        before: read only these partitions, and each only up to this offset; not given: all there is now.
+    """
+    consumer = cluster.consumer(group=None)
+    try:
+        yield from map(parse_dead_letter, _read_all(consumer, topic, before))
+    except KafkaError as error:
+        raise BrokerError(
+            f"{topic}: its dead letters cannot be read: {_one_line(error)}", cure="check the broker"
+        ) from error
+    finally:
+        consumer.close()
+
+
+def _read_all(consumer: ConsumerPort, topic: str, before: Mapping[int, int] | None = None) -> Iterator[Record]:
+    numbers = consumer.partitions_for(topic) if before is None else before
+    partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
+    ends = consumer.end_offsets(partitions) if partitions else {}
+    if before is not None:
+        ends = {partition: min(end, before[partition.partition]) for partition, end in ends.items()}
+    for partition in partitions:
+        consumer.assign([partition])
+        consumer.seek(partition, consumer.beginning_offsets([partition])[partition])
+        idle = 0
+        while (position := consumer.position(partition)) < ends[partition]:
+            try:
+                records = consumer.poll(POLL_MS, 500).get(partition, ())
+            except OffsetOutOfRangeError:  # its start has moved while we read
+                consumer.seek(partition, consumer.beginning_offsets([partition])[partition])
+                continue
+            yield from (record for record in records if record.offset < ends[partition])
+            idle = idle + 1 if consumer.position(partition) == position else 0
+            if idle > IDLE_POLLS_MAX:
+                place = coordinates(topic, partition.partition, position)
+                raise BrokerError(
+                    f"{place}: nothing comes, but the log ends at {ends[partition]}", cure="check the broker"
+                )
+
+
+@lru_cache(maxsize=1_000)
+def _place(topic: str, topic_id: str, partition: int) -> tuple[Header, ...]:
+    """Return the headers that all dead letters of one partition have."""
+    return (_header("topic", topic), _header("topic.id", topic_id), _header("partition", partition))
+
+
+@lru_cache(maxsize=1_000)
+def _culprit(kind: str | None, component: str | None, task: int | None, error: str | None) -> tuple[Header, ...]:
+    """Return the headers that all dead letters of one bolt and class of errors have."""
+    return (
+        _header("kind", kind),
+        _header("component", component),
+        _header("task", task),
+        _header("exception.class", error),
+    )
+
+
+def _describe(failure: Failure | None) -> tuple[Header, ...]:
+    if failure is None:
+        return (*_culprit(None, None, None, None), (_MESSAGE, UNKNOWN.encode()), (_STACK, UNKNOWN.encode()))
+    name, colon, message = failure.error.partition(": ")
+    if not failure.error:
+        message = "not acked in time" if failure.kind == "timeout" else "failed without an exception"
+    elif not colon:
+        message = ""
+    return (
+        *_culprit(failure.kind, failure.component, failure.task if failure.task >= 0 else None, name),
+        (_MESSAGE, _encode(message[:MESSAGE_CHARS_MAX])),
+        (_STACK, _encode(failure.stack[-STACK_CHARS_MAX:])),
+    )
+
+
+def _describe_cut(unreadable: Unreadable | None) -> tuple[Header, ...]:
+    """Return the headers of a dead letter whose records were not read whole."""
+    if unreadable is None:
+        return ()
+    if unreadable.size is not None:
+        cut = f"{unreadable.why}; key and value are cut behind {CUT_BYTES:,} bytes, headers are left out"
+        return ((INCOMPLETE, _encode(cut)), (_SIZE, b"%d" % unreadable.size))
+    return ((INCOMPLETE, _encode(unreadable.why)), (_END, b"%d" % unreadable.end))
+
+
+def _header(name: str, value: object) -> Header:
+    return (PREFIX + name, _encode(value))
+
+
+def _encode(value: object) -> bytes:
+    text = UNKNOWN if value is None or value == "" else str(value)
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _text(value: object, unknown: str | None = UNKNOWN) -> str | None:
+    if not isinstance(value, bytes) or not value:
+        return None
+    text = value.decode("utf-8", "replace")
+    return None if text == unknown else text
+
+
+def _number(value: object) -> int | None:
+    return int(value) if isinstance(value, bytes) and re.fullmatch(rb"[0-9]{1,18}", value) else None
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, BrokerError):
+        return error.message
+    return describe(error)

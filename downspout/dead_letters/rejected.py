@@ -1,0 +1,276 @@
+"""Dead letters of rejected rows: gathered, completed from Kafka, written, and only then done.
+
+A rejected row has only what the bolt got of its record, which may lack headers, timestamp and key. A dead letter must
+hold the whole record, so the record is read again by its origin. If it is gone from Kafka meanwhile, the dead letter
+holds what the row has, and says so in a header.
+
+As in the spout's :mod:`~downspout.spout.dead_lettering`, no call waits: one batch is on its way while others gather,
+and a later call finds it durable or failed. What failed is retried after a back-off, one dead letter at a time.
+Meanwhile its tuple may time out and come again, and then waits for the same dead letter.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from kafka.errors import KafkaError
+
+from downspout.clock import Clock
+from downspout.component import Failure
+from downspout.dead_letters.dead_letter import INCOMPLETE, DeadLetters
+from downspout.errors import BrokerError, RecordError, coordinates
+from downspout.kafka.port import Record
+from downspout.kafka.rereading import Place, Rereader
+from downspout.kafka.retry_gate import LogThrottle, describe
+from downspout.ledger.origin import Origin
+from downspout.ledger.retry_schedule import Backoff
+
+BATCH_WORTH = 250
+LINGER_S = 0.25  # A batch is sent when it has BATCH_WORTH dead letters, or when the first has waited LINGER_S
+BATCH_RECORDS = 500
+READ_S_MAX = 0.5  # The longest time that one call reads records again
+READ_TRIES_MAX = 20  # After so many calls that could not read it, a record is written as far as it is known
+DRAIN_S_MAX = 4.0
+POLL_S = 0.005
+_CLASS = re.compile(r"[A-Za-z_][\w.]*: ")
+
+
+@dataclass(slots=True, eq=False)
+class Rejected:
+    """A row that waits for its dead letter."""
+
+    origin: Origin  # of the record
+    error: str  # ``class: message``
+    component: str  # the bolt that rejected it
+    task: int  # of that bolt
+    at_ms: int  # when, milliseconds since the epoch
+    key: Any = None  # of the record, as far as the bolt was given it
+    value: Any = None  # likewise
+    timestamp: int | None = None  # of the record, in milliseconds; None: the bolt was not given the whole record
+    headers: Any = None  # likewise, as pairs
+    tuples: list[str] = field(default_factory=list)  # ids of those that wait for the dead letter
+    tries: int = 0  # to read it again
+
+    @property
+    def place(self) -> Place:
+        """Where the record is."""
+        return (self.origin.topic, self.origin.topic_id, self.origin.partition, self.origin.offset)
+
+    def failure(self) -> Failure:
+        """Return why it was rejected."""
+        error = self.error if _CLASS.match(self.error) else f"Rejected: {self.error}"
+        return Failure("reject", self.component, self.task, error)
+
+    def record(self, incomplete: str = "") -> Record:
+        """Return the record as the row brought it; ``incomplete`` says why that is not all."""
+        headers = [(name, value or b"") for name, value in self.headers or ()] if not incomplete else []
+        if incomplete:
+            headers.append((INCOMPLETE, f"{incomplete}: key and value as a bolt was given them".encode()))
+        time_ms = -1 if self.timestamp is None else self.timestamp
+        origin = self.origin
+        return _Known(
+            origin.topic, origin.partition, origin.offset, _bytes(self.key), _bytes(self.value), headers, time_ms
+        )
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a record without reading it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+    timestamp: int
+
+
+class DeadLetterWriter:
+    """Takes rejected rows, and reports the tuples whose dead letters are durable."""
+
+    def __init__(
+        self,
+        dead_letters: DeadLetters,
+        reader: Rereader,
+        clock: Clock,
+        log: logging.Logger,
+        done: Callable[[str], None],  # called with the id of each tuple that waits for nothing any more
+        # called with the id of a tuple whose dead letter can never be written, and the reason
+        refused: Callable[[str, Exception], None],
+    ) -> None:
+        self._dead_letters, self._reader, self._clock, self._log = dead_letters, reader, clock, log
+        self._done, self._refused = done, refused
+        self._known: dict[tuple[Origin, str], Rejected] = {}
+        self._waiting: deque[Rejected] = deque()
+        self._sent: list[Rejected] = []
+        self._sent_until = 0.0
+        self._since: float | None = None
+        self._open: dict[str, int] = {}  # tuple → dead letters that it waits for
+        self._batch_max = BATCH_RECORDS
+        self._failed, self._not_before = 0, 0.0
+        self._backoff = Backoff(initial_ms=200, delay_ms=200, delay_ms_max=10_000)
+        self._throttle = LogThrottle()
+        self.written = 0
+        self.incomplete = 0
+
+    def add(self, tup: str, rows: Sequence[Rejected]) -> None:
+        """Take the rows of a tuple, given by its id; it is done when all their dead letters are durable."""
+        if not rows:
+            self._done(tup)
+            return
+        self._open[tup] = len(rows)
+        for row in rows:
+            # A tuple that timed out comes again while its dead letter is still on its way: one dead letter serves both.
+            known = self._known.setdefault((row.origin, row.error), row)
+            known.tuples.append(tup)
+            if known is row:
+                self._waiting.append(row)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def work(self, *, eager: bool = True) -> None:
+        """Send dead letters, and report those that are durable by now, without waiting.
+
+        Args:
+            eager: send what there is; otherwise only what is worth a batch.
+        """
+        now = self._clock.monotonic()
+        self._collect(now)
+        if self._since is None and self._waiting:
+            self._since = now
+        worth = len(self._waiting) >= BATCH_WORTH or (self._since is not None and now - self._since >= LINGER_S)
+        if self._waiting and not self._sent and now >= self._not_before and (eager or worth):
+            self._since = None
+            self._send([self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))])
+            self._collect(now)  # this sends them; the next call may come too late for that
+
+    def drain(self) -> None:
+        """Write what there is and wait for it, for a bounded time."""
+        until = self._clock.monotonic() + DRAIN_S_MAX
+        while self._known and self._clock.monotonic() < until:
+            self.work()
+            if self._sent:
+                self._collect(self._clock.monotonic(), wait_s=1.0)
+            elif self._known:
+                self._clock.sleep(POLL_S)
+
+    def _send(self, batch: list[Rejected]) -> None:
+        try:
+            records = self._records(batch)
+            self._sent = [row for row in batch if row.place in records]
+            self._waiting.extendleft(row for row in reversed(batch) if row.place not in records)
+            self._sent_until = self._clock.monotonic() + self._dead_letters.timeout_s
+            for row in self._sent:
+                self._dead_letters.queue(
+                    records[row.place],
+                    attempts=1,
+                    first_failure_ms=row.at_ms,
+                    last_failure_ms=row.at_ms,
+                    failure=row.failure(),
+                    topic_id=row.origin.topic_id,
+                )
+        except (KafkaError, BrokerError) as error:
+            if not self._sent:
+                self._sent = batch
+            self._fail(error)
+
+    def _records(self, batch: list[Rejected]) -> dict[Place, Record]:
+        """Return the records of rows, as they are known or read again; some may take another call."""
+        records = {row.place: row.record() for row in batch if row.timestamp is not None}
+        wanted = [row for row in batch if row.place not in records]
+        found = self._reader.read({row.place for row in wanted}, READ_S_MAX) if wanted else {}
+        records |= {place: record for place, record in found.items() if record is not None}
+        for row in wanted:
+            row.tries += 1
+            if row.place in records or (row.place not in found and row.tries < READ_TRIES_MAX):
+                continue
+            why = "the record is gone from Kafka" if row.place in found else "the record could not be read again"
+            self.incomplete += 1
+            records[row.place] = row.record(why)
+        return records
+
+    def _collect(self, now: float, wait_s: float = 0.0) -> None:
+        if not self._sent:
+            return
+        try:
+            if not self._dead_letters.answered(late=now >= self._sent_until, wait_s=wait_s):
+                return
+        except (KafkaError, BrokerError) as error:
+            self._fail(error)
+            return
+        sent, self._sent = self._sent, []
+        self._failed, self._batch_max = 0, min(2 * self._batch_max, BATCH_RECORDS)
+        for row in sent:
+            self.written += 1
+            del self._known[row.origin, row.error]
+            for tup in row.tuples:
+                self._release(tup)
+
+    def _release(self, tup: str) -> None:
+        if tup in self._open:
+            self._open[tup] -= 1
+            if not self._open[tup]:
+                del self._open[tup]
+                self._done(tup)
+
+    def _fail(self, error: Exception) -> None:
+        """Back off. Only a batch of one shows which dead letter is to blame: the next ones are that small."""
+        batch, self._sent = self._sent, []
+        self._failed += 1
+        now = self._clock.monotonic()
+        self._not_before = now + self._backoff.delay(self._failed) / 1000
+        self._batch_max = 1
+        cause: BaseException | None = error
+        while isinstance(cause, BrokerError):
+            cause = cause.__cause__
+        refusal = cause if isinstance(cause, KafkaError) and not cause.retriable else None
+        if self._throttle.due(type(cause).__name__, int(now * 1000)):
+            self._log.warning("%s", error if isinstance(error, BrokerError) else describe(error))
+        if refusal is None or len(batch) > 1:
+            self._waiting.extendleft(reversed(batch))
+            return
+        for row in batch:
+            self._refuse(row, refusal)
+
+    def _refuse(self, row: Rejected, cause: KafkaError) -> None:
+        del self._known[row.origin, row.error]
+        where = coordinates(row.origin.topic, row.origin.partition, row.origin.offset)
+        refusal = RecordError(
+            f"{where}: rejected by {row.component}, and its dead letter cannot be written to topic "
+            f"{self._dead_letters.topic}: {describe(cause)}",
+            cure="correct the dead-letter topic (max.message.bytes, rights)",
+        )
+        for tup in row.tuples:
+            if self._open.pop(tup, None) is not None:
+                self._refused(tup, refusal)
+
+    def close(self) -> None:
+        """Release producer and consumer."""
+        self._dead_letters.close()
+        with suppress(KafkaError, BrokerError):
+            self._reader.close()
+
+
+def _bytes(value: Any) -> bytes | None:
+    """Return a value of a tuple as it may have been in Kafka.
+
+    >>> _bytes("é"), _bytes({"a": 1}), _bytes(None)
+    (b'\\xc3\\xa9', b'{"a":1}', None)
+    """
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace")
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return repr(value).encode("utf-8", "backslashreplace")

@@ -1,0 +1,1 @@
+"""Storm's semantics in one process: graph, groupings, acker, tasks, loop."""

@@ -1,0 +1,104 @@
+"""Findings about the graph, and about values whatever component reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pystorm.bolt
+
+from downspout.engine.graph import Component, Graph
+from downspout.engine.required_fields import lacking_fields
+from downspout.engine.values import WHOLE_RUN, Settings, reads
+from downspout.errors import ConfigError, DownspoutError
+from downspout.findings import Finding
+from downspout.protocols import scopes_of
+from downspout.settings.table import SETTINGS, parse_scope, under_current_keys
+from downspout.spout import validation
+
+
+def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find wrong wiring, wrong values, and bolts that never get what they wait for."""
+    yield from (Finding(True, graph.name, problem, "correct the wiring") for problem in graph.problems())
+    yield from (Finding(True, *problem) for problem in lacking_fields(graph))
+    yield from _unreachable(graph)
+    for component in graph.components.values():
+        conf = dict(settings.components[component.name].values)
+        yield from _scopes(component, conf)
+        yield from _never_flushes(component, conf)
+    yield from _dead_letter_topics(graph, settings)
+
+
+def _unreachable(graph: Graph) -> Iterator[Finding]:
+    reached = {spout.name for spout in graph.spouts}
+    while True:
+        more = {
+            bolt.name
+            for bolt in graph.bolts
+            if bolt.name not in reached and any(given.source in reached for given in bolt.inputs)
+        }
+        if not more:
+            break
+        reached |= more
+    for bolt in graph.bolts:
+        if bolt.name not in reached:
+            yield Finding(True, bolt.name, "no spout's tuples reach it", "an input that leads back to a spout")
+    for spout in graph.spouts:
+        for stream in spout.streams:
+            if not any(graph.subscribers(spout.name, stream)):
+                yield Finding(False, spout.name, f"no bolt reads its stream {stream!r}", "a bolt that does")
+
+
+def _scopes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
+    for scope in scopes_of(component.cls):
+        try:
+            parse_scope(conf, scope)
+        except ConfigError as error:
+            yield Finding(True, component.name, error.message, error.cure or "`downspout settings`")
+    if (columns_of := getattr(component.cls, "columns_of", None)) is not None:  # a sink checks its columns itself
+        try:
+            columns_of(conf)
+        except DownspoutError as error:
+            yield Finding(True, component.name, error.message, error.cure or "`downspout settings parquet`")
+    for key in under_current_keys(component.config, component.name):
+        if key in WHOLE_RUN:
+            what = f"{key} is a setting of the whole run: here it has no effect"
+            yield Finding(False, component.name, what, f"{key} in the config of the topology, or `--set {key}`")
+        elif key in SETTINGS and not reads(component, SETTINGS[key].scope) and not key.startswith("run."):
+            cls = component.cls.__name__
+            yield Finding(False, component.name, f"{key} is set, but {cls} does not read it", "remove it")
+
+
+def _never_flushes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
+    """pystorm's BatchingBolt processes its batches on ticks alone."""
+    if not issubclass(component.cls, pystorm.bolt.BatchingBolt):
+        return
+    if issubclass(component.cls, pystorm.bolt.TicklessBatchingBolt) or conf.get("topology.tick.tuple.freq.secs"):
+        return
+    yield Finding(
+        False,
+        component.name,
+        f"{component.cls.__name__} is a BatchingBolt and gets no ticks, so it never processes a batch",
+        'config={"topology.tick.tuple.freq.secs": 1}',
+    )
+
+
+def _dead_letter_topics(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find bolts that write dead letters where no spout of the topology does: some settings are a spout's own."""
+
+    def topic_of(component: Component) -> str:
+        conf = settings.components[component.name].values
+        values = {"dead_letter_topic": conf["kafka.dead_letter_topic"]}
+        return validation.dead_letter_topic(values, conf["kafka.group"] or str(conf.get("topology.name") or graph.name))
+
+    topics = {topic_of(spout) for spout in graph.spouts if reads(spout, "kafka")}
+    for bolt in graph.bolts:
+        writes_dead_letters = reads(bolt, "kafka") and not reads(bolt, "produce")
+        if topics and writes_dead_letters and topic_of(bolt) not in topics:
+            yield Finding(
+                False,
+                bolt.name,
+                f"it writes dead letters to {topic_of(bolt) or 'no topic'}, and the spouts to "
+                f"{', '.join(sorted(topic or 'no topic' for topic in topics))}",
+                "kafka.group and kafka.dead_letter_topic of the topology, not of one component",
+            )

@@ -1,0 +1,254 @@
+"""A topology as a plain graph: components, streams, groupings, configuration.
+
+Everything behind this module works on :class:`Graph` and never looks at streamparse's DSL or its Thrift structures, so
+a test can build a graph by hand and a topology class is read in one place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import keyword
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pystorm.bolt
+import pystorm.spout
+from streamparse.dsl.bolt import JavaBoltSpec
+from streamparse.dsl.spout import JavaSpoutSpec
+
+from downspout.component import FLUSH
+from downspout.errors import TopologyError
+
+GROUPINGS = ("shuffle", "fields", "all", "global", "none", "direct", "local_or_shuffle")
+"""The groupings that run without Java, as Storm names them."""
+
+LOCAL_STAGES = ("local", "dev", "development", "default")
+"""Which entry of a ``par`` given per environment holds here, in order; where there is none of them, the smallest."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A declared output: its field names, and whether the emitter picks the task."""
+
+    name: str
+    fields: tuple[str, ...]
+    direct: bool = False
+
+
+@dataclass(frozen=True)
+class Input:
+    """A subscription of a bolt."""
+
+    source: str  # the component that emits
+    stream: str  # its stream
+    grouping: str = "shuffle"  # one of GROUPINGS
+    fields: tuple[str, ...] = ()  # the fields of a fields grouping
+
+
+@dataclass(frozen=True)
+class Component:
+    """A spout or bolt as it stands in a topology."""
+
+    name: str
+    cls: type
+    par: int = 1
+    config: Mapping[str, Any] = field(default_factory=dict)
+    streams: Mapping[str, Stream] = field(default_factory=dict)
+    inputs: tuple[Input, ...] = ()
+
+    @property
+    def is_spout(self) -> bool:
+        """Whether it is where tuples start."""
+        return issubclass(self.cls, pystorm.spout.Spout)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A whole topology; ``components`` in the order of the class.
+
+    ``file`` and ``cls`` say where the class is, where it was read from one.
+    """
+
+    name: str
+    components: Mapping[str, Component]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    file: str = ""
+    cls: str = ""
+
+    @property
+    def spouts(self) -> list[Component]:
+        """The spouts, in order."""
+        return [component for component in self.components.values() if component.is_spout]
+
+    @property
+    def bolts(self) -> list[Component]:
+        """The bolts, sources before those that read them; a cycle is cut somewhere. O(components + inputs)."""
+        ordered: dict[str, Component] = {}
+        for component in self.components.values():
+            self._visit(component, ordered, set())
+        return [component for component in ordered.values() if not component.is_spout]
+
+    def _visit(self, component: Component, ordered: dict[str, Component], on_path: set[str]) -> None:
+        if component.name in ordered or component.name in on_path:
+            return
+        on_path.add(component.name)
+        for given in component.inputs:
+            self._visit(self.components[given.source], ordered, on_path)
+        ordered[component.name] = component
+
+    def subscribers(self, source: str, stream: str) -> Iterator[tuple[Component, Input]]:
+        """Yield the components that read a stream, and how."""
+        for component in self.components.values():
+            for given in component.inputs:
+                if (given.source, given.stream) == (source, stream):
+                    yield component, given
+
+    def upstream(self, names: Iterable[str]) -> set[str]:
+        """Return the components whose tuples can lead to these, and these themselves. O(components + inputs)."""
+        found: set[str] = set()
+        rest = list(names)
+        while rest:
+            if (name := rest.pop()) not in found:
+                found.add(name)
+                rest += [given.source for given in self.components[name].inputs]
+        return found
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the wiring, one sentence each; empty where it can run."""
+        return [problem for component in self.components.values() for problem in _problems(self, component)]
+
+    def check(self) -> None:
+        """Raise a TopologyError that lists all of :meth:`problems`."""
+        if problems := self.problems():
+            raise TopologyError(f"topology {self.name!r}: " + "; ".join(problems))
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return how to go on from a wrong name: the closest known one, or all of them.
+
+    >>> nearest("word_spot", ["word_spout", "count"])
+    "'word_spout'"
+    """
+    names = sorted(known)
+    found = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    if found or len(names) == 1:
+        return repr((found or names)[0])
+    return f"one of {', '.join(map(repr, names))}"
+
+
+def _problems(graph: Graph, component: Component) -> Iterator[str]:
+    for stream in component.streams.values():
+        for name in stream.fields:
+            if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+                yield f"{component.name}: field {name!r} of stream {stream.name!r} is not a valid name in Python"
+        if len(set(stream.fields)) != len(stream.fields):
+            yield f"{component.name}: stream {stream.name!r} names a field twice"
+    if not component.is_spout and not component.inputs:
+        yield f"{component.name} has no inputs"
+    for given in component.inputs:
+        yield from _input_problems(graph, component.name, given)
+
+
+def _input_problems(graph: Graph, name: str, given: Input) -> Iterator[str]:
+    source = graph.components.get(given.source)
+    if source is None:
+        yield (
+            f"{name} reads {given.source!r}, but there is no such component "
+            f"(try {nearest(given.source, graph.components)})"
+        )
+        return
+    stream = source.streams.get(given.stream)
+    if stream is None:
+        yield (
+            f"{name} reads stream {given.stream!r} of {given.source!r}, which does not have it "
+            f"(try {nearest(given.stream, source.streams) if source.streams else 'declaring outputs'})"
+        )
+        return
+    if given.grouping not in GROUPINGS:
+        yield f"{name}: grouping {given.grouping!r} of {given.source!r} runs only in Java"
+    for wanted in given.fields:
+        if wanted not in stream.fields:
+            yield (
+                f"{name}: fields grouping on {wanted!r}, but stream {given.stream!r} of {given.source!r} has no such "
+                f"field (try {nearest(wanted, stream.fields)})"
+            )
+    if (given.grouping == "direct") != stream.direct:
+        kind = "a direct stream" if stream.direct else "not a direct stream"
+        yield f"{name}: grouping {given.grouping!r} on {given.source!r}:{given.stream!r}, which is {kind}"
+
+
+def from_class(cls: Any, name: str) -> Graph:
+    """Return the graph of a streamparse Topology class.
+
+    Raises:
+        TopologyError: it holds what cannot run here (Java components, shell components, custom groupings), or is
+            wired wrongly.
+    """
+    components = {spec.name: component_of(spec) for spec in cls.specs}
+    graph = Graph(name, components, dict(cls.config), file_of(cls), cls.__name__)
+    graph.check()
+    return graph
+
+
+def file_of(cls: Any) -> str:
+    """Return the file of a topology's class, relative to the working directory if it lies below it; else absolute."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if not file:
+        return ""
+    relative: str = os.path.relpath(file)
+    return os.path.abspath(file) if relative.startswith(os.pardir) else relative
+
+
+def component_of(spec: Any) -> Component:
+    """Return the component that a streamparse spec describes; see :func:`from_class` for errors."""
+    _refuse(spec)
+    streams = {
+        key: Stream(key, tuple(info.output_fields), bool(info.direct))
+        for key, info in (spec.outputs or {}).items()
+        if key != FLUSH
+    }
+    read = [(source, grouping) for source, grouping in (spec.inputs or {}).items() if source.streamId != FLUSH]
+    inputs = tuple(_input(spec.name, source, grouping) for source, grouping in read)
+    config = spec.config if isinstance(spec.config, dict) else json.loads(spec.config or "{}")
+    return Component(spec.name, spec.component_cls, _par(spec.par), config, streams, inputs)
+
+
+def _refuse(spec: Any) -> None:
+    if isinstance(spec, JavaBoltSpec | JavaSpoutSpec):
+        name = str(getattr(spec.component_object.java_object, "full_class_name", ""))
+        storm = f"run it on a Storm that has the class {name or 'of it'} in its lib folder"
+        ours = "put a KafkaSpout in its place: KafkaSpout.spec(topics=[…]) reads the same topic; or "
+        cure = ours + storm if isinstance(spec, JavaSpoutSpec) and "kafka" in name.lower() else storm
+        raise TopologyError(f"{spec.name} is a Java component, which needs a JVM", cure=cure)
+    if not issubclass(spec.component_cls, pystorm.bolt.Bolt | pystorm.spout.Spout):
+        shell = spec.component_object.shell
+        raise TopologyError(
+            f"{spec.name} is a shell component ({shell.execution_command} {shell.script}), not a Python class",
+            cure="run it on Storm: `sparse run`",
+        )
+
+
+def _par(par: Any) -> int:
+    if not isinstance(par, dict):
+        return int(par)
+    for stage in LOCAL_STAGES:
+        if stage in par:
+            return int(par[stage])
+    return int(min(par.values()))
+
+
+def _input(name: str, source: Any, grouping: Any) -> Input:
+    kind, value = next(((k, v) for k, v in vars(grouping).items() if v is not None), ("none", None))
+    if kind.startswith("custom"):
+        raise TopologyError(
+            f"{name}: the grouping of {source.componentId!r} is custom Java code, which needs a JVM",
+            cure="use a fields or direct grouping, or run it on Storm",
+        )
+    if kind == "fields":
+        # Thrift has no global grouping: it is a fields grouping without fields.
+        return Input(source.componentId, source.streamId, "fields" if value else "global", tuple(value or ()))
+    return Input(source.componentId, source.streamId, kind)

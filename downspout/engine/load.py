@@ -1,0 +1,236 @@
+"""Finds the topology class in a user's file, and explains what is wrong with a file that cannot be loaded."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+from streamparse import Topology
+
+from downspout.engine.graph import Graph, from_class, nearest
+from downspout.engine.wiring import explain_wiring
+from downspout.errors import USER_ERRORS, DownspoutError, TopologyError, UserError
+
+
+def load(target: str, topology: str | None = None) -> Graph:
+    """Return the graph of the topology that ``target`` names.
+
+    Args:
+        target: a file (``topologies/word_count.py``), or a module and class (``topologies.word_count:WordCount``).
+        topology: which class, where the file holds several.
+
+    Raises:
+        TopologyError: there is no such file, class or exactly one topology; the file cannot be imported; or it
+            is wired wrongly. The message names the line.
+    """
+    cls, name = load_class(target, topology)
+    return from_class(cls, name)
+
+
+def load_class(target: str, topology: str | None = None) -> tuple[Any, str]:
+    """Return the topology's class as streamparse made it, and the topology's name; see :func:`load`."""
+    module_name, colon, class_name = target.partition(":")
+    if colon and not os.path.exists(target):
+        module, name = _import_module(module_name), module_name.rpartition(".")[2]
+    else:
+        module, class_name, name = _import_file(Path(target)), "", Path(target).stem
+    classes = _classes(module)
+    cls = _choose(classes, target, topology or class_name or None)
+    return cls, _name(cls, name, classes)
+
+
+def name_of(cls: Any) -> str:
+    """Return the name of a topology's class: the one that it has when it is run from its file."""
+    module = sys.modules.get(cls.__module__)
+    if module is None or not hasattr(module, cls.__qualname__):
+        # A class that is made inside a function cannot be run from a file; it has its own name.
+        return str(cls.__name__)
+    return _name(
+        cls, Path(getattr(module, "__file__", None) or module.__name__.replace(".", "/")).stem, _classes(module)
+    )
+
+
+def _name(cls: Any, stem: str, classes: dict[str, Any]) -> str:
+    """Return the name of a topology in a file: the file's, as for ``sparse``; with its own where there are several."""
+    return stem if len(classes) == 1 else f"{stem}-{cls.__name__}"
+
+
+def load_module(target: str) -> ModuleType:
+    """Return the module in a file (``topologies/x.py``), or of a name (``topologies.x``).
+
+    Raises:
+        TopologyError: there is none, or it cannot be imported; the message names the line.
+    """
+    return _import_file(Path(target)) if target.endswith(".py") else _import_module(target)
+
+
+def _classes(module: ModuleType) -> dict[str, Any]:
+    """Return the topologies defined in a module; imported ones count only where it defines none."""
+    found = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Topology) and value is not Topology
+    }
+    own = {name: value for name, value in found.items() if value.__module__ == module.__name__}
+    return own or found
+
+
+def _choose(classes: dict[str, Any], target: str, wanted: str | None) -> Any:
+    if not classes:
+        raise TopologyError(
+            f"{target} contains no topology",
+            cure="a class that inherits from streamparse.Topology, with its components",
+        )
+    if wanted is None:
+        if len(classes) > 1:
+            raise TopologyError(
+                f"{target} contains several topologies: {', '.join(classes)}",
+                cure=f"--topology {next(iter(classes))} (audit: --class)",
+            )
+        return next(iter(classes.values()))
+    if wanted not in classes:
+        raise TopologyError(f"{target} contains no topology {wanted!r}", cure=nearest(wanted, classes))
+    return classes[wanted]
+
+
+class _FromSource(SourceFileLoader):
+    """Compiles the file at each load.
+
+    Python takes cached bytecode for that of a file whose size and time, in whole seconds, are the same. A topology
+    that is edited right after a run (``"b"`` for ``"d"``) would run as it was before.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def _import_module(name: str) -> ModuleType:
+    _extend_path(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except USER_ERRORS as error:
+        raise _explain(error, name) from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        siblings = [str(p) for p in path.parent.glob("*.py") if p.stem != "__init__"] if path.parent.is_dir() else []
+        cure = nearest(path, siblings) if siblings else "the path of a topology's .py file"
+        raise TopologyError(f"{path} does not exist", cure=cure)
+    folder = path.resolve().parent
+    # As under `sparse run`: the project's root and its src/ hold spouts and bolts, and siblings can be imported.
+    _extend_path(Path.cwd(), folder.parent, siblings=folder)
+    name = _module_name(path)
+    loader = _FromSource(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if spec is None or path.suffix != ".py":
+        raise TopologyError(f"{path} is not a Python file", cure="the path of a topology's .py file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        loader.exec_module(module)
+    except USER_ERRORS as error:
+        sys.modules.pop(name, None)
+        raise _explain(error, str(path)) from error
+    return module
+
+
+def _module_name(path: Path) -> str:
+    """Return the dotted name of a file below the working directory, else its stem."""
+    try:
+        parts = path.resolve().relative_to(Path.cwd()).with_suffix("").parts
+    except ValueError:
+        parts = (path.stem,)
+    return ".".join(parts) if all(part.isidentifier() for part in parts) else path.stem
+
+
+def _extend_path(*roots: Path, siblings: Path | None = None) -> None:
+    places = [str(place) for root in roots for place in (root, root / "src") if place.is_dir()]
+    new = [place for place in places if place not in sys.path]
+    sys.path[:0] = new
+    if siblings is not None and str(siblings) not in sys.path:
+        sys.path.append(str(siblings))
+
+
+def _explain(error: UserError, target: str) -> TopologyError:
+    """Turn what the import raised into one sentence that names the user's line."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    where = _user_line(frames, target, _OUR_OWN + _OUR_PARTS if isinstance(error, DownspoutError) else _OUR_OWN)
+    if isinstance(error, SyntaxError) and error.filename:
+        return TopologyError(f"{_short(error.filename)}:{error.lineno}: {error.msg}")
+    if isinstance(error, DownspoutError):
+        return TopologyError(f"{where}: {error.message}", cure=error.cure)
+    if isinstance(error, KeyError) and frames:
+        return _explain_key(error, frames[-1][0], where)
+    if (found := explain_wiring(error, [frame for frame, _ in frames], where)) is not None:
+        return found
+    cure = None
+    if isinstance(error, ModuleNotFoundError):
+        cure = _cure_of_missing(error.name or "")
+    return TopologyError(f"{where}: {type(error).__name__}: {error}", cure=cure)
+
+
+def _cure_of_missing(module: str) -> str:
+    """Return what to do about a module that was not found; ours are called otherwise in a checkout than in a wheel."""
+    ours = module.startswith(("downspout.spouts", "downspout.bolts"))
+    package = module.partition(".")[0]
+    if not ours and package in ("spouts", "bolts") and Path.cwd() != _CHECKOUT:
+        file = getattr(sys.modules.get(package), "__file__", None)
+        ours = file is not None and Path(file).is_relative_to(_CHECKOUT)
+    if ours:
+        return (
+            f"`pip install {_CHECKOUT}` without -e: in a checkout (or an editable install) Downspout's modules are "
+            "named spouts.… and bolts.…, which hides your own; in a wheel they are named downspout.spouts.…"
+        )
+    return "run from the project's root, the folder that holds spouts/ and bolts/; or install the package"
+
+
+def _explain_key(error: KeyError, frame: FrameType, where: str) -> TopologyError:
+    """Streamparse's metaclass looks names up in dicts and lets KeyError out; its frame still knows which."""
+    local = frame.f_locals
+    if frame.f_code.co_name == "clean_spec_inputs":
+        reader, wanted = local["spec"].name, local["stream_id"]
+        if (source := local["specs"].get(wanted.componentId)) is None:
+            known = [name for name in local["specs"] if name != reader]
+            return TopologyError(
+                f"{where}: {reader} reads {wanted.componentId!r}, but this topology has no such component",
+                cure=nearest(wanted.componentId, known),
+            )
+        return TopologyError(
+            f"{where}: {reader} reads stream {wanted.streamId!r} of {source.name!r}, which does not have it",
+            cure=nearest(wanted.streamId, source.outputs) if source.outputs else f"declaring outputs in {source.name}",
+        )
+    if frame.f_code.co_name == "__getitem__" and "stream" in local:
+        spec = local["self"]
+        return TopologyError(
+            f"{where}: {spec.name or spec.component_cls.__name__} has no stream {local['stream']!r}",
+            cure=nearest(local["stream"], spec.common.streams) if spec.common.streams else "declaring its outputs",
+        )
+    return TopologyError(f"{where}: KeyError: {error}")
+
+
+def _user_line(frames: list[tuple[FrameType, int]], target: str, foreign: tuple[str, ...]) -> str:
+    """Return ``file:line`` of the innermost frame that is the user's own code."""
+    for frame, line in reversed(frames):
+        file = frame.f_code.co_filename
+        if not file.startswith("<") and "site-packages" not in file and not os.path.realpath(file).startswith(foreign):
+            return f"{_short(file)}:{line}"
+    return target
+
+
+def _short(file: str) -> str:
+    relative = os.path.relpath(file)
+    return file if relative.startswith("..") else relative
+
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_OUR_PARTS = tuple(str(_CHECKOUT / part) + os.sep for part in ("spouts", "bolts"))
+"""Where ours stand in a checkout, and perhaps the user's own: what refuses a setting there is not where it was made."""
+_OUR_OWN = (str(Path(__file__).parents[1]) + os.sep, os.path.dirname(os.__file__) + os.sep)

@@ -1,0 +1,206 @@
+"""Many tuples by one call: what our own components hand over and take together.
+
+Nothing is coarser for it. Each tuple has its id, its tree, its ack, its timeout. What is saved are calls, which in
+Python cost more than all that is done in them. The engine calls ``process_many`` of a bolt and ``ack_many`` of a spout;
+a component calls ``emit_many`` and ``ack_many`` of its engine (:mod:`downspout.protocols`).
+
+A component that has changed the method for one is called for each one: a subclass that overrides ``process`` and not
+``process_many``, a test that puts its own ``emit`` into the component.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pystorm.component import Tuple
+
+from downspout.engine.acker import Forest, Held, Tree, new_tree, settle_many
+from downspout.errors import USER_ERRORS, UserError
+
+if TYPE_CHECKING:
+    from downspout.engine.task import Outlet
+    from downspout.engine.world import World
+
+MANY_MAX = 256  # Tuples that a bolt gets at once
+_new = tuple.__new__
+
+
+class Many(Protocol):
+    """What is needed of a task."""
+
+    instance: Any
+    name: str
+    task_id: int
+    emitted: int
+
+    @property
+    def world(self) -> World:
+        """What all tasks share."""
+
+    @property
+    def outlets(self) -> Mapping[str | None, Outlet]:
+        """Its streams, the default one under None too."""
+
+
+class ManyBolt(Many, Protocol):
+    """What is needed of a bolt's task besides."""
+
+    acked: int
+    executed: int
+    has_chunks: bool
+
+    @property
+    def held(self) -> Held:
+        """The trees of the tuples that it has neither acked nor failed."""
+
+    @property
+    def queue(self) -> deque[Any]:
+        """Tuples that wait for it."""
+
+    def settle_one(self, tuple_id: str, root: Any) -> None:
+        """Count an ack."""
+
+    def crashed(self, error: UserError, tup: Any, *, in_batch: bool = True) -> None:
+        """Do what is done when it raises."""
+
+
+class ManySpout(Many, Protocol):
+    """What is needed of a spout's task besides."""
+
+    stamp: float | None
+
+    @property
+    def forest(self) -> Forest:
+        """Its open trees."""
+
+    def stamped(self) -> float:
+        """Look at the clock."""
+
+
+def for_many(component: Any, many: str, one: str) -> Any:
+    """Return a component's method for many; None where it has none, or the one for one is newer.
+
+    >>> class Old:
+    ...     def ack(self, tup_id): ...
+    ...     def ack_many(self, tup_ids): ...
+    >>> class New(Old):
+    ...     def ack(self, tup_id): ...
+    >>> for_many(Old(), "ack_many", "ack") is None, for_many(New(), "ack_many", "ack") is None
+    (False, True)
+    """
+    for place in (vars(component), *map(vars, type(component).__mro__)):
+        if many in place:
+            return getattr(component, many)
+        if one in place:
+            return None
+    return None
+
+
+def run_many(task: ManyBolt, process_many: Callable[[list[Any]], int], count: int) -> int:
+    """Let a bolt process as many of its next tuples as it takes together; return how many those were."""
+    bolt, queue = task.instance, task.queue
+    bolt._current_tups = tups = [queue.popleft() for _ in range(count)]
+    try:
+        taken = process_many(tups)
+        if taken < count:
+            queue.extendleft(reversed(tups[taken:]))
+            del tups[taken:]
+        if bolt.auto_ack:
+            bolt.ack_many(tups)
+        bolt._current_tups = []
+    except USER_ERRORS as error:
+        # If the bolt raises, all that it was given has failed, as in a BatchingBolt.
+        task.executed += len(tups)
+        task.crashed(error, None, in_batch=False)
+    else:
+        task.executed += len(tups)
+    return len(tups)
+
+
+def bolt_acks_many(task: ManyBolt) -> Callable[[Iterable[Any]], None]:
+    """Return the function that acks many tuples, or ids, for a bolt."""
+    pop, bolt, own, observer = task.held.pop, task.instance, task.instance.ack, task.world.observer
+
+    def ack_many(tups: Iterable[Any]) -> None:
+        """Indicate that processing of these tuples has succeeded."""
+        if bolt.ack is not own or task.has_chunks:
+            for tup in tups:
+                bolt.ack(tup)
+            return
+        ids = [tup[0] if isinstance(tup, Tuple) else tup for tup in tups]
+        roots: list[Any] = list(map(pop, ids, repeat(None)))
+        if observer is None and set(map(type, roots)) == {Tree}:
+            task.acked += settle_many(roots)
+            return
+        for tuple_id, root in zip(ids, roots, strict=True):
+            task.settle_one(tuple_id, root)
+
+    return ack_many
+
+
+def bolt_emits_many(task: ManyBolt) -> Callable[[Sequence[Sequence[Any]], Sequence[Any]], None]:
+    """Return the function that emits many tuples to the default stream for a bolt, each anchored to one tuple."""
+    bolt, own, outlet, held = task.instance, task.instance.emit, task.outlets.get(None), task.held
+    is_plain = outlet is not None and outlet.has_one_reader
+
+    def emit_many(rows: Sequence[Sequence[Any]], anchors: Sequence[Any]) -> None:
+        """Emit new tuples to the default stream."""
+        trees = list(map(held.get, [anchor[0] for anchor in anchors])) if is_plain and bolt.emit is own else []
+        if outlet is None or set(map(type, trees)) != {Tree} or not _fit(rows, outlet.size):
+            for row, anchor in zip(rows, anchors, strict=True):
+                bolt.emit(row, anchors=[anchor])
+            return
+        for tree in trees:
+            tree.pending += 1  # type: ignore[union-attr]
+        _deliver(task, outlet, rows, trees)
+
+    return emit_many
+
+
+def spout_emits_many(task: ManySpout) -> Callable[[Iterable[Sequence[Any]], Iterable[Any]], None]:
+    """Return the function that emits many tuples to the default stream for a spout, each under its message id."""
+    spout, own, outlet, forest = task.instance, task.instance.emit, task.outlets.get(None), task.forest
+    is_plain = outlet is not None and outlet.has_one_reader and task.world.ackers
+
+    def emit_many(rows: Iterable[Sequence[Any]], tup_ids: Iterable[Any]) -> None:
+        """Emit spout tuples."""
+        rows = list(rows)
+        if outlet is None or not is_plain or spout.emit is not own or not _fit(rows, outlet.size):
+            for row, tup_id in zip(rows, tup_ids, strict=True):
+                spout.emit(row, tup_id=tup_id)
+            return
+        started = task.stamp or task.stamped()
+        trees = []
+        for tup_id in tup_ids:
+            tree = new_tree(Tree)
+            tree.forest, tree.msg_id, tree.started, tree.pending = forest, tup_id, started, 1
+            trees.append(tree)
+        forest.open.update(dict.fromkeys(trees))
+        _deliver(task, outlet, rows, trees)
+
+    return emit_many
+
+
+def _fit(rows: Sequence[Sequence[Any]], size: int) -> bool:
+    """Return whether there are rows, and all have as many fields as their stream."""
+    return set(map(len, rows)) == {size}
+
+
+def _deliver(task: Many, outlet: Outlet, rows: Sequence[Sequence[Any]], trees: Sequence[Any]) -> None:
+    """Put a tuple per row, each of its tree, into the queue of a stream's only reader, by whole columns in C."""
+    name, task_id, observer, count = task.name, task.task_id, task.world.observer, len(rows)
+    ((_, held, _, put_many),) = outlet.fixed
+    ids = list(islice(iter(task.world.next_id, ""), count))
+    held.update(zip(ids, trees, strict=True))
+    task.emitted += count
+    values: Iterable[Any] = map(_new, repeat(outlet.kind), rows)
+    if observer is not None:
+        values = list(values)
+    tuples = zip(ids, repeat(name), repeat(outlet.stream), repeat(task_id), values, strict=False)
+    put_many(map(_new, repeat(Tuple), tuples))
+    if observer is not None:
+        for tuple_id, value in zip(ids, values, strict=True):
+            observer.on_emit(task, outlet.stream, value, [tuple_id])

@@ -1,0 +1,154 @@
+"""Which values hold for each component of a graph, and where they come from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from downspout.engine.graph import Component, Graph, nearest
+from downspout.errors import ConfigError
+from downspout.protocols import scopes_of
+from downspout.settings import layers
+from downspout.settings.layers import FILE_NAME, Layer, Resolved, client_value
+from downspout.settings.table import SETTINGS, check_known
+
+STORM_DEFAULTS: Mapping[str, Any] = {
+    "topology.message.timeout.secs": 30,
+    "topology.acker.executors": 1,
+    "topology.max.spout.pending": None,
+    "topology.tick.tuple.freq.secs": None,
+    "topology.workers": 1,
+    "topology.debug": False,
+}
+"""What Storm's own defaults.yaml says, for the keys that the engine knows."""
+
+WHOLE_RUN = frozenset((
+    "run.drain_s", "run.for_s", "run.records", "run.redeploy", "run.seed", "run.stuck_s", "run.worker_restarts_max",
+    "run.workers",
+))  # fmt: skip
+"""Settings of a run as a whole: for one component they would have no effect."""
+
+POLL_BUDGET_MS = 200  # How long all Kafka spouts together may wait for records in one round of the engine
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values of a run."""
+
+    run: Resolved  # those of the topology as a whole (``run.*``)
+    components: Mapping[str, Resolved]  # those of each component
+
+    def confs(self) -> dict[str, dict[str, Any]]:
+        """Return the configuration of each component as Storm hands it over."""
+        return {name: dict(resolved.values) for name, resolved in self.components.items()}
+
+
+def resolve(
+    graph: Graph,
+    # ``--set`` options, ``[COMPONENT:]KEY=VALUE``; or a program's dict, ``{"[COMPONENT:]KEY": value}``
+    given: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    # values of options that stand for settings (``--until``), as strong as ``--set``
+    options: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,  # the environment; not given: the process's
+    file: Path | None = None,  # the settings file; not given: ``downspout.toml`` in the working directory
+) -> Settings:
+    """Return all values of a run; the strongest source wins.
+
+    The order: command line, environment, component, topology, file, default.
+
+    Raises:
+        ConfigError: an unknown key or component, or a value that does not fit.
+    """
+    if isinstance(given, Mapping):
+        by_component = layers.from_mapping(given, "config")
+    else:
+        by_component = {name: _typed(layer) for name, layer in layers.from_command_line(given).items()}
+    everywhere = by_component[""]
+    _check_given(graph, by_component, "" if isinstance(given, Mapping) else "--set ")
+    del by_component[""]
+    stronger = {key: value for key, value in (options or {}).items() if value is not None}
+    everywhere = Layer(everywhere.name, {**everywhere.values, **stronger})
+    environment = layers.from_environment(os.environ if environ is None else environ)
+    topology, stored = Layer("topology", graph.config), layers.from_file(file or Path(FILE_NAME))
+    for key in stored.values:
+        check_known(key, stored.name, _declared(graph))
+    storm = Layer("default", STORM_DEFAULTS)
+    # What all components share is read first: an error in it names none of them.
+    run = layers.resolve([everywhere, environment, topology, stored, storm])
+    components = {
+        name: _resolve(
+            name,
+            [
+                *([by_component[name]] if name in by_component else []),
+                everywhere,
+                environment,
+                Layer("component", component.config),
+                topology,
+                stored,
+                storm,
+            ],
+        )
+        for name, component in graph.components.items()
+    }
+    return Settings(run, _share_poll_budget(graph, components))
+
+
+def _resolve(name: str, given: Sequence[Layer]) -> Resolved:
+    """Return a component's values; an error names it."""
+    try:
+        return layers.resolve(given)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error.message}", cure=error.cure) from None
+
+
+def _declared(graph: Graph, name: str = "") -> set[str]:
+    """Return the keys that the topology's own configuration holds, or one component's besides the topology's."""
+    components = [graph.components[name]] if name else graph.components.values()
+    return {*graph.config, *(key for component in components for key in component.config)}
+
+
+def _check_given(graph: Graph, by_component: Mapping[str, Layer], how: str) -> None:
+    """Refuse what is given for a run and reaches no component."""
+    for name, layer in by_component.items():
+        if name and name not in graph.components:
+            raise ConfigError(f"{how}{name}:…: there is no component {name!r}", cure=nearest(name, graph.components))
+        for key in layer.values:
+            check_known(key, layer.name, _declared(graph, name))
+            if name and key in WHOLE_RUN:
+                raise ConfigError(
+                    f"{how}{name}:{key}: {key} is a setting of the whole run, not of one component", cure=f"{how}{key}"
+                )
+            if not name or key not in SETTINGS or key in graph.components[name].config:
+                continue
+            scope = SETTINGS[key].scope
+            if scope != "run" and not reads(graph.components[name], scope):
+                readers = [component.name for component in graph.components.values() if reads(component, scope)]
+                raise ConfigError(
+                    f"{how}{name}:{key}: {graph.components[name].cls.__name__} does not read {scope}.* settings",
+                    cure=f"{how}{readers[0]}:{key}" if readers else "remove it",
+                )
+
+
+def reads(component: Component, scope: str) -> bool:
+    """Return whether a component's class reads the settings of a scope."""
+    return scope in scopes_of(component.cls)
+
+
+def _share_poll_budget(graph: Graph, components: Mapping[str, Resolved]) -> dict[str, Resolved]:
+    """Kafka spouts wait for records inside ``next_tuple``; in one thread they must share that time."""
+    tasks = sum(spout.par for spout in graph.spouts if reads(spout, "kafka"))
+    key, shared = "kafka.poll_timeout_ms", {}
+    for name, resolved in components.items():
+        if tasks > 1 and resolved.sources[key] == "default" and reads(graph.components[name], "kafka"):
+            resolved = replace(resolved, values={**resolved.values, key: max(1, POLL_BUDGET_MS // tasks)})
+        shared[name] = resolved
+    return shared
+
+
+def _typed(layer: Layer) -> Layer:
+    """Read values of keys that are not in our table (Storm's) as JSON where they are, so that 30 is a number."""
+    return Layer(layer.name, {k: v if k in SETTINGS else client_value(k, v) for k, v in layer.values.items()})

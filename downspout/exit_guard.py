@@ -1,0 +1,60 @@
+"""No component ends the process as if it were done.
+
+``os._exit`` runs no handlers: a bolt that calls ``os._exit(0)`` would look like a run that has come to its end. So it
+is replaced at the start of the program, before any code of the user is loaded: ``from os import _exit`` in a topology's
+file gives the replacement as well. An ``exit`` that C code calls is not seen here.
+
+Nothing heavy is imported: this is part of every command's start.
+"""
+
+from __future__ import annotations
+
+import os
+import posix
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+leave_at_once = os._exit  # The real one
+
+
+def say(text: str) -> None:
+    """Write a line to standard error from a signal's handler or another thread: not through Python's own buffers."""
+    with suppress(OSError):
+        os.write(2, f"downspout: {text}\n".encode())
+
+
+def guard() -> None:
+    """Let ``os._exit`` say who called it, and make exit code 0 that of a component's error.
+
+    A process that a component forks may leave as it likes.
+    """
+    pid = os.getpid()
+
+    def leave(status: int) -> NoReturn:
+        if os.getpid() == pid:
+            say(
+                f"{_caller(status)}: the run ends here, and what is not committed will be processed again. "
+                "Try: raise an exception, which fails the tuple"
+            )
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):
+                    stream.flush()
+            status = status or _failed()
+        leave_at_once(status)
+
+    os._exit = posix._exit = leave
+
+
+def _caller(status: int) -> str:
+    """Return who called: the component, and at which record, where it was one."""
+    frame = sys._getframe(2)
+    if (places := sys.modules.get("downspout.run.places")) is not None and (place := places.place_of(frame)):
+        return f"{place.name} called os._exit({status}){place.doing}"
+    return f"os._exit({status}) was called ({frame.f_code.co_filename}:{frame.f_lineno})"
+
+
+def _failed() -> int:
+    from downspout.errors import ComponentError
+
+    return ComponentError.exit_code

@@ -1,0 +1,92 @@
+"""How numbers are written in what people read."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun, in the singular where it is one.
+
+    Args:
+        plural: of the noun, where that is not an ``s`` more.
+
+    >>> counted(1, "record"), counted(3000, "record"), counted(0, "reply", "replies")
+    ('1 record', '3,000 records', '0 replies')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def figure(value: float) -> str:
+    """Return a number, whole ones with all their digits.
+
+    >>> figure(1_800_000.0), figure(10), figure(0.25)
+    ('1,800,000', '10', '0.25')
+    """
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
+
+
+def lasting(seconds: float) -> str:
+    """Return how long something takes, as exactly as people want to know it.
+
+    >>> lasting(0.4), lasting(119), lasting(600), lasting(9_000), lasting(400_000)
+    ('0 s', '119 s', '10 min', '2.5 h', '4.6 days')
+    """
+    for unit, name in ((86_400, "days"), (3_600, "h")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.1f} {name}"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def seconds_of(text: str, bare: str = "") -> float | None:
+    """Return the seconds of a duration as people write it; ``bare`` is the unit of a number without one.
+
+    >>> seconds_of("30s"), seconds_of("1.5 m"), seconds_of("7d"), seconds_of("5", "ms"), seconds_of("5")
+    (30.0, 90.0, 604800.0, 0.005, None)
+    """
+    found = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([a-z]*)\s*", text.lower())
+    unit = UNITS_S.get(found[2] or bare) if found else None
+    return None if found is None or unit is None else float(found[1]) * unit
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
+    """Return the known name that a wrong one was to be, or what else there is to try.
+
+    >>> [nearest(name, ["kafka.group", "kafka.topics"], "look it up") for name in ("kafak.group", "x")]
+    ['kafka.group', 'look it up']
+    """
+    return next(iter(difflib.get_close_matches(name, known, 1, cutoff)), otherwise)
+
+
+def size(count: int) -> str:
+    """Return a number of bytes, in units of 1,000 as disks have them.
+
+    >>> size(999), size(1_500), size(128_000_000), size(2_340_000_000)
+    ('999 B', '1.5 kB', '128 MB', '2.3 GB')
+    """
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if round(value) < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.1f} {unit}" if value < 10 and unit != "B" else f"{value:.0f} {unit}"
+
+
+def columns(rows: Sequence[Sequence[str]], numbers: Collection[int]) -> list[str]:
+    """Return rows of cells as lines, the columns of ``numbers`` flush right.
+
+    >>> columns([["a", "12"], ["bb", "3"]], {1})
+    ['a   12', 'bb   3']
+    """
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place in numbers else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,162 @@
+"""Properties of the Kafka client as kafka-python wants them: checked, and made of what text can say.
+
+kafka-python takes what it is given, and a wrong type shows where it is used: as a ``struct.error`` in the first fetch,
+or as a ``TypeError`` in a thread of its own. Here each value is held against the type of the property's default.
+
+* Numbers and switches may be texts (``"30"``, ``"true"``), as with any setting; they come from files and variables too.
+* ``partition_assignment_strategy`` takes Kafka's names, ``range``, ``roundrobin``, ``sticky`` and
+  ``cooperative-sticky``, one or several, or classes.
+* ``api_version`` takes ``"2.8"``, and names of protocols, levels and mechanisms any case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kafka import KafkaConsumer
+from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+
+from downspout.errors import ConfigError
+from downspout.formatting import nearest
+from downspout.settings.secrets import REFERENCE, shown
+from downspout.settings.table import CLIENT_PREFIX
+from downspout.settings.values import parse_as
+
+INT_MAX = 2**31 - 1  # What Kafka's protocol, and a socket, take for a number of bytes or of ms
+ASSIGNORS: Mapping[str, type[AbstractPartitionAssignor]] = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "sticky": StickyPartitionAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
+}
+JAVA = "org.apache.kafka.clients.consumer."
+_JAVA_NAMES = {"RangeAssignor": "range", "RoundRobinAssignor": "roundrobin", "StickyAssignor": "sticky"}
+_JAVA_NAMES["CooperativeStickyAssignor"] = "cooperative-sticky"
+CHOICES = {
+    "auto_offset_reset": ("earliest", "latest", "none"),
+    "isolation_level": ("read_committed", "read_uncommitted"),
+    "security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    "sasl_mechanism": ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER", "AWS_MSK_IAM"),
+}
+OBJECTS = (
+    "default_offset_commit_callback", "kafka_client", "key_deserializer", "metric_reporters", "sasl_kerberos_name",
+    "sasl_oauth_token_provider", "selector", "ssl_context", "value_deserializer",
+)  # fmt: skip
+"""Properties whose values no text can say; the client looks at them itself."""
+WHOLE_NUMBERS = ("receive_buffer_bytes", "send_buffer_bytes")
+"""Properties without a default that are whole numbers; the others without one are texts."""
+
+
+def client_values(client: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties of a consumer with values that kafka-python takes.
+
+    What kafka-python's consumer does not know, and references to secrets, are left as they are. None is left out: it
+    means "not set".
+
+    Raises:
+        ConfigError: a value is of a wrong type or out of range; names the property, and what would fit.
+
+    >>> client_values({"fetch_min_bytes": "30", "partition_assignment_strategy": "range"})
+    {'fetch_min_bytes': 30, 'partition_assignment_strategy': [<class '...RangePartitionAssignor'>]}
+    >>> client_values({"fetch_min_bytes": "many"})
+    Traceback (most recent call last):
+        ...
+    downspout.errors.ConfigError: kafka.client.fetch_min_bytes = 'many' is not a whole number from 0 to ... Try: 1
+    """
+    return {name: _value(name, value) for name, value in client.items() if value is not None}
+
+
+def _value(name: str, value: Any) -> Any:
+    if name in OBJECTS or name not in KafkaConsumer.DEFAULT_CONFIG:
+        return value
+    if isinstance(value, str) and REFERENCE.match(value):
+        return value
+    if name in SPECIAL:
+        return SPECIAL[name](name, value)
+    default = KafkaConsumer.DEFAULT_CONFIG[name]
+    if isinstance(default, bool):
+        return _parsed(name, value, bool, "neither true nor false", default)
+    if isinstance(default, int) or name in WHOLE_NUMBERS:
+        what = f"not a whole number from 0 to {INT_MAX:,}"
+        number = _parsed(name, value, int, what, default or 65_536)
+        if not 0 <= number <= INT_MAX:
+            raise _wrong(name, value, what, default or 65_536)
+        return number
+    if isinstance(default, float):
+        return _parsed(name, value, float, "not a number", 1_000)
+    if not isinstance(value, str):
+        raise _wrong(name, value, "not text", "quotes around it")
+    return _chosen(name, value) if name in CHOICES else value
+
+
+def _parsed(name: str, value: Any, kind: type, what: str, example: Any) -> Any:
+    try:
+        return parse_as(kind, value)
+    except (TypeError, ValueError, OverflowError):
+        raise _wrong(name, value, what, example) from None
+
+
+def _chosen(name: str, value: str) -> str:
+    known = {choice.lower(): choice for choice in CHOICES[name]}
+    if value.lower() not in known:
+        every = ", ".join(CHOICES[name])
+        cure = known.get(nearest(value.lower(), known, ""), f"one of {every}")
+        raise _wrong(name, value, f"not one of {every}", cure)
+    return known[value.lower()]
+
+
+def _strategies(name: str, value: Any) -> list[type[AbstractPartitionAssignor]]:
+    """Return the classes of the strategies that are named, in order."""
+    given = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+    found = []
+    for each in given:
+        if isinstance(each, type) and issubclass(each, AbstractPartitionAssignor):
+            found.append(each)
+            continue
+        text = each.strip().removeprefix(JAVA) if isinstance(each, str) else ""
+        text = _JAVA_NAMES.get(text, text.lower())
+        if text not in ASSIGNORS:
+            cure = nearest(text, ASSIGNORS, "cooperative-sticky")
+            raise _wrong(name, each, f"not one of {', '.join(ASSIGNORS)}", cure)
+        found.append(ASSIGNORS[text])
+    if not found:
+        raise _wrong(name, value, "not a strategy", "range")
+    return found
+
+
+def _version(name: str, value: Any) -> tuple[int, ...]:
+    """Return the version of a broker: ``(2, 8)`` of that, of [2, 8], of "[2, 8]" and of "2.8"."""
+    parts = value if isinstance(value, list | tuple) else re.split(r"[.,]", str(value).strip("[]() "))
+    try:
+        version = tuple(parse_as(int, part) for part in parts)
+    except (TypeError, ValueError, OverflowError):
+        version = ()
+    if len(version) < 2:
+        raise _wrong(name, value, "not a version of a broker", "2.8")
+    return version
+
+
+def _options(name: str, value: Any) -> list[tuple[Any, ...]]:
+    """Return what is handed to ``setsockopt``."""
+    if not isinstance(value, list | tuple) or not all(isinstance(o, list | tuple) and len(o) == 3 for o in value):
+        raise _wrong(name, value, "not a list of socket options", "[[6, 1, 1]], which is TCP_NODELAY")
+    return [tuple(option) for option in value]
+
+
+SPECIAL: Mapping[str, Callable[[str, Any], Any]] = {
+    "api_version": _version,
+    "partition_assignment_strategy": _strategies,
+    "socket_options": _options,
+}
+"""Properties whose values are made of others."""
+
+
+def _wrong(name: str, value: Any, what: str, cure: Any) -> ConfigError:
+    key = CLIENT_PREFIX + name
+    return ConfigError(f"{key} = {shown(key, value)!r} is {what}", cure=str(cure))

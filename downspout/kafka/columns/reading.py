@@ -1,0 +1,294 @@
+"""The way through the batches of one fetch: what is decoded together, what is passed, and what cannot be read.
+
+Batches are decoded together, up to some megabytes. A *piece* ends before anything that must not be reported early: an
+aborted batch, an error, another leader's batch. So position, leader epoch and :meth:`take_aborted` are never ahead of
+what was taken. Pieces are made one at a time, when the last one was taken whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import dropwhile
+from typing import Any, NamedTuple
+
+from kafka.errors import CorruptRecordError, UnsupportedCodecError
+from kafka.protocol.consumer import IsolationLevel
+from kafka.structs import TopicPartition
+
+from downspout.errors import coordinates
+from downspout.kafka.columns.batch import Batch, Unpacked, batches
+from downspout.kafka.columns.decode import decode
+from downspout.kafka.columns.large import Cut, Whole, portions
+from downspout.kafka.columns.record_columns import ColumnRecord, RecordColumns
+from downspout.kafka.columns.varints import NotStraight
+from downspout.kafka.unreadable import Tolerance, Unreadable, UnreadableBatchError, UnreadableRecordError
+
+PIECE_BYTES = 4 * 1024 * 1024  # About how much is decoded at once, uncompressed; a larger batch is decoded alone
+BEFORE_ALL = -(1 << 63)
+
+BROKEN_LOG = "the broker's log: a replica may have the batch whole; kafka.start_offsets can name where to go on"
+
+log = logging.getLogger("downspout.kafka")
+
+
+class Piece(NamedTuple):
+    """Columns, and where reading goes on when they are taken."""
+
+    columns: RecordColumns
+    next_offset: int
+    leader_epoch: int
+
+
+class Reading:
+    """The way through the batches of one fetch; the rules are those of the client's ``_unpack_records``."""
+
+    def __init__(self, client: Any, tp: TopicPartition, data: bytes, tolerance: Tolerance) -> None:
+        self._client = client
+        self._tp = tp
+        self._data = data
+        self._tolerance = tolerance
+        self._limits = tolerance.limits
+        self._batch: Any = None  # What is looked at
+        self._is_sound = False  # Whether its check sum is that of its bytes, so that its header can be believed
+        self._waiting: list[tuple[Batch, Unpacked]] = []
+        self._size = 0
+        self._start: int = client.fetch_offset
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield columns; then raise what is wrong with the rest, if anything is."""
+        try:
+            yield from self._read()
+        except CorruptRecordError as error:
+            trouble, batch, is_sound = error, self._batch, self._is_sound
+            try:
+                yield from self._decoded()  # what came before it is read first
+            except CorruptRecordError as earlier:
+                trouble = earlier
+            else:
+                self._batch, self._is_sound = batch, is_sound
+            yield from self._damaged(trouble)
+        except Exception:
+            yield from self._decoded()
+            raise
+
+    def _damaged(self, error: CorruptRecordError) -> Iterator[Piece]:
+        """A batch cannot be read: go on behind it, if that is wanted."""
+        if isinstance(error, UnreadableRecordError):
+            raise error
+        start: int = self._client.next_fetch_offset
+        if self._batch is None:
+            raise UnreadableBatchError(f"{self._place(start)}: {error.args[0]}", cure=BROKEN_LOG) from error
+        end = self._end_of_damage(start)
+        why = f"the batch of the offsets {start} to {end - 1} cannot be read: {error.args[0]}"
+        if not self._tolerance.notes_corrupt:
+            cure = [error.cure] if isinstance(error, UnreadableBatchError) else []
+            raise UnreadableBatchError(f"{self._place(start)}: {why}", *cure) from error
+        note = Unreadable(self._tp, start, end, why)
+        yield self._noted(note, ColumnRecord(self._tp.topic, self._tp.partition, start, -1, None, None, (), -1))
+        self._client.next_fetch_offset = end
+        # What follows is fetched again, because the book of transactions may lack what the batch had to say.
+        self._client.drain()
+
+    def _end_of_damage(self, start: int) -> int:
+        """Return the offset behind the batch that cannot be read. A damaged header may say anything of it."""
+        batch = self._batch
+        end: int = getattr(batch, "next_offset", batch.base_offset + 1)
+        if not self._is_sound:
+            following = (found.base_offset for found in self._sound_behind(batch) if found.base_offset > start)
+            highwater = self._tolerance.highwater(self._tp)
+            end = next(following, end if highwater is None else min(end, highwater))
+        return max(end, start + 1)
+
+    def _sound_behind(self, damaged: Any) -> Iterator[Any]:
+        """Yield the batches behind one whose check sums are right."""
+        is_behind = False
+        try:
+            for batch in batches(self._data, self._limits):
+                if is_behind and batch.validate_crc():
+                    yield batch
+                is_behind = is_behind or getattr(batch, "end", None) == getattr(damaged, "end", 0)
+        except CorruptRecordError:
+            return
+
+    def _noted(self, note: Unreadable, record: ColumnRecord) -> Piece:
+        """Note what cannot be read, and return the record that stands for it."""
+        self._tolerance.found.append(note)
+        self._start = BEFORE_ALL
+        epoch = getattr(self._batch, "leader_epoch", self._client.leader_epoch)
+        return Piece(RecordColumns.of([record]), note.end, epoch)
+
+    def _read(self) -> Iterator[Piece]:
+        last, epoch = None, self._client.leader_epoch
+        for batch in self._batches():
+            if self._client.check_crcs and not batch.validate_crc():
+                raise CorruptRecordError("its check sum is not that of its bytes")
+            self._is_sound = True
+            last, epoch = batch, getattr(batch, "leader_epoch", epoch)
+            if not isinstance(batch, Batch):
+                yield from self._decoded()
+                yield from self._by_the_client(batch)
+            elif self._is_aborted(batch):
+                yield from self._decoded()
+                self._client.pass_aborted(batch)
+                self._pass(batch)
+            elif not batch.is_control_batch:
+                yield from self._add(batch)
+            elif not self._waiting:
+                self._pass(batch)
+        yield from self._decoded()
+        if isinstance(last, Batch):
+            self._pass(last)
+        self._client.leader_epoch = epoch
+        self._client.drain()
+
+    def _batches(self) -> Iterator[Any]:
+        for batch in batches(self._data, self._limits):
+            self._batch, self._is_sound = batch, False
+            yield batch
+            self._batch = None
+
+    def _is_aborted(self, batch: Batch) -> bool:
+        """Keep the book of transactions, and return whether this batch is of an aborted one."""
+        client = self._client
+        if client.isolation_level != IsolationLevel.READ_COMMITTED or not batch.has_producer_id():
+            return False
+        client.consume_aborted_up_to(batch.last_offset)
+        if batch.is_control_batch and client.contains_abort_marker(batch.of_the_client()):
+            client.aborted_producer_ids.discard(batch.producer_id)
+            return False
+        return batch.is_transactional and batch.producer_id in client.aborted_producer_ids
+
+    def _pass(self, batch: Batch) -> None:
+        """Go on behind a batch; all before it was taken."""
+        self._client.next_fetch_offset = batch.next_offset
+        self._client.leader_epoch = batch.leader_epoch
+
+    def _add(self, batch: Batch) -> Iterator[Piece]:
+        """Let a batch wait for others that are decoded with it, unless it must not."""
+        try:
+            unpacked = batch.records(self._limits)
+        except NotStraight as why:
+            yield from self._decoded()
+            yield from self._by_the_client(batch.of_the_client(), why)
+            return
+        if unpacked is None:
+            yield from self._decoded()
+            yield from self._bit_by_bit(batch)
+            return
+        if self._waiting and batch.leader_epoch != self._waiting[-1][0].leader_epoch:
+            yield from self._decoded()
+        self._waiting.append((batch, unpacked))
+        self._size += unpacked[2] - unpacked[1]
+        if self._size >= PIECE_BYTES:
+            yield from self._decoded()
+
+    def _bit_by_bit(self, batch: Batch) -> Iterator[Piece]:
+        """Yield a batch that unpacks to more than a record may, without ever having all of it."""
+        for portion in portions(batch, self._limits):
+            if isinstance(portion, Whole):
+                unpacked = (portion.data, 0, len(portion.data))
+                for piece in self._together([(batch.part(portion.records), unpacked)]):
+                    yield piece._replace(next_offset=int(piece.columns.offsets[-1]) + 1)
+            elif portion.offset >= self._start:
+                yield self._too_large(portion)
+        self._pass(batch)
+
+    def _too_large(self, cut: Cut) -> Piece:
+        """Return what stands for a record that is too large. Raises UnreadableBatchError: it is not to be noted."""
+        most = self._limits.record_bytes
+        why = f"a record of {cut.size:,} bytes, and kafka.record_bytes_max allows {most:,}"
+        if not self._tolerance.notes_large:
+            raise UnreadableRecordError(f"{self._place(cut.offset)}: {why}", cure="kafka.record_bytes_max")
+        note = Unreadable(self._tp, cut.offset, cut.offset + 1, why, cut.size)
+        topic, partition = self._tp.topic, self._tp.partition
+        return self._noted(note, ColumnRecord(topic, partition, cut.offset, cut.timestamp, cut.key, cut.value, ()))
+
+    def _decoded(self) -> Iterator[Piece]:
+        """Yield what waits."""
+        waiting, self._waiting, self._size = self._waiting, [], 0
+        if waiting:
+            yield from self._together(waiting)
+
+    def _together(self, waiting: Sequence[tuple[Batch, Unpacked]]) -> Iterator[Piece]:
+        """Yield batches as columns, each for itself where they cannot be decoded together."""
+        last, unpacked = waiting[-1]
+        try:
+            columns = decode(
+                self._tp.topic,
+                self._tp.partition,
+                [batch for batch, _ in waiting],
+                [unpacked for _, unpacked in waiting],
+            )
+        except NotStraight as why:
+            if len(waiting) == 1:
+                self._batch, self._is_sound = last, True
+                yield from self._by_the_client(last.of_the_client(unpacked), why)
+            else:
+                for each in waiting:
+                    yield from self._together([each])
+            return
+        self._count(len(columns), sum(end - start for _, (_, start, end) in waiting))
+        begin = int(columns.offsets.searchsorted(self._start))
+        if begin < len(columns):
+            self._start = BEFORE_ALL
+            yield Piece(columns[begin:] if begin else columns, last.next_offset, last.leader_epoch)
+
+    def _by_the_client(self, batch: Any, why: NotStraight | None = None) -> Iterator[Piece]:
+        """Yield a batch that the client has decoded, record by record; then raise what it raises, if it does."""
+        place = self._place(batch.base_offset)
+        log.debug("%s: a batch is decoded record by record: %s", place, why or "its format is old")
+        records = self._records(batch)
+        failure = None
+        while failure is None:
+            found, failure = _some(records)
+            if not found:
+                break
+            if kept := list(dropwhile(lambda record: record.offset < self._start, found)):
+                self._start = BEFORE_ALL
+                epoch = getattr(batch, "leader_epoch", self._client.leader_epoch)
+                yield Piece(RecordColumns.of(kept), kept[-1].offset + 1, epoch)
+        if isinstance(failure, UnsupportedCodecError):
+            raise UnsupportedCodecError(f"{place}: {failure.args[0]}") from failure
+        if isinstance(failure, CorruptRecordError):
+            raise failure
+        if failure is not None:
+            raise CorruptRecordError(f"it cannot be read: {type(failure).__name__}: {failure}") from failure
+
+    def _records(self, batch: Any) -> Iterator[ColumnRecord]:
+        for record in batch:
+            if self._client.check_crcs and not record.validate_crc():
+                raise CorruptRecordError(f"the check sum of record {record.offset} is not that of its bytes")
+            self._count(1, record.size_in_bytes)
+            kind = -1 if record.timestamp_type is None else record.timestamp_type
+            yield ColumnRecord(
+                topic=self._tp.topic,
+                partition=self._tp.partition,
+                offset=record.offset,
+                timestamp=record.timestamp,
+                key=record.key,
+                value=record.value,
+                headers=record.headers,
+                timestamp_type=kind,
+            )
+
+    def _count(self, records: int, size: int) -> None:
+        """Tell the client's metrics."""
+        self._client.records_read += records
+        self._client.bytes_read += size
+
+    def _place(self, offset: int) -> str:
+        return coordinates(self._tp.topic, self._tp.partition, offset)
+
+
+def _some(records: Iterator[ColumnRecord]) -> tuple[list[ColumnRecord], Exception | None]:
+    """Take some megabytes of records; return them, and the error that ended them."""
+    found: list[ColumnRecord] = []
+    size = 0
+    try:
+        while size < PIECE_BYTES and (record := next(records, None)) is not None:
+            found.append(record)
+            size += len(record.key or b"") + len(record.value or b"")
+    except Exception as error:
+        return found, error
+    return found, None

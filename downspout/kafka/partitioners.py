@@ -1,0 +1,232 @@
+"""Which partition a record goes to, as Kafka's own producer decides it.
+
+1. A partition that is given is used as it is (:func:`check_partition`).
+2. A key decides: the same bytes go to the same partition as with Kafka's Java client (:func:`partition_of_key`). All
+   partitions count, also those without a leader: a keyed record waits or fails, and never goes elsewhere. When a topic
+   gets more partitions, keys move.
+3. A record without a key goes where the partitioner says: :class:`Sticky` stays with one partition until its batch is
+   full, :class:`RoundRobin` takes the next one each time. Both choose among partitions that have a leader.
+
+A function of the user's decides for all records that have no partition given. Nothing here does I/O; chance is an
+argument.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import index
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from downspout.errors import ConfigError
+from downspout.settings.import_path import load
+
+SEED, M, R = 0x9747B28C, 0x5BD1E995, 24
+MASK = 0xFFFFFFFF
+POSITIVE = 0x7FFFFFFF
+LONG_KEY = 256  # Keys of more bytes are hashed one by one: many at once would go through all words of the longest
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """The partitions of a topic; they are numbered from 0."""
+
+    count: int
+    available: Sequence[int]  # Those that have a leader
+
+    def choices(self) -> Sequence[int]:
+        """Return where a record without a key may go: anywhere, while no partition has a leader."""
+        return self.available or range(self.count)
+
+
+@lru_cache(maxsize=8_192)
+def murmur2(data: bytes) -> int:
+    """Return Kafka's hash of a key, as Java's signed int.
+
+    >>> murmur2(b"foobar"), murmur2(b"21")
+    (-790332482, -973932308)
+    """
+    length = len(data)
+    h = SEED ^ length
+    for word in struct.unpack_from(f"<{length >> 2}I", data):
+        k = word * M & MASK
+        h = (h * M & MASK) ^ ((k ^ k >> R) * M & MASK)
+    if rest := data[length & ~3 :]:
+        h = (h ^ int.from_bytes(rest, "little")) * M & MASK
+    h = (h ^ h >> 13) * M & MASK
+    h ^= h >> 15
+    return h - (1 << 32) if h > POSITIVE else h
+
+
+def murmur2_many(data: bytes | memoryview, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return the hashes of many keys that lie in one buffer, each as :func:`murmur2` would.
+
+    >>> murmur2_many(b"21foobar", np.array([0, 2]), np.array([2, 6])).tolist()
+    [-973932308, -790332482]
+    """
+    short = lengths <= LONG_KEY
+    found = _short_hashes(data, starts, np.where(short, lengths, 0))
+    for row in np.flatnonzero(~short):
+        start = int(starts[row])
+        found[row] = murmur2(bytes(data[start : start + int(lengths[row])]))
+    return found
+
+
+def _short_hashes(data: bytes | memoryview, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int32]:
+    raw = np.frombuffer(bytes(data) + b"\0\0\0\0", dtype=np.uint8)  # a word may reach beyond the last key
+    words = np.ndarray((len(raw) - 3,), dtype="<u4", buffer=raw, strides=(1,))
+    m = np.uint32(M)
+    h = np.uint32(SEED) ^ lengths.astype(np.uint32)
+    counts = lengths >> 2
+    longest = int(counts.max(initial=0))
+    for number in range(longest):
+        rows: Any = np.flatnonzero(counts > number)
+        k = words[starts[rows] + 4 * number] * m
+        k = (k ^ (k >> np.uint32(R))) * m
+        h[rows] = h[rows] * m ^ k
+    left = lengths & 3
+    rows = np.flatnonzero(left)
+    rest = words[starts[rows] + 4 * counts[rows]] & (
+        (np.uint32(1) << (8 * left[rows]).astype(np.uint32)) - np.uint32(1)
+    )
+    h[rows] = (h[rows] ^ rest) * m
+    h = (h ^ (h >> np.uint32(13))) * m
+    hashes: NDArray[np.int32] = (h ^ (h >> np.uint32(15))).view(np.int32)
+    return hashes
+
+
+def partition_of_key(key: bytes, count: int) -> int:
+    """Return the partition of a key, one of ``count``.
+
+    >>> partition_of_key(b"abc", 6)
+    3
+    """
+    return (murmur2(key) & POSITIVE) % count
+
+
+def check_partition(partition: int, topic: str, count: int) -> int:
+    """Return a partition that was given, if the topic has it.
+
+    >>> check_partition(4, "orders", 4)
+    Traceback (most recent call last):
+        ...
+    ValueError: orders has no partition 4: it has 4, numbered from 0 to 3
+    """
+    if type(partition) is int:
+        number = partition
+    else:  # a number of numpy's is one, too
+        number = -1 if isinstance(partition, bool) or not hasattr(partition, "__index__") else index(partition)
+    if 0 <= number < count:
+        return number
+    raise ValueError(f"{topic} has no partition {partition!r}: it has {count:,}, numbered from 0 to {count - 1}")
+
+
+class Partitioner(Protocol):
+    """Decides where records go for which no partition is given."""
+
+    def choose(self, topic: str, key: bytes | None, value: bytes | None, partitions: Partitions) -> int:
+        """Return the partition of a record. Raises ValueError: there is no such partition."""
+
+    def batch_full(self, topic: str, partition: int) -> None:
+        """Hear that a batch is complete; the next record without a key may go elsewhere."""
+
+
+class Sticky:
+    """Keys decide; records without one stay with a partition until its batch is full. Kafka's default."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng  # chooses the partitions
+        self._chosen: dict[str, int] = {}
+
+    def choose(self, topic: str, key: bytes | None, value: bytes | None, partitions: Partitions) -> int:
+        """Return the partition of a record."""
+        if key is not None:
+            return (murmur2(key) & POSITIVE) % partitions.count
+        chosen = self._chosen.get(topic)
+        if (
+            chosen is None
+            or chosen >= partitions.count
+            or (partitions.available and chosen not in partitions.available)
+        ):
+            chosen = self._chosen[topic] = self._rng.choice(partitions.choices())
+        return chosen
+
+    def batch_full(self, topic: str, partition: int) -> None:
+        """Choose anew for the next record without a key."""
+        if self._chosen.get(topic) == partition:
+            del self._chosen[topic]
+
+
+class RoundRobin:
+    """Each record goes to the next partition, beginning at a random one.
+
+    Args:
+        rng: chooses the first one.
+        keyed: take no notice of keys either.
+    """
+
+    def __init__(self, rng: random.Random, *, keyed: bool = False) -> None:
+        self._rng, self._keyed = rng, keyed
+        self._next: dict[str, int] = {}
+
+    def choose(self, topic: str, key: bytes | None, value: bytes | None, partitions: Partitions) -> int:
+        """Return the partition of a record."""
+        if key is not None and not self._keyed:
+            return (murmur2(key) & POSITIVE) % partitions.count
+        number = self._next.get(topic)
+        if number is None:
+            number = self._rng.randrange(partitions.count)
+        self._next[topic] = number + 1
+        choices = partitions.choices()
+        return choices[number % len(choices)]
+
+    def batch_full(self, topic: str, partition: int) -> None:
+        """Do nothing."""
+
+
+Choose = Callable[[str, bytes | None, bytes | None, Partitions], int]
+
+
+class ByFunction:
+    """A function of the user's decides: ``choose(topic, key, value, partitions)``, see :class:`Partitions`."""
+
+    def __init__(self, function: Choose) -> None:
+        self._function = function
+
+    def choose(self, topic: str, key: bytes | None, value: bytes | None, partitions: Partitions) -> int:
+        """Return what the function says, if there is such a partition."""
+        try:
+            number = self._function(topic, key, value, partitions)
+        except Exception as error:
+            raise ValueError(f"the partitioner raised {type(error).__name__}: {error}") from error
+        return check_partition(number, topic, partitions.count)
+
+    def batch_full(self, topic: str, partition: int) -> None:
+        """Do nothing."""
+
+
+PARTITIONERS: dict[str, Callable[[random.Random], Partitioner]] = {
+    "sticky": Sticky,
+    "round_robin": RoundRobin,
+    "round_robin_all": lambda rng: RoundRobin(rng, keyed=True),
+}
+"""By the names that settings have for them."""
+
+
+def make_partitioner(wanted: str | Choose, rng: random.Random, setting: str = "partitioner") -> Partitioner:
+    """Return a partitioner by its name, or of a function, which may be named by its import path."""
+    if not isinstance(wanted, str):
+        return ByFunction(wanted)
+    if wanted in PARTITIONERS:
+        return PARTITIONERS[wanted](rng)
+    if "." not in wanted:
+        raise ConfigError(
+            f"{setting} = {wanted!r} is not a partitioner", cure=f"one of {', '.join(PARTITIONERS)}, or module.function"
+        )
+    return ByFunction(load(setting, wanted))

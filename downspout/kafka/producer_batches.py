@@ -1,0 +1,409 @@
+"""Batches of records, made here and sent by kafka-python's producer.
+
+Its own ``send`` costs too much for a dead letter with its dozen headers (``patches.costly_send``). Here a record's
+bytes are joined at once (message format 2), and there is one answer per batch (``answers``). All else stays the
+client's: connections, metadata, sequence numbers, compression, retries, expiry, and the splitting of batches that a
+topic finds too large (``patches.split_batches``).
+
+A record with a token never waits: while its topic is not known yet, it is held here, and the client is asked.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from kafka import errors
+from kafka.structs import TopicPartition
+
+from downspout.kafka.answers import Answer
+from downspout.kafka.partitioners import Partitioner, Partitions, Sticky, check_partition
+from downspout.kafka.patches.check import check_producer
+from downspout.kafka.patches.costly_send import BatchQueue
+from downspout.kafka.patches.dropped_properties import hand_on_to_producer
+from downspout.kafka.patches.fatal_refusals import go_on_after_refusals, is_over
+from downspout.kafka.patches.lost_producer_id import ask_for_another
+from downspout.kafka.patches.silent_expiry import keep_reasons
+from downspout.kafka.patches.split_batches import flushing, is_bystander, records_of, report_splits
+from downspout.kafka.port import Sent
+
+__all__ = ["Batches", "check_time", "encode_record"]
+
+OVERHEAD_BYTES = 61  # What a batch holds besides its records
+KEPT_MAX = 4_096  # Numbers and header names whose bytes are kept
+_NULL = b"\x01"  # A length of -1
+ASK_S = 0.1  # How often the client is asked for a topic that it does not know
+WAIT_S = 0.01  # How often a flush looks whether such a topic is known by now
+
+TIME_MAX = (1 << 63) - 1
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+def _varint(number: int) -> bytes:
+    """Return a number's bytes: zigzag, seven bits to a byte, the lowest first."""
+    left = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while left > 0x7F:
+        out.append(0x80 | (left & 0x7F))
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+class _Varints(dict[int, bytes]):
+    """The bytes of numbers; the smaller ones, as lengths are, are kept."""
+
+    def __missing__(self, number: int) -> bytes:
+        made = _varint(number)
+        if 0 <= number < KEPT_MAX:
+            self[number] = made
+        return made
+
+
+class _Names(dict[str, bytes]):
+    """The bytes of header names, with their length; the last ones used."""
+
+    def __missing__(self, name: str) -> bytes:
+        text = name.encode("utf-8")
+        made = _varint(len(text)) + text
+        if len(self) < KEPT_MAX:
+            self[name] = made
+        return made
+
+
+_varints, _names = _Varints(), _Names()
+
+
+def encode_record(index: int, later_ms: int, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
+    """Return a record's bytes within a batch.
+
+    Key and value may be null, and so may a header's value. ``later_ms`` counts from the first record of the batch.
+
+    >>> encode_record(0, 0, None, b"x", [("trace", b"7")]).hex(" ")
+    '1e 00 00 00 01 02 78 02 0a 74 72 61 63 65 02 37'
+    """
+    varints, names = _varints, _names
+    parts = [b"\x00", varints[later_ms], varints[index]]
+    parts += (_NULL,) if key is None else (varints[len(key)], key)
+    parts += (_NULL,) if value is None else (varints[len(value)], value)
+    parts.append(varints[len(headers)])
+    for name, data in headers:
+        parts += (names[name], _NULL) if data is None else (names[name], varints[len(data)], data)
+    body = b"".join(parts)
+    return varints[len(body)] + body
+
+
+def check_time(timestamp_ms: Any) -> int:
+    """Return a time that can be written. Another one, in the head of a batch, would end the client's thread.
+
+    >>> check_time(1.5)
+    Traceback (most recent call last):
+        ...
+    ValueError: the timestamp 1.5 cannot be written: it is not a number of milliseconds since 1970
+    """
+    if type(timestamp_ms) is int and 0 <= timestamp_ms <= TIME_MAX:
+        return timestamp_ms
+    what = f"the timestamp {timestamp_ms!r:.40} cannot be written"
+    raise ValueError(f"{what}: it is not a number of milliseconds since 1970")
+
+
+class _Open:
+    """A batch that is being filled, for one partition."""
+
+    __slots__ = ("end_ms", "parts", "since", "size", "start_ms", "tokens")
+
+    def __init__(self, start_ms: int) -> None:
+        self.since = time.monotonic()
+        self.start_ms = self.end_ms = start_ms
+        self.parts: list[bytes] = []
+        self.tokens: list[Any] = []
+        self.size = OVERHEAD_BYTES
+
+
+class _Unknown:
+    """Records whose topic the client does not know yet."""
+
+    def __init__(self, topic: str) -> None:
+        self.since = time.monotonic()
+        self.asked = 0.0
+        self.topic = topic
+        self.records: list[tuple[Any, ...]] = []
+        self.size = 0
+
+
+class Batches:
+    """Fills batches, one for each partition, and hands them to a producer of kafka-python.
+
+    Args:
+        producer: a ``kafka.KafkaProducer``, whose ``send`` nobody calls.
+        partitioner: decides where records go that have no partition.
+        linger_s: for how long a batch that is not full waits for more, where it is asked for results.
+
+    Raises:
+        BrokerError: it is not one that we know, or its brokers are older than this format of records (0.11).
+    """
+
+    def __init__(self, producer: Any, partitioner: Partitioner | None = None, linger_s: float = 0.0) -> None:
+        check_producer(producer)
+        hand_on_to_producer(producer)
+        go_on_after_refusals(producer)
+        ask_for_another(producer)
+        keep_reasons(producer)
+        self._producer = producer
+        self._partitioner = partitioner or Sticky(random.Random())
+        self._linger_s = linger_s
+        self._queue = BatchQueue(producer)
+        self._size_max: int = producer.config["batch_size"]
+        self._record_max: int = producer.config["max_request_size"]
+        self._tells_offsets = producer.config["acks"] != 0
+        self._open: dict[tuple[str, int], _Open] = {}
+        self._unknown: dict[str, _Unknown] = {}
+        self._pending: dict[Answer, None] = {}  # Of batches that were handed over, in that order
+        self._finished: deque[Answer] = deque()  # Those that are answered; the client's thread puts them here
+        self._results: list[Sent] = []
+        self.error: BaseException | None = None
+        """The first one of a record without a token; who has raised it takes it away."""
+        self._handed_bytes = 0
+        self.retried = 0  # How often records were sent again, of those that are answered
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the producer takes nothing any more."""
+        return is_over(self._producer)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How many bytes are here and on their way."""
+        held = sum(batch.size for batch in self._open.values()) + sum(each.size for each in self._unknown.values())
+        return self._handed_bytes + held
+
+    def oldest_s(self) -> float:
+        """Return for how long the oldest batch has had no answer, in seconds."""
+        starts = [answer.since for answer in islice(self._pending, 1)]
+        starts += [batch.since for batch in self._open.values()] + [held.since for held in self._unknown.values()]
+        return time.monotonic() - min(starts) if starts else 0.0
+
+    # --- records in -------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+        token: Any = None,
+    ) -> None:
+        """Take a record; a full batch is handed over.
+
+        Raises:
+            KafkaError: the record is too large for a request, or the topic is not known in time.
+            ValueError: there is no such partition, or no topic can have this name.
+            With a token neither is raised: it is a result.
+        """
+        try:
+            partitions = self._queue.partitions(topic)
+            if partitions is None or topic in self._unknown:
+                if token is not None:
+                    self._hold(topic, key, value, headers, partition, timestamp_ms, token)
+                    return
+                partitions = self._wait_for(topic)
+            self._add(partitions, topic, key, value, headers, partition, timestamp_ms, token)
+        except (errors.KafkaError, ValueError, TypeError, AttributeError) as error:
+            if token is None:
+                raise
+            number = partition if isinstance(partition, int) else -1
+            self._results.append(Sent([token], topic, number, -1, error, time.monotonic()))
+
+    def _add(
+        self,
+        partitions: Partitions,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+        token: Any,
+    ) -> None:
+        at = int(time.time() * 1000) if timestamp_ms is None else check_time(timestamp_ms)
+        while True:
+            if partition is None:
+                number = self._partitioner.choose(topic, key, value, partitions)
+            else:
+                number = check_partition(partition, topic, partitions.count)
+            tp = (topic, number)
+            batch = self._open.get(tp) or _Open(at)
+            made = encode_record(len(batch.parts), at - batch.start_ms, key, value, headers)
+            if not batch.parts or batch.size + len(made) <= self._size_max:
+                break
+            self._hand_over(tp)  # and choose anew: without a key, the next batch may be another partition's
+        if len(made) + OVERHEAD_BYTES > self._record_max:
+            raise errors.MessageSizeTooLargeError(
+                f"a record of {len(made):,} bytes, and a request holds {self._record_max:,}"
+            )
+        self._open[tp] = batch
+        batch.parts.append(made)
+        batch.tokens.append(token)
+        batch.size += len(made)
+        if at > batch.end_ms:
+            batch.end_ms = at
+
+    # --- topics that are not known yet ------------------------------------------------------------------
+
+    def _wait_for(self, topic: str) -> Partitions:
+        self._queue.wait_on_metadata(topic, self._producer.config["max_block_ms"])
+        partitions = self._queue.partitions(topic)
+        if partitions is None:
+            raise errors.UnknownTopicOrPartitionError(topic)
+        return partitions
+
+    def _hold(self, topic: str, key: bytes | None, value: bytes | None, *rest: Any) -> None:
+        held = self._unknown.get(topic)
+        if held is None:
+            self._queue.ask_for(topic)
+            held = self._unknown[topic] = _Unknown(topic)
+            held.asked = held.since
+        held.records.append((key, value, *rest))
+        held.size += len(key or b"") + len(value or b"") + OVERHEAD_BYTES
+
+    def _look_for_topics(self) -> None:
+        """Take in what waited for a topic that is known by now; give up what has waited for too long."""
+        now = time.monotonic()
+        for topic, held in list(self._unknown.items()):
+            if self._queue.partitions(topic) is not None:
+                del self._unknown[topic]
+                for record in held.records:
+                    self.add(topic, *record)
+            elif self._queue.is_denied(topic):
+                self._give_up(held, errors.TopicAuthorizationFailedError({topic}))
+            elif now - held.since >= self._producer.config["max_block_ms"] / 1000:
+                self._give_up(held, errors.UnknownTopicOrPartitionError(f"there is no topic {topic}"))
+            elif now - held.asked >= ASK_S:
+                held.asked = now
+                self._queue.ask_for(topic)
+
+    def _give_up(self, held: _Unknown, error: BaseException) -> None:
+        del self._unknown[held.topic]
+        self._results.append(Sent([record[-1] for record in held.records], held.topic, -1, -1, error, held.since))
+
+    # --- batches out ------------------------------------------------------------------------------------
+
+    def hand_over(self, *, old: bool = False) -> None:
+        """Let all that was taken be sent; with ``old``, batches alone that have lingered long enough."""
+        if not old:
+            for tp in list(self._open):
+                self._hand_over(tp)
+        elif self._open:
+            due = time.monotonic() - self._linger_s
+            for tp in [tp for tp, batch in self._open.items() if batch.since <= due]:
+                self._hand_over(tp)
+
+    def _hand_over(self, tp: tuple[str, int]) -> None:
+        """Let what was taken for a partition be sent."""
+        filled = self._open.pop(tp)
+        self._partitioner.batch_full(*tp)
+        partition = TopicPartition(*tp)
+        batch = self._queue.batch(partition, filled.parts, filled.start_ms, filled.end_ms, self._size_max)
+        answer = Answer(batch, partition, filled.tokens, filled.size, filled.since, self._finished)
+        report_splits(batch, answer, len(filled.tokens))
+        try:
+            self._queue.put(partition, batch)
+        except errors.KafkaError as error:
+            self._note(Sent(filled.tokens, tp[0], tp[1], -1, error, filled.since))
+            return
+        self._pending[answer] = None
+        self._handed_bytes += filled.size
+        self._queue.wakeup()
+
+    def drop(self, error: BaseException) -> None:
+        """Let what was not handed over yet fail."""
+        opened, self._open = self._open, {}
+        for (topic, partition), batch in opened.items():
+            self._note(Sent(batch.tokens, topic, partition, -1, error, batch.since))
+        for held in list(self._unknown.values()):
+            self._give_up(held, error)
+
+    def end(self) -> None:
+        """Let all that is left fail: the producer is closed."""
+        for held in list(self._unknown.values()):
+            self._give_up(held, errors.IllegalStateError("the producer is closed"))
+        self.hand_over()
+
+    # --- answers ----------------------------------------------------------------------------------------
+
+    def collect(self) -> None:
+        """Take the answers that are there; send again what was refused for the sake of others."""
+        if self._unknown:
+            self._look_for_topics()
+        finished = self._finished
+        while finished:
+            answer = finished.popleft()
+            del self._pending[answer]
+            self._handed_bytes -= answer.size
+            self.retried += answer.retried
+            for places, sent in answer.results():
+                if sent.error is None:
+                    if not self._tells_offsets:
+                        sent = sent._replace(offset=-1)
+                elif is_bystander(sent.error):
+                    self._send_again(answer, places)
+                    continue
+                self._note(sent)
+
+    def _note(self, sent: Sent) -> None:
+        """Keep what became of records, where somebody wants to hear of them."""
+        if sent.error is not None and self.error is None and None in sent.tokens:
+            self.error = sent.error
+        if sent.tokens[0] is not None or any(token is not None for token in sent.tokens):
+            self._results.append(sent)
+
+    def _send_again(self, answer: Answer, places: Sequence[int]) -> None:
+        records = records_of(answer.batch)
+        self.retried += len(places)
+        for place in places:
+            record = records[place]
+            headers = [(name, value) for name, value in record.headers]
+            self.add(
+                answer.partition.topic, record.key, record.value, headers, answer.partition.partition,
+                record.timestamp, answer.tokens[place],
+            )  # fmt: skip
+
+    def keep(self, results: list[Sent]) -> None:
+        """Return these first when results are taken."""
+        self._results[:0] = results
+
+    def take_results(self) -> list[Sent]:
+        """Return what became of records with tokens since the last call."""
+        found, self._results = self._results, []
+        return found
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything has no answer yet."""
+        return bool(self._pending or self._open or self._unknown)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Hand over, and wait for all answers, at most so long; return whether they are there, and collect them."""
+        deadline = time.monotonic() + timeout_s
+        self.collect()
+        while self.waits:
+            self.hand_over()
+            left = deadline - time.monotonic()
+            if not self._pending:  # a topic is not known
+                if left <= 0:
+                    return False
+                time.sleep(min(WAIT_S, left))
+            else:
+                with flushing(self._producer):
+                    if not all(answer.wait(max(deadline - time.monotonic(), 0)) for answer in list(self._pending)):
+                        self.collect()
+                        return False
+            self.collect()
+        return True

@@ -1,0 +1,158 @@
+"""Which of the client's errors pass by themselves, and what to do meanwhile: count, warn once, back off.
+
+Nothing here waits: after an error the work is not tried again before a time that grows with each error in a row.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Hashable
+from typing import Protocol
+
+from kafka import errors
+
+from downspout.errors import BrokerError, FencedError, MissingExtraError, UnreadableError
+from downspout.kafka.unreadable import UnreadableBatchError
+from downspout.ledger.retry_schedule import Backoff
+
+WARN_MS = 30_000  # How long the same warning is not repeated
+
+THROWN_OUT = (errors.CommitFailedError, errors.IllegalGenerationError, errors.UnknownMemberIdError)
+"""The group has expelled this member: its partitions belong to others now."""
+MEMBERSHIP = (*THROWN_OUT, errors.RebalanceInProgressError, errors.MemberIdRequiredError)
+"""The group goes on without this member. The next poll joins again, and then reports its partitions."""
+
+
+class LogThrottle:
+    """Decides whether a warning may be repeated.
+
+    >>> seldom = LogThrottle(30_000)
+    >>> [seldom.due("slow", now) for now in (5, 30_004, 30_005)]
+    [True, False, True]
+    """
+
+    def __init__(self, period_ms: int = WARN_MS) -> None:
+        self._period_ms = period_ms
+        self._said: dict[Hashable, int] = {}
+
+    def due(self, what: Hashable, now: int) -> bool:
+        """Return whether the last warning about ``what`` is long ago; then the present one counts as given."""
+        if what in self._said and now - self._said[what] < self._period_ms:
+            return False
+        self._said = {each: at for each, at in self._said.items() if now - at < self._period_ms}
+        self._said[what] = now
+        return True
+
+
+class ErrorCount(Protocol):
+    """Counts errors."""
+
+    errors: int
+
+
+class RetryGate:
+    """Takes the client's errors for one kind of work.
+
+    An error of one kind is warned about once in ``warn_ms``.
+    """
+
+    def __init__(
+        self, work: str, bootstrap: str, metrics: ErrorCount, log: logging.Logger, warn_ms: int = WARN_MS
+    ) -> None:
+        self._work = work
+        self._bootstrap = bootstrap
+        self._metrics = metrics
+        self._log = log
+        self._warn_ms = warn_ms
+        self._throttle = LogThrottle(warn_ms)
+        self.last_error = ""  # Of the present row; empty: all is well
+        self._in_a_row = 0
+        self._since = 0
+        self._not_before = 0
+        self._backoff = Backoff(initial_ms=50, delay_ms=50, delay_ms_max=2_000)
+
+    def for_work(self, work: str) -> RetryGate:
+        """Return one for other work with the same brokers."""
+        return RetryGate(work, self._bootstrap, self._metrics, self._log, self._warn_ms)
+
+    def waits(self, now: int) -> bool:
+        """Return whether it is too early for the next try."""
+        return now < self._not_before
+
+    def succeeded(self, now: int | None = None) -> None:
+        """Forget the errors in a row; with the time, log their end."""
+        if now is not None and self._in_a_row > 1:
+            seconds = (now - self._since) / 1000
+            self._log.warning(
+                "%s: %s works again, after %.1f s and %d errors", self._bootstrap, self._work, seconds, self._in_a_row
+            )
+        self.last_error = ""
+        self._in_a_row = 0
+        self._not_before = 0
+
+    def record_error(self, error: Exception, now: int) -> None:
+        """Count an error that may pass, and back off.
+
+        ``now`` is the time after it was raised: that may have taken seconds, and the back-off begins then.
+
+        Raises:
+            BrokerError: it does not pass (UnreadableError: records cannot be read).
+        """
+        if isinstance(error, errors.UnsupportedCodecError):
+            raise MissingExtraError(
+                f"{self._bootstrap}: {self._work} failed: {describe(error)}", cure="`pip install 'downspout[codecs]'`"
+            ) from error
+        if isinstance(error, errors.FencedInstanceIdError):
+            raise FencedError(
+                f"another process is the same member of the group now ({self._work})",
+                cure="give each process that runs this topology its own --member N, or run it once, with --workers N",
+            ) from error
+        if not (getattr(error, "retriable", False) or isinstance(error, MEMBERSHIP)):
+            kind = UnreadableError if isinstance(error, UnreadableBatchError) else BrokerError
+            raise kind(
+                f"{self._bootstrap}: {self._work} failed: {describe(error)}",
+                cure=cure_of(error, "look at the broker's log and at the rights of this client"),
+            ) from error
+        self._metrics.errors += 1
+        self.last_error = describe(error)
+        self._in_a_row += 1
+        self._since = now if self._in_a_row == 1 else self._since
+        self._not_before = now + self._backoff.delay(self._in_a_row)
+        if self._throttle.due(type(error).__name__, now):
+            lasted = f" for {(now - self._since) / 1000:.1f} s, {self._in_a_row} times," if self._in_a_row > 1 else ","
+            work = f"{self._bootstrap}: {self._work}"
+            self._log.warning("%s failed%s goes on trying: %s", work, lasted, describe(error))
+
+
+LOGIN = (errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, errors.IllegalSaslStateError)
+DENIED = {errors.TopicAuthorizationFailedError: "topic", errors.GroupAuthorizationFailedError: "group"}
+
+
+def describe(error: BaseException) -> str:
+    """Return class and message of an error in one line; of one about rights, for what they are missing.
+
+    >>> describe(ValueError("no")), describe(KeyError())
+    ('ValueError: no', 'KeyError')
+    >>> describe(errors.TopicAuthorizationFailedError({"orders"}))
+    'no permission for topic orders (TopicAuthorizationFailedError)'
+    """
+    name = type(error).__name__
+    if type(error) in DENIED and error.args:
+        given = error.args[0]
+        names = given if isinstance(given, set | frozenset | list | tuple) else [given]
+        return f"no permission for {DENIED[type(error)]} {', '.join(sorted(map(str, names)))} ({name})"
+    text = re.sub(r"\A\[Error -?\d+\] ", "", " ".join(str(error).split()))
+    return text if text.startswith(name) else f"{name}: {text}" if text else name
+
+
+def cure_of(error: BaseException, otherwise: str) -> str:
+    """Return what may help: where rights are missing these, and ``otherwise`` else."""
+    if isinstance(error, LOGIN):
+        return "kafka.client.sasl_plain_username and sasl_plain_password: they may have changed since the start"
+    if isinstance(error, UnreadableBatchError):
+        return error.cure
+    if isinstance(error, errors.CorruptRecordError):
+        return "look at the broker's log and its disk: it cannot read a batch; another replica may have it whole"
+    kind = DENIED.get(type(error))
+    return f"grant the {kind} to this client (an ACL of the broker)" if kind else otherwise

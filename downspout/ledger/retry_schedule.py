@@ -1,0 +1,173 @@
+"""What failed: how long it waits for its next try, which is next, and how large that may be.
+
+The reference is Storm's ``KafkaSpoutRetryExponentialBackoff``: an initial delay after the first failure, then
+``delay * 2 ** (failures - 1)``, up to a limit. Its shift overflows at the 44th failure, after which it retries in a
+hot loop; here the delay never falls, for any number of failures. The spout for Kafka 0.8 has another multiplier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Protocol
+
+from sortedcontainers import SortedDict
+
+__all__ = ["FOR_EVER", "NEVER", "Backoff", "RetryPolicy", "RetrySchedule", "RetryState"]
+
+NEVER = 1 << 62  # A time that does not come
+FOR_EVER = 1 << 31  # As many retries as no record has, not even one a millisecond for three weeks
+
+
+class RetryPolicy(Protocol):
+    """Says how long a record that failed waits for its next try."""
+
+    def delay(self, failures: int) -> int:
+        """Return the wait in ms after ``failures`` failures in all (1 is the first)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """A schedule of delays in integer milliseconds. It asks no clock: callers add the delay to their own "now".
+
+    >>> [Backoff(0, 2, 10_000).delay(n) for n in (1, 2, 3, 4, 13, 14, 1_000_000)]
+    [0, 4, 8, 16, 8192, 10000, 10000]
+    >>> [Backoff(100, 100, 10_000, multiplier=1.5).delay(n) for n in (1, 2, 3, 4, 1_000_000)]
+    [100, 150, 225, 337, 10000]
+    """
+
+    initial_ms: int = 0  # after the first failure
+    delay_ms: int = 2  # base of the later ones
+    delay_ms_max: int = 10_000  # the longest
+    multiplier: float = 2.0  # by what each is longer than the one before; at least 1
+
+    def delay(self, failures: int) -> int:
+        """Return the wait in ms after ``failures`` failures in all (1 is the first); it never falls as they grow."""
+        if failures <= 1:
+            return min(self.initial_ms, self.delay_ms_max)
+        try:
+            grown = self.delay_ms * self.multiplier ** (failures - 1)
+        except OverflowError:  # of a power that is far above any limit
+            grown = self.delay_ms_max if self.delay_ms else 0
+        return int(min(self.delay_ms_max, max(self.initial_ms, grown)))
+
+
+@dataclass(slots=True)
+class RetryState:
+    """The state of a record that failed, or of a range of records that did."""
+
+    failures: int = 0  # attempts that failed; a timeout is none, and of a range none is counted
+    timeouts: int = 0  # attempts that timed out while other records of the partition were acked
+    backoffs: int = 0  # failures and all timeouts: the back-off grows with them
+    ready_at: int = 0  # when it may be tried again, in ms
+    emitted_at: int | None = None  # when it was emitted again, in ms; None while it waits
+    acks_seen: int = 0  # acks of the partition as of its last emit
+    end: int = 0  # behind the last offset
+    records: int = 1  # how many are in the range
+    most: int = 1  # how many of them may go out together in the next try
+
+    def part(self, start: int, end: int, records: int) -> RetryState:
+        """Return the state of a part of this range; a record that stands alone has no past."""
+        if end == start + 1:
+            return RetryState(ready_at=self.ready_at, end=end)
+        most = min(self.most, records)
+        return RetryState(0, self.timeouts, self.backoffs, self.ready_at, end=end, records=records, most=most)
+
+
+class RetrySchedule:
+    """What failed, of one partition: sorted, as the lowest that is ready decides where the reader goes back to.
+
+    ``f`` is the number of entries. Each is under its lowest offset; they do not overlap.
+    """
+
+    __slots__ = ("_ready", "_schedule", "entries", "out", "records", "records_out")
+
+    def __init__(self) -> None:
+        self.entries: SortedDict = SortedDict()  # lowest offset → RetryState
+        self.out = 0  # How many entries are out again
+        self.records = 0  # How many records are in the entries
+        self.records_out = 0  # How many of these are out again
+        self._schedule: list[tuple[int, int]] = []
+        """Heap of (ready_at, offset); entries of the past are skipped when they come up."""
+        self._ready: list[int] = []
+        """Heap of offsets whose time has come; those that are out or done are skipped when they come up."""
+
+    def add(self, offset: int, retry: RetryState) -> None:
+        """Take in an entry that waits. O(log f)."""
+        self.entries[offset] = retry
+        self.records += retry.records
+
+    def remove(self, offset: int) -> RetryState | None:
+        """Take an entry away; None where there is none. O(log f)."""
+        retry: RetryState | None = self.entries.pop(offset, None)
+        if retry is not None:
+            if retry.emitted_at is not None:
+                self.mark_waiting(retry)
+            self.records -= retry.records
+        return retry
+
+    def mark_out(self, retry: RetryState, now: int, acks: int) -> None:
+        """An entry goes out again."""
+        retry.emitted_at = now
+        retry.acks_seen = acks
+        self.out += 1
+        self.records_out += retry.records
+
+    def mark_waiting(self, retry: RetryState) -> None:
+        """It comes back."""
+        retry.emitted_at = None
+        self.out -= 1
+        self.records_out -= retry.records
+
+    def wait(self, offset: int, retry: RetryState, until: int) -> None:
+        """Let an entry wait until then (:data:`NEVER`: it is settled in another way). O(log f)."""
+        retry.ready_at = until
+        if until != NEVER:
+            heappush(self._schedule, (until, offset))
+
+    def earliest_ready(self, now: int) -> int | None:
+        """Return the lowest offset that waits for a retry and may have it. O(log f) amortised."""
+        while self._schedule and self._schedule[0][0] <= now:
+            ready_at, offset = heappop(self._schedule)
+            retry = self.entries.get(offset)
+            if retry is not None and retry.emitted_at is None and retry.ready_at == ready_at:
+                heappush(self._ready, offset)
+        while self._ready:
+            retry = self.entries.get(self._ready[0])
+            waits = retry is not None and retry.emitted_at is None and retry.ready_at != NEVER
+            if waits and retry.ready_at <= now:
+                return self._ready[0]
+            offset = heappop(self._ready)
+            if waits:  # postponed, or failed again
+                heappush(self._schedule, (retry.ready_at, offset))
+        return None
+
+    def next_at(self) -> int | None:
+        """Return when the next back-off ends, in ms; None where none is under way. It may be too early. O(1)."""
+        return self._schedule[0][0] if self._schedule else None
+
+    def waiting(self, start: int, end: int) -> list[int]:
+        """Return the entries that begin in ``[start, end)`` and wait for a retry, and need the log for it."""
+        return [
+            offset
+            for offset in self.entries.irange(start, end - 1)
+            if self.entries[offset].emitted_at is None and self.entries[offset].ready_at != NEVER
+        ]
+
+    def first_waiting(self, start: int) -> int | None:
+        """Return the lowest entry from ``start`` on that is not out. O(log f), and those that are out."""
+        return next((offset for offset in self.entries.irange(start) if self.entries[offset].emitted_at is None), None)
+
+    def _check(self) -> None:
+        """Raise AssertionError where the counts are wrong, or something waits for no time."""
+        retries = self.entries.values()
+        out = [retry for retry in retries if retry.emitted_at is not None]
+        assert len(out) == self.out, f"{len(out)} retries are out, but the count says {self.out}"
+        assert sum(retry.records for retry in out) == self.records_out, "records out are miscounted"
+        assert sum(retry.records for retry in retries) == self.records, "records that failed are miscounted"
+        known = {offset for _, offset in self._schedule} | set(self._ready)
+        waiting = {o for o, t in self.entries.items() if t.emitted_at is None and t.ready_at != NEVER}
+        assert waiting <= known, "a retry waits, but for no time"
+        for offset, retry in self.entries.items():
+            assert 1 <= retry.most <= retry.records <= retry.end - offset, f"{retry} at {offset}"
+            assert not retry.failures or retry.end == offset + 1, "an attempt of a range was counted"

@@ -1,1 +1,0 @@
-"""Storm in one process: graph, groupings, acker, engine, live view."""

@@ -1,0 +1,1 @@
+"""Offsets of consumer groups: seen, moved, and handed over between engines."""

@@ -1,0 +1,452 @@
+"""Where a consumer group stands, so that another engine can go on; and moving it to where another engine stands.
+
+A spout's progress is more than an offset: its commit holds what is done beyond it, too, and for which topic that holds
+(``downspout.ledger.metadata``). Both directions keep it. :func:`standings` reads it. :func:`plan_moves` makes commits
+as the spout itself would, so that it starts there, under the same rules: what was done beyond the new place stays
+done.
+
+What it cannot know: whether a spout runs that reads by assignment (``kafka.mode=assign``), which is no member of its
+group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kafka import errors
+
+from downspout import offset_ranges
+from downspout.errors import BrokerError, ConfigError, DataLossError, coordinates
+from downspout.formatting import counted
+from downspout.kafka.port import Cluster, ConsumerPort, OffsetAndMetadata, TopicPartition
+from downspout.kafka.retry_gate import cure_of, describe
+from downspout.ledger.metadata import CommitMetadata, author_for_another_topic, decode, encode, shorten
+from downspout.ledger.ranges import Ranges
+from downspout.offset_ranges import OffsetRanges
+from downspout.spout.group.committing import commit_fitting
+from downspout.spout.group.start_offsets import MetadataLimit
+
+__all__ = [
+    "Move",
+    "Standing",
+    "asking",
+    "author_of",
+    "check_standings",
+    "commit_for",
+    "commit_moves",
+    "commits_of",
+    "plan_moves",
+    "refuse_members",
+    "standings",
+]
+
+OFFSET_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a group stands in a partition.
+
+    Attributes:
+        tp: which.
+        offset: the next one to read; None where the group has no commit.
+        metadata: of the commit.
+        earlier: the commit is of an earlier topic of this name.
+        begin: where the log begins now.
+        end: where it ends now.
+        stable: where the first open transaction begins, or ``end``: a read_committed reader gets so far.
+        topic_id: Kafka's id of the topic now.
+        text: the commit's metadata as it is; None where there is no commit.
+    """
+
+    tp: TopicPartition
+    offset: int | None
+    metadata: CommitMetadata
+    earlier: bool
+    begin: int
+    end: int
+    stable: int
+    topic_id: str
+    text: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Name it the way all messages do."""
+        return coordinates(self.tp.topic, self.tp.partition, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A commit that brings a group to another place.
+
+    Attributes:
+        tp: the partition.
+        before: where the group stood; None where it had no commit.
+        to: where it will stand.
+        metadata: of the commit.
+        asked: where it should stand; below ``to`` where the group has done what follows.
+        named: whether it was asked for: else the partition is new, and begins at its beginning.
+        topic_id: of the topic; the metadata is for that.
+        begin: where the log begins.
+        done_before, done_after: what counts as done beyond ``before`` and beyond ``to``.
+        text_before: the metadata of the commit before.
+        earlier: the commit before is of an earlier topic of this name, so that nothing of this one is done.
+        end: where the log ends.
+    """
+
+    tp: TopicPartition
+    before: int | None
+    to: int
+    metadata: str
+    asked: int
+    named: bool = True
+    topic_id: str = ""
+    begin: int = 0
+    done_before: tuple[tuple[int, int], ...] = ()
+    done_after: tuple[tuple[int, int], ...] = ()
+    text_before: str | None = None
+    earlier: bool = False
+    end: int = OFFSET_MAX
+
+    @property
+    def again(self) -> OffsetRanges:
+        """The offsets that count as done now and will be read again, as far as the log still has them."""
+        return offset_ranges.subtract(self._done_before, self._done(self.to, self.done_after))
+
+    @property
+    def skipped(self) -> OffsetRanges:
+        """The offsets that will not be read, and are not done."""
+        return offset_ranges.subtract(self._done(self.to, self.done_after), self._done_before)
+
+    @property
+    def forgotten(self) -> OffsetRanges:
+        """What was done beyond the commit, and will not count as done any more."""
+        return offset_ranges.subtract(list(self.done_before), self._done(self.to, self.done_after))
+
+    @property
+    def _done_before(self) -> OffsetRanges:
+        return self._done(None if self.earlier else self.before, self.done_before)
+
+    def _done(self, offset: int | None, beyond: Sequence[tuple[int, int]]) -> OffsetRanges:
+        below = self.begin if offset is None else offset
+        return offset_ranges.clip(offset_ranges.union([(0, below)], beyond), [(self.begin, max(self.begin, self.end))])
+
+    def shortened(self, limit: MetadataLimit) -> str:
+        """Return the metadata, or as much of it as there is room for."""
+        return shorten(self.to, self.metadata, topic_id=self.topic_id, bytes_max=limit.bytes_max)
+
+    @property
+    def commit_before(self) -> tuple[int, str | None] | None:
+        """The commit that the group had; None where it had none."""
+        return None if self.before is None else (self.before, self.text_before)
+
+    @property
+    def is_back(self) -> bool:
+        """Whether records that count as done will be processed again."""
+        return self.before is not None and self.to < self.before
+
+
+def standings(cluster: Cluster, group: str, topics: Collection[str] = ()) -> list[Standing]:
+    """Return where a group stands in every partition of its topics, sorted.
+
+    Args:
+        cluster: Kafka.
+        group: the consumer group.
+        topics: only these; default: all for which the group has a commit.
+
+    Raises:
+        BrokerError: a topic does not exist, or no broker answers.
+    """
+    commits = cluster.group_offsets(group)
+    names = sorted(topics or {tp.topic for tp in commits})
+    with asking(cluster, group, "read_uncommitted") as consumer:
+        ids = consumer.topic_ids(names) if names else {}
+        partitions = [tp for name in names for tp in _partitions(consumer, name)]
+        begins = consumer.beginning_offsets(partitions) if partitions else {}
+        ends = consumer.end_offsets(partitions) if partitions else {}
+    with asking(cluster, group, "read_committed") as consumer:
+        stable = consumer.end_offsets(partitions) if partitions else {}
+    return [
+        _standing(tp, commits.get(tp), (begins[tp], ends[tp], stable[tp]), ids.get(tp.topic, "")) for tp in partitions
+    ]
+
+
+def commits_of(cluster: Cluster, group: str) -> list[Standing]:
+    """Return all commits of a group, also of topics that are gone; nothing is asked about the logs."""
+    commits = cluster.group_offsets(group)
+    with asking(cluster, group, "read_uncommitted") as consumer:
+        ids = consumer.topic_ids({tp.topic for tp in commits}) if commits else {}
+    return [_standing(tp, commit, (0, 0, 0), ids.get(tp.topic, "")) for tp, commit in sorted(commits.items())]
+
+
+def _partitions(consumer: ConsumerPort, topic: str) -> list[TopicPartition]:
+    numbers = sorted(consumer.partitions_for(topic))
+    if not numbers:
+        raise BrokerError(
+            f"{topic} does not exist", cure="look at the spelling and at --bootstrap; --topic names the others alone"
+        )
+    return [TopicPartition(topic, number) for number in numbers]
+
+
+def _standing(
+    tp: TopicPartition, commit: OffsetAndMetadata | None, log: tuple[int, int, int], topic_id: str
+) -> Standing:
+    if commit is None:
+        return Standing(tp, None, CommitMetadata(), False, *log, topic_id)
+    metadata = decode(commit.offset, commit.metadata, topic_id=topic_id)
+    earlier = author_for_another_topic(commit.offset, commit.metadata, topic_id=topic_id) is not None
+    return Standing(tp, commit.offset, metadata, earlier, *log, topic_id, commit.metadata)
+
+
+@contextmanager
+def asking(cluster: Cluster, group: str, isolation: str) -> Iterator[ConsumerPort]:
+    """Give a consumer that asks about logs, and raise what it raises as an error for people."""
+    consumer = cluster.consumer(group=None, client={"isolation_level": isolation})
+    try:
+        yield consumer
+    except errors.KafkaError as error:
+        raise BrokerError(f"group {group}: {describe(error)}", cure="check the broker") from error
+    finally:
+        consumer.close()
+
+
+def check_standings(group: str, found: Iterable[Standing]) -> None:
+    """Raise where no engine could go on from where the group stands.
+
+    Raises:
+        DataLossError: a commit is of an earlier topic of its name, or beyond the end of the log.
+    """
+    for standing in found:
+        if standing.earlier:
+            raise DataLossError(
+                f"{standing.place}: group {group} committed this for an earlier topic of the name: it was deleted "
+                "and created again",
+                cure="start at the beginning of the new topic; on Storm kafka.on_data_loss=earliest does it",
+            )
+        done = standing.metadata.done
+        known = max(standing.offset or 0, done[-1][1] if done else 0)
+        if known > standing.end:
+            where = coordinates(standing.tp.topic, standing.tp.partition, known)
+            raise DataLossError(
+                f"{where}: group {group} has processed what lies below, and the log ends at {standing.end}",
+                cure="find out who cut the log; kafka.on_data_loss says where a spout then starts",
+            )
+
+
+def refuse_members(cluster: Cluster, group: str, if_gone: str = "") -> None:
+    """Raise where a group has live members: they would not see what is committed for them, and commit over it.
+
+    Raises:
+        BrokerError: it has.
+    """
+    if members := cluster.group_members(group):
+        verb = "is a live member" if len(members) == 1 else "are live members"
+        raise BrokerError(
+            f"group {group}: {', '.join(members)} {verb}",
+            cure=f"stop the topology; after a crash its members are live for kafka.session_timeout_ms more{if_gone}",
+        )
+
+
+def plan_moves(
+    cluster: Cluster, group: str, targets: Mapping[TopicPartition, int], *, topology_id: str = "", force: bool = False
+) -> list[Move]:
+    """Return the commits that bring a group to these places; those that change nothing are left out.
+
+    Partitions of the same topics that are not named and that the group has no commit for begin at their beginning: they
+    appeared later.
+
+    Args:
+        cluster: Kafka.
+        group: the consumer group of the spout.
+        targets: the next offset to read, by partition.
+        topology_id: who commits; default: who did before.
+        force: allow what processes records again, or may leave some out: see Raises.
+
+    Raises:
+        BrokerError: the group has live members; a topic or partition does not exist; a place lies in an open
+            transaction; no broker answers.
+        DataLossError: a place lies beyond the end of its log.
+        ConfigError: without ``force``: the group would move back, or a commit of it is of an earlier topic.
+    """
+    refuse_members(cluster, group)
+    found = standings(cluster, group, {tp.topic for tp in targets})
+    if missing := sorted(targets.keys() - {standing.tp for standing in found}):
+        raise BrokerError(f"{coordinates(*missing[0])} does not exist", cure="is it another cluster's checkpoint?")
+    author = topology_id or author_of(found) or group
+    moves = []
+    for standing in found:
+        target = targets.get(standing.tp)
+        if target is None and standing.offset is not None and not standing.earlier:
+            continue
+        _check_target(standing, target, force)
+        move = _move(standing, standing.begin if target is None else target, topology_id, author, target is not None)
+        if standing.earlier or move.to != move.before:
+            moves.append(move)
+    back = [move for move in moves if move.is_back]
+    if back and not force:
+        places = ", ".join(f"{coordinates(*move.tp)} from {move.before} to {move.to}" for move in back)
+        raise ConfigError(
+            f"group {group} would be moved back: {places}; what lies between would be processed again",
+            cure="is this the checkpoint of the last run? --force moves it all the same",
+        )
+    return moves
+
+
+def author_of(found: Iterable[Standing]) -> str:
+    """Return the topology that most commits are by."""
+    named = Counter(standing.metadata.topology_id for standing in found if standing.metadata.topology_id)
+    return named.most_common(1)[0][0] if named else ""
+
+
+def _check_target(standing: Standing, target: int | None, force: bool) -> None:
+    if target is not None and target > standing.end:
+        where = coordinates(standing.tp.topic, standing.tp.partition, target)
+        raise DataLossError(
+            f"{where} lies beyond the end of the log, {standing.end}",
+            cure="was the topic created again, or is it another cluster's checkpoint?",
+        )
+    if target is not None and target > standing.stable:
+        # A query that reads uncommitted records may be there. A spout that does not would take it for lost data.
+        where = coordinates(standing.tp.topic, standing.tp.partition, target)
+        raise BrokerError(
+            f"{where}: a transaction that is still open begins at {standing.stable}, and a spout gets no further",
+            cure="wait until it has ended; the broker aborts it after transaction.timeout.ms",
+        )
+    if standing.earlier and not force:
+        raise ConfigError(
+            f"{coordinates(*standing.tp)}: the topic was deleted and created again since the group committed, and "
+            "nothing says of which one the new place is",
+            cure="--force, if it is of the topic as it is now",
+        )
+
+
+def _move(standing: Standing, target: int, topology_id: str, author: str, named: bool) -> Move:
+    # Back means again from there. Forward, what the group has done beyond the new place stays done: a reader
+    # that came this far has not seen it, or has seen it twice already.
+    before = standing.offset
+    back = before is not None and target < before
+    return commit_for(
+        standing, target, topology_id or standing.metadata.topology_id or author, named=named, keep=not back
+    )
+
+
+def commit_for(
+    standing: Standing,
+    target: int,  # the next offset to read
+    author: str,  # the topology id that goes into the metadata
+    *,
+    keep: bool,  # whether what is done beyond the target stays done
+    named: bool = True,
+    beyond: Iterable[tuple[int, int]] | None = None,  # what is done beyond the target, where that is known elsewhere
+) -> Move:
+    """Return the commit that brings a group there, as the spout itself would make it."""
+    found, before = standing.metadata, standing.offset
+    done = Ranges(offset_ranges.clip((found.done if keep else ()) if beyond is None else beyond, [(0, standing.end)]))
+    to = target if standing.earlier else done.first_gap(target)
+    done.discard_below(to)
+    failures = sorted(item for item in found.failures.items() if item[0] >= to and keep)
+    metadata = encode(
+        to,
+        topology_id=author,
+        task=max(found.task, 0),
+        topic_id=standing.topic_id,
+        done=done,
+        failures=failures,
+        isolation=found.isolation.at(to).end(),  # no process has died here
+    )
+    kept = decode(to, metadata, topic_id=standing.topic_id).done  # there may not be room for all
+    return Move(
+        standing.tp, before, to, metadata, target, named, standing.topic_id,
+        standing.begin, found.done, kept, standing.text, standing.earlier, standing.end,
+    )  # fmt: skip
+
+
+def commit_moves(cluster: Cluster, group: str, moves: Sequence[Move]) -> None:
+    """Commit what was planned, in one request: all of it, or nothing.
+
+    Raises:
+        BrokerError: a member has joined the group meanwhile, or something has committed for it; no broker answers, or
+            it refuses a partition.
+    """
+    if not moves:
+        return
+    _refuse_changed(cluster, group, moves)
+    consumer, limit = cluster.consumer(group=group), MetadataLimit()
+
+    def send() -> bool:
+        consumer.commit({move.tp: OffsetAndMetadata(move.to, move.shortened(limit), -1) for move in moves})
+        return True
+
+    try:
+        commit_fitting(limit, send)
+    except (errors.UnknownMemberIdError, errors.IllegalGenerationError, errors.CommitFailedError) as error:
+        # Between the look at the members and this request a member may join. Kafka takes no commit from outside then.
+        raise _live_by_now(group) from error
+    except errors.KafkaError as error:
+        if _take_back(cluster, consumer, group, moves, limit, error):
+            raise BrokerError(
+                f"group {group}: the commit for {counted(len(moves), 'partition')} failed: {describe(error)}. Nothing "
+                "was moved",
+                cure=cure_of(error, "do it again: that does no harm"),
+            ) from error
+    finally:
+        consumer.close()
+
+
+def _live_by_now(group: str) -> BrokerError:
+    return BrokerError(f"group {group} has live members by now: nothing was committed", cure="stop the topology")
+
+
+def _refuse_changed(cluster: Cluster, group: str, moves: Sequence[Move]) -> None:
+    """Raise where a commit is not the one that the plan is made of. What reads by assignment is seen by that alone."""
+    now = cluster.group_offsets(group)
+    for move in moves:
+        found = now.get(move.tp)
+        if (None if found is None else (found.offset, found.metadata)) != move.commit_before:
+            if cluster.group_members(group):
+                raise _live_by_now(group)
+            raise BrokerError(
+                f"group {group}: the commit for {coordinates(*move.tp)} has changed meanwhile, so something commits "
+                "for the group; nothing was moved",
+                cure="stop the topology, and do it again",
+            )
+
+
+def _take_back(
+    cluster: Cluster,
+    consumer: ConsumerPort,
+    group: str,
+    moves: Sequence[Move],
+    limit: MetadataLimit,
+    cause: errors.KafkaError,
+) -> bool:
+    """A commit failed: take back what of it was stored; return whether nothing is. False: all of it was stored.
+
+    The broker decides partition by partition: with no right to one topic, it refuses that and stores the others. And a
+    commit whose answer was lost is stored.
+
+    Raises:
+        BrokerError: it is not known, or not changed, what was stored.
+    """
+    names = ", ".join(coordinates(*move.tp) for move in moves)
+    try:
+        now = cluster.group_offsets(group)
+        stored = [
+            m for m in moves if m.tp in now and (now[m.tp].offset, now[m.tp].metadata) == (m.to, m.shortened(limit))
+        ]
+        if len(stored) == len(moves):
+            return False
+        if earlier := {m.tp: OffsetAndMetadata(m.before, m.text_before, -1) for m in stored if m.before is not None}:
+            consumer.commit(earlier)
+        if new := [move.tp for move in stored if move.before is None]:
+            cluster.delete_offsets(group, new)
+    except (errors.KafkaError, BrokerError) as error:
+        raise BrokerError(
+            f"group {group}: the commit failed ({describe(cause)}), and it is not known which of {names} were moved: "
+            f"{describe(error)}",
+            cure="look with `downspout offsets export`, and do it again: that does no harm",
+        ) from error
+    return True

@@ -1,0 +1,149 @@
+"""A database as we need it: statements in transactions, and errors by what is to be done about them.
+
+The plain drivers are used, ``sqlite3`` and ``psycopg`` (docs/decisions/0020). What differs between the two databases is
+behind :class:`Database`; the SQL that we send is one for both, but for the mark that stands for a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from downspout.errors import ConfigError
+from downspout.settings.secrets import HIDDEN, is_secret
+
+Row = tuple[Any, ...]
+SCHEMES = ("sqlite", "postgresql", "postgres")
+
+
+class DatabaseError(Exception):
+    """The database refuses a statement; the text names the database and, where it can, what to do."""
+
+    def __init__(self, message: str, cure: str = "") -> None:
+        super().__init__(message)
+        self.message, self.cure = message, cure
+
+
+class TakenError(DatabaseError):
+    """A row with this key is there."""
+
+
+class ValueRefusedError(DatabaseError):
+    """A value does not fit: a constraint of the table, or a type."""
+
+
+class LockedError(DatabaseError):
+    """Another process holds a lock, longer than we wait."""
+
+
+class LostError(DatabaseError):
+    """The connection is gone, or cannot be made. What it was about to commit may be committed or not.
+
+    Or the server has undone the transaction for another one's sake. In both cases another try may do.
+    """
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of a table, as the database describes it."""
+
+    name: str
+    kind: str  # the type as the database writes it, in lower case
+    required: bool  # NOT NULL
+    filled: bool  # whether the database has a value where none is given: a default, an identity, it is generated
+    is_key: bool  # whether it is part of the primary key
+
+
+class Database(Protocol):
+    """One connection, made at the first need and after a loss; used by one thread.
+
+    Errors are of the kinds above. After one within a transaction, only ``rollback`` (to a savepoint, perhaps) works.
+    """
+
+    location: str  # for messages; without a password
+    mark: str  # what stands for a value in a statement
+
+    def quote(self, name: str) -> str:
+        """Return a name as it stands in a statement."""
+
+    def begin(self) -> None:
+        """Begin a transaction that will write."""
+
+    def commit(self) -> None:
+        """Commit. Where it raises LostError, the transaction may be committed or not."""
+
+    def rollback(self) -> None:
+        """Undo the transaction, if one is open; a connection that is lost has done so. Raises nothing."""
+
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Run a statement; return what it returns."""
+
+    def run_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run a statement once for each of several rows."""
+
+    def columns(self, table: str) -> list[TableColumn]:
+        """Return the columns of a table, in order; none: there is no such table."""
+
+    def close(self) -> None:
+        """Release the connection."""
+
+
+@contextmanager
+def transaction(database: Database) -> Iterator[None]:
+    """Commit what the block does, or undo it."""
+    database.begin()
+    try:
+        yield
+        database.commit()
+    except BaseException:
+        with suppress(Exception):
+            database.rollback()
+        raise
+
+
+def create_tables(database: Database, tables: Iterable[str]) -> None:
+    """Make tables where they do not exist.
+
+    Args:
+        tables: as a ``CREATE TABLE`` begins after these words: ``name (column type, …)``.
+    """
+    for table in tables:
+        name = table.partition(" ")[0]
+        if database.columns(name):
+            continue
+        try:
+            database.run(f"CREATE TABLE IF NOT EXISTS {table}")
+        except (TakenError, ValueRefusedError):
+            # PostgreSQL looks first and creates then: of two that look together, one meets the other's table.
+            if not database.columns(name):
+                raise
+
+
+def check_url(url: str, setting: str, password_setting: str) -> None:
+    """Raise a ConfigError where a URL is none of a database, or holds a password.
+
+    >>> check_url("sqlite:///flights.db", "sql.database", "sql.password")
+    >>> check_url("postgresql://me:hush@db/flights", "sql.database", "sql.password")
+    Traceback (most recent call last):
+        ...
+    downspout.errors.ConfigError: sql.database holds a password, which would be seen wherever settings are shown. Try: sql.password=env:NAME or file:PATH, and no password in the URL
+    """  # noqa: E501
+    try:
+        parts = urlsplit(url)
+        hidden = parts.password is not None or "password=" in parts.query.lower() or is_secret(setting, url)
+    except ValueError as error:
+        raise ConfigError(f"{setting} is no URL of a database: {error}", cure="sqlite:///flights.db") from None
+    if hidden:
+        raise ConfigError(
+            f"{setting} holds a password, which would be seen wherever settings are shown",
+            cure=f"{password_setting}=env:NAME or file:PATH, and no password in the URL",
+        )
+    if not url.startswith(f"{parts.scheme}:/") or parts.scheme not in SCHEMES or not parts.path.strip("/"):
+        given = HIDDEN if "@" in url and "://" not in url else url  # anything could be before that sign
+        raise ConfigError(
+            f"{setting} = {given!r} names no database",
+            cure="sqlite:///flights.db (sqlite:////data/flights.db: an absolute path), or postgresql://user@host/name",
+        )

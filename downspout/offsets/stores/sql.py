@@ -1,0 +1,141 @@
+"""Offsets in a table of SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NoReturn
+
+from downspout.errors import coordinates
+from downspout.kafka.port import TopicPartition
+from downspout.offsets.stores.database import (
+    Database,
+    DatabaseError,
+    LockedError,
+    LostError,
+    create_tables,
+    transaction,
+)
+from downspout.offsets.stores.open_database import open_database
+from downspout.spout.offset_store import (
+    PASSWORD_SETTING,
+    SETTING,
+    OffsetStoreError,
+    StaleOwnerError,
+    StoreContext,
+    StoredOffset,
+)
+
+TABLE = "downspout_offsets"
+CREATE = f"""{TABLE} (
+  consumer_group TEXT NOT NULL, topic TEXT NOT NULL, kafka_partition BIGINT NOT NULL,
+  next_offset BIGINT, metadata TEXT NOT NULL, epoch BIGINT NOT NULL,
+  PRIMARY KEY (consumer_group, topic, kafka_partition)
+)"""
+WAIT_S = 4.0
+"""How long a lock is waited for: no call of a spout may take longer than 5 s. It tries again later."""
+
+
+def open_sql_store(location: str, context: StoreContext) -> SqlStore:
+    """Open the store at a URL of a database."""
+    database = open_database(
+        location, SETTING, password=context.password, password_setting=PASSWORD_SETTING, wait_s=WAIT_S
+    )
+    return SqlStore(database, context.group)
+
+
+class SqlStore:
+    """The offsets of one consumer group. See :class:`~downspout.spout.offset_store.OffsetStore`."""
+
+    def __init__(self, database: Database, group: str) -> None:
+        self.location = database.location
+        self._database, self._group = database, group
+        mark = database.mark
+        of_one = f"consumer_group = {mark} AND topic = {mark} AND kafka_partition = {mark}"
+        key = "(consumer_group, topic, kafka_partition)"
+        self._load = f"SELECT next_offset, metadata, epoch FROM {TABLE} WHERE {of_one} AND next_offset IS NOT NULL"
+        self._list = (
+            f"SELECT topic, kafka_partition, next_offset, metadata, epoch FROM {TABLE} "
+            f"WHERE consumer_group = {mark} AND next_offset IS NOT NULL ORDER BY topic, kafka_partition"
+        )
+        insert = f"INSERT INTO {TABLE} (consumer_group, topic, kafka_partition, next_offset, metadata, epoch)"
+        # Both statements lock the row, so of two owners one comes after the other, and sees what that one has done.
+        self._claim = (
+            f"{insert} VALUES ({mark}, {mark}, {mark}, NULL, '', 1) "
+            f"ON CONFLICT {key} DO UPDATE SET epoch = {TABLE}.epoch + 1 RETURNING next_offset, metadata, epoch"
+        )
+        self._store = (
+            f"{insert} VALUES ({', '.join([mark] * 6)}) ON CONFLICT {key} DO UPDATE SET "
+            "next_offset = excluded.next_offset, metadata = excluded.metadata, epoch = excluded.epoch "
+            f"WHERE {TABLE}.epoch <= excluded.epoch RETURNING epoch"
+        )
+        self._delete = f"DELETE FROM {TABLE} WHERE {of_one}"
+        self._is_ready = False
+
+    def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
+        """Return what is known of these."""
+        found: dict[TopicPartition, StoredOffset] = {}
+        with self._ready():
+            for tp in partitions:
+                for row in self._database.run(self._load, (self._group, *tp)):
+                    found[tp] = StoredOffset(*row)
+        return found
+
+    def claim(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
+        """Become the owner. Where the answer to the commit is lost, the next claim has a higher epoch still."""
+        found: dict[TopicPartition, StoredOffset] = {}
+        with self._ready(), transaction(self._database):
+            for tp in sorted(partitions):  # in one order: two that lock the same rows never wait for each other
+                found[tp] = StoredOffset(*self._database.run(self._claim, (self._group, *tp))[0])
+        return found
+
+    def store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Store all or none. Where the answer to the commit is lost, the owner stores again: the epoch tells it apart
+        from whoever came after it.
+        """
+        if not offsets:
+            return
+        with self._ready(), transaction(self._database):
+            for tp in sorted(offsets):
+                stored = offsets[tp]
+                values = (self._group, *tp, stored.offset, stored.metadata, stored.epoch)
+                if not self._database.run(self._store, values):
+                    raise StaleOwnerError(
+                        f"{self.location}: {coordinates(*tp)} of group {self._group} was claimed by another process "
+                        f"since (epoch {stored.epoch} is over); nothing was stored",
+                        cure="one topology for each group",
+                    )
+
+    def list(self) -> Mapping[TopicPartition, StoredOffset]:
+        """Return all of the group."""
+        with self._ready():
+            rows = self._database.run(self._list, (self._group,))
+        return {TopicPartition(topic, partition): StoredOffset(*rest) for topic, partition, *rest in rows}
+
+    def delete(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget all or none."""
+        if not partitions:
+            return
+        with self._ready(), transaction(self._database):
+            for tp in sorted(partitions):
+                self._database.run(self._delete, (self._group, *tp))
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._database.close()
+
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
+        """Make the table at the first need, and say errors as the port does."""
+        try:
+            if not self._is_ready:
+                create_tables(self._database, [CREATE])
+                self._is_ready = True
+            yield
+        except DatabaseError as error:
+            _raise(error)
+
+
+def _raise(error: DatabaseError) -> NoReturn:
+    passes = isinstance(error, LostError | LockedError)
+    raise OffsetStoreError(error.message, cure=error.cure or None, passes=passes) from error

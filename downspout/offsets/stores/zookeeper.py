@@ -1,0 +1,217 @@
+"""Offsets in ZooKeeper, in the nodes of the spout for Kafka 0.8, which so can be swapped for ours and back.
+
+``zookeeper://hosts/root`` keeps a group at ``root/<group>``. A partition's node holds the JSON of that spout and no
+more; what it has no key for, the epoch and the metadata, is in a node below, ``…/partition_N/downspout``. Both change
+in one transaction, which the lower node's version guards: of two owners that claim at once, one begins anew.
+
+The upper node's version says whether somebody else has written, who knows nothing of epochs: the old spout still runs.
+A node ``root/<group>/partition_N`` of that spout is used where it is of the same topic; else the topic is in the path.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+
+from downspout.errors import ConfigError, coordinates
+from downspout.kafka.port import TopicPartition
+from downspout.offsets.znodes import ANY, Conflict, Location, Node, Nodes, Operation, location_of, open_nodes
+from downspout.offsets.zookeeper import PARTITION, SpoutNode, read_node
+from downspout.spout.offset_store import SETTING, OffsetStoreError, StaleOwnerError, StoreContext, StoredOffset
+
+TRIES = 10
+"""How often a transaction that meets another is begun anew."""
+BELOW = "downspout"
+LOG = logging.getLogger(__name__)
+
+
+def open_zookeeper_store(location: str, context: StoreContext) -> ZooKeeperStore:
+    """Open the store at a URL."""
+    found = location_of(location, SETTING)
+    if "/" in context.group or context.group in (".", ".."):
+        raise ConfigError(f"kafka.group = {context.group!r} cannot be a node of ZooKeeper", cure="a name without slash")
+    return ZooKeeperStore(open_nodes(found, context.password), found, context)
+
+
+class ZooKeeperStore:
+    """The offsets of one consumer group. See :class:`~downspout.spout.offset_store.OffsetStore`."""
+
+    def __init__(self, nodes: Nodes, location: Location, context: StoreContext) -> None:
+        self.location = location.shown
+        self._nodes, self._context = nodes, context
+        self._base = f"{location.path}/{context.group}"
+        # The upper node's version as we know it, and what we have written last, or tried to
+        self._mine: dict[TopicPartition, tuple[int, bytes]] = {}
+        self._said: set[str] = set()
+
+    def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
+        """Return what is known of these."""
+        found = {tp: self._read(tp, self._path(tp))[0] for tp in partitions}
+        return {tp: stored for tp, stored in found.items() if stored.offset is not None}
+
+    def claim(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
+        """Become the owner of all or of none."""
+        for _ in range(TRIES if partitions else 0):
+            claimed: dict[TopicPartition, StoredOffset] = {}
+            known: dict[TopicPartition, tuple[int, bytes]] = {}
+            operations = []
+            for tp in sorted(partitions):
+                path = self._path(tp)
+                self._nodes.ensure(path)
+                stored, upper, lower = self._read(tp, path)
+                claimed[tp] = stored._replace(epoch=stored.epoch + 1)
+                known[tp] = upper.version if upper else ANY, upper.data if upper else b""
+                operations.append(_below(path, claimed[tp], lower))
+            try:
+                self._nodes.transact(operations)
+            except Conflict:
+                continue
+            self._mine |= known
+            return claimed
+        if partitions:
+            raise self._busy(sorted(partitions)[0])
+        return {}
+
+    def store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Store all or none. Where the answer is lost, the owner stores again: the epoch tells who it was."""
+        for _ in range(TRIES if offsets else 0):
+            operations, written = [], {}
+            for tp, stored in sorted(offsets.items()):
+                path = self._path(tp)
+                before, upper, lower = self._read(tp, path)
+                if before.epoch > stored.epoch:
+                    raise StaleOwnerError(
+                        f"{self.location}: {coordinates(*tp)} of group {self._context.group} was claimed by another "
+                        f"process since (epoch {stored.epoch} is over); nothing was stored",
+                        cure="one topology for each group",
+                    )
+                self._refuse_other_writer(tp, path, upper)
+                content = self._content(tp, stored)
+                if upper is None:
+                    self._nodes.ensure(path.rpartition("/")[0])
+                    operations.append(Operation("create", path, content))
+                else:
+                    operations.append(Operation("set", path, content, upper.version))
+                operations.append(_below(path, stored, lower))
+                written[tp] = (upper.version + 1 if upper else 0), content
+                # The answer may be lost: then the node holds this, or still what it holds now.
+                self._mine[tp] = upper.version if upper else ANY, content
+            try:
+                self._nodes.transact(operations)
+            except Conflict:
+                continue
+            self._mine |= written
+            return
+        if offsets:
+            raise self._busy(min(offsets))
+
+    def list(self) -> Mapping[TopicPartition, StoredOffset]:
+        """Return all of the group."""
+        found: dict[TopicPartition, StoredOffset] = {}
+        for name in self._nodes.children(self._base):
+            if (match := PARTITION.fullmatch(name)) is not None:
+                path = f"{self._base}/{name}"
+                if (node := self._nodes.get(path)) and (read := self._parse(path, node, int(match[1]))):
+                    found[read.tp] = self._read(read.tp, path)[0]
+                continue
+            for below in self._nodes.children(f"{self._base}/{name}"):
+                if (match := PARTITION.fullmatch(below)) is not None:
+                    tp = TopicPartition(name, int(match[1]))
+                    found.setdefault(tp, self._read(tp, f"{self._base}/{name}/{below}")[0])
+        return {tp: stored for tp, stored in sorted(found.items()) if stored.offset is not None}
+
+    def delete(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget all or none."""
+        for _ in range(TRIES if partitions else 0):
+            operations = []
+            for tp in sorted(partitions):
+                path = self._path(tp)
+                _, upper, lower = self._read(tp, path)
+                if lower is not None:
+                    operations.append(Operation("delete", f"{path}/{BELOW}", version=lower.version))
+                if upper is not None:
+                    operations.append(Operation("delete", path, version=upper.version))
+            try:
+                if operations:
+                    self._nodes.transact(operations)
+            except Conflict:
+                continue
+            return
+        if partitions:
+            raise self._busy(min(partitions))
+
+    def close(self) -> None:
+        """End the session."""
+        self._nodes.close()
+
+    # --- inside ---
+
+    def _path(self, tp: TopicPartition) -> str:
+        """Return a partition's node: that of the old spout, if it is of this topic, else one below the topic."""
+        old = f"{self._base}/partition_{tp.partition}"
+        node = self._nodes.get(old)
+        if node is not None:
+            read = self._parse(old, node, tp.partition)
+            if read is not None and read.tp == tp:
+                return old
+        return f"{self._base}/{tp.topic}/partition_{tp.partition}"
+
+    def _read(self, tp: TopicPartition, path: str) -> tuple[StoredOffset, Node | None, Node | None]:
+        """Return what is stored, and both nodes."""
+        # The lower one first: it changes with each store, so what follows is no older than what guards it.
+        lower, upper = self._nodes.get(f"{path}/{BELOW}"), self._nodes.get(path)
+        read = self._parse(path, upper, tp.partition, tp.topic) if upper is not None and upper.data else None
+        epoch, metadata = _epoch_of(f"{self.location}: {path}/{BELOW}", lower)
+        return StoredOffset(None if read is None else read.offset, metadata if read else "", epoch), upper, lower
+
+    def _parse(self, path: str, node: Node, number: int, topic: str = "") -> SpoutNode | None:
+        if not node.data:
+            return None
+        try:
+            return read_node(node.data, number, topic)
+        except ValueError as error:
+            if path not in self._said:
+                self._said.add(path)
+                LOG.warning("%s: %s counts as no node: %s", self.location, path, error)
+            return None
+
+    def _content(self, tp: TopicPartition, stored: StoredOffset) -> bytes:
+        context = self._context
+        return SpoutNode(tp, stored.offset or 0, context.topology_id, context.topology).to_json()
+
+    def _refuse_other_writer(self, tp: TopicPartition, path: str, upper: Node | None) -> None:
+        if upper is None or tp not in self._mine:
+            return
+        version, content = self._mine[tp]
+        if upper.version != version and upper.data != content and version != ANY:
+            raise StaleOwnerError(
+                f"{self.location}: {path} was written by somebody else since the last commit; nothing was stored",
+                cure="stop the old topology, which keeps its offsets there too",
+            )
+
+    def _busy(self, tp: TopicPartition) -> OffsetStoreError:
+        return OffsetStoreError(
+            f"{self.location}: {coordinates(*tp)} of group {self._context.group} was changed by others each time",
+            cure="one topology for each group",
+            passes=True,
+        )
+
+
+def _below(path: str, stored: StoredOffset, lower: Node | None) -> Operation:
+    data = json.dumps({"epoch": stored.epoch, "metadata": stored.metadata}, ensure_ascii=False).encode()
+    where = f"{path}/{BELOW}"
+    return Operation("create", where, data) if lower is None else Operation("set", where, data, lower.version)
+
+
+def _epoch_of(where: str, node: Node | None) -> tuple[int, str]:
+    if node is None:
+        return 0, ""
+    try:
+        values = json.loads(node.data)
+        epoch, metadata = values["epoch"], values["metadata"]
+        if type(epoch) is not int or epoch < 0 or not isinstance(metadata, str):
+            raise ValueError(values)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise OffsetStoreError(f"{where} is not of our form: {node.data[:60]!r}", cure="delete that node") from None
+    return epoch, metadata

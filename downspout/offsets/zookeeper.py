@@ -1,0 +1,285 @@
+"""What the older spouts keep in ZooKeeper: the spout for Kafka 0.8, and Trident's. Their forms, and where one goes on.
+
+The spout for Kafka 0.8 keeps a node for each partition, ``zkRoot/id/partition_N``, or with wildcard topics
+``zkRoot/id/<topic>/partition_N``. It holds JSON of five keys, and its ``offset`` is the next to read. What cannot be
+read as that counts as no node for that spout, and so it does here, with a warning.
+
+Trident keeps ``currtx``, the transaction that is to be committed next, and for each partition the metadata of its last
+transactions. What was read for a transaction below ``currtx`` is committed; the others come again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from downspout.errors import BrokerError, ConfigError, coordinates
+from downspout.kafka.port import TopicPartition
+from downspout.offsets.places import Kind, Place
+from downspout.offsets.znodes import Node, Nodes
+
+PARTITION = re.compile(r"partition_(\d{1,9})")
+CLIENT_PARTITION = re.compile(r"(.+)@(\d{1,9})")  # Of the newer Trident spout: topic@N
+WATCH_S = 5.0
+"""Two of the spout's ``stateUpdateIntervalMs``, and some time to spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpoutNode:
+    """A node of the spout for Kafka 0.8."""
+
+    tp: TopicPartition
+    offset: int  # the next to read
+    topology_id: str = ""
+    topology_name: str = ""
+    broker: tuple[str, int] = ("", 0)
+
+    def to_json(self) -> bytes:
+        """Return it as that spout writes it, key by key.
+
+        >>> SpoutNode(TopicPartition("ma30", 0), 8066973, "x-1", "ljhtest", ("kafka1", 9092)).to_json().decode()
+        '{"topology":{"id":"x-1","name":"ljhtest"},"offset":8066973,"partition":0,"broker":{"host":"kafka1","port":9092},"topic":"ma30"}'
+        """
+        values = {
+            "topology": {"id": self.topology_id, "name": self.topology_name},
+            "offset": self.offset,
+            "partition": self.tp.partition,
+            "broker": {"host": self.broker[0], "port": self.broker[1]},
+            "topic": self.tp.topic,
+        }
+        return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def read_node(data: bytes, number: int, topic: str = "") -> SpoutNode:
+    """Return what a node says.
+
+    Args:
+        number: of the partition, as the node's name says.
+        topic: as the path says; empty: it does not.
+
+    Raises:
+        ValueError: it is empty, foreign, or lacks a key.
+    """
+    values = _object(data)
+    topology, offset = values.get("topology"), values.get("offset")
+    if not isinstance(topology, dict) or not isinstance(topology.get("id"), str):
+        raise ValueError("it names no topology")
+    found, partition = values.get("topic", topic), values.get("partition", number)
+    if (at := _offset(offset)) is None:
+        raise ValueError(f"its offset is {offset!r}")
+    if not isinstance(found, str) or not found:
+        raise ValueError("it names no topic")
+    if (partition, found) != (number, topic or found):
+        raise ValueError(f"it is of {found}[{partition}]")
+    broker = values.get("broker")
+    host, port = (broker.get("host"), broker.get("port")) if isinstance(broker, dict) else ("", 0)
+    return SpoutNode(
+        TopicPartition(found, number), at, topology["id"], str(topology.get("name") or ""),
+        (host if isinstance(host, str) else "", port if isinstance(port, int) else 0),
+    )  # fmt: skip
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    if not data:
+        raise ValueError("it is empty")
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ValueError(f"it is no JSON: {data[:60]!r}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"it is no JSON object: {data[:60]!r}")
+    return values
+
+
+def _offset(value: Any) -> int | None:
+    """Return a value if it may be an offset, or a transaction's number; what is below 0 stands for a time."""
+    return value if type(value) is int and abs(value) < 2**63 else None
+
+
+@dataclass(slots=True)
+class Found:
+    """What was read below a path."""
+
+    path: str
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)  # the next to read
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, Node] = field(default_factory=dict)  # what each node holds: two looks that differ show a writer
+
+    def _add(self, path: str, tp: TopicPartition, offset: int) -> None:
+        if tp in self.offsets:
+            self.notes.append(f"{path}: {coordinates(*tp)} has another node; this one is left out")
+        else:
+            self.offsets[tp] = offset
+
+
+def read_state(nodes: Nodes, path: str) -> Found:
+    """Return where the spout that keeps its state at a path would go on.
+
+    Raises:
+        ConfigError: there is no such path, or nothing of a spout below it.
+        OffsetStoreError: ZooKeeper does not answer, or refuses.
+    """
+    names = nodes.children(path or "/")
+    if not names and nodes.get(path or "/") is None:
+        raise ConfigError(f"ZooKeeper has no node {path or '/'}", cure="zkRoot/id of the old topology's SpoutConfig")
+    found = Found(path)
+    if "coordinator" in names and "user" in names:
+        _read_trident(nodes, found)
+    else:
+        _read_spout(nodes, found, path, "", names)
+    if not found.offsets and not found.notes:
+        raise ConfigError(
+            f"{path or '/'} holds no partition_N, and no state of Trident: {', '.join(names) or 'nothing'}",
+            cure="zkRoot/id of SpoutConfig; for Trident /transactional/<transaction id>",
+        )
+    return found
+
+
+def _look(nodes: Nodes, found: Found, path: str) -> bytes:
+    node = nodes.get(path) or Node(b"", -1)
+    found.versions[path] = node
+    return node.data
+
+
+def _read_spout(nodes: Nodes, found: Found, path: str, topic: str, names: list[str]) -> None:
+    for name in names:
+        where = f"{path}/{name}"
+        if (match := PARTITION.fullmatch(name)) is None:
+            if not topic and (below := nodes.children(where)):
+                _read_spout(nodes, found, where, name, [each for each in below if PARTITION.fullmatch(each)])
+            continue
+        try:
+            read = read_node(_look(nodes, found, where), int(match[1]), topic)
+        except ValueError as error:
+            found.notes.append(f"{where} counts as no node: {error}")
+            continue
+        found._add(where, read.tp, read.offset)
+
+
+# --- Trident ---
+
+
+def _read_trident(nodes: Nodes, found: Found) -> None:
+    coordinator = f"{found.path}/coordinator"
+    currtx = _number(_look(nodes, found, f"{coordinator}/currtx"))
+    attempts = _look(nodes, found, f"{coordinator}/currattempts")
+    for number in nodes.children(f"{coordinator}/meta"):
+        found.versions[f"{coordinator}/meta/{number}"] = Node(b"", 0)
+    if currtx is None:
+        found.notes.append(f"{coordinator}/currtx counts as no node: all transactions are taken as not committed")
+    else:
+        tries = f", {attempts.decode(errors='replace')} attempts" if attempts else ""
+        found.notes.append(f"transaction {currtx} is the next to be committed{tries}: it is not, and comes again")
+    user = f"{found.path}/user"
+    for name in nodes.children(user):
+        below = nodes.children(f"{user}/{name}")
+        if any(PARTITION.fullmatch(each) for each in below):
+            for each in below:
+                _read_batches(nodes, found, f"{user}/{name}/{each}", name, each, currtx)
+        else:
+            _read_batches(nodes, found, f"{user}/{name}", "", name, currtx)
+
+
+def _number(data: bytes) -> int | None:
+    try:
+        return _offset(json.loads(data))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _read_batches(nodes: Nodes, found: Found, path: str, topic: str, name: str, currtx: int | None) -> None:
+    """Go on behind the last transaction that is committed; where none is known, at the beginning of the first."""
+    if (match := PARTITION.fullmatch(name)) is not None:
+        number = int(match[1])
+    elif (match := CLIENT_PARTITION.fullmatch(name)) is not None:
+        topic, number = match[1], int(match[2])
+    else:
+        return
+    batches: dict[int, tuple[TopicPartition, int, int]] = {}
+    for text in nodes.children(path):
+        if not text.isdecimal():
+            continue
+        where = f"{path}/{text}"
+        try:
+            batches[int(text)] = _read_batch(_look(nodes, found, where), number, topic)
+        except ValueError as error:
+            found.notes.append(f"{where} counts as no node: {error}")
+    committed = [number for number in batches if currtx is not None and number < currtx]
+    if committed:
+        tp, _, end = batches[max(committed)]
+        found._add(path, tp, end)
+    elif batches:
+        tp, start, _ = batches[min(batches)]
+        found._add(path, tp, start)
+
+
+def _read_batch(data: bytes, number: int, topic: str) -> tuple[TopicPartition, int, int]:
+    """Return the partition, the first offset and the one behind the last of a transaction."""
+    values = _object(data)
+    found = values.get("topic", topic)
+    if not isinstance(found, str) or not found:
+        raise ValueError("it names no topic")
+    if "firstOffset" in values:  # storm-kafka-client; its last offset is in the batch
+        start, last = _offset(values["firstOffset"]), _offset(values.get("lastOffset"))
+        end = None if last is None else last + 1
+    else:
+        start, end = _offset(values.get("offset")), _offset(values.get("nextOffset"))
+    if start is None or end is None:
+        raise ValueError("it holds no first and last offset")
+    return TopicPartition(found, number), start, end
+
+
+# --- where to go on ---
+
+
+def refuse_changes(
+    nodes: Nodes, found: Found, watch_s: float = WATCH_S, sleep: Callable[[float], object] = time.sleep
+) -> None:
+    """Look again after a while, and raise where a node has changed: the old topology still runs.
+
+    Raises:
+        BrokerError: it has.
+    """
+    sleep(watch_s)
+    now = read_state(nodes, found.path)
+    paths = sorted(now.versions.keys() | found.versions.keys())
+    if changed := [path for path in paths if now.versions.get(path) != found.versions.get(path)]:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        raise BrokerError(
+            f"{changed[0]}{more} changed within {watch_s:g} s: the old topology still runs",
+            cure="kill it (storm kill), wait until its workers are gone, and import again",
+        )
+
+
+def places_of(
+    offsets: Mapping[TopicPartition, int], start: Place, starts: Mapping[TopicPartition, int], behind_max: int | None
+) -> tuple[dict[TopicPartition, Place], list[str]]:
+    """Return where each partition goes on, by the rules of the spout for Kafka 0.8, and what there is to know.
+
+    An offset of 0 or less is none, and one that lies more than ``behind_max`` behind the start does not count either.
+
+    Args:
+        start: where that spout starts without an offset (its ``startOffsetTime``).
+        starts: which offset that is now, in each partition that Kafka has.
+        behind_max: its ``maxOffsetBehind``; None: no limit.
+
+    >>> tp = TopicPartition("orders", 0)
+    >>> places_of({tp: 7}, Place(Kind.LATEST), {tp: 100}, 50)[0][tp].kind
+    <Kind.LATEST: 'latest'>
+    """
+    places, notes = {}, []
+    for tp, offset in sorted(offsets.items()):
+        places[tp] = Place(Kind.OFFSET, offset)
+        if offset <= 0:
+            why = "is no place to go on"
+        elif behind_max is not None and tp in starts and starts[tp] - offset > behind_max:
+            why = f"lies more than {behind_max} behind {starts[tp]}"
+        else:
+            continue
+        places[tp] = start
+        notes.append(f"{coordinates(*tp)}: {offset} {why}: the start instead, {start.kind.value}")
+    return places, notes

@@ -1,1 +1,0 @@
-"""Where rows leave: the exactly-once Parquet writer, its commit log, and the audit."""

@@ -1,0 +1,206 @@
+"""What the parsers of chunks share: blocks, the exact way, and how results come together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from downspout.errors import USER_ERRORS
+from downspout.origins import values_of
+from downspout.parse.columns import Ints, Mask, Parsed, in_reach, put_together
+from downspout.sink.columns.schema import Column, Columns, Rejected
+
+BLOCK_ROWS = 4_096  # Rows that are parsed at once: what is made of them meanwhile stays in the processor's cache
+BLOCK_BYTES = 4 * 1024 * 1024
+LARGE = 32 * 1024  # Bytes of a value from which on the exact way is as fast as any
+ROWS_MIN = 48  # Fewer rows are done the exact way before another has begun
+PIECE_ROWS = 1_024  # Rows that are done the exact way at once
+MANY_ROWS = 100  # Records that are converted at once
+
+Part = tuple[Ints, Sequence[Any]]  # Some rows, rising, and their arrays by column
+
+
+class ChunkParser(ABC):
+    """Parses values into declared columns, with the outcome that each value has by itself."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._kept = [_kept(column) for column in columns.columns]
+
+    @abstractmethod
+    def read(self, value: Any) -> Sequence[Any]:
+        """Return what one value holds, a Python value for each column: this says what the value *is*.
+
+        Raises:
+            ValueError: it is nothing of the kind; the message says why.
+        """
+
+    @abstractmethod
+    def _trim(self, data: Any, starts: Ints, ends: Ints) -> None:
+        """Leave out what is around values and means nothing, in place."""
+
+    @abstractmethod
+    def _is_plain(self, data: Any, starts: Ints, ends: Ints) -> Mask:
+        """Return for which values a fast way may be tried; they are not large."""
+
+    @abstractmethod
+    def _fast(self, texts: Any, data: Any, starts: Ints, ends: Ints, rows: Ints, parts: list[Part]) -> Ints:
+        """Parse what can be parsed fast of these rows, and add it to ``parts``; return the other rows."""
+
+    def parse_one(self, value: Any) -> list[Any]:
+        """Return the values of the columns in one value, as records have them."""
+        found = self.read(value)
+        if self._is_kept(found):
+            return list(found)
+        rows, arrays, rejected = self._fit([found], np.zeros(1, dtype=np.int64))
+        if not len(rows):
+            raise ValueError(rejected[0].reason)
+        return [values_of(array)[0] for array in arrays]
+
+    def parse_many(self, values: Sequence[Any]) -> list[Sequence[Any]]:
+        """Return the values of the columns in these values, up to the first that is null or is rejected."""
+        found: list[Sequence[Any]] = []
+        # Those of which a column would make something else (dates, decimals, lists …) are converted together: one alone
+        # costs most of a millisecond. But not too many: behind one that is rejected all is done again.
+        for at in range(0, len(values), MANY_ROWS):
+            some = values[at : at + MANY_ROWS]
+            found += (parsed := self._parse_some(some))
+            if len(parsed) < len(some):
+                break
+        return found
+
+    def _parse_some(self, values: Sequence[Any]) -> list[Sequence[Any]]:
+        found = read_some(self.read, values)
+        odd = np.array([row for row, document in enumerate(found) if not self._is_kept(document)], dtype=np.int64)
+        if not len(odd):
+            return found
+        rows, arrays, rejected = self._fit([found[row] for row in odd.tolist()], odd)
+        fitted = zip(*map(values_of, arrays), strict=True)
+        for row, document in zip(rows.tolist(), fitted, strict=True):
+            found[row] = document
+        return found[: rejected[0].row] if rejected else found
+
+    def _is_kept(self, document: Sequence[Any]) -> bool:
+        return all(is_kept(item) for is_kept, item in zip(self._kept, document, strict=True))
+
+    def parse(self, values: Any) -> Parsed:
+        """Return the rows of a column of values, and why others are none."""
+        live = np.flatnonzero(np.array(values.is_valid())) if values.null_count else np.arange(len(values))
+        texts = _binary(values)
+        parts: list[Part] = []
+        left = live
+        if texts is not None and len(live) >= ROWS_MIN:
+            left = self._at_once(texts, live, parts)
+        rejected: list[Rejected] = []
+        for at in range(0, len(left), PIECE_ROWS):
+            some = left[at : at + PIECE_ROWS]
+            rows, arrays, bad = self._exactly(_python(values.take(pa.array(some))), some)
+            parts.append((rows, arrays))
+            rejected += bad
+        rows, batch = put_together(self._columns, parts)
+        return Parsed(rows, batch, rejected, len(values) - len(live))
+
+    def _at_once(self, texts: Any, live: Ints, parts: list[Part]) -> Ints:
+        """Parse what can be parsed fast; return the other rows."""
+        _, offsets, found = texts.buffers()
+        places = np.frombuffer(offsets, dtype=np.int32, count=len(texts) + 1, offset=4 * texts.offset).astype(np.int64)
+        data = np.frombuffer(found, dtype=np.uint8) if found is not None else np.zeros(0, dtype=np.uint8)
+        starts, ends = places[:-1].copy(), places[1:].copy()
+        self._trim(data, starts, ends)
+        plain = self._is_plain(data, starts[live], ends[live])
+        left = [live[~plain]]
+        left += [
+            self._fast(texts, data, starts, ends, rows, parts) if len(rows) >= ROWS_MIN else rows
+            for rows in _blocks(live[plain], ends)
+        ]
+        return np.sort(np.concatenate(left))
+
+    def _exactly(self, values: Sequence[Any], rows: Ints) -> tuple[Ints, list[Any], list[Rejected]]:
+        """Return which rows are right, with their arrays, and which are not."""
+        documents, good, rejected = [], [], []
+        for row, value in zip(rows.tolist(), values, strict=True):
+            try:
+                documents.append(self.read(value))
+                good.append(row)
+            except ValueError as error:
+                rejected.append(Rejected(row, str(error)))
+        kept, arrays, invalid = self._fit(documents, np.array(good, dtype=np.int64))
+        return kept, arrays, sorted([*rejected, *invalid], key=lambda reject: reject.row)
+
+    def _fit(self, documents: Sequence[Sequence[Any]], given_rows: Ints) -> tuple[Ints, list[Any], list[Rejected]]:
+        """Return which of the rows with these values fit, with their arrays, and which do not."""
+        by_column = list(zip(*documents, strict=True)) or [()] * len(self._columns.columns)
+        table, invalid = self._columns.table(by_column)
+        fits = np.ones(len(given_rows), dtype=bool)
+        fits[[reject.row for reject in invalid]] = False
+        rejected = [Rejected(int(given_rows[reject.row]), reject.reason) for reject in invalid]
+        kept = given_rows[fits]
+        arrays: list[Any] = [pa.concat_arrays(column.chunks) for column in table.columns]
+        near = np.ones(len(kept), dtype=bool)
+        for array, column, given in zip(arrays, self._columns.columns, by_column, strict=True):
+            for place in np.flatnonzero(near & ~in_reach(array)).tolist():
+                value = given[int(np.flatnonzero(fits)[place])]
+                kind = column.declared.partition(":")[2]
+                reason = f"{column.name} = {value!r} does not fit {kind}: not in the years 1 to 9999"
+                rejected.append(Rejected(int(kept[place]), reason))
+                near[place] = False
+        if not near.all():
+            kept, arrays = kept[near], [array.filter(pa.array(near)) for array in arrays]
+        return kept, arrays, sorted(rejected, key=lambda reject: reject.row)
+
+
+def read_some(read: Callable[[Any], Sequence[Any]], values: Sequence[Any]) -> list[Sequence[Any]]:
+    """Return what these values hold, up to the first that is null or cannot be read."""
+    found: list[Sequence[Any]] = []
+    with suppress(*USER_ERRORS):
+        for value in values:
+            if value is None:
+                break
+            found.append(read(value))
+    return found
+
+
+def _kept(column: Column) -> Callable[[Any], bool]:
+    """Return a function that tells whether a value of a document is just what the column would make of it."""
+    kinds = {"string": str, "bool": bool, "float64": float}
+    nothing = () if column.required else (type(None),)
+    if column.kind in ("int8", "int16", "int32", "int64"):
+        limits = np.iinfo(column.kind)
+        low, high = int(limits.min), int(limits.max)
+        return lambda value: low <= value <= high if value.__class__ is int else value.__class__ in nothing
+    classes = frozenset((*nothing, kinds[column.kind]) if column.kind in kinds else nothing)
+    return lambda value: value.__class__ in classes
+
+
+def _binary(values: Any) -> Any:
+    """Return texts or binary values as one kind of array; None where that cannot be."""
+    types = pa.types
+    if types.is_binary(values.type):
+        return values
+    if types.is_string(values.type) or (
+        (types.is_large_string(values.type) or types.is_large_binary(values.type)) and values.nbytes < 2**31
+    ):
+        return values.cast(pa.binary())
+    return None
+
+
+def _python(values: Any) -> list[Any]:
+    """Return values as records have them; texts that are none, which only an unchecked array holds, as bytes."""
+    try:
+        return list(values.to_pylist())
+    except UnicodeDecodeError:
+        return list(values.cast(pa.binary()).to_pylist())
+
+
+def _blocks(rows: Ints, ends: Ints) -> list[Ints]:
+    """Cut rows into blocks that are neither too many nor too many bytes."""
+    if not len(rows):
+        return []
+    places = ends[rows]
+    by_bytes = np.flatnonzero(np.diff((places - places[0]) // BLOCK_BYTES)) + 1
+    return [part[at : at + BLOCK_ROWS] for part in np.split(rows, by_bytes) for at in range(0, len(part), BLOCK_ROWS)]

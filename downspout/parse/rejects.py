@@ -1,0 +1,129 @@
+"""Rows that a bolt cannot use: they leave on a stream of their own, or the tuple fails.
+
+A record of a chunk that is no JSON, or does not fit, must not hold up the others, and must not vanish either. So a
+bolt emits it on its stream ``rejects``, anchored like any other, and goes on; a DeadLetterBolt that reads this stream
+writes its dead letter, and acks when that is durable. If nobody reads ``rejects``, an emit would go nowhere and the
+record would be acked unprocessed: then the tuple fails. The spout splits a chunk that fails until the culprit stands
+alone, and writes its letter itself.
+
+A dead letter is for a record that is bad, and not for a bolt that is. The spout's circuit breaker does not see what was
+rejected; so where too many are (``kafka.breaker_ratio`` of the last ``kafka.breaker_window`` rows), the tuples fail
+as well, and it does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from downspout.errors import RecordError, coordinates
+from downspout.formatting import counted
+from downspout.ledger.breaker import MINIMUM
+from downspout.ledger.origin import Origin
+from downspout.origins import FIELD, origin_at
+from downspout.settings.table import SETTINGS
+from downspout.sink.columns.schema import Rejected
+
+REJECTS = "rejects"
+REJECT_FIELDS = ("origin", "key", "value", "error", "timestamp", "headers")
+"""What is told of a rejected row: where it comes from, what the bolt was given of its record, and why.
+
+``timestamp`` is null unless the bolt was given the whole record: key, value, timestamp and headers. A bolt may declare
+the first four alone."""
+_RECORD = ("key", "value", "timestamp", "headers")
+CURE = "correct the producer, or what the topology says of the value; its dead letter holds the whole record"
+
+
+def is_read(context: Mapping[str, Any], stream: str) -> bool:
+    """Return whether anybody reads a stream of this component, from what ``initialize`` is given.
+
+    Storm tells it in ``stream->target->grouping`` (``TopologyContext.getThisTargets``), and so do the other engines.
+    Where it is not told the answer is no: what nobody is known to read must not be relied on.
+
+    >>> is_read({"stream->target->grouping": {"rejects": {"letters": {"type": "SHUFFLE"}}}}, "rejects")
+    True
+    >>> is_read({"stream->target->grouping": {"rejects": {}}}, "rejects"), is_read({}, "rejects")
+    (False, False)
+    """
+    targets = context.get("stream->target->grouping") or {}
+    return bool(targets.get(stream))
+
+
+class Rejects:
+    """What one bolt does with rows that it cannot use."""
+
+    def __init__(self, bolt: Any, conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        self._bolt = bolt
+        self.is_read = is_read(context, REJECTS)  # whether rows leave on the stream; otherwise their tuples fail
+        outputs = context.get("stream->outputfields") or {}
+        self._fields = list(outputs.get(REJECTS) or REJECT_FIELDS)
+        self.count = 0  # rows that have left
+        self.seen = 0  # rows that the bolt was given; it counts them here where it takes records
+        self._recent: deque[int] = deque()  # for each of the last rejected rows: how many had been seen
+        ratio, window = (SETTINGS[f"kafka.breaker_{name}"] for name in ("ratio", "window"))
+        self._ratio = float(ratio.parse(conf.get(ratio.key, ratio.default), "topology"))
+        self._window = int(window.parse(conf.get(window.key, window.default), "topology"))
+
+    def of_record(self, tup: Any, reason: str, cause: Exception | None = None) -> None:
+        """Reject the record of a tuple; it leaves on the stream, or its tuple is to fail.
+
+        Raises:
+            RecordError: the tuple is to fail. Let it pass.
+        """
+        values = tup.values
+        error = self._error(Origin.of(values.origin), reason)
+        self._recent.append(self.seen)
+        if not self.is_read or self._are_too_many():
+            raise error from cause
+        known = {name: getattr(values, name, None) for name in _RECORD}
+        if not all(hasattr(values, name) for name in _RECORD):
+            known["timestamp"] = None
+        known |= {"origin": values.origin, "error": _text_of(error)}
+        self._bolt.emit([known[name] for name in self._fields], stream=REJECTS)
+        self.count += 1
+
+    def of_chunk(self, batch: pa.RecordBatch, rejected: Sequence[Rejected]) -> None:
+        """Reject rows of a chunk; call it for each chunk, also where all rows are good, before anything is emitted.
+
+        Raises:
+            RecordError: the tuple is to fail. Let it pass.
+        """
+        self._recent.extend(self.seen + reject.row for reject in rejected)
+        self.seen += batch.num_rows
+        if not rejected:
+            return
+        origins = batch.column(FIELD)
+        if not self.is_read or self._are_too_many():
+            more = f" (and {counted(len(rejected) - 1, 'other')} of this chunk)" if len(rejected) > 1 else ""
+            raise self._error(origin_at(origins, rejected[0].row), rejected[0].reason + more)
+        rows = pa.array([reject.row for reject in rejected])
+        names = set(batch.schema.names)
+        known: dict[str, Any] = {
+            name: batch.column(name).take(rows) if name in names else pa.nulls(len(rejected)) for name in _RECORD
+        }
+        if not names.issuperset(_RECORD):
+            known["timestamp"] = pa.nulls(len(rejected))
+        errors = [_text_of(self._error(origin_at(origins, reject.row), reject.reason)) for reject in rejected]
+        known |= {"origin": origins.take(rows), "error": pa.array(errors, pa.string())}
+        columns = [known[name] for name in self._fields]
+        self._bolt.emit(pa.RecordBatch.from_arrays(columns, names=self._fields), stream=REJECTS)
+        self.count += len(rejected)
+
+    def _error(self, origin: Origin, reason: str) -> RecordError:
+        where = coordinates(origin.topic, origin.partition, origin.offset)
+        return RecordError(f"{where}: {self._bolt.component_name}: {reason}", cure=CURE)
+
+    def _are_too_many(self) -> bool:
+        recent = self._recent
+        while recent and recent[0] < self.seen - self._window:
+            recent.popleft()
+        rows = min(self.seen, self._window)
+        return rows >= min(MINIMUM, self._window) and 0 < self._ratio * rows <= len(recent)
+
+
+def _text_of(error: RecordError) -> str:
+    """Return class and message, as the engine tells a spout of an error."""
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,105 @@
+"""Errors of records that were sent: whom they concern, and what to do about them.
+
+==================  ================================================================================
+concerns            what happens
+==================  ================================================================================
+one record          its tuple fails, alone; its spout tries again, and dead-letters it in the end
+all                 the component stops, and the error names what to grant, or who has taken over
+==================  ================================================================================
+"""
+
+from __future__ import annotations
+
+from kafka import errors
+
+from downspout.errors import BrokerError, FencedError, RecordError
+from downspout.kafka.retry_gate import describe
+
+__all__ = ["FENCED", "concerns_all", "error_of_all", "error_of_record", "is_its_own"]
+
+FENCED = (errors.ProducerFencedError, errors.InvalidProducerEpochError)
+ALL = (
+    errors.ClusterAuthorizationFailedError, errors.TransactionalIdAuthorizationFailedError,
+    errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, *FENCED,
+    errors.InvalidTxnStateError, errors.UnsupportedVersionError,
+)  # fmt: skip
+
+CURES: dict[type[BaseException], str] = {
+    errors.MessageSizeTooLargeError: "make the record smaller, or raise max.message.bytes of the topic (and "
+    "produce.request_bytes_max)",
+    errors.RecordListTooLargeError: "lower produce.batch_bytes, or raise segment.bytes of the topic",
+    errors.InvalidTimestampError: "correct the time, or message.timestamp.after.max.ms and before.max.ms of the topic",
+    errors.InvalidRecordError: "give it a key: the topic is compacted",
+    errors.UnknownTopicOrPartitionError: "create the topic, or correct its name",
+    errors.InvalidTopicError: "name another topic: this one is Kafka's own, or no topic can have this name",
+    errors.TopicAuthorizationFailedError: "grant this client WRITE and DESCRIBE on the topic (an ACL of the broker)",
+    errors.NotEnoughReplicasError: "start the brokers that hold its other replicas, or lower min.insync.replicas",
+    errors.NotEnoughReplicasAfterAppendError: "start the brokers that hold its other replicas, or lower "
+    "min.insync.replicas",
+    errors.KafkaTimeoutError: "see whether the brokers answer, and how far the topic's replicas are",
+    errors.PolicyViolationError: "see the broker's policy for this topic",
+}
+NO_REPLICAS = (errors.NotEnoughReplicasError, errors.NotEnoughReplicasAfterAppendError)
+
+
+def concerns_all(error: BaseException, *, one_topic: bool) -> bool:
+    """Return whether no other record would fare better.
+
+    Args:
+        error: what the producer says.
+        one_topic: whether all records go to one topic: then a right that is missing is missing for all.
+    """
+    return isinstance(error, ALL) or (one_topic and isinstance(error, errors.TopicAuthorizationFailedError))
+
+
+def is_its_own(error: BaseException, partition: int) -> bool:
+    """Return whether a record of a transaction was refused for its own sake: another transaction would refuse it too.
+
+    Args:
+        error: what the producer says.
+        partition: -1: the record did not come as far as that.
+    """
+    if isinstance(error, errors.TransactionAbortedError | errors.KafkaTimeoutError | errors.IllegalStateError):
+        return False
+    return partition < 0 or not getattr(error, "retriable", False)
+
+
+def error_of_all(component: str, topic: str, error: BaseException) -> BrokerError:
+    """Return the error that stops the component."""
+    if isinstance(error, FENCED):
+        return FencedError(
+            f"{component}: another producer has taken this one's place ({describe(error)})",
+            cure="see which other instance of this topology runs, and end one of them",
+        )
+    cure = CURES.get(type(error))
+    if isinstance(error, errors.ClusterAuthorizationFailedError):
+        cure = "grant this client IDEMPOTENT_WRITE on the cluster, or set produce.idempotence=false"
+    return BrokerError(
+        (f"{component}: " if component else "") + f"nothing can be written to {topic}: {describe(error)}",
+        cure=cure or "see what the broker's log says of this client",
+    )
+
+
+def error_of_record(component: str, place: str, where: str, error: BaseException) -> RecordError:
+    """Return why a tuple fails.
+
+    Args:
+        component: the bolt; empty: it is not named.
+        place: the coordinates of the record from which the tuple came, or nothing.
+        where: to which topic, or partition, it was to go.
+        error: what the producer says.
+    """
+    otherwise = "see the broker's log"
+    what = f"not written to {where}: {describe(error)}"
+    if isinstance(error, errors.KafkaTimeoutError) and error.__cause__ is not None:
+        what += f"; the last answer was {describe(error.__cause__)}"
+        error = error.__cause__
+    if isinstance(error, NO_REPLICAS):
+        what = f"{where} has fewer replicas in sync (ISR) than its min.insync.replicas: {describe(error)}"
+    elif type(error) is ValueError:
+        what, otherwise = str(error), "name a topic and a partition that there are"
+    cures = [cure for kind, cure in CURES.items() if isinstance(error, kind)]
+    who = f"{component}: " if component else ""
+    found = RecordError(f"{place}{who}{what}", cure=cures[0] if cures else otherwise)
+    found.__context__, found.__suppress_context__ = error, True  # to be looked at, and not to be logged once more
+    return found

@@ -1,0 +1,510 @@
+"""Exactly once from Kafka to Kafka: the results of a spout's records, and its offsets, in one transaction.
+
+Each task of the sink has one transactional producer for each spout task whose records it gets. The spout says when a
+transaction ends: it stops emitting, waits until all that is out has its answer, and sends the offsets to commit
+(:mod:`downspout.producing.messages`). So what is in a transaction at that moment are the results of whole records, and
+it is committed only if the offsets cover all of them. A record that failed after some of its results were sent keeps
+the transaction from its commit: it is aborted, and all of it comes again.
+
+**Late tuples.** A tuple that timed out is emitted again, while the first one may still be on its way, into this
+transaction or a later one. A result of an offset that is committed is dropped; so is one that is in the transaction
+already. Results are told apart by their origin, as rows are in the Parquet sink.
+
+**Fencing.** The transactional id is made of the names and numbers of the topology, sink and spout tasks. An ``open``
+makes a new producer where there is none, or aborts what is open; either way nothing that was sent before can be
+committed when the spout reads its committed offsets. Kafka refuses the offsets of a member that is not of the group any
+more. A partition that another spout opens is taken out of the transaction of the first, which can then only be aborted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+from kafka import errors
+
+from downspout.errors import BrokerError, FencedError, RecordError, coordinates
+from downspout.kafka.port import TopicPartition, TransactionalPort
+from downspout.kafka.retry_gate import describe
+from downspout.ledger.origin import Origin
+from downspout.origins import common_of, offsets_of, values_of
+from downspout.producing.faults import FENCED, concerns_all, error_of_all, is_its_own
+from downspout.producing.mapper import Outgoing
+from downspout.producing.messages import COMMIT, OPEN, Done, Message, Progress, SentDeadLetter
+from downspout.producing.partition_results import Offsets, PartitionResults
+from downspout.producing.sending import Acks, Chunk, Row, TransactionalSending
+
+ANSWER_S_MAX = 4.0
+"""How long the brokers may take for each of: the offsets, the commit, the abort."""
+
+NewSending = Callable[[str], "tuple[TransactionalPort, TransactionalSending]"]
+"""Makes the producer of a transactional id, and what sends with it."""
+
+
+class Refused(Exception):
+    """A message of the spout is answered by a fail; the text says why."""
+
+
+class SpoutTransaction:
+    """The transactions that hold the results of one spout task's records.
+
+    Args:
+        transactional_id: of its producer.
+        new: makes the producer.
+        name: of the sink, for messages.
+    """
+
+    def __init__(self, transactional_id: str, new: NewSending, name: str) -> None:
+        self._id, self._new, self._name = transactional_id, new, name
+        self._producer: TransactionalPort | None = None
+        self.sending: TransactionalSending | None = None
+        self.session = ""
+        self.group = ""
+        self._is_begun = False
+        self._why = ""
+        """Why the transaction can only be aborted; empty: it can be committed."""
+        self.results: dict[TopicPartition, PartitionResults] = {}
+        """By partition of the input, as soon as it is known what is committed of it."""
+        self.committed = self.aborted = self.fenced = self.repeated = 0
+
+    # --- the session ------------------------------------------------------------------------------------
+
+    def open(self, session: str, *, is_needed: bool) -> None:
+        """Abort what is open; afterwards nothing of an earlier session can be committed.
+
+        Args:
+            session: the spout's.
+            is_needed: whether results are to come.
+
+        Raises:
+            KafkaError: the brokers do not answer in time; open again.
+            FencedError: another instance has taken over.
+        """
+        self.session = ""
+        try:
+            self._end()
+        except FencedError:  # by our own time-out, perhaps: a second instance would fence the next producer, too
+            assert self._producer is not None
+            self._producer.is_over = True
+            self._end()  # nothing is left to abort: what was in it comes again, and is none of the next transaction
+        self.results = {}
+        if is_needed and (self._producer is None or self._producer.is_over):
+            if self.sending is not None:
+                self.sending.release()
+            self._producer, self.sending = self._new(self._id)
+            self.sending.check = self.check
+        self.session = session
+
+    def start(self, positions: Mapping[TopicPartition, Progress]) -> None:
+        """Take note of what is committed already."""
+        self.results = {tp: PartitionResults(progress) for tp, progress in positions.items()}
+
+    def taint(self, why: str) -> None:
+        """Let the transaction be aborted when its end comes."""
+        self._why = self._why or why
+
+    def lose(self) -> None:
+        """Another spout has a partition of this session: results may be in its transaction now."""
+        self.session = ""
+        self.taint("a partition has another owner")
+
+    @property
+    def sends(self) -> TransactionalSending:
+        """What sends with its producer."""
+        assert self.sending is not None
+        return self.sending
+
+    def why(self) -> str:
+        """Return why the transaction can only be aborted; empty: it can be committed."""
+        sending, producer = self.sending, self._producer
+        if producer is not None and producer.is_over:
+            return self._why or "its producer has failed"
+        return self._why or (sending.broken if sending is not None else "")
+
+    # --- results in -------------------------------------------------------------------------------------
+
+    def takes(self, results: PartitionResults, origin: Origin, topic: str, record: Outgoing) -> bool:
+        """Return whether a result is to be sent: it is new, and the transaction may still be committed.
+
+        Raises:
+            RecordError: another result has the same origin.
+        """
+        if self.why():
+            return False
+        if not results.is_new(origin, topic, record):
+            self.repeated += 1
+            return False
+        if not self._is_begun:
+            self._begin()
+        return True
+
+    def takes_all(self, results: PartitionResults, offsets: Offsets, path: str, rows: Sequence[Row]) -> bool:
+        """Return whether all results of a chunk are to be sent; if not, each is to be asked about."""
+        if self.why() or not results.are_new(offsets, path, rows):
+            return False
+        if not self._is_begun:
+            self._begin()
+        return True
+
+    def _begin(self) -> None:
+        assert self._producer is not None
+        try:
+            self._producer.begin()
+        except errors.KafkaError:
+            self.taint("it could not be begun")  # a result that is noted is not sent
+            raise
+        self._is_begun = True
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    def commit(self, message: Message) -> None:
+        """Commit the transaction with these offsets, or abort it.
+
+        Raises:
+            Refused: it is aborted, or its outcome is not known.
+            FencedError: another instance has taken over.
+            BrokerError: nothing can be written any more.
+        """
+        if why := self.why() or self._uncovered(message):
+            self._end()
+            raise Refused(why)
+        if not (self._is_begun or message.partitions or message.dead_letters):
+            return
+        producer = self._producer
+        assert producer is not None
+        try:
+            if not self._is_begun:
+                self._begin()
+            self._send_dead_letters(producer, message.dead_letters)
+            if self.sending is not None:
+                self.sending.collect()
+            if why := self.why():  # refused since: by a topic that was waited for
+                self._end()
+                raise Refused(why)
+            offsets = {tp: progress.entry for tp, progress in message.partitions.items()}
+            producer.send_offsets(offsets, message.membership, ANSWER_S_MAX)
+            producer.commit(ANSWER_S_MAX)
+        except errors.KafkaError as error:
+            self.check(error)
+            self._end()
+            raise Refused(describe(error)) from error
+        self.committed += 1
+        for tp, progress in message.partitions.items():
+            self.results[tp].committed(progress)
+        self._forget()
+
+    def _send_dead_letters(self, producer: TransactionalPort, dead_letters: Sequence[SentDeadLetter]) -> None:
+        """Send the dead letters, and wait for all answers.
+
+        Raises:
+            BrokerError: one can never be written.
+        """
+        for _, _, topic, key, value, headers, timestamp_ms in dead_letters:
+            producer.send(topic, key=key, value=value, headers=headers, partition=None, timestamp_ms=timestamp_ms)
+        try:
+            producer.flush(ANSWER_S_MAX)  # raises for what has no token: the dead letters
+        except errors.KafkaError as error:
+            if not dead_letters or not is_its_own(error, 0):
+                raise
+            self._end()
+            first = dead_letters[0]
+            place = coordinates(first.tp.topic, first.tp.partition, first.offset)
+            more = f" (or of {len(dead_letters) - 1:,} others)" if len(dead_letters) > 1 else ""
+            raise BrokerError(
+                f"{place}: failed for good, and its dead letter{more} cannot be written to {first.topic}: "
+                f"{describe(error)}",
+                cure="correct the dead-letter topic (max.message.bytes, rights); nothing is committed past it",
+            ) from error
+
+    def _uncovered(self, message: Message) -> str:
+        """Return which record has results in the transaction, though it failed: as its offset is not done, or dead."""
+        for tp, results in self.results.items():
+            dead = {each.offset for each in message.dead_letters if each.tp == tp}
+            done = Done(message.partitions.get(tp, Progress("")))
+            if (offset := results.not_in(done, dead)) is not None:
+                return f"{coordinates(tp.topic, tp.partition, offset)} failed after a result of it was sent"
+        return ""
+
+    def check(self, error: BaseException) -> None:
+        """Raise what concerns all transactions to come."""
+        if isinstance(error, FENCED):
+            self.fenced += 1
+            raise FencedError(
+                f"{self._name}: another producer has the transactional id {self._id}, or the broker has aborted a "
+                f"transaction that took too long ({describe(error)}); nothing of it is visible",
+                cure=f"see who else is in group {self.group or 'of the spout'}, and end one of the two runs. If there "
+                "is one only, it stood still for longer than produce.transaction_timeout_ms: start it again",
+            ) from error
+        if concerns_all(error, one_topic=False):
+            raise error_of_all(self._name, "the transaction", error) from error
+
+    def _end(self) -> None:
+        """Abort what is open. Where the brokers do not answer, the next producer's start aborts it."""
+        producer = self._producer
+        if self._is_begun and producer is not None and not producer.is_over:
+            try:
+                producer.abort(ANSWER_S_MAX)
+            except errors.KafkaError as error:
+                self.check(error)
+                producer.is_over = True
+        self.aborted += self._is_begun
+        if self.sending is not None:
+            self.sending.collect()  # what the abort has dropped, before the next transaction
+        self._forget()
+
+    def _forget(self) -> None:
+        self._is_begun, self._why = False, ""
+        for results in self.results.values():
+            results.forget()
+        if self.sending is not None:
+            self.sending.broken = ""
+
+    def close(self, log: logging.Logger) -> None:
+        """Abort what is open, so that no reader waits for its time-out, and release the producer."""
+        try:
+            self._end()
+        except FencedError:
+            pass
+        except (errors.KafkaError, BrokerError) as error:
+            log.warning(
+                "%s: the open transaction %s is left to its time-out: %s", self._name, self._id, describe(error)
+            )
+        if self.sending is not None:
+            self.sending.release()
+
+
+Destination = tuple[SpoutTransaction, PartitionResults, TransactionalSending]
+"""Where results of a partition go, what of them is there, and what sends them."""
+
+
+class Results(Acks, Protocol):
+    """What is needed of the bolt."""
+
+    def origin_of(self, tup: Any) -> Origin:
+        """Return the origin of a tuple; raise a RecordError if it has none."""
+
+    def origins_of(self, tup: Any) -> pa.Array[Any]:
+        """Return the column of origins of a chunk; raise a RecordError if it has none."""
+
+
+class Transactions:
+    """The transactions of one task of the sink: what :class:`~downspout.producing.sending.Sending` is without them.
+
+    Args:
+        bolt: acks and fails.
+        prefix: of its transactional ids: topology, sink and task.
+        new: makes a producer.
+        owns: whether the results of a partition are this task's; others are another task's.
+        log: where warnings go.
+    """
+
+    def __init__(
+        self,
+        bolt: Results,
+        prefix: str,
+        new: NewSending,
+        owns: Callable[[TopicPartition], bool],
+        log: logging.Logger,
+    ) -> None:
+        self._bolt, self._prefix, self._new, self._owns, self._log = bolt, prefix, new, owns, log
+        self.by_spout: dict[str, SpoutTransaction] = {}
+        self._owners: dict[TopicPartition, tuple[str, SpoutTransaction]] = {}
+        """Which spout has opened a partition, and its transaction."""
+        self._found: dict[tuple[Any, ...], Destination | None] = {}
+        """Where results go by topic, its id, and partition, as they were looked up; None: to another task."""
+        self.discarded = 0
+        """Tuples of partitions that no spout has opened: they come again."""
+
+    def of(self, origin: Origin) -> Destination | None:
+        """Return where results of a record go; None: they are not to be sent here."""
+        place = origin[:3]
+        try:
+            return self._found[place]
+        except KeyError:
+            return self._look_up(place)
+
+    def _look_up(self, place: tuple[str, str, int]) -> Destination | None:
+        topic, topic_id, number = place
+        tp = TopicPartition(topic, number)
+        if not self._owns(tp):
+            self._found[place] = None
+            return None
+        _, transaction = self._owners.get(tp, ("", None))
+        results = transaction.results.get(tp) if transaction is not None else None
+        if transaction is None or results is None:
+            self.discarded += 1
+            return None
+        if results.done.is_of_another_topic(topic_id):
+            transaction.repeated += 1
+            return None
+        found = self._found[place] = transaction, results, transaction.sends
+        return found
+
+    # --- results in, as of a Sending --------------------------------------------------------------------
+
+    def send(self, tup: Any, topic: str, record: Outgoing) -> None:
+        """Send the record of a tuple; one that is not to be sent is acked."""
+        try:
+            origin = self._bolt.origin_of(tup)
+            found = self._found.get(origin[:3]) or self.of(origin)
+            if found is not None and found[0].takes(found[1], origin, topic, record):
+                found[2].send(tup, topic, record)
+            else:
+                self._bolt.ack_many([tup])
+        except RecordError as error:
+            self._bolt.fail_because(tup, self._placed(tup, None, error))
+
+    def send_chunk(self, tup: Any, rows: Sequence[Row]) -> None:
+        """Send the records of a chunk; those that are not to be sent count as done."""
+        taken: dict[SpoutTransaction, list[Row]] = {}
+        row = None
+        try:
+            column = self._bolt.origins_of(tup)
+            if not self._take_whole(column, rows, taken):
+                origins = values_of(column)
+                for row, topic, record in rows:
+                    found = self.of(origins[row])
+                    if found is not None and found[0].takes(found[1], origins[row], topic, record):
+                        taken.setdefault(found[0], []).append((row, topic, record))
+        except RecordError as error:
+            for transaction in taken:
+                transaction.taint("a chunk was taken in part")
+            self._bolt.fail_because(tup, self._placed(tup, row, error))
+            return
+        if not taken:
+            self._bolt.ack_many([tup])
+            return
+        chunk = Chunk(tup, sum(map(len, taken.values())))
+        for transaction, some in taken.items():
+            transaction.sends.send_rows(chunk, some)
+        for transaction in taken:
+            transaction.sends.after_sending()
+
+    def _take_whole(self, column: Any, rows: Sequence[Row], taken: dict[SpoutTransaction, list[Row]]) -> bool:
+        """Take all rows of a chunk, if they are of one partition and all new; return whether that is so."""
+        first = common_of(column)
+        found = self.of(first) if first is not None and rows else None
+        if first is None or found is None:
+            return False
+        offsets = offsets_of(column)
+        if len(rows) < len(offsets):  # others have no topic
+            offsets = offsets[[row for row, _, _ in rows]]
+        if not found[0].takes_all(found[1], offsets, first.path, rows):
+            return False
+        taken[found[0]] = list(rows)
+        return True
+
+    def _placed(self, tup: Any, row: int | None, error: RecordError) -> RecordError:
+        return RecordError(
+            f"{self._bolt.place_of(tup, row)}{self._bolt.component_name}: {error.message}", cure=error.cure
+        )
+
+    @property
+    def _sendings(self) -> list[TransactionalSending]:
+        return [each.sending for each in self.by_spout.values() if each.sending is not None]
+
+    @property
+    def in_flight(self) -> int:
+        """How many records have no answer yet."""
+        return sum(each.in_flight for each in self._sendings)
+
+    def look_at(self) -> float | None:
+        """Return when results should be looked at; None: nothing is out."""
+        return min((at for each in self._sendings if (at := each.look_at()) is not None), default=None)
+
+    def hand_over(self) -> None:
+        """Send what lingers, and settle what is answered; wait for nothing."""
+        for each in self._sendings:
+            each.hand_over()
+
+    def collect(self) -> None:
+        """Settle the tuples whose records are answered."""
+        for each in self._sendings:
+            each.collect()
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait for the answers, at most so long, and settle what has one."""
+        for each in self._sendings:
+            each.flush(timeout_s)
+
+    def report(self) -> dict[str, float]:
+        """Return the metrics of all."""
+        found: Counter[str] = Counter()
+        for each in self._sendings:
+            found.update(each.report())
+        transactions = self.by_spout.values()
+        return {
+            **found,
+            "answer_s": max((each.latency_s for each in self._sendings), default=0.0),
+            "transactions_committed": sum(each.committed for each in transactions),
+            "transactions_aborted": sum(each.aborted for each in transactions),
+            "transactions_fenced": sum(each.fenced for each in transactions),
+            "repeated": sum(each.repeated for each in transactions),
+            "discarded": self.discarded,
+        }
+
+    # --- the spouts' messages ---------------------------------------------------------------------------
+
+    def take(self, message: Message) -> None:
+        """Do what the spout says.
+
+        Raises:
+            Refused: it is not done; the spout is to begin a new session.
+            FencedError: another instance has taken over.
+            BrokerError: nothing can be written any more.
+        """
+        self._found.clear()
+        mine = {tp: progress for tp, progress in message.partitions.items() if self._owns(tp)}
+        transaction = self.by_spout.get(message.spout)
+        if message.kind == OPEN:
+            self._open(message, mine)
+        elif transaction is None or transaction.session != message.session:
+            raise Refused("the session is not known here: this task was started again")
+        elif message.kind == COMMIT:
+            dead_letters = [dead_letter for dead_letter in message.dead_letters if self._owns(dead_letter.tp)]
+            transaction.commit(message._replace(partitions=mine, dead_letters=dead_letters))
+        else:
+            transaction.start(mine)
+
+    def _open(self, message: Message, mine: Mapping[TopicPartition, Progress]) -> None:
+        transaction = self.by_spout.get(message.spout)
+        if transaction is None:
+            transactional_id = f"{self._prefix}.{message.spout}"
+            transaction = self.by_spout[message.spout] = SpoutTransaction(
+                transactional_id, self._new, str(self._bolt.component_name)
+            )
+        for tp in [tp for tp, (_, owner) in self._owners.items() if owner is transaction]:
+            del self._owners[tp]
+        for tp in mine:
+            if tp in self._owners:  # and not in one that was taken over with another of its partitions
+                self._take_over(tp, message)
+        transaction.group = message.membership.group
+        try:
+            transaction.open(message.session, is_needed=bool(mine))
+        except errors.KafkaError as error:
+            transaction.check(error)
+            raise Refused(f"no transaction can be begun: {describe(error)}") from error
+        # Results are taken from the start on: until then it is not known which of them are committed already.
+        self._owners.update(dict.fromkeys(mine, (message.spout, transaction)))
+
+    def _take_over(self, tp: TopicPartition, message: Message) -> None:
+        """Another spout's session ends, since a partition of it is this one's now."""
+        other, owner = self._owners[tp]
+        is_same = other.rpartition(".")[0] == message.spout.rpartition(".")[0]
+        if not is_same and owner.group != message.membership.group:  # both have it, and would take it over for ever
+            raise BrokerError(
+                f"{self._bolt.component_name}: {other} and {message.spout} both read {tp.topic}[{tp.partition}], for "
+                f"the groups {owner.group} and {message.membership.group}: a result cannot be in two transactions",
+                cure="one KafkaSpout for each topic, the same kafka.group for both, or a KafkaBolt for each KafkaSpout",
+            )
+        owner.lose()
+        for lost in [each for each, (_, held) in self._owners.items() if held is owner]:
+            del self._owners[lost]
+
+    def close(self, timeout_s: float) -> None:
+        """Abort what is open, and release the producers."""
+        for transaction in self.by_spout.values():
+            transaction.close(self._log)

@@ -1,0 +1,57 @@
+"""A run as of one moment, as the live view shows it: of one process, or of several added up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from downspout.engine.result import RunResult
+
+if TYPE_CHECKING:
+    from downspout.engine.loop import Bounds, Engine
+
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """What a run has done so far."""
+
+    name: str  # of the topology
+    result: RunResult  # what would be its outcome if it ended now
+    # by component, tuples that wait for it, and tuples (of a spout: trees) that it holds
+    queues: Mapping[str, tuple[int, int]]
+    bounds: Bounds  # when the run stops
+    stopping: bool  # whether it is on its way out
+
+    def gauge(self, name: str) -> float:
+        """Return the sum of a gauge over the spouts."""
+        return sum(self.result.reports.get(spout, {}).get(name, 0) for spout in self.result.spouts)
+
+    @property
+    def dead_letters(self) -> int:
+        """Dead letters that were written so far, by spouts and bolts."""
+        return int(sum(report.get("dead_lettered", 0) for report in self.result.reports.values()))
+
+    @property
+    def resolved(self) -> int:
+        """Records that need no more work: processed, or dead-lettered by a spout."""
+        return self.result.completed + int(self.gauge("dead_lettered"))
+
+    @property
+    def lag(self) -> float | None:
+        """Records that the spouts' groups have not committed; None where no spout knows."""
+        reports = (self.result.reports.get(spout, {}) for spout in self.result.spouts)
+        lags = [report["lag"] for report in reports if "lag" in report]
+        return sum(lags) if lags else None
+
+
+def metrics_of(engine: Engine) -> RunMetrics:
+    """Return an engine's metrics as of now. O(tasks), and O(samples · log) for the latencies."""
+    queues = dict.fromkeys(engine.graph.components, (0, 0))
+    for bolt in engine.bolts:
+        queued, held = queues[bolt.name]
+        queues[bolt.name] = queued + len(bolt.queue), held + len(bolt.held)
+    for spout in engine.spouts:
+        queued, held = queues[spout.name]
+        queues[spout.name] = queued, held + spout.in_flight
+    return RunMetrics(engine.graph.name, engine.result(), queues, engine.bounds, engine.stopping)

@@ -1,0 +1,110 @@
+"""A run as the command line does it: settings, the embedded broker, signals, garbage collection."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any, Protocol
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.engine.configuration import configurations
+from downspout.engine.garbage import calm_gc
+from downspout.engine.graph import Graph
+from downspout.engine.load import load
+from downspout.engine.loop import Bounds, Engine, View
+from downspout.engine.required_fields import require_fields
+from downspout.engine.result import RunResult
+from downspout.engine.values import resolve
+from downspout.run.watchdog import Watchdog, watched
+from downspout.sink.runs import hand_over_run
+from downspout.system.signals import handled_by
+
+
+def run(
+    target: str | Graph,  # a file, ``module:Class``, or a graph
+    *,
+    topology: str | None = None,  # which class, where the file holds several
+    overrides: Sequence[str] = (),  # ``--set`` options, ``[COMPONENT:]KEY=VALUE``
+    options: Mapping[str, Any] | None = None,  # settings as strong as ``overrides``, such as ``{"run.until": "end"}``
+    clock: Clock = SYSTEM_CLOCK,  # the time
+    view: View | None = None,  # shows the run
+    bounds: Bounds | None = None,  # when to stop, where that is not what the settings say
+    supervised: bool = False,  # another process watches this one, and sees how it ends
+) -> RunResult:
+    """Run a topology in this process until it ends, is stopped, or fails.
+
+    Raises:
+        DownspoutError: the topology or a setting is wrong, or a component ended the run.
+    """
+    graph = target if isinstance(target, Graph) else load(target, topology)
+    settings = resolve(graph, overrides, options=options)
+    require_fields(graph)
+    values = settings.run.values
+    confs = configurations(graph, settings, clock)
+    hand_over_run(graph, settings, confs)
+    bounds = bounds or bounds_of(values)
+    engine = Engine(graph, confs, bounds=bounds, clock=clock, rng=random.Random(values["run.seed"]), view=view)
+    watchdog = Watchdog(
+        engine, threading.get_ident(), stuck_s=values["run.stuck_s"], drain_s=bounds.drain_s, supervised=supervised
+    )
+    with signals(engine, watchdog=watchdog) as received, watched(watchdog), calm_gc():
+        try:
+            result = engine.run()
+        except KeyboardInterrupt:
+            if not received:
+                raise
+            result = engine.result()
+    result.signal = received[0] if received else None
+    return result
+
+
+def bounds_of(values: Mapping[str, Any]) -> Bounds:
+    """Return when a run stops, by the settings ``run.*``."""
+    return Bounds(values["run.until"], values["run.for_s"], values["run.records"], values["run.drain_s"])
+
+
+class Stoppable(Protocol):
+    """What signals stop."""
+
+    def stop(self) -> None:
+        """Finish what is in flight."""
+
+    def abort(self) -> None:
+        """Stop at once."""
+
+
+@contextlib.contextmanager
+def signals(
+    run: Stoppable,  # what is stopped
+    *,
+    interrupt: bool = True,  # raise a KeyboardInterrupt at the second one, out of whatever a component waits for
+    watchdog: Watchdog | None = None,  # answers them too, and may ask for such an interrupt itself
+    on_first: Callable[[int], None] | None = None,  # called with the first one's number, to answer it
+) -> Iterator[list[int]]:
+    """The first SIGINT or SIGTERM lets the run finish, the second one stops it wherever it is; yield their numbers."""
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if watchdog is not None and watchdog.interrupts:
+            watchdog.interrupts = 0
+            if not watchdog.has_ended:
+                raise KeyboardInterrupt
+            return
+        received.append(number)
+        if len(received) == 1:
+            run.stop()
+            if on_first is not None:
+                on_first(number)
+        else:
+            run.abort()
+            if interrupt:
+                raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    with handled_by(handle):
+        yield received

@@ -1,0 +1,171 @@
+"""The metrics of several workers as those of one run.
+
+A worker may have had several lives, each a process. Counters are added up over all of them. Gauges (what is in flight,
+held, behind) are those of the latest life that has sent a report, since the one before left its partitions to it. Of a
+life that was killed only its reports are known, so counters may be half a second behind the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from downspout.engine.latencies import joined, quantile_ms
+from downspout.engine.loop import Bounds
+from downspout.engine.result import AGES, Counts, RunResult, WorkerResult, in_order
+from downspout.metrics import METRICS
+from downspout.run.metrics import RunMetrics
+from downspout.run.workers.channel import Report
+
+ERRORS_MAX = 20  # The most lines about errors that are kept of a worker's earlier lives
+GAUGES = frozenset(metric.name for metric in METRICS.values() if metric.kind == "gauge")
+
+
+@dataclass(frozen=True)
+class WorkerReports:
+    """The reports of one worker."""
+
+    worker: WorkerResult  # its number and state, and what else the supervisor knows of it
+    reports: Sequence[Report]  # the last one of its latest life, and before it the sum of the earlier lives
+
+
+def worker_result(worker: WorkerResult, reports: Sequence[Report]) -> WorkerResult:
+    """Return what is known of a worker, completed from its reports."""
+    worker = replace(worker, completed=sum(report.result.completed for report in reports), deaths=[*worker.deaths])
+    if not reports:
+        return worker
+    latest = reports[-1].result
+    lags = [latest.reports[spout]["lag"] for spout in latest.spouts if "lag" in latest.reports.get(spout, {})]
+    return replace(worker, in_flight=latest.in_flight, lag=sum(lags) if lags else None)
+
+
+def add_up(earlier: Report, later: Report) -> Report:
+    """Return two lives that are over as one: what they counted. A worker may have very many."""
+    both = [earlier.result, later.result]
+    result = replace(
+        later.result,
+        drained=True,
+        components={name: _counts(name, both, ()) for name in later.result.components},
+        completed=sum(each.completed for each in both),
+        failed=sum(each.failed for each in both),
+        timeouts=sum(each.timeouts for each in both),
+        not_retried=sum(each.not_retried for each in both),
+        in_flight=0,
+        errors=list(dict.fromkeys(line for each in both for line in each.errors))[:ERRORS_MAX],
+        last_errors={**earlier.result.last_errors, **later.result.last_errors},
+        reports=_reports(both, ()),
+        metrics={},
+        uncommitted={},
+        partitions={},
+    )
+    return Report(result, {}, joined([earlier.latencies, later.latencies]))
+
+
+def merge(
+    name: str,  # of the topology
+    components: Iterable[str],  # their names, in order; workers that have not reported yet do not show them
+    workers: Sequence[WorkerReports],  # the reports of each
+    bounds: Bounds,  # of the whole run, ``for_s`` as ``duration_s``
+    *,
+    reason: str,  # why it stops; ``running`` before that
+    duration_s: float,  # since its start, before any worker ran
+) -> RunMetrics:
+    """Return the metrics of the whole run."""
+    every = [report for each in workers for report in each.reports]
+    latest = [each.reports[-1] for each in workers if each.reports]
+    results, now = [report.result for report in every], [report.result for report in latest]
+    names = list(components)
+    in_flight = sum(result.in_flight for result in now)
+    result = RunResult(
+        reason=reason,
+        drained=in_flight == 0,
+        duration_s=duration_s,
+        components={name: _counts(name, results, now) for name in names},
+        completed=sum(result.completed for result in results),
+        failed=sum(result.failed for result in results),
+        timeouts=sum(result.timeouts for result in results),
+        not_retried=sum(result.not_retried for result in results),
+        in_flight=in_flight,
+        latency_p50_ms=quantile_ms([report.latencies for report in every], 0.5),
+        latency_p99_ms=quantile_ms([report.latencies for report in every], 0.99),
+        errors=[
+            f"worker {each.worker.number}: {line}" for each in workers for r in each.reports for line in r.result.errors
+        ],
+        last_errors={name: error for result in results for name, error in result.last_errors.items()},
+        reports=_reports(results, now),
+        metrics=_by_worker(workers),
+        spouts=now[0].spouts if now else (),
+        uncommitted=_sums(result.uncommitted for result in now),
+        partitions=_partitions(now),
+        workers=[each.worker for each in workers],
+    )
+    queues = {name: _pair(report.queues.get(name, (0, 0)) for report in latest) for name in names}
+    return RunMetrics(name, result, queues, bounds, reason != "running")
+
+
+def _counts(component: str, results: Sequence[RunResult], now: Sequence[RunResult]) -> Counts:
+    counts = Counts()
+    for each in fields(Counts):
+        source = now if each.name == "tasks" else results
+        found = (result.components[component] for result in source if component in result.components)
+        setattr(counts, each.name, sum(getattr(one, each.name) for one in found))
+    return counts
+
+
+def _reports(results: Sequence[RunResult], now: Sequence[RunResult]) -> dict[str, dict[str, float]]:
+    """Add up the metrics that components report."""
+    found: dict[str, dict[str, float]] = {}
+    for source, wanted in ((results, lambda name: name not in GAUGES), (now, GAUGES.__contains__)):
+        _add(found, source, wanted)
+    return found
+
+
+def _add(found: dict[str, dict[str, float]], results: Sequence[RunResult], wanted: Callable[[str], bool]) -> None:
+    for result in results:
+        for component, report in result.reports.items():
+            metrics = found.setdefault(component, {})
+            for name, value in report.items():
+                if wanted(name):
+                    before = metrics.get(name, 0)
+                    metrics[name] = max(before, value) if name in AGES else before + value
+
+
+def _partitions(now: Sequence[RunResult]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Put the partitions of the latest lives together; of two reports of one, that which has committed more is newer.
+
+    A worker that has ended keeps what it left, and another may have gone on from there.
+    """
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for result in now:
+        for spout, partitions in result.partitions.items():
+            known = found.setdefault(spout, {})
+            for place, figures in partitions.items():
+                before = known.get(place)
+                if before is None or (before["committed"] or 0) <= (figures["committed"] or 0):
+                    known[place] = figures
+    return in_order(found)
+
+
+def _by_worker(workers: Sequence[WorkerReports]) -> dict[str, Mapping[str, object]]:
+    return {
+        f"{place} of worker {each.worker.number}": metrics
+        for each in workers
+        if each.reports
+        for place, metrics in each.reports[-1].result.metrics.items()
+    }
+
+
+def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in counts:
+        for name, count in each.items():
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+def _pair(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    first, second = 0, 0
+    for queued, held in pairs:
+        first, second = first + queued, second + held
+    return first, second

@@ -1,0 +1,324 @@
+"""The supervisor of the workers: it starts them, adds their metrics up, restarts crashed ones, and ends them all.
+
+It looks at them eight times a second and decides by what it sees. Only time and the signal handlers' two flags come
+from elsewhere, so tests drive it with a virtual clock and scripted workers.
+
+============  =====================================================================================================
+a run stops   when
+============  =====================================================================================================
+``end``       a worker has ended with ``end``: it looks at the commits of the whole group, so all are done. The others
+              see the same and end by themselves; one that dies from then on is not needed any more
+``for``       ``run.for_s`` have passed since the first worker ran
+``records``   ``run.records`` trees are complete over all workers. Each of them stops by itself at what was left of them
+              when it started; together they may do more, by what is in flight and half a second's work
+``signal``    ``stop()`` was called: each worker is sent SIGTERM and drains
+``aborted``   ``abort()`` was called: each is sent another one, and is killed ABORT_S later
+(an error)    a worker has died in a way that ``restarts`` does not mend. The others drain, then the error is raised
+============  =====================================================================================================
+
+**No orphans.** However :meth:`Supervisor.run` ends, no worker is alive then: one that does not end within
+``run.drain_s`` and GRACE_S of the request is killed. Nothing is lost: the next run reads its records again.
+A supervisor that is killed itself is seen by the workers (``serve``).
+
+**A race that is none.** A worker dies just when the run is asked to stop. Either it is seen as dead before the request
+reaches it, or the request goes to a process that is dead and not reaped yet, and has no effect. In both cases the next
+look finds it dead while the run stops, and then it is not restarted.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.engine.loop import Bounds
+from downspout.engine.result import RunResult, WorkerResult
+from downspout.errors import ComponentError, DownspoutError
+from downspout.run.metrics import RunMetrics
+from downspout.run.workers.channel import Report
+from downspout.run.workers.merge import WorkerReports, add_up, merge, worker_result
+from downspout.run.workers.process import Worker
+from downspout.run.workers.restarts import Death, Restarts
+
+LOOK_S = 0.125
+ABORT_S = 5.0  # How long a worker that is to stop at once may take to say what it did
+DEATHS_MAX = 20  # So many deaths of a worker are remembered in words
+GRACE_S = 30.0  # How long beyond ``run.drain_s`` a worker may take to end once it is asked to
+
+
+class View(Protocol):
+    """Shows the run of all workers."""
+
+    def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
+        """Show metrics where it is time; only then take them."""
+
+
+@dataclass
+class Slot:
+    """One worker, through all of its lives."""
+
+    number: int  # of the worker, from 1
+    restarts: Restarts  # counts its deaths
+    worker: Worker | None = None  # its process; None before the first life, between two, and at the end
+    started: float = 0.0  # when this life began
+    due: float | None = None  # when the next life begins; None: there will be none
+    # the last one of the latest life that has sent any, and before it the sum of all earlier lives
+    reports: list[Report] = field(default_factory=list)
+    has_reported: bool = False  # whether this life has sent a report
+    error: DownspoutError | None = None  # that it has reported in this life
+    result: WorkerResult = field(init=False)  # what is shown of it
+
+    def __post_init__(self) -> None:
+        self.result = WorkerResult(self.number, "starting")
+
+    def take(self) -> bool:
+        """Take in its messages since the last look; return whether this life has sent its first report."""
+        first = False
+        for message in self.worker.take() if self.worker is not None else ():
+            self.error = message.error or self.error
+            if message.report is None:
+                continue
+            if self.has_reported:
+                self.reports[-1] = message.report
+            else:
+                past = [add_up(*self.reports)] if len(self.reports) == 2 else self.reports
+                self.reports = [*past, message.report]
+                self.has_reported = first = True
+        if first:
+            self.result.state = "running"
+        return first
+
+    def record_death(self, death: Death) -> None:
+        """Take note of a death."""
+        self.result.state = "died"
+        self.result.deaths = [*self.result.deaths, str(death)][-DEATHS_MAX:]
+
+    @property
+    def ended_with(self) -> RunResult | None:
+        """The result of this life, if it has ended in order."""
+        last = self.reports[-1] if self.has_reported else None
+        return last.result if last is not None and last.is_last else None
+
+
+class Supervisor:
+    """Runs a topology in several processes."""
+
+    def __init__(
+        self,
+        name: str,
+        components: Iterable[str],
+        workers: int,
+        *,
+        bounds: Bounds,
+        # starts a worker: its number, and the records that are left of ``run.records``
+        start: Callable[[int, int | None], Worker],
+        restarts_max: int,  # how often one is started again in a row
+        clock: Clock = SYSTEM_CLOCK,
+        view: View | None = None,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._name, self._components = name, list(components)
+        self._bounds = bounds
+        self._start = start
+        self._clock = clock
+        self._view = view
+        self._log = log or logging.getLogger("downspout.run.workers")
+        self._slots = [Slot(number, Restarts(restarts_max)) for number in range(1, workers + 1)]
+        self._begun = clock.monotonic()
+        self._ran_since: float | None = None
+        self._reason: str | None = None
+        self._is_aborted = False
+        self._wanted = 0  # How often the workers are to be asked to end: once, or twice to end at once …
+        self._asked = 0  # … and how often they were
+        self._has_lost = False
+        self._deadline = float("inf")
+        self._error: DownspoutError | None = None
+
+    def stop(self, reason: str = "signal") -> None:
+        """Let all workers finish. May be called from a signal handler."""
+        self._reason = self._reason or reason
+        if reason != "end":  # that all workers see by themselves
+            self._wanted = max(self._wanted, 1)
+
+    def abort(self) -> None:
+        """Stop all workers without waiting for anything. May be called from a signal handler."""
+        self._is_aborted = True
+        self._reason = "aborted"
+        self._wanted = 2
+
+    def run(self) -> RunResult:
+        """Run until all workers have ended.
+
+        Raises:
+            DownspoutError: a worker has ended in a way that no restart mends. The others have drained.
+        """
+        with self._no_orphans():
+            for slot in self._slots:
+                self._begin(slot)
+            while any(slot.worker is not None or slot.due is not None for slot in self._slots):
+                self._turn()
+                self._clock.sleep(LOOK_S)
+        if self._error is not None:
+            raise self._error
+        result = self.metrics().result
+        result.drained = result.drained and not self._has_lost
+        return result
+
+    def metrics(self) -> RunMetrics:
+        """Return what all workers have done so far."""
+        reports = [WorkerReports(worker_result(slot.result, slot.reports), slot.reports) for slot in self._slots]
+        now, bounds = self._clock.monotonic(), self._bounds
+        if bounds.for_s is not None:  # it counts from when the first worker ran, and what is shown from the start
+            waited = (now if self._ran_since is None else self._ran_since) - self._begun
+            bounds = replace(bounds, for_s=bounds.for_s + waited)
+        return merge(
+            self._name,
+            self._components,
+            reports,
+            bounds,
+            reason=self._reason or "running",
+            duration_s=now - self._begun,
+        )
+
+    @property
+    def done(self) -> int:
+        """How many trees are complete, as far as workers have reported."""
+        return sum(report.result.completed for slot in self._slots for report in slot.reports)
+
+    # --- a look ---
+
+    def _turn(self) -> None:
+        """Look at each worker, then at the whole."""
+        now = self._clock.monotonic()
+        for slot in self._slots:
+            # First whether it is dead, then its messages: so all messages of a dead one are there.
+            code = slot.worker.poll() if slot.worker is not None else None
+            if slot.take() and self._ran_since is None:
+                self._ran_since = now - slot.reports[-1].result.duration_s
+            if code is not None:
+                self._ended(slot, code, now)
+            elif slot.due is not None and now >= slot.due:
+                self._begin(slot)
+        self._look_for_the_end(now)
+        self._stop_workers(now)
+        if self._view is not None:
+            self._view.look(now, self.metrics)
+
+    def _begin(self, slot: Slot) -> None:
+        left = None if self._bounds.records is None else max(1, self._bounds.records - self.done)
+        slot.worker = self._start(slot.number, left)
+        slot.due, slot.has_reported, slot.error = None, False, None
+        slot.started = self._clock.monotonic()
+        slot.result.state, slot.result.pid = "starting", slot.worker.pid
+        self._log.info("worker %d runs as process %d", slot.number, slot.worker.pid)
+
+    def _ended(self, slot: Slot, code: int, now: float) -> None:
+        """A worker has ended: because it was through, because it was asked, or it died."""
+        assert slot.worker is not None
+        slot.worker.close()
+        pid = slot.worker.pid
+        slot.worker = slot.result.pid = None
+        ended = slot.ended_with
+        if ended is not None and ended.reason in ("end", "records"):
+            slot.result.state = ended.reason
+            if ended.reason == "end":
+                self.stop("end")
+            return
+        death = Death(code, slot.error, drained=ended is not None)
+        if self._reason is None:
+            self._died(slot, pid, death, now)
+        # A run handles SIGTERM. A process that is killed by it had not begun, or was through: nothing was in flight.
+        elif ended is not None or code == -signal.SIGTERM:
+            slot.result.state = self._reason
+        else:
+            self._lost(slot, pid, death)
+
+    def _died(self, slot: Slot, pid: int, death: Death, now: float) -> None:
+        """A worker died without a request to end: restart it, or end the run."""
+        slot.record_death(death)
+        wait_s = slot.restarts.wait_s(death, now - slot.started)
+        if wait_s is None:
+            # Its error is raised at the end, once.
+            self._log.warning("worker %d (pid %d) %s; the run ends", slot.number, pid, death.in_short)
+            self._fail(slot.restarts.final_error(death, slot.number))
+            return
+        slot.due = now + wait_s
+        slot.result.state = "restarting"
+        slot.result.restarts += 1
+        self._log.warning(
+            "worker %d (pid %d) %s; restarting in %g s (restart %d)",
+            slot.number, pid, death, wait_s, slot.result.restarts,
+        )  # fmt: skip
+
+    def _lost(self, slot: Slot, pid: int, death: Death) -> None:
+        """A worker died while the run was on its way out: what it had in flight is read again by the next run."""
+        self._has_lost = self._has_lost or self._reason != "end"
+        if self._is_aborted:  # it ended as it was to
+            slot.result.state = "aborted"
+            return
+        slot.record_death(death)
+        if death.has_same_error_as(self._error):
+            return
+        self._log.warning("worker %d (pid %d) %s while it was finishing", slot.number, pid, death)
+        if self._reason != "end":  # else the worker that saw the end has committed it
+            self._fail(
+                death.error
+                or ComponentError(
+                    f"worker {slot.number} {death} while it was finishing: what it had in flight is not committed",
+                    cure="run the topology again: then it will be processed",
+                )
+            )
+
+    def _fail(self, error: DownspoutError) -> None:
+        """The run ends with an error; the first one is raised."""
+        self._error = self._error or error
+        self.stop("error")
+
+    # --- the end ---
+
+    def _look_for_the_end(self, now: float) -> None:
+        bounds = self._bounds
+        if bounds.for_s is not None and self._ran_since is not None and now - self._ran_since >= bounds.for_s:
+            self.stop("for")
+        if bounds.records is not None and self.done >= bounds.records:
+            self.stop("records")
+
+    def _stop_workers(self, now: float) -> None:
+        """Ask workers to end if the run is to end; a second time if it is to end at once."""
+        if self._reason is None:
+            return
+        for slot in self._slots:
+            if slot.due is not None:
+                slot.due, slot.result.state = None, "died"
+        while self._asked < self._wanted:
+            self._asked += 1
+            self._deadline = now + (ABORT_S if self._is_aborted else self._bounds.drain_s + GRACE_S)
+            for worker in self._alive():
+                worker.ask_to_end()
+        if now >= self._deadline:
+            for worker in self._alive():
+                self._log.warning("process %d did not end in time: killing it", worker.pid)
+                worker.kill()
+
+    def _alive(self) -> Sequence[Worker]:
+        return [slot.worker for slot in self._slots if slot.worker is not None]
+
+    @contextmanager
+    def _no_orphans(self) -> Iterator[None]:
+        """At the end no worker is alive, though this process fails."""
+        try:
+            yield
+        finally:
+            alive = self._alive()
+            for worker in alive:
+                worker.ask_to_end()
+            deadline = self._clock.monotonic() + self._bounds.drain_s + GRACE_S
+            for worker in alive:
+                while worker.poll() is None and self._clock.monotonic() < deadline and not self._is_aborted:
+                    self._clock.sleep(LOOK_S)
+                worker.kill()
+                worker.close()

@@ -1,0 +1,9 @@
+"""Settings: the one table of them, the layers in which their values are found, secrets, and folders.
+
+A setting has a dotted key (``kafka.poll_timeout_ms``). Its value is the first that is given by: the command line
+(``--set KEY=VALUE``, or ``--set COMPONENT:KEY=VALUE`` for one component), the environment
+(``DOWNSPOUT_KAFKA_POLL_TIMEOUT_MS``), the topology (the component's ``config``, then the topology's), the file
+(``downspout.toml``), the default. An unknown key below one of our prefixes is an error that names the nearest known
+one. Keys of Storm (``topology.max.spout.pending``) pass through untouched, as do the properties of the Kafka client, in
+its own spelling, below ``kafka.client.`` (``kafka.client.fetch_max_bytes``).
+"""

@@ -1,0 +1,173 @@
+"""Where values come from: the command line, the environment, a topology, a file, the table; the strongest wins."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from downspout.errors import ConfigError
+from downspout.formatting import nearest
+from downspout.settings.secrets import is_secret
+from downspout.settings.table import (
+    CLIENT_PREFIX,
+    ENV_PREFIX,
+    FORMER,
+    SETTINGS,
+    TABLE,
+    check_key,
+    check_number,
+    env_name,
+    under_current_keys,
+)
+
+FILE_NAME = "downspout.toml"
+ENV_RESERVED = frozenset({"DOWNSPOUT_HOME", "DOWNSPOUT_CACHE", "DOWNSPOUT_OFFLINE", "DOWNSPOUT_PROJECT"})
+"""Environment variables of ours that are no settings: where state and cached jars live, "never download", and what
+relative directories are relative to."""
+CLIENT_TEXT = re.compile(
+    r"(api_version|sasl_|ssl_(?!check_hostname)|security_protocol|client_id|client_rack|proxy_url)"
+)
+
+
+def client_value(key: str, value: Any) -> Any:
+    """Return what was given as text for a key that is not in the table: as JSON where it is, so that 30 is a number.
+
+    What the client takes as text stays text: a password may look like a number.
+
+    >>> client_value("kafka.client.fetch_min_bytes", "30"), client_value("kafka.client.sasl_plain_password", "030e1")
+    (30, '030e1')
+    """
+    if key.startswith(CLIENT_PREFIX) and CLIENT_TEXT.match(key.removeprefix(CLIENT_PREFIX).replace(".", "_")):
+        return value
+    try:
+        return json.loads(value)
+    except (TypeError, ValueError, RecursionError):
+        return value
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One source of values: its name for messages, and what it gives, under the keys of today."""
+
+    name: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", under_current_keys(self.values, self.name))
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The values that hold for one component, and where each came from."""
+
+    values: Mapping[str, Any]
+    sources: Mapping[str, str]
+
+
+def resolve(layers: Sequence[Layer]) -> Resolved:
+    """Return the first given value of each key, strongest layer first, and the table's defaults below all.
+
+    >>> found = resolve([Layer("command line", {"run.seed": "7"}), Layer("file", {"run.seed": 8, "run.member": 2})])
+    >>> found.values["run.seed"], found.sources["run.seed"], found.values["run.member"]
+    (7, 'command line', 2)
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for layer in layers:
+        for key, value in layer.values.items():
+            check_key(key, layer.name)
+            check_number(key, value, layer.name)
+            if value == "" and key in SETTINGS and SETTINGS[key].required:
+                value = None  # "not set", which is an error of the component that needs it
+            if key not in values:
+                values[key] = SETTINGS[key].parse(value, layer.name) if key in SETTINGS else value
+                sources[key] = layer.name
+    for setting in TABLE:
+        if setting.key not in values:
+            values[setting.key] = setting.default
+            sources[setting.key] = "default"
+    return Resolved(values, sources)
+
+
+def from_environment(environ: Mapping[str, str]) -> Layer:
+    """Return the settings that the environment gives.
+
+    >>> from_environment({"DOWNSPOUT_KAFKA_CLIENT_FETCH_MIN_BYTES": "4096", "HOME": "/"}).values
+    {'kafka.client.fetch_min_bytes': 4096}
+    """
+    by_env = {env_name(key): key for key in (*SETTINGS, *FORMER)}
+    values: dict[str, Any] = {}
+    for name, value in environ.items():
+        if not name.startswith(ENV_PREFIX) or name in ENV_RESERVED:
+            continue
+        client = ENV_PREFIX + "KAFKA_CLIENT_"
+        if name in by_env:
+            values[by_env[name]] = value
+        elif name.startswith(client):
+            key = CLIENT_PREFIX + name.removeprefix(client).lower()
+            # Settings are shown, and travel: this one stays where it is.
+            values[key] = f"env:{name}" if is_secret(key, value) else client_value(key, value)
+        else:
+            cure = nearest(name, by_env, "`downspout settings` lists all", 0.5)
+            raise ConfigError(f"unknown setting {name} (environment)", cure=cure)
+    return Layer("environment", values)
+
+
+def from_file(path: Path) -> Layer:
+    """Return the settings of a TOML file; tables nest (``[kafka]`` then ``group = "x"``). A missing file gives none."""
+    if not path.exists():
+        return Layer(str(path))
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", cure="a readable file, or none") from None
+    values = dict(_flatten(document))
+    for key in values:
+        check_key(key, path.name)
+    return Layer(path.name, values)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def from_command_line(pairs: Sequence[str]) -> dict[str, Layer]:
+    """Return the ``--set`` options as layers by component; the key ``""`` is for all of them.
+
+    >>> from_command_line(["kafka.group=g", "flights:kafka.start=LATEST"])["flights"].values
+    {'kafka.start': 'LATEST'}
+    """
+    layers: dict[str, dict[str, Any]] = {"": {}}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {pair.partition(' ')[0]} has no value", cure="--set KEY=VALUE")
+        component, colon, key = name.rpartition(":")
+        key = key.strip()
+        check_key(key, "command line")
+        layers.setdefault(component if colon else "", {})[key] = value
+    return {component: Layer("command line", values) for component, values in layers.items()}
+
+
+def from_mapping(values: Mapping[str, Any], source: str) -> dict[str, Layer]:
+    """Return settings that a program gives as layers by component, as :func:`from_command_line` does.
+
+    >>> from_mapping({"kafka.group": "g", "flights:kafka.start": "LATEST"}, "config")["flights"].values
+    {'kafka.start': 'LATEST'}
+    """
+    layers: dict[str, dict[str, Any]] = {"": {}}
+    for name, value in values.items():
+        component, _, key = name.rpartition(":")
+        layers.setdefault(component, {})[key] = value
+    return {component: Layer(source, given) for component, given in layers.items()}

@@ -1,0 +1,95 @@
+"""Secrets among settings: which they are, how they are shown, and where the values of references are."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from downspout.errors import ConfigError
+from downspout.settings.table import CLIENT_PREFIX
+
+SECRET = re.compile(r"(password|passphrase|secret|token|credentials?|jaas[._]config|keytab)\Z", re.IGNORECASE)
+REFERENCE = re.compile(r"(env|file):.")
+HIDDEN = "…"
+REFERENCES_ONLY = ("kafka.offset_store_password", "sql.password")
+"""Settings of ours that take a reference and no secret: they are new, so nobody has written a secret there yet."""
+PASSWORD_IN_URL = re.compile(r"://[^/?#@:]*:(?!\d{1,5}/)(?:(?!\?\w+=)[^@])*@|[?&]password=", re.IGNORECASE)
+"""Also one whose ``/``, ``?`` or ``#`` is not escaped, and which a parser of URLs takes for something else therefore;
+but not ``host:port/path``, nor an ``@`` in an option."""
+
+
+def is_secret(key: str, value: Any) -> bool:
+    """Return whether this value of a setting must not be seen; a reference to a secret may.
+
+    >>> is_secret("kafka.client.sasl_plain_password", "hush"), is_secret("kafka.client.ssl_password", "env:P")
+    (True, False)
+    >>> is_secret("kafka.client.proxy_url", "http://me:hush@proxy:80"), is_secret("kafka.sasl.jaas.config", "…;")
+    (True, True)
+    >>> is_secret("sql.database", "postgresql://me:hush@db/flights"), is_secret("sql.database", "postgresql://me@db/x")
+    (True, False)
+    """
+    if value is None or value == "" or (isinstance(value, str) and REFERENCE.match(value)):
+        return False
+    if SECRET.search(key) is not None or ("proxy" in key and "@" in str(value)):
+        return True
+    return isinstance(value, str) and PASSWORD_IN_URL.search(value) is not None
+
+
+def shown(key: str, value: Any) -> Any:
+    """Return the value of a setting as anybody may see it.
+
+    >>> shown("kafka.client.sasl_plain_password", "hush"), shown("kafka.group", "g")
+    ('…', 'g')
+    """
+    return HIDDEN if is_secret(key, value) else value
+
+
+def resolve_client(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties of the client, by their bare names, with secrets in place of the references to them.
+
+    Raises:
+        ConfigError: as :func:`with_secrets`.
+    """
+    conf = with_secrets({CLIENT_PREFIX + name: value for name, value in properties.items()})
+    return {name.removeprefix(CLIENT_PREFIX): value for name, value in conf.items()}
+
+
+def with_secrets(conf: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return a configuration in which references to secrets are replaced by the secrets.
+
+    A configuration is shown in many places (Storm's UI and logs, `downspout check`), and travels with the topology. So
+    a property of the Kafka client may be ``env:NAME`` or ``file:PATH``, which is looked up where the component runs.
+    The password of a database must be.
+
+    >>> with_secrets({"kafka.client.sasl_plain_password": "env:P", "kafka.group": "env:x"}, {"P": "secret"})
+    {'kafka.client.sasl_plain_password': 'secret', 'kafka.group': 'env:x'}
+    """
+    environ = os.environ if environ is None else environ
+    found = dict(conf)
+    for key, value in conf.items():
+        if key in REFERENCES_ONLY and value is not None and not (isinstance(value, str) and REFERENCE.match(value)):
+            raise ConfigError(
+                f"{key} is no reference to a secret, and settings are seen in many places",
+                cure=f"{key}=env:NAME or file:PATH, looked up where the component runs",
+            )
+        if not key.startswith((CLIENT_PREFIX, *REFERENCES_ONLY)) or not isinstance(value, str):
+            continue
+        if not REFERENCE.match(value):
+            continue
+        kind, _, name = value.partition(":")
+        if kind == "env":
+            if name not in environ:
+                raise ConfigError(
+                    f"{key} = {value!r}: {name} is not in the environment", cure=f"set {name} where the component runs"
+                )
+            found[key] = environ[name]
+        elif kind == "file":
+            try:
+                found[key] = Path(name).read_text(encoding="utf-8").rstrip("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                cure = "a file that exists where the component runs"
+                raise ConfigError(f"{key} = {value!r} cannot be read: {error}", cure=cure) from None
+    return found

@@ -1,0 +1,246 @@
+"""From Python values to Arrow arrays of a declared type, whole columns at once, and never silently wrong.
+
+Given a type, Arrow takes some values for what they are not: 1.5 becomes 1 in a column of whole numbers, 5 a day in
+1970, a text a list of its letters. So the type is first found from the values alone, compared with the declared one,
+and only then cast; a cast checks ranges and fractions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from downspout.sink.columns.types import EPOCH_UNITS, TIMESTAMP, Kind, kind_of
+
+_BARE_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+DIGITS_MAX = 15
+"""A float holds every decimal of so many digits exactly enough to give it back; of a longer one some are lost."""
+Values = Sequence[Any]
+
+
+class ExactNumber(float):
+    """A float that knows the text it was read from, so that a decimal column gets every digit.
+
+    >>> to_array([ExactNumber("12345678901234567.89")], "decimal(20,2)").to_pylist()
+    [Decimal('12345678901234567.89')]
+    """
+
+    text: str
+
+    def __new__(cls, text: str) -> ExactNumber:
+        """Return the number that a text means."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+
+def to_array(values: Values, kind: str) -> Any:
+    """Return the values as an array of the type that ``kind`` declares.
+
+    Raises:
+        ValueError, TypeError, OverflowError: a value does not fit (Arrow's errors are of these kinds).
+
+    >>> to_array([1, 2.0, None], "int8").to_pylist()
+    [1, 2, None]
+    >>> to_array([1.5], "int8")
+    Traceback (most recent call last):
+        ...
+    ValueError: 1.5 has a fraction
+    >>> to_array([{"sku": "a", "colour": "red"}], "struct<sku:string,price:decimal(9,2)>").to_pylist()
+    [{'sku': 'a', 'price': None}]
+    """
+    return _array(values, kind_of(kind))
+
+
+def _array(values: Values, kind: Kind) -> Any:
+    return _BY_NAME.get(kind.name, _numbers)(values, kind)
+
+
+def _as_they_are(values: Values, kind: Kind) -> Any:
+    return pa.array(values, kind.type)  # Arrow is strict about these types, and about the UTF-8 in bytes
+
+
+def _since_the_epoch(values: Values, kind: Kind) -> Any:
+    found: Any = pa.array(values)
+    _check(found.type, pa.int64())
+    return pc.multiply_checked(found.cast(pa.int64()), EPOCH_UNITS[kind.name]).cast(TIMESTAMP)
+
+
+def _numbers(values: Values, kind: Kind) -> Any:
+    found: Any = pa.array(values)
+    target = kind.type
+    if found.type == target:
+        _check_alone(values, found.type, target)
+        return found
+    if pa.types.is_integer(target) and pa.types.is_floating(found.type):
+        found = pa.array([None if value is None else _whole(value) for value in values])
+    _check(found.type, target)
+    _check_alone(values, found.type, target)
+    made = found.cast(target)
+    _check_finite(found, made)
+    return made
+
+
+def _check(found: pa.DataType, target: pa.DataType) -> None:
+    """Raise a TypeError unless values of the type ``found`` may become ``target``, if they are in range."""
+    types = pa.types
+    fits = types.is_integer(found) or (types.is_floating(target) and types.is_floating(found))
+    if not (fits or types.is_null(found)):
+        raise TypeError(f"{found} instead of {target}")
+
+
+def _check_alone(values: Values, found: pa.DataType, target: pa.DataType) -> None:
+    """Raise where floats lend their type to a neighbour that would not fit alone: True, or 2**24 + 1 as float32."""
+    if pa.types.is_floating(found) and not {float, type(None)}.issuperset(map(type, values)):
+        if any(isinstance(value, bool) for value in values):
+            raise TypeError("bool instead of a number")
+        if target == pa.float32() and any(isinstance(value, int) and abs(value) > 2**24 for value in values):
+            raise ValueError("a whole number that float32 has not: beyond 2**24")
+
+
+def _check_finite(found: Any, made: Any) -> None:
+    """Raise a ValueError where a finite number became infinite; a cast from float64 to float32 does not say so."""
+    if made.type != pa.float32() or found.type != pa.float64():
+        return
+    lost = pc.and_not(pc.is_inf(made), pc.is_inf(found))
+    if pc.any(lost).as_py():
+        raise ValueError("a number out of the range of float32: ±3.4e38")
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or value != value or value in (float("inf"), float("-inf")):
+        raise ValueError(f"{value} is not a whole number")
+    if int(value) != value:
+        raise ValueError(f"{value} has a fraction")
+    return int(value)
+
+
+def _decimals(values: Values, kind: Kind) -> Any:
+    """Take Decimals, whole numbers, texts of numbers, and floats that have no more digits than a float can hold."""
+    return pa.array([None if value is None else _decimal(value) for value in values], kind.type)
+
+
+def _decimal(value: Any) -> Decimal | int:
+    if isinstance(value, bool):
+        raise TypeError("a bool is not a decimal")
+    if isinstance(value, Decimal | int):
+        return value
+    is_exact = isinstance(value, ExactNumber | str)
+    text = (
+        value.text if isinstance(value, ExactNumber) else float.__repr__(value) if isinstance(value, float) else value
+    )
+    if not isinstance(text, str):
+        raise TypeError(f"a {type(value).__name__} is not a decimal")
+    if not _NUMBER.fullmatch(text):
+        raise ValueError("no number")
+    number = Decimal(text)
+    if not is_exact and len(number.as_tuple().digits) > DIGITS_MAX:
+        raise ValueError(f"a float of more than {DIGITS_MAX} digits is not exact; give the text or a Decimal")
+    return number
+
+
+def _lists(values: Values, kind: Kind) -> Any:
+    for value in values:
+        if value is not None and not isinstance(value, list | tuple | np.ndarray):
+            raise TypeError(f"a {type(value).__name__} is not a list")
+    items = _array(list(chain.from_iterable(value for value in values if value is not None)), kind.parts[0])
+    made: Any = pa.ListArray  # its stubs know arrays of known types alone
+    return made.from_arrays(_offsets(values), items)
+
+
+def _offsets(values: Values) -> Any:
+    """Return where the items of each value begin, null for one that is null, and where the last ones end."""
+    places: list[int | None] = []
+    end = 0
+    for value in values:
+        places.append(None if value is None else end)
+        end += 0 if value is None else len(value)
+    return pa.array([*places, end], pa.int32())
+
+
+def _maps(values: Values, kind: Kind) -> Any:
+    """Take mappings, and what Arrow and a pipe make of them: lists of pairs; an empty one may be a list of anything."""
+    maps: list[Mapping[Any, Any] | None] = []
+    for value in values:
+        if value is None or isinstance(value, Mapping):
+            maps.append(value)
+            continue
+        if not isinstance(value, list | tuple) or not value or any(len(pair) != 2 for pair in value):
+            raise TypeError(f"a {type(value).__name__} is not a map")
+        maps.append(dict(value))
+        if len(maps[-1] or ()) != len(value):
+            raise ValueError("a key appears twice")
+    there = [value for value in maps if value is not None]
+    keys = _array(list(chain.from_iterable(value.keys() for value in there)), kind.parts[0])
+    items = _array(list(chain.from_iterable(value.values() for value in there)), kind.parts[1])
+    if keys.null_count:
+        raise ValueError("null cannot be a key")
+    made: Any = pa.MapArray
+    return made.from_arrays(_offsets(maps), keys, items)
+
+
+def _structs(values: Values, kind: Kind) -> Any:
+    """Take mappings; a field that one lacks is null, and what is not declared is left out."""
+    for value in values:
+        if value is not None and not isinstance(value, Mapping):
+            raise TypeError(f"a {type(value).__name__} is not an object with fields")
+    fields = [
+        _array([None if value is None else value.get(name) for value in values], part)
+        for name, part in zip(kind.names, kind.parts, strict=True)
+    ]
+    nulls = pa.array([value is None for value in values], pa.bool_())
+    return pa.StructArray.from_arrays(fields, names=list(kind.names), mask=nulls)
+
+
+def _moments(values: Values, kind: Kind) -> Any:
+    """Take datetimes (without a zone: UTC) and ISO texts."""
+    try:
+        found: Any = pa.array(values)
+    except (TypeError, ValueError):  # datetimes among texts
+        found = None
+    if found is not None and pa.types.is_timestamp(found.type):
+        return pa.array(values, TIMESTAMP)
+    if found is not None and pa.types.is_string(found.type):
+        try:
+            return found.cast(TIMESTAMP)  # ten times as fast as Python; texts without a zone are no moments to it
+        except ValueError:
+            pass
+    return pa.array([None if value is None else _moment(value) for value in values], TIMESTAMP)
+
+
+def _moment(value: Any) -> datetime:
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(moment, datetime):
+        raise TypeError(f"a {type(value).__name__} is neither a datetime nor an ISO text")
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _days(values: Values, kind: Kind) -> Any:
+    """Take dates and texts such as 2013-01-31; a datetime is not a date, because its hour would be lost."""
+    days: list[date | None] = []
+    for value in values:
+        if isinstance(value, str) and _BARE_DAY.fullmatch(value):
+            days.append(date.fromisoformat(value))
+        elif value is None or (isinstance(value, date) and not isinstance(value, datetime)):
+            days.append(value)
+        else:
+            raise TypeError(f"a {type(value).__name__} is neither a date nor a text such as 2013-01-31")
+    return pa.array(days, pa.date32())
+
+
+_BY_NAME: dict[str, Callable[[Values, Kind], Any]] = {
+    **dict.fromkeys(("string", "binary", "bool"), _as_they_are),
+    **dict.fromkeys(EPOCH_UNITS, _since_the_epoch),
+    "timestamp": _moments, "date": _days, "decimal": _decimals,
+    "list": _lists, "map": _maps, "struct": _structs,
+}  # fmt: skip
+"""Who converts which types; the others are numbers."""

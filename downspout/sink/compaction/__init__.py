@@ -1,0 +1,1 @@
+"""Compaction: many small files become few large ones, with the same rows."""

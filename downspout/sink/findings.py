@@ -1,0 +1,212 @@
+"""Findings about sinks: their directories and columns, and whether rows keep their identity on the way there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from downspout.engine.graph import Component, Graph, nearest
+from downspout.engine.values import Settings, reads
+from downspout.errors import ConfigError, DownspoutError
+from downspout.findings import Finding
+from downspout.sink.columns.convert import DIGITS_MAX
+from downspout.sink.columns.schema import Columns
+from downspout.sink.columns.types import Kind, kind_of
+from downspout.sink.identity.inputs import check_names, name_of
+from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.ownership import foreign
+from downspout.sink.row_sink import too_old
+from downspout.sink.sink_bolt import directory_of
+
+
+def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find what would keep a sink from starting, from writing rows exactly once, or from flushing in time."""
+    for component in graph.components.values():
+        conf = dict(settings.components[component.name].values)
+        if component.is_spout and reads(component, "kafka"):
+            yield from _stalls(graph, settings, component, conf)
+        if reads(component, "parquet"):
+            yield from _sink(graph, component, conf)
+    yield from _lost_digits(graph, settings)
+    yield from _meetings(graph)
+    yield from _shared_directories(graph, settings)
+
+
+def _stalls(graph: Graph, settings: Settings, spout: Component, conf: dict[str, Any]) -> Iterator[Finding]:
+    """A sink acks when it flushes; a spout that may not emit enough for a flush waits for its age every time."""
+    pending = int(conf.get("topology.max.spout.pending") or 0)
+    for sink in graph.components.values():
+        if not pending or not reads(sink, "parquet"):
+            continue
+        values = settings.components[sink.name].values
+        rows, age_s = int(values["parquet.flush_rows"]), float(values["parquet.flush_age_s"])
+        if pending * spout.par < rows:
+            yield Finding(
+                False,
+                spout.name,
+                f"topology.max.spout.pending = {pending:,} per task is below parquet.flush_rows = {rows:,} of "
+                f"{sink.name}: each flush waits for its age, so at most {pending * spout.par:,} records pass in "
+                f"{age_s:g} s",
+                f"topology.max.spout.pending of at least {rows:,}, or fewer flush_rows",
+            )
+
+
+def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
+    if doubt := too_old(conf, float(conf["parquet.flush_age_s"])):
+        yield Finding(True, component.name, *doubt)
+    if (given := conf["parquet.directory"]) and (why := in_the_way(Path(given).absolute())):
+        what = f"parquet.directory = {given} cannot be made: {why}"
+        yield Finding(True, component.name, what, "another directory")
+    elif given and (refusal := _refusal(directory_of(given, conf))):
+        yield Finding(True, component.name, refusal.message, refusal.cure or "another directory")
+    if conf.get("topology.acker.executors") == 0:
+        yield Finding(
+            False, component.name, "without ackers a crash loses what the sink holds", "topology.acker.executors = 1"
+        )
+    try:
+        check_names(conf["parquet.input_names"] or (), [name_of(*given) for given in _with_origin(graph, component)])
+    except ConfigError as error:
+        yield Finding(True, component.name, error.message, error.cure or "`downspout settings parquet`")
+    yield from without_origin(graph, component)
+    columns = [str(column).partition(":")[0].strip() for column in conf["parquet.schema"] or ()]
+    for given in component.inputs:
+        source = graph.components.get(given.source)
+        stream = source.streams.get(given.stream) if source else None
+        if stream is None:
+            continue
+        for column in columns:
+            if column not in stream.fields:
+                yield Finding(
+                    True,
+                    component.name,
+                    f"column {column!r} of parquet.schema is not a field of stream {given.stream!r} of "
+                    f"{given.source!r}",
+                    nearest(column, stream.fields),
+                )
+
+
+def in_the_way(place: Path) -> str | None:
+    """Return why a directory cannot be made, as far as its names and what is there tell.
+
+    >>> in_the_way(Path("/dev/null/out")), in_the_way(Path("/no/such/place/yet"))
+    ('/dev/null is a file', None)
+    """
+    for part in (*reversed(place.parents), place):
+        try:
+            if part.exists() and not part.is_dir():
+                return f"{part} is a file"
+        except OSError as error:  # a name that is too long, for example
+            return error.strerror
+    return None
+
+
+def _refusal(directory: Path) -> DownspoutError | None:
+    """Return why a sink would not start in a directory, as far as what is there tells."""
+    try:
+        return foreign(CommitLog(directory))
+    except OSError:  # it may be readable where the topology will run
+        return None
+
+
+def _writes_rows(component: Component) -> bool:
+    """Return whether a component tells rows apart by their origins and its inputs."""
+    return reads(component, "parquet") or reads(component, "sql")
+
+
+def without_origin(graph: Graph, component: Component) -> Iterator[Finding]:
+    """Find inputs of a sink whose rows nobody can tell from their replays."""
+    for given in component.inputs:
+        source = graph.components.get(given.source)
+        stream = source.streams.get(given.stream) if source else None
+        if stream is not None and "origin" not in stream.fields:
+            yield Finding(
+                False,
+                component.name,
+                f"stream {given.stream!r} of {given.source!r} has no field `origin`: rows are written at least once, "
+                "not exactly once",
+                "hand the spout's field `origin` on",
+            )
+
+
+def _with_origin(graph: Graph, component: Component) -> list[tuple[str, str]]:
+    """Return the inputs that carry origins, as component and stream."""
+    return [
+        (given.source, given.stream)
+        for given in component.inputs
+        if (source := graph.components.get(given.source)) is not None
+        and (stream := source.streams.get(given.stream)) is not None
+        and "origin" in stream.fields
+    ]
+
+
+def _lost_digits(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find decimal columns of sinks that take floats: a bolt that parses JSON without types makes them."""
+    for sink in graph.bolts:
+        schema = settings.components[sink.name].values.get("parquet.schema") if reads(sink, "parquet") else None
+        try:
+            wide = {column.name for column in Columns.parse(schema or ()).columns if _is_wide(kind_of(column.kind))}
+        except ConfigError:
+            continue  # the sink says so
+        for given in sink.inputs:
+            source = graph.components.get(given.source)
+            if source is None or not getattr(source.cls, "makes_floats", False):
+                continue
+            stream = source.streams.get(given.stream)
+            lost = [name for name in (stream.fields if stream else ()) if name in wide]
+            if lost and not settings.components[source.name].values.get("parse.types"):
+                yield Finding(
+                    False,
+                    sink.name,
+                    f"{', '.join(lost)}: {source.name} has no parse.types, so numbers of JSON come as floats, and a "
+                    f"decimal column rejects one of more than {DIGITS_MAX} digits",
+                    f"types of {source.name}: with them each digit counts; or texts in the JSON",
+                )
+
+
+def _is_wide(kind: Kind) -> bool:
+    """Return whether a float may have fewer digits than a value of this type."""
+    digits: int = getattr(kind.type, "precision", 0)  # of a decimal
+    return digits > DIGITS_MAX or any(_is_wide(part) for part in kind.parts)
+
+
+def _meetings(graph: Graph) -> Iterator[Finding]:
+    """Find bolts where tuples of one record meet again before a sink."""
+    # A sink tells its own inputs apart. A bolt before it emits tuples that do not say through which of its own inputs
+    # they came; where it hands origins on, two rows have one identity.
+    spouts: dict[str, set[str]] = {spout.name: {spout.name} for spout in graph.spouts}
+    for bolt in graph.bolts:  # sources come first
+        spouts[bolt.name] = set().union(*(spouts.get(given.source, set()) for given in bolt.inputs))
+    before: set[str] = set()
+    for bolt in reversed(graph.bolts):
+        if bolt.name in before or _writes_rows(bolt):
+            before |= {given.source for given in bolt.inputs}
+    for bolt in graph.bolts:
+        if bolt.name not in before or _writes_rows(bolt):
+            continue
+        inputs = _with_origin(graph, bolt)
+        if common := [s for s in spouts[bolt.name] if sum(s in spouts[source] for source, _ in inputs) > 1]:
+            yield Finding(
+                False,
+                bolt.name,
+                f"tuples of one record of {min(common)!r} reach it through several inputs: where it hands their "
+                "`origin` on, the rows that a sink gets of them count as one row",
+                "in this bolt origin.child(tup.component, 0) for origin; nothing if it makes one row of them all",
+            )
+
+
+def _shared_directories(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Rows of two sinks may have the same identities: in one directory the second would be taken for replays."""
+    seen: list[tuple[str, Path]] = []
+    for sink in graph.components.values():
+        given = settings.components[sink.name].values.get("parquet.directory") if reads(sink, "parquet") else None
+        if not given:
+            continue
+        place = Path(given).resolve()
+        for name, other in seen:
+            if place.is_relative_to(other) or other.is_relative_to(place):
+                how = "the same as" if place == other else "within or above"
+                yield Finding(
+                    True, sink.name, f"parquet.directory = {given} is {how} that of {name}", "a directory for each sink"
+                )
+        seen.append((sink.name, place))

@@ -1,0 +1,281 @@
+"""The identities of the rows of one flush, as arrays.
+
+Each row is one number for its stream (topic, topic id, partition, path) and its offset; so asking the log for 100,000
+rows costs a few array operations per stream. A row that tells no origin has no stream: it is always written.
+
+The paths are those that the tuples came with, until :meth:`Identities.under` adds the step of the input. That is left
+to the last moment, because another writer may give the directory its first entry meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from downspout.errors import coordinates
+from downspout.ledger.origin import Origin
+from downspout.origins import as_dictionary, each, part_of
+from downspout.sink.columns.schema import ORIGIN_SCHEMA
+from downspout.sink.identity.coverage import OFFSET_MAX, Coverage, Offsets, Stream
+from downspout.sink.identity.inputs import ends_in_step, with_step
+
+Mask = NDArray[np.bool_]
+NO_STREAM = -1
+PARTITION_MAX = 2**31 - 1
+
+
+class Identities:
+    """Of the rows of a flush, in their order.
+
+    >>> rows = Identities.of([("orders", "", 0, 5, ""), ("orders", "", 0, 6, ""), ("orders", "", 0, 5, "")])
+    >>> rows.not_in(Coverage()).tolist()   # the third is the first again
+    [True, True, False]
+    """
+
+    def __init__(
+        self, streams: Sequence[Stream], numbers: Offsets, offsets: Offsets, inputs: Sequence[str] | None = None
+    ) -> None:
+        self._streams = streams  # all that occur
+        self._numbers = numbers  # of each row the index of its stream
+        self._offsets = offsets  # of each row
+        # of each stream the input that it came through; not given: these are the paths in the directory
+        self._inputs = inputs
+        self._last: tuple[Mapping[str, str], Identities] | None = None
+
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
+        # By stream, then offset; sorting is stable, so of a row that came twice the first one stays the first.
+        return np.lexsort((self._offsets, self._numbers))
+
+    def under(self, steps: Mapping[str, str]) -> Identities:
+        """Return the identities with the step of each row's input at the end of its path.
+
+        >>> builder = IdentityBuilder()
+        >>> for name in ("parse", "check"):
+        ...     numbers, offsets, _ = builder.encode([("orders", "", 0, 5, "")], name)
+        ...     builder.add(numbers, offsets)
+        >>> [str(path) for path in builder.build().under({"parse": "", "check": "check"}).columns()[-1]]
+        ['', '@check']
+        """
+        if self._inputs is None:
+            return self
+        if self._last is None or self._last[0] != steps:
+            self._last = dict(steps), self._make_under(steps, self._inputs)
+        return self._last[1]
+
+    def _make_under(self, steps: Mapping[str, str], inputs: Sequence[str]) -> Identities:
+        named = [
+            stream._replace(path=with_step(stream.path, steps.get(name, "")))
+            for stream, name in zip(self._streams, inputs, strict=True)
+        ]
+        places = {stream: place for place, stream in enumerate(dict.fromkeys(named))}
+        if len(places) == len(named):
+            return Identities(named, self._numbers, self._offsets)
+        # Inputs that share a step: their streams become one. The last item is for rows of no stream, number -1.
+        numbers = np.array([*(places[stream] for stream in named), NO_STREAM], dtype=np.int64)[self._numbers]
+        return Identities(list(places), numbers, self._offsets)
+
+    @classmethod
+    def of(cls, origins: Sequence[Sequence[Any]]) -> Identities:
+        """Return the identities that a list of origins tells."""
+        builder = IdentityBuilder()
+        numbers, offsets, bad = builder.encode(origins)
+        for reason in bad.values():
+            raise ValueError(reason)
+        builder.add(numbers, offsets)
+        return builder.build()
+
+    @classmethod
+    def none(cls, count: int) -> Identities:
+        """Return the identities of rows that have none."""
+        return cls([], np.full(count, NO_STREAM, dtype=np.int64), np.zeros(count, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def _by_stream(self) -> Iterator[tuple[Stream, NDArray[np.int64], Offsets]]:
+        """Yield each stream with its rows and their offsets, both in the order of offsets."""
+        numbers = self._numbers[self._order]
+        bounds = np.searchsorted(numbers, np.arange(len(self._streams) + 1))
+        for stream, start, end in zip(self._streams, bounds[:-1], bounds[1:], strict=True):
+            rows = self._order[start:end]
+            yield stream, rows, self._offsets[rows]
+
+    def not_in(self, coverage: Coverage) -> Mask:
+        """Return which rows are to be written: not covered, and not the same row again."""
+        wanted = np.ones(len(self), dtype=bool)
+        for stream, rows, offsets in self._by_stream():
+            unwanted = coverage.contains(stream, offsets)
+            unwanted[1:] |= offsets[1:] == offsets[:-1]
+            wanted[rows[unwanted]] = False
+        return wanted
+
+    def repeats(self) -> list[tuple[int, int]]:
+        """Return the rows whose identity another row has already, as (that row, this row).
+
+        >>> Identities.of([("t", "", 0, 5, ""), ("t", "", 0, 6, ""), ("t", "", 0, 5, "")]).repeats()
+        [(0, 2)]
+        """
+        found: list[tuple[int, int]] = []
+        for _, rows, offsets in self._by_stream():
+            again = np.flatnonzero(offsets[1:] == offsets[:-1]) + 1
+            found += zip(rows[again - 1].tolist(), rows[again].tolist(), strict=True)
+        return found
+
+    def place(self, row: int) -> str:
+        """Return where the record of a row is in Kafka."""
+        stream = self._streams[int(self._numbers[row])]
+        return coordinates(stream.topic, stream.partition, int(self._offsets[row]))
+
+    def only(self, mask: Mask) -> Identities:
+        """Return the identities of the rows that a mask leaves."""
+        return Identities(self._streams, self._numbers[mask], self._offsets[mask], self._inputs)
+
+    def coverage(self, mask: Mask) -> Coverage:
+        """Return the rows that a mask leaves as a set."""
+        covered = Coverage()
+        for stream, rows, offsets in self._by_stream():
+            covered.add(stream, offsets[mask[rows]])
+        return covered
+
+    def columns(self) -> list[Any]:
+        """Return the origin columns of all rows, in the order of ``ORIGIN_SCHEMA``; null where there is no origin."""
+        known = self._numbers != NO_STREAM
+        numbers: Any = pa.array(self._numbers, pa.int32(), mask=~known)
+        arrays: list[Any] = []
+        for name, kind in zip(ORIGIN_SCHEMA.names, ORIGIN_SCHEMA.types, strict=True):
+            if name == "_offset":
+                arrays.append(pa.array(self._offsets, kind, mask=~known))
+                continue
+            each: Any = pa.array([getattr(stream, name[1:]) for stream in self._streams], kind)
+            arrays.append(each.take(numbers))
+        return arrays
+
+
+class IdentityBuilder:
+    """Takes the origins of a flush in pieces, as they come."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[tuple[Any, ...], int]] = {}
+        """input → topic, topic id, partition and path → number of the stream"""
+        self._streams: list[Stream] = []
+        self._inputs: list[str] = []
+        self._numbers: list[Offsets] = []
+        self._offsets: list[Offsets] = []
+
+    def encode(self, origins: Sequence[Any], source: str = "") -> tuple[Offsets, Offsets, dict[int, str]]:
+        """Return each row's stream number and offset, and the rows whose origin is none, with the reason."""
+        # The good case is a few passes in C over whole columns; only where something is wrong is each row looked at.
+        try:
+            topics, topic_ids, partitions, offsets, paths = zip(*origins, strict=True)
+            known = self._known.setdefault(source, {})
+            try:
+                numbers = _look_up(known, topics, topic_ids, partitions, paths)
+            except KeyError:  # a stream that was not seen before: seldom
+                for key in set(zip(topics, topic_ids, partitions, paths, strict=True)):
+                    self._register(key, source)
+                numbers = _look_up(known, topics, topic_ids, partitions, paths)
+            found: Any = pa.array(offsets)
+            if not pa.types.is_integer(found.type):
+                raise TypeError("offsets are whole numbers")
+            ready = found.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+            if len(ready) and not 0 <= int(ready.min()) <= int(ready.max()) < OFFSET_MAX:
+                raise ValueError("an offset out of range")
+            return numbers, ready, {}
+        except (TypeError, ValueError, OverflowError):
+            return self._one_by_one(origins, source)
+
+    def encode_column(self, column: Any, source: str = "") -> tuple[Offsets, Offsets, dict[int, str]]:
+        """Return what :meth:`encode` returns, for a column of a chunk (``downspout.origins``). Array operations only,
+        where nothing is wrong.
+        """
+        offsets = part_of(column, "offset")
+        parts = [as_dictionary(part_of(column, name)) for name in ("topic", "topic_id", "partition", "path")]
+        whole = pa.types.is_integer(offsets.type) and not column.null_count
+        if not len(column) or not whole or any(array.null_count for array in (offsets, *parts)):
+            return self.encode(list(each(column)), source) if len(column) else _NO_ROWS
+        ready = offsets.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+        if not 0 <= int(ready.min()) <= int(ready.max()) < OFFSET_MAX:
+            return self._one_by_one(list(each(column)), source)
+        codes = np.zeros(len(ready), dtype=np.int64)
+        for part in parts:
+            if len(part.dictionary) > 1:
+                codes = codes * len(part.dictionary) + part.indices.to_numpy(zero_copy_only=False)
+        first, numbers = _first_of_each(codes)
+        try:
+            keys = [tuple(part[row].as_py() for part in parts) for row in first.tolist()]
+            known = np.array([self._register(key, source) for key in keys], dtype=np.int64)
+        except (TypeError, ValueError):
+            return self._one_by_one(list(each(column)), source)
+        return known[numbers], ready, {}
+
+    def _one_by_one(self, origins: Sequence[Any], source: str) -> tuple[Offsets, Offsets, dict[int, str]]:
+        numbers = np.full(len(origins), NO_STREAM, dtype=np.int64)
+        offsets = np.zeros(len(origins), dtype=np.int64)
+        bad: dict[int, str] = {}
+        for row, value in enumerate(origins):
+            try:
+                origin = Origin.of(value)
+                if type(origin.offset) is not int or not 0 <= origin.offset < OFFSET_MAX:
+                    raise ValueError(f"{origin.offset!r} is not an offset")
+                key = (origin.topic, origin.topic_id, origin.partition, origin.path)
+                numbers[row] = self._register(key, source)
+                offsets[row] = origin.offset
+            except (TypeError, ValueError, OverflowError) as error:
+                numbers[row] = NO_STREAM
+                bad[row] = str(error)
+        return numbers, offsets, bad
+
+    def _register(self, key: tuple[Any, ...], source: str) -> int:
+        """Return a stream's number; a new one is looked at once, so that it can be written to log and files."""
+        known = self._known.setdefault(source, {})
+        if (number := known.get(key)) is not None:
+            return number
+        topic, topic_id, partition, path = key
+        if not all(isinstance(text, str) for text in (topic, topic_id, path)):
+            raise TypeError(f"topic, topic id and path of an origin are texts, not {topic!r}, {topic_id!r}, {path!r}")
+        if type(partition) is not int or not 0 <= partition <= PARTITION_MAX:
+            raise ValueError(f"{partition!r} is not a partition")
+        for text in (topic, topic_id, path):
+            text.encode()  # a lone surrogate would stop every flush
+        if ends_in_step(path):
+            raise ValueError(f"the path {path!r} of an origin ends as only a sink may end it, in a step with @")
+        known[key] = len(self._streams)
+        self._streams.append(Stream(*key))
+        self._inputs.append(source)
+        return known[key]
+
+    def add(self, numbers: Offsets, offsets: Offsets) -> None:
+        """Add rows that :meth:`encode` returned."""
+        self._numbers.append(numbers)
+        self._offsets.append(offsets)
+
+    def add_none(self, count: int) -> None:
+        """Add rows without origin."""
+        self.add(np.full(count, NO_STREAM, dtype=np.int64), np.zeros(count, dtype=np.int64))
+
+    def build(self) -> Identities:
+        """Return the identities of all rows added."""
+        empty: Offsets = np.empty(0, dtype=np.int64)
+        numbers, offsets = np.concatenate([empty, *self._numbers]), np.concatenate([empty, *self._offsets])
+        return Identities(list(self._streams), numbers, offsets, list(self._inputs))
+
+
+_NO_ROWS = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), dict[int, str]())
+
+
+def _first_of_each(codes: Offsets) -> tuple[Offsets, Offsets]:
+    """Return the first row of each code, and of each row the number of its code. O(n) where all are the same."""
+    if codes[0] == codes[-1] and not np.any(codes != codes[0]):
+        return np.zeros(1, dtype=np.int64), np.zeros(len(codes), dtype=np.int64)
+    _, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
+    return first, numbers
+
+
+def _look_up(known: Mapping[tuple[Any, ...], int], *columns: Sequence[Any]) -> Offsets:
+    return np.fromiter(map(known.__getitem__, zip(*columns, strict=True)), np.int64, len(columns[0]))

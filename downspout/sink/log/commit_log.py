@@ -1,0 +1,262 @@
+"""The commit log of a directory: one totally ordered list of entries, each created exactly once.
+
+Entry *n* is the file ``log/<n, 20 digits>.json``; ``layout.py`` says where that folder is. It is written under another
+name, forced to disk, and then linked to its own name, which fails if somebody was first. So there is one order that
+all writers see, without any lock. An entry names the data files of one flush and the rows that are in them. A row is
+in the directory if and only if an entry covers it.
+
+Whoever appends has read all entries before. So an entry is also a message to all later ones, which nobody can miss. A
+``fence`` rests on that: a writer that was paused for a year reads, before its next entry, that it may commit no more.
+
+What the log does not know: Parquet, tuples, Kafka.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from downspout.errors import SinkError
+from downspout.settings.folders import local_folder
+from downspout.sink.log.entry import Entry
+from downspout.sink.log.history import History
+from downspout.sink.storage.disk import Disk
+from downspout.sink.storage.layout import Layout, incarnation_of, layout_of, new_layout, temporary_name
+
+log = logging.getLogger("downspout.sink")
+
+CHECKPOINT_EVERY = 100  # Entries. Who opens a directory reads fewer than so many.
+CHECKPOINTS_KEPT = 2
+_NAME = re.compile(r"([0-9]{20})\.json")
+_CURE = "restore it from a backup; a log that was changed by hand cannot be trusted"
+
+
+class FencedError(Exception):
+    """Files are of a writer that is fenced: they may have been swept, and must be made again under another name."""
+
+
+class CommitLog(History):
+    """A directory's log, as far as this process has read it."""
+
+    def __init__(self, directory: Path, disk: Disk | None = None, *, checkpoints: bool = True) -> None:
+        super().__init__()
+        self.directory = directory  # the sink's directory; it need not exist
+        self.disk = disk or Disk()
+        self._layout: Layout | None = None
+        self._use_checkpoints = checkpoints  # whether to begin at the latest checkpoint. An audit reads every entry.
+        self._base = 0  # entries below are known from a checkpoint alone
+        self._durable = 0  # entries below are durable, as far as we know
+
+    @property
+    def layout(self) -> Layout:
+        """Where the directory's files are."""
+        if self._layout is None:
+            try:
+                self._layout = layout_of(self.directory, self.disk)
+            except OSError as error:
+                too_long = error.errno == errno.ENAMETOOLONG
+                raise SinkError(
+                    f"{error.filename or self.directory} cannot be read: {error.strerror}",
+                    cure="a shorter parquet.directory" if too_long else "correct the permissions",
+                ) from None
+        return self._layout
+
+    @property
+    def folder(self) -> Path:
+        """Where the entries are."""
+        return self.layout.log
+
+    def begin(self) -> Layout:
+        """Decide where the log of a directory is that exists, and may be new; for writers, before anything is read."""
+        self._layout = new_layout(self.directory, self.disk)
+        return self._layout
+
+    def path(self, number: int) -> Path:
+        """Return where entry ``number`` is."""
+        return self.folder / f"{number:020d}.json"
+
+    def checkpoint_path(self, length: int) -> Path:
+        """Return where the checkpoint after so many entries is."""
+        return self.layout.checkpoints / f"{length:020d}.json"
+
+    def refresh(self) -> list[Entry]:
+        """Read the entries that were added since; O(new entries). The first time it begins behind a checkpoint.
+
+        Raises:
+            SinkError: an entry is torn, was edited, or is not the one its name says; or one that was read is gone.
+        """
+        if self._use_checkpoints and not self.length:
+            self._begin_at_checkpoint()
+        self._check_latest(self.length)
+        new: list[Entry] = []
+        while (entry := self.entry(self.length)) is not None:
+            new.append(entry)
+            self.take(entry)
+        return new
+
+    def sync(self) -> None:
+        """Make the entries that were read durable, before anything is done because of them."""
+        # The race: a writer has linked its entry and not synced the folder yet; it may be paused, or dead. We read the
+        # entry, find our rows covered, and let them be acked; or bring its files into sight; or append the next one. A
+        # power cut now would take the entry, and leave what we did: rows that are lost, files without an entry, a hole.
+        if self._durable < self.length:
+            self.disk.sync(self.folder)
+            self._durable = self.length
+
+    def entry(self, number: int) -> Entry | None:
+        """Return one entry, read anew; None where there is none."""
+        path = self.path(number)
+        try:
+            content = self.disk.read(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SinkError(f"{path} cannot be read: {error.strerror}", cure="correct the permissions") from None
+        try:
+            entry = Entry.from_bytes(content)
+        except ValueError as error:
+            raise SinkError(f"{path} is damaged: {error}", cure=_CURE) from None
+        if entry.number != number:
+            raise SinkError(f"{path} holds entry {entry.number}", cure=_CURE)
+        return entry
+
+    def _check_latest(self, length: int) -> None:
+        """Raise a SinkError if the last of so many entries is gone, or the directory's mark is."""
+        if not length:
+            return
+        # Somebody deletes the directory under a writer. Its folders are made when they are needed: without this look it
+        # would go on in a new directory, and who reads that would never see the rows that are gone, nor where they
+        # were.
+        for path in (self.path(length - 1), self.layout.mark):
+            if self.disk.exists(path):
+                continue
+            raise SinkError(
+                f"{path} was there and is gone: {self.directory} was deleted or replaced while it was in use, and the "
+                "rows of its entries with it",
+                cure="restore it from a backup, or begin anew: another directory and another kafka.group",
+            )
+
+    def check_complete(self) -> None:
+        """Raise a SinkError if an entry is missing below one that is there. It lists the folder."""
+        listed = self._numbers(self.folder, at_least=self._base)
+        # Other writers may append meanwhile, and a listing may show n + 1 without n. But n was linked first: so a
+        # number that was not listed is missing only if its file is not there now.
+        for number in range(self._base, max(self.length, max(listed, default=-1) + 1)):
+            if number not in listed and not self.disk.exists(self.path(number)):
+                raise SinkError(
+                    f"{self.path(number)} is missing, though there were later entries: rows would be written twice",
+                    cure="restore it from a backup; without it the directory's history is unknown",
+                )
+
+    def _numbers(self, folder: Path, at_least: int = 0) -> set[int]:
+        """Return the numbers of the files of a folder; of very many, those that do not matter cost next to nothing."""
+        try:
+            names = self.disk.names(folder)
+        except OSError as error:
+            raise SinkError(f"{folder} cannot be read: {error.strerror}", cure="correct the permissions") from None
+        first = f"{at_least:020d}"
+        return {int(found[1]) for name in names if name >= first and (found := _NAME.fullmatch(name))}
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    def append(self, entry: Entry) -> bool:
+        """Create the entry; False where its number is taken by now: refresh and try the next.
+
+        When this returns True the entry is on disk.
+
+        Raises:
+            SinkError: the entry before it is gone.
+            OSError: the disk says no. Where the last step failed, the entry may be there: :meth:`refresh` tells.
+        """
+        # All entries before it have been read: so no fence, and no row that is there already, can have been missed.
+        if entry.number != self.length:
+            raise ValueError(f"entry {entry.number} after {self.length} entries")
+        if self.fenced and (entry.writer in self.fenced or self.fenced_files([file.path for file in entry.files])):
+            raise FencedError(entry.writer)
+        content = entry.to_bytes()
+        Entry.from_bytes(content)  # an entry that cannot be read back would stop every later writer at this number
+        if not entry.number:
+            self._make_mark()  # before the first entry: whoever sees the entry must find the mark (layout.py)
+        if not self.disk.put_if_absent(self.path(entry.number), content, self._temporary(entry.writer, entry.number)):
+            return False
+        self._check_latest(entry.number)  # again: since the last look it may have gone, and the next looks at ours
+        self.take(entry)
+        self._durable = self.length  # put_if_absent has synced the folder, and with it the entries before ours
+        if self.length % CHECKPOINT_EVERY == 0:
+            self._write_checkpoint(entry.writer)
+        return True
+
+    def _make_mark(self) -> None:
+        """Mark the directory as that of this log, durably, before there is an entry to be seen."""
+        mark = self.layout.mark
+        if not self.layout.is_inside and not self.disk.exists(mark):
+            self.disk.make_folder(mark.parent)
+            self.disk.write(mark, b"")
+            self.disk.sync(mark)
+        self.disk.sync(mark.parent)
+
+    def _temporary(self, writer: str, number: int) -> Path:
+        return self.layout.staging / temporary_name(writer, number)
+
+    def unfenced(self, writer: str) -> str:
+        """Return a writer's name; where that is fenced, the first of ``writer.1``, ``writer.2`` … that is not."""
+        names = itertools.chain([writer], (f"{writer}.{number}" for number in itertools.count(1)))
+        return next(name for name in names if name not in self.fenced)
+
+    def fenced_files(self, paths: Sequence[str]) -> list[str]:
+        """Return those that are of fenced writers."""
+        return [path for path in paths if incarnation_of(path) in self.fenced]
+
+    # --- checkpoints ------------------------------------------------------------------------------------
+
+    def _write_checkpoint(self, writer: str) -> None:
+        """Write down the state. The flush is done by now: an error here costs time at the next opening, no more."""
+        path = self.checkpoint_path(self.length)
+        try:
+            self.disk.put_if_absent(path, self.to_bytes(), self._temporary(writer, self.length))
+            for length in sorted(self._numbers(path.parent))[:-CHECKPOINTS_KEPT]:
+                self.disk.remove(self.checkpoint_path(length))
+        except (OSError, SinkError) as error:
+            log.warning("%s could not be written: %s; the next start reads more entries", path, error)
+
+    def _begin_at_checkpoint(self) -> None:
+        """Take the state from the latest checkpoint that can be read; from none, if none can."""
+        for length in sorted(self._numbers(self.layout.checkpoints), reverse=True):
+            path = self.checkpoint_path(length)
+            try:
+                made = History()
+                made.restore(self.disk.read(path))
+                if made.length != length or not length:
+                    raise ValueError(f"it holds the state after {made.length} entries")
+            except FileNotFoundError:  # a writer has removed it meanwhile: there are newer ones
+                continue
+            except (OSError, ValueError) as error:
+                log.warning("%s is not a checkpoint: %s; reading the entries instead", path, error)
+                continue
+            if not self.disk.exists(self.path(length - 1)):
+                raise SinkError(
+                    f"{self.path(length - 1)} is missing, and {path} says that it was there: rows would be written "
+                    "twice",
+                    cure=f"restore {self.folder} from a backup; without it the directory's history is unknown",
+                )
+            vars(self).update(vars(made))
+            self._base = length
+            return
+
+
+def read_entries(directory: str | os.PathLike[str]) -> Sequence[Entry]:
+    """Return all entries of a directory's log, in order; none where there is no log.
+
+    Raises:
+        SinkError: the log is damaged or has holes.
+        ConfigError: the directory is on an object store or another machine.
+    """
+    log = CommitLog(local_folder(directory), checkpoints=False)
+    entries = log.refresh()
+    log.check_complete()
+    return entries

@@ -1,0 +1,227 @@
+"""One entry of a commit log: what its file holds, and how it is read with mistrust.
+
+==============  ====================================================================================================
+kind            says
+==============  ====================================================================================================
+``flush``       these files came into sight, and these rows are in them
+``compact``     these files took the place of those, with the same rows
+``fence``       nothing that these writers have staged will ever come into sight; it may be swept
+``generation``  a rebuild: no row is in the directory any more, and none of its files counts
+==============  ====================================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from downspout.sink.identity.coverage import Coverage
+
+FLUSH, COMPACT, FENCE, REBUILD = "flush", "compact", "fence", "generation"  # a rebuild is a generation on disk
+
+FORMAT = 3  # 3: with kinds; 2: with the steps of the inputs. An older version must not write to such a directory.
+READABLE = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One data file."""
+
+    path: str  # below the directory, with ``/``
+    rows: int  # how many it holds
+    bytes: int
+    hash: str = ""  # of its content (see ``storage/hashing.py``); empty: not known, as of files of earlier versions
+
+    def to_json(self) -> list[Any]:
+        """Return it as JSON values, without its hash: a list that earlier versions read."""
+        return [self.path, self.rows, self.bytes]
+
+    @classmethod
+    def from_json(cls, value: Any) -> DataFile:
+        """Return what :meth:`to_json` made."""
+        if not isinstance(value, list) or len(value) != 3:
+            raise ValueError(f"{str(value)[:200]!r} is not a file")
+        return cls(path_below(value[0]), whole(value[1]), whole(value[2]))
+
+
+def hashes(files: Iterable[DataFile]) -> dict[str, Any]:
+    """Return the hashes of files as a document holds them: beside the files, where earlier versions pass them over."""
+    found = {file.path: file.hash for file in files if file.hash}
+    return {"hashes": found} if found else {}
+
+
+def files_in(document: Mapping[str, Any]) -> tuple[DataFile, ...]:
+    """Return the files of a document with their hashes, as far as it has any."""
+    files = tuple(map(DataFile.from_json, listed(document["files"])))
+    found = document.get("hashes", {})
+    if not isinstance(found, dict):
+        raise ValueError(f"{str(found)[:200]!r} are no hashes")
+    return tuple(replace(file, hash=text(found.get(file.path, ""))) for file in files)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry."""
+
+    number: int  # its place in the order, from 0
+    writer: str  # the writer incarnation, unique for each time a task starts; or a Spark batch
+    topology: str  # the topology's name: two topologies must not share a directory
+    schema: tuple[str, ...]  # the columns as ``name:type``; the same in all entries
+    created_ms: int  # wall clock, ms since the epoch; for people only
+    files: tuple[DataFile, ...] = ()  # what became visible with it
+    coverage: Coverage = field(default_factory=Coverage)  # the rows that came with it
+    # the sink's name in the topology: two sinks must not share a directory, for their rows may have the same
+    # identities. All tasks of a sink have one name.
+    component: str = ""
+    # the step of each of the sink's inputs (see ``downspout/sink/identity/inputs.py``); empty in format 1
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    kind: str = FLUSH  # see the top of the file
+    removed: tuple[str, ...] = ()  # paths that ``files`` have replaced; only of ``compact``
+    gone_before: int = 0  # what was removed by entries before that number is out of sight; only of ``compact``
+    fenced: tuple[str, ...] = ()  # writers that may commit no more; only of ``fence``
+    rebuild: int = 0  # the number of the rebuild; only of a rebuild
+
+    @property
+    def rows(self) -> int:
+        """How many rows are in its files."""
+        return sum(file.rows for file in self.files)
+
+    def to_bytes(self) -> bytes:
+        """Return the entry as its file holds it: one JSON object, its checksum last."""
+        return to_document(
+            {
+                "format": FORMAT,
+                "kind": self.kind,
+                "number": self.number,
+                "writer": self.writer,
+                "topology": self.topology,
+                "component": self.component,
+                "schema": list(self.schema),
+                "inputs": dict(self.inputs),
+                "created_ms": self.created_ms,
+                "files": [file.to_json() for file in self.files],
+                **hashes(self.files),
+                "coverage": self.coverage.to_json(),
+                **{name: write(getattr(self, attribute)) for name, attribute, write, _ in _OF_KIND[self.kind]},
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Entry:
+        """Return the entry that a file holds."""
+        document = from_document(content)
+        if (found := document.get("format")) not in READABLE:
+            raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {', '.join(map(str, READABLE))}")
+        kind = document.get("kind") if found > 2 else FLUSH
+        if not isinstance(kind, str) or kind not in _OF_KIND:
+            raise ValueError(f"its kind is {str(kind)[:200]!r}; this version knows {', '.join(_OF_KIND)}")
+        try:
+            return cls(
+                whole(document["number"]),
+                text(document["writer"]),
+                text(document["topology"]),
+                tuple(map(text, listed(document["schema"]))),
+                whole(document["created_ms"]),
+                files_in(document),
+                Coverage.from_json(document["coverage"]),
+                text(document["component"]),
+                steps(document["inputs"]) if found > 1 else {},
+                kind,
+                **{attribute: read(document[name]) for name, attribute, _, read in _OF_KIND[kind]},
+            )
+        except KeyError as error:
+            raise ValueError(f"out of form (no {error})") from None
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"out of form ({error})") from None
+
+
+# --- untrusted values ---------------------------------------------------------------------------------------
+
+
+def whole(value: Any) -> int:
+    """Return a count; anything else is a ValueError, and so is what no count can be."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{str(value)[:200]!r} is not a count")
+    return value
+
+
+def text(value: Any) -> str:
+    """Return a text; anything else is a ValueError."""
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:200]!r} is not text")
+    return value
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a list; anything else is a ValueError."""
+    if not isinstance(value, list):
+        raise ValueError(f"{str(value)[:200]!r} is not a list")
+    return value
+
+
+def steps(value: Any) -> dict[str, str]:
+    """Return the steps of inputs; anything else is a ValueError."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{str(value)[:200]!r} are no inputs")
+    return {name: text(step) for name, step in value.items()}
+
+
+def path_below(value: Any) -> str:
+    """Return the path of a data file. Recovery renames what an entry names, so it must stay below the directory."""
+    path = text(value)
+    parts = PurePosixPath(path).parts
+    if not parts or parts[0] in ("/", "_downspout") or ".." in parts or "\0" in path:
+        raise ValueError(f"{path[:200]!r} is not below the directory")
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair: no file system takes it
+        raise ValueError(f"{path[:200]!r} is not a file name") from None
+    return path
+
+
+_OF_KIND: dict[str, list[tuple[str, str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    FLUSH: [],
+    COMPACT: [
+        ("removed", "removed", list, lambda value: tuple(map(path_below, listed(value)))),
+        ("settled", "gone_before", int, whole),
+    ],
+    FENCE: [("fenced", "fenced", list, lambda value: tuple(map(text, listed(value))))],
+    REBUILD: [("generation", "rebuild", int, whole)],
+}
+"""What only entries of one kind have: its name in the file, the attribute, and how it is written and read."""
+
+
+# --- JSON with a checksum -----------------------------------------------------------------------------------
+
+
+def to_document(document: dict[str, Any]) -> bytes:
+    """Return a JSON object as a file holds it, its checksum last."""
+    document = {**document, "checksum": _checksum(document)}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def from_document(content: bytes) -> dict[str, Any]:
+    """Return the JSON object that a file holds, without its checksum."""
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({error})") from None
+    if not isinstance(document, dict):
+        raise ValueError("no JSON object")
+    checksum = document.pop("checksum", None)
+    try:
+        is_whole = checksum == _checksum(document)
+    except RecursionError as error:  # what was just deep enough to be read may be too deep to be written
+        raise ValueError(f"not JSON ({error})") from None
+    if not is_whole:
+        raise ValueError("the checksum is not that of the content")
+    return document
+
+
+def _checksum(document: Any) -> str:
+    content = json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}"

@@ -1,0 +1,1 @@
+"""Readers that go through the commit log: snapshots, Arrow tables, and streams."""

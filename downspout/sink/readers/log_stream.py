@@ -1,0 +1,269 @@
+"""A directory as a stream: the files that hold its rows, each row once, in the order of the commit log.
+
+A stream begins with the files that count after the first *base* entries of the log. From there on it takes the files
+of each ``flush``. What a ``compact`` names holds no new rows, a ``fence`` names nothing. So no file is known by a
+listing, and whatever a compaction does, the stream neither reads a row again nor misses one.
+
+A file of the stream may have been replaced before it was read. It is then among the replaced, where it is kept for a
+week, if nobody says otherwise. A stream that is behind for longer than that cannot go on, and says so: its rows are
+in files together with others, which it may have read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from downspout.errors import ConfigError, SinkError
+from downspout.sink.log.commit_log import CommitLog, read_entries
+from downspout.sink.log.entry import COMPACT, FLUSH, DataFile, Entry
+from downspout.sink.log.history import History
+from downspout.sink.readers.view import wherever
+from downspout.sink.storage.layout import Layout, layout_of
+
+AFRESH = "start over with another checkpoint, and another output"
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a stream has read. A new one has read nothing, and is of no log."""
+
+    # which log, by the writer of its first entry; so a directory may be moved, and another one is noticed
+    log: str = ""
+    rebuild: int = 0  # the number of the directory's last rebuild
+    base: int = 0  # the entries at the beginning that the stream takes as one: it reads the files that count after them
+    entry: int = 0  # the next entry; below ``base`` while the first files are read
+    file: int = 0  # the next file of that entry, or of the first files
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was read."""
+        return not self.log
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"generation" if name == "rebuild" else name: value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Position:
+        """Return what :meth:`to_json` made."""
+        wanted = {name: type(default) for name, default in cls().to_json().items()}
+        if set(value) == {"logOffset"}:
+            raise ConfigError(
+                "the checkpoint is of a query that read the directory's files by their names, as earlier versions did",
+                cure=AFRESH,
+            )
+        if set(value) != set(wanted) or not all(type(value[name]) is kind for name, kind in wanted.items()):
+            raise ConfigError(f"the checkpoint stands at {str(dict(value))[:200]}: it is another query's", cure=AFRESH)
+        if min(value[name] for name in wanted if name != "log") < 0:
+            raise ConfigError(f"the checkpoint stands at {dict(value)}: it was changed by hand", cure=AFRESH)
+        return cls(*(value[name] for name in wanted))
+
+
+class Follower:
+    """Plans what a stream reads next. Reads the log alone, no data."""
+
+    def __init__(self, directory: Path, files_max: int | None = None, bytes_max: int | None = None) -> None:
+        self.directory = directory  # the sink's; it need not exist yet
+        self._files_max = files_max  # how many files a batch has at most; None: any number
+        self._bytes_max = bytes_max  # how many bytes they have at most, if it is more than one; None: any number
+        self._log = CommitLog(directory)
+        self._name = ""
+        self._entries: dict[int, Entry] = {}
+        self._first: tuple[int, tuple[DataFile, ...]] = 0, ()
+        self._frozen: Position | None = None
+
+    def freeze(self) -> None:
+        """End at what is there now."""
+        self._frozen = None
+        self._frozen = self.head()
+        self._note_first()
+
+    def head(self) -> Position:
+        """Return a position at which nothing of what is there now was read: a new stream begins there.
+
+        Raises:
+            SinkError: the log is damaged.
+        """
+        if self._frozen is not None:
+            return self._frozen
+        if not self._log.length:
+            self._log.refresh()
+            self._log.check_complete()
+        self._entries.update((entry.number, entry) for entry in self._log.refresh())
+        log = self._log
+        if not log.length:
+            return Position()
+        self._name = self._name or self._entry(0).writer
+        return Position(self._name, log.rebuild, base=log.length)
+
+    def _note_first(self) -> None:
+        self._first = self._log.length, tuple(self._log.files.values())
+
+    def latest(self, start: Position, *, limited: bool = True) -> Position:
+        """Return the end of the batch that begins at ``start``; the same where there is nothing to do.
+
+        Args:
+            start: the end of the batch before.
+            limited: whether the limits hold.
+
+        Raises:
+            SinkError: the log is damaged, or is not the one that was read.
+        """
+        head = self.head()
+        if head.is_new and start.is_new:
+            return start
+        if start.is_new and self._frozen is None:
+            self._note_first()
+        begin = head if start.is_new else start
+        self._check(begin, head)
+        self._entries = {number: entry for number, entry in self._entries.items() if number >= begin.entry}
+        end, files, size = start, 0, 0
+        for file, after in self._after(begin, head.base):
+            files, size = files + 1, size + file.bytes
+            if limited and files > 1 and self._is_too_much(files, size):
+                break
+            end = after
+        if end != start:
+            self._make_durable()
+        return end
+
+    def _make_durable(self) -> None:
+        """Force the entries to the disk before somebody writes down that they were read."""
+        # The race: a writer has linked its entry, and not synced the folder yet. We read it, and the query's checkpoint
+        # says so. A power cut now would take the entry, another one would get its number, and would never be read.
+        try:
+            self._log.sync()
+        except OSError as error:
+            if error.errno != errno.EROFS:  # nobody writes here
+                raise SinkError(
+                    f"{self._log.folder} cannot be forced to the disk: {error.strerror}", cure="a disk that works"
+                ) from error
+
+    def _is_too_much(self, files: int, size: int) -> bool:
+        return (self._files_max is not None and files > self._files_max) or (
+            self._bytes_max is not None and size > self._bytes_max
+        )
+
+    def _check(self, start: Position, head: Position) -> None:
+        if start.log != head.log or max(start.base, start.entry) > head.base:
+            raise SinkError(
+                f"{self.directory} has another commit log than the one that was read, or its end was deleted",
+                cure=f"restore it from a backup; if it was made anew, {AFRESH}",
+            )
+        if start.rebuild != head.rebuild:
+            raise SinkError(
+                f"{self.directory} was rebuilt: it is at rebuild {head.rebuild}, and rebuild "
+                f"{start.rebuild} was read: all rows come again",
+                cure=AFRESH,
+            )
+
+    def files(self, start: Position, end: Position) -> list[DataFile]:
+        """Return the files between two positions; asked again, also by another process, the same."""
+        if end.is_new:
+            return []
+        self._check(end, replace(self.head(), rebuild=end.rebuild))
+        begin = replace(end, entry=0, file=0) if start.is_new else start
+        found: list[DataFile] = []
+        if begin != end:
+            for file, after in self._after(begin, end.entry + 1):
+                found.append(file)
+                if after == end:
+                    break
+            else:
+                raise SinkError(f"{self.directory}: the commit log does not lead from {start} to {end}", cure=AFRESH)
+        layout = layout_of(self.directory)
+        for file in found:
+            self._refuse_gone(layout, file)
+        return found
+
+    def _refuse_gone(self, layout: Layout, file: DataFile) -> None:
+        try:
+            wherever(layout, file.path, os.stat)
+        except FileNotFoundError:
+            raise SinkError(
+                f"{self.directory / file.path} is gone before the stream has read it: it was compacted away, and the "
+                "stream was behind for longer than such files are kept",
+                cure=f"{AFRESH}; and downspout compact --keep for as long as a stream may be behind",
+            ) from None
+
+    def _after(self, start: Position, stop: int) -> Iterator[tuple[DataFile, Position]]:
+        """Yield the files from a position on, up to an entry, each with the position behind it."""
+        base = start.base
+        if start.entry < base:
+            first = self._first_files(base)
+            for place in range(start.file, len(first)):
+                entry, file = (0, place + 1) if place + 1 < len(first) else (base, 0)
+                yield first[place], replace(start, entry=entry, file=file)
+            start = replace(start, entry=base, file=0)
+        for number in range(start.entry, stop):
+            files = self._new_files(number)
+            for place in range(start.file if number == start.entry else 0, len(files)):
+                entry, file = (number, place + 1) if place + 1 < len(files) else (number + 1, 0)
+                yield files[place], replace(start, entry=entry, file=file)
+
+    def _new_files(self, number: int) -> tuple[DataFile, ...]:
+        entry = self._entry(number)
+        return entry.files if entry.kind == FLUSH else ()
+
+    def _entry(self, number: int) -> Entry:
+        entry = self._entries.get(number) or self._log.entry(number)
+        if entry is None:
+            raise SinkError(
+                f"{self._log.path(number)} is missing: what was read, and what was not, cannot be told",
+                cure="restore it from a backup",
+            )
+        self._entries[number] = entry
+        return entry
+
+    def _first_files(self, base: int) -> tuple[DataFile, ...]:
+        """Return the files that count after the first entries."""
+        if self._first[0] != base:
+            state = History()
+            for number in range(base):
+                state.take(self._entry(number))
+            self._first = base, tuple(state.files.values())
+        return self._first[1]
+
+
+def files_before(directory: Path, end: Position) -> list[DataFile]:
+    """Return files with all rows that a stream has read up to a position, as few as the log knows, and no others.
+
+    Where one was deleted, those that replaced it stand for it. They may hold rows of other files too, which were
+    deleted with it; but a stream that had not read these could not go on.
+
+    Raises:
+        SinkError: the log is damaged, or files are gone that no compaction has replaced.
+    """
+    entries = read_entries(directory)
+    state, length = History(), max(end.base if end.entry < end.base else end.entry, 0)
+    for entry in entries[:length]:
+        state.take(entry)
+    files = list(state.files.values())
+    if end.entry < end.base:
+        files = files[: end.file]
+    elif end.file:
+        files += entries[end.entry].files[: end.file]
+    return list(_there(directory, files, entries))
+
+
+def _there(directory: Path, files: Iterable[DataFile], entries: Iterable[Entry]) -> Iterator[DataFile]:
+    instead = {path: entry.files for entry in entries if entry.kind == COMPACT for path in entry.removed}
+    layout, waiting, seen = layout_of(directory), list(files), set[str]()
+    while waiting:
+        file = waiting.pop()
+        if file.path in seen:
+            continue
+        seen.add(file.path)
+        try:
+            wherever(layout, file.path, os.stat)
+        except FileNotFoundError:
+            if file.path not in instead:
+                raise SinkError(f"{directory / file.path} is gone", cure="restore it from a backup") from None
+            waiting += instead[file.path]
+            continue
+        yield file

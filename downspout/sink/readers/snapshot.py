@@ -1,0 +1,227 @@
+"""Readers that go through the commit log: each row once, before, during and after a compaction.
+
+Two ways, for two kinds of readers:
+
+* :func:`snapshot` pins what the log says now: a folder of hard links to the files that count. Any engine reads it as a
+  directory of Hive folders, and for as long as it likes: no flush, compaction, sweep or rebuild changes it.
+* :func:`read_table` reads at once, into an Arrow table with the declared columns. It writes nothing at all.
+
+Neither ever writes to the log, and neither waits for a writer.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import ConfigError, SinkError
+from downspout.settings.folders import local_folder
+from downspout.sink.log.entry import DataFile
+from downspout.sink.readers.view import ORIGIN_COLUMNS, View, restarting, wherever
+from downspout.sink.storage.disk import Disk
+from downspout.sink.storage.layout import layout_of
+
+logger = logging.getLogger("downspout.sink")
+
+_TIME = "%Y%m%dT%H%M%SZ"
+"""A snapshot's name begins with it, for people; no reader of Parquet looks into folders that begin with a dot."""
+SWEPT = ".swept-"  # How the name of a snapshot begins that is being deleted
+EMPTY_NAME = "empty.parquet"
+_THREADS = 4
+_FORMAT = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
+
+
+@contextmanager
+def snapshot(directory: str | Path, *, disk: Disk | None = None, clock: Clock = SYSTEM_CLOCK) -> Iterator[Path]:
+    """Give a folder that holds the rows of a sink's directory as they are now, and stays as it is until the block ends.
+
+    The files in it are hard links, so it takes no room, only names. What it holds is not deleted meanwhile. Of a
+    process that died it stays behind, until ``downspout compact`` finds it older than its ``--keep``.
+
+    Args:
+        directory: what the sink's ``parquet.directory`` says.
+        disk: the file operations.
+        clock: for the name.
+
+    Raises:
+        SinkError: the directory does not exist, has no log, is damaged, or links cannot be made beside it.
+        ConfigError: it is on an object store or another machine.
+
+    >>> import pandas as pd
+    >>> with snapshot("output/flights") as path:  # doctest: +SKIP
+    ...     frame = pd.read_parquet(path)
+    """
+    path = take_snapshot(directory, disk=disk, clock=clock)
+    try:
+        yield path
+    finally:
+        with suppress(OSError):  # what stays is deleted by a compaction
+            remove_snapshot(path)
+
+
+def take_snapshot(directory: str | Path, *, disk: Disk | None = None, clock: Clock = SYSTEM_CLOCK) -> Path:
+    """Return a new snapshot, which its caller removes; for those who cannot say where a block ends.
+
+    Raises:
+        SinkError, ConfigError: as for :func:`snapshot`.
+    """
+    top = local_folder(directory)
+    try:
+        return restarting(top, disk, lambda view: pin(view, view.files, disk=disk, clock=clock))
+    except OSError as error:
+        raise SinkError(
+            f"no snapshot can be made in {layout_of(top).snapshots}: {error.strerror or error}",
+            cure="read_table, which needs no links; or the right to write there, on the directory's own file system, "
+            "and hard links on it",
+        ) from error
+
+
+def pin(view: View, files: Iterable[DataFile], *, disk: Disk | None = None, clock: Clock = SYSTEM_CLOCK) -> Path:
+    """Return a new folder with links to data files.
+
+    Raises:
+        FileNotFoundError: a file is nowhere any more.
+        OSError: links cannot be made.
+    """
+    disk = disk or Disk()
+    stamp = time.strftime(_TIME, time.gmtime(clock.wall()))
+    top = view.layout.snapshots / f"{stamp}-{view.length}-{uuid.uuid4().hex[:12]}"
+    made: set[Path] = set()
+    try:
+        for file in files:
+            target = top / file.path
+            if target.parent not in made:
+                disk.make_folder(target.parent)
+                made.add(target.parent)
+            wherever(view.layout, file.path, lambda place, target=target: disk.link(place, target))  # type: ignore[misc]
+        if not made:  # no engine reads a folder without files: what are its columns?
+            disk.make_folder(top)
+            content = pa.BufferOutputStream()
+            pq.write_table(view.schema.empty_table(), content)
+            disk.write(top / EMPTY_NAME, content.getvalue().to_pybytes())
+    except BaseException:
+        shutil.rmtree(top, ignore_errors=True)
+        raise
+    return top
+
+
+def remove_snapshot(snapshot: Path, disk: Disk | None = None) -> bool:
+    """Delete a snapshot; return whether it was still there.
+
+    By one rename first: who lists a folder that is half empty would take what is left for everything.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    swept = snapshot
+    if not snapshot.name.startswith(SWEPT):
+        swept = snapshot.with_name(f"{SWEPT}{snapshot.name}")
+        try:
+            (disk or Disk()).rename(snapshot, swept)
+        except FileNotFoundError:
+            return False
+    shutil.rmtree(swept, ignore_errors=True)
+    return True
+
+
+# --- into Arrow ---------------------------------------------------------------------------------------------
+
+
+def read_table(
+    directory: str | Path, columns: Sequence[str] | None = None, filters: Any = None, *, origins: bool = False
+) -> pa.Table:
+    """Return the rows of a sink's directory as they are now, each exactly once, with the columns as declared.
+
+    The columns that name Hive folders have their types, and null is null, which not every reader finds out by itself.
+    Nothing is written: it works for readers without the right to, too. For pandas: ``.to_pandas()``; DuckDB and Polars
+    take the table as it is.
+
+    Args:
+        directory: what the sink's ``parquet.directory`` says.
+        columns: which; None: all.
+        filters: which rows: a ``pyarrow.dataset`` expression, or as for ``pandas.read_parquet``,
+            ``[("month", "==", 7)]``. Files whose folders or statistics rule them out are not read.
+        origins: whether to keep the columns that say which record a row came from.
+
+    Raises:
+        SinkError: the directory does not exist, has no log, or is damaged.
+        ConfigError: a column is not there; or the directory is on an object store or another machine.
+    """
+    wanted = pq.filters_to_expression(filters) if isinstance(filters, list) else filters
+    return restarting(local_folder(directory), None, lambda view: _read(view, columns, wanted, origins))
+
+
+def _read(view: View, columns: Sequence[str] | None, wanted: ds.Expression | None, origins: bool) -> pa.Table:
+    names = view.schema.names if origins else [name for name in view.schema.names if name not in ORIGIN_COLUMNS]
+    for name in columns or ():
+        if name not in view.schema.names:
+            raise ConfigError(f"{view.directory} has no column {name}", cure=f"one of {', '.join(view.schema.names)}")
+    shape: dict[str, Any] = {
+        "schema": view.schema,
+        "columns": list(names if columns is None else columns),
+        "filter": wanted,
+    }
+    with ThreadPoolExecutor(_THREADS) as pool:
+        tables = list(pool.map(lambda path: _read_file(view, path, shape), _ruled_in(view, wanted)))
+    empty = ds.dataset(view.schema.empty_table()).to_table(columns=shape["columns"])
+    return pa.concat_tables([empty, *(table for table in tables if table.num_rows)])
+
+
+def _ruled_in(view: View, wanted: ds.Expression | None) -> list[str]:
+    """Return the files whose folders do not rule them out; none is opened."""
+    make = ds.ParquetFileFormat().make_fragment
+    here = fs.LocalFileSystem()
+    every = [make(file.path, here, partition_expression=view.guarantee(file.path)) for file in view.files]
+    fragments = ds.FileSystemDataset(every, view.schema, ds.ParquetFileFormat(), here).get_fragments(wanted)
+    return [fragment.path for fragment in fragments]
+
+
+def _read_file(view: View, path: str, shape: dict[str, Any]) -> pa.Table:
+    """Read one file by its handle: once that is open, it may be moved or deleted."""
+    with open_file(view, path) as file:
+        fragment: Any = _FORMAT.make_fragment(cast(Any, file), partition_expression=view.guarantee(path))
+        try:
+            fragment.ensure_complete_metadata()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise _damaged(view, path, error) from error
+        try:
+            return cast(pa.Table, fragment.to_table(**shape))
+        except OSError as error:  # pages that cannot be decoded
+            raise _damaged(view, path, error) from error
+
+
+def open_file(view: View, path: str) -> pa.NativeFile:
+    """Open a data file where it is by now.
+
+    Raises:
+        FileNotFoundError: it is nowhere any more.
+        SinkError: it cannot be read.
+    """
+    try:
+        return wherever(view.layout, path, lambda place: pa.OSFile(str(place), "rb"))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _damaged(view, path, error) from error
+
+
+def _damaged(view: View, path: str, error: Exception) -> SinkError:
+    return SinkError(
+        f"{view.directory / path} cannot be read: {error}",
+        cure="correct the permissions, or restore it from a backup; downspout audit names the records",
+    )

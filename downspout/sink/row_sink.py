@@ -1,0 +1,336 @@
+"""What all sinks share: hold rows, flush them together, ack what is durable.
+
+Rows are held until there are enough of them or enough bytes, or the oldest is old enough: the local engine asks when
+that is (``drain_at``), on Storm a tick every second looks. A flush acks after its log entry exists. Tuples whose rows
+are in the directory already are acked and dropped; a tuple that does not fit the columns fails alone and at once, with
+the field named. A flush that raises acks nothing and forgets what it held: the local engine stops the run with the
+error; on Storm the tuples time out and come again.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from streamparse.dsl.bolt import ShellBoltSpec
+
+from downspout.component import Bolt, input_fields
+from downspout.errors import ConfigError, RecordError, TopologyError, coordinates
+from downspout.ledger.origin import Origin
+from downspout.origins import origin_at
+from downspout.settings.table import parse_scope
+from downspout.sink.buffer import Batch, Buffer, Picker, picker
+from downspout.sink.columns.schema import Columns
+from downspout.sink.identity.inputs import name_of
+
+BLOCK_ROWS = 512  # Tuples that are converted at once; fewer at the start and where rows are large
+BLOCK_ROWS_FIRST = 16
+BLOCKS_PER_FLUSH = 8  # A block is at most so large a part of ``flush_bytes``, by the mean size of the rows before
+LOOK_EVERY = 11
+"""Of the tuples that wait to be converted, one of so many is measured, and stands for the others: to measure each would
+cost a tenth of the whole. So rows that become large all at once are noticed after 11 of them. Not bounded: large rows
+that come exactly between those that are measured (a prime number makes that unlikely), up to ``BLOCK_ROWS``, and
+lists, whose length says little about their size."""
+ORIGIN = "origin"
+
+
+class Flushed(Protocol):
+    """What a flush did: a count for each figure that it concerns, by the figure's name."""
+
+    @property
+    def rows(self) -> int:
+        """How many were written."""
+
+    @property
+    def covered(self) -> int:
+        """How many were there already."""
+
+
+class RowSink(Bolt):
+    """Base of the bolts that write rows: SinkBolt into a directory, SqlBolt into a table."""
+
+    auto_ack = False
+    auto_anchor = False
+    wants_tick_s = 1
+    figures: ClassVar[tuple[str, ...]] = ("rows", "covered")
+    """The counts of :class:`Flushed` that are reported."""
+
+    @classmethod
+    def spec(
+        cls,
+        name: str | None = None,  # default: the name of the topology's attribute
+        inputs: Any = None,  # streamparse's inputs; their tuples should have the field ``origin``
+        par: int | None = None,  # how many tasks; all of them write to one place
+        config: Mapping[str, Any] | None = None,  # Storm's settings for this component, and ours by their whole names
+        **settings: Any,
+    ) -> ShellBoltSpec:
+        """Put the sink into a topology.
+
+        Args:
+            settings: those of ``downspout settings SCOPE`` without the prefix; ``schema`` may be a dict ``{"carrier":
+                "string", "delay": "int16"}``, ``input_names`` one ``{"enrich": "parse"}``.
+
+        Raises:
+            ConfigError: a setting is unknown, malformed or out of range, or the schema is.
+        """
+        if isinstance(schema := settings.get("schema"), Mapping):
+            settings["schema"] = [f"{column}:{kind}" for column, kind in schema.items()]
+        if isinstance(names := settings.get("input_names"), Mapping):
+            settings["input_names"] = [f"{source}={step}" for source, step in names.items()]
+        return super().spec(name, inputs, par, config, **settings)
+
+    @property
+    def scope(self) -> str:
+        """The prefix of its settings."""
+        return self.settings_scopes[0]
+
+    def read_settings(self, conf: Mapping[str, Any]) -> None:
+        """Read the settings of the scope; warn of an age of flushes at which tuples time out."""
+        try:
+            self.settings = parse_scope(conf, self.scope)
+        except ConfigError as error:
+            raise ConfigError(f"{self.component_name}: {error.message}", cure=error.cure) from None
+        if doubt := too_old(conf, self.settings["flush_age_s"], self.scope):
+            self.logger.warning("%s: %s. Try: %s", self.component_name, *doubt)
+
+    def begin(self, columns: Columns, context: Mapping[str, Any]) -> list[str]:
+        """Find the columns in the inputs, and hold nothing; return the names of the inputs that carry origins."""
+        self.columns = columns
+        self._inputs = _find_fields(context, columns, str(self.component_name))
+        with_origins = [name_of(*given) for given, (_, has_origin) in self._inputs.items() if has_origin]
+        self.has_origins = bool(with_origins)
+        self._waiting: list[Any] = []
+        self._block = min(BLOCK_ROWS_FIRST, self.settings["flush_rows"])
+        self._next_look = 1
+        self._weight = 0  # roughly the bytes of the tuples that wait
+        self._weight_max: int = self.settings["flush_bytes"] // BLOCKS_PER_FLUSH
+        self._buffer = Buffer(columns)
+        self._oldest: float | None = None  # when the first row came that is held
+        self._warned_of_covered = False
+        self._figures = dict.fromkeys((*self.figures, "rejected", "flushes"), 0)
+        return with_origins
+
+    # --- the hot path -----------------------------------------------------------------------------------
+
+    def process(self, tup: Any) -> None:
+        """Hold a tuple; once a block is together, convert it, and flush when enough is held."""
+        waiting = self._waiting
+        waiting.append(tup)
+        if len(waiting) >= self._next_look:
+            self._weigh(tup)
+
+    def process_many(self, tups: Sequence[Any]) -> int:
+        """Hold tuples up to the one with which a block is together, or that shows that they are large."""
+        waiting = self._waiting
+        count: int = min(len(tups), self._block - len(waiting) - 1)
+        if self._oldest is None or count <= 0:
+            return 0
+        look = self._next_look - 1 - len(waiting)  # the place among these of the next one that is looked at
+        while look < count:
+            if self._grows_heavy(tups[look]):
+                count = look
+                break
+            look += LOOK_EVERY
+        self._next_look = min(len(waiting) + look + 1, self._block)
+        waiting += tups[:count]
+        return count
+
+    def _weigh(self, tup: Any) -> None:
+        """Convert what waits if that is a block, or if the newest tuple shows that it is large."""
+        self._note_arrival()
+        count = len(self._waiting)
+        if count < self._block and not self._grows_heavy(tup):
+            self._next_look = min(count + LOOK_EVERY, self._block)
+            return
+        self._look()
+
+    def _grows_heavy(self, tup: Any) -> bool:
+        """Weigh a tuple, which stands for the others; return whether what waits is as heavy as a block may be."""
+        self._weight += _size(tup) * LOOK_EVERY
+        return self._weight >= self._weight_max
+
+    def _look(self) -> None:
+        settings, buffer = self.settings, self._buffer
+        self._note_arrival()
+        self._convert()
+        mean = max(1, buffer.bytes // len(buffer)) if len(buffer) else 1
+        if len(buffer) >= settings["flush_rows"] or buffer.bytes >= settings["flush_bytes"] or self._is_old():
+            self._flush()
+        affordable = settings["flush_bytes"] // (BLOCKS_PER_FLUSH * mean)
+        self._block = max(1, min(2 * self._block, BLOCK_ROWS, affordable, settings["flush_rows"] - len(buffer)))
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Look at one of the tuples that come, and at the first that is held: its moment counts."""
+        self._next_look = min(LOOK_EVERY, self._block) if self._oldest is not None else 1
+
+    def _note_arrival(self) -> None:
+        if self._oldest is None:
+            self._oldest = self.clock.monotonic()
+
+    def drain_at(self) -> float | None:
+        """Return when what is held is old enough to be flushed. An engine that does not ask sends ticks."""
+        return None if self._oldest is None else self._oldest + self.settings["flush_age_s"]
+
+    def _is_old(self) -> bool:
+        due = self.drain_at()
+        return due is not None and self.clock.monotonic() >= due
+
+    def process_tick(self, tup: Any) -> None:
+        """Flush what has become old enough."""
+        if self._is_old():
+            self.drain()
+        self.ack(tup)
+
+    def _convert(self) -> None:
+        """Turn the tuples that wait into arrays; fail those that do not fit."""
+        waiting, self._waiting, self._weight = self._waiting, [], 0
+        self._look_again()
+        for (component, stream), tuples in self._by_input(waiting):
+            pick, has_origin = self._inputs[component, stream]
+            # 0 and 4 are id and values: places are faster than names.
+            columns = pick([tup[4] for tup in tuples])
+            origins = columns.pop() if has_origin else None
+            rejected = self._buffer.add([tup[0] for tup in tuples], columns, origins, name_of(component, stream))
+            self._figures["rejected"] += len(rejected)
+            for reject in rejected:
+                place = _place(origins[reject.row]) if origins is not None else ""
+                self.fail_because(tuples[reject.row], RecordError(f"{place}{self.component_name}: {reject.reason}"))
+
+    def _by_input(self, tuples: Sequence[Any]) -> Sequence[tuple[tuple[str, str], Sequence[Any]]]:
+        """Return the tuples of each component and stream."""
+        if len(self._inputs) == 1:
+            return [(next(iter(self._inputs)), tuples)] if tuples else []
+        parts: dict[tuple[str, str], list[Any]] = {}
+        for tup in tuples:
+            parts.setdefault((tup[1], tup[2]), []).append(tup)
+        return list(parts.items())
+
+    def process_chunk(self, tup: Any) -> None:
+        """Hold the rows of a chunk, whole; flush when enough is held."""
+        batch, source = tup.values, name_of(tup.component, tup.stream)
+        _, has_origin = self._inputs[tup.component, tup.stream]
+        origins = batch.column(ORIGIN) if has_origin else None
+        columns = [batch.column(name) for name in self.columns.names]
+        # If a row does not fit, the chunk fails, and comes again in halves until that row stands alone.
+        if invalid := self._buffer.add_chunk(tup.id, columns, origins, source):
+            reject = invalid[0]
+            place = _place(origin_at(origins, reject.row)) if origins is not None else ""
+            self._figures["rejected"] += batch.num_rows == 1
+            self.fail_because(tup, RecordError(f"{place}{self.component_name}: {reject.reason}"))
+        elif not batch.num_rows:
+            self.ack(tup)
+        self._look()
+
+    # --- the flush --------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Flush what is held now."""
+        self._convert()
+        self._flush()
+
+    def _flush(self) -> None:
+        self._oldest = None
+        self._look_again()
+        # Taken before anything can go wrong: after an error nothing is held, and what was held is neither acked nor
+        # failed, so it times out and comes again. A try for the same rows at every tuple would help nobody.
+        batch = self._without_conflicts(self._buffer.take())
+        if not batch.ids:
+            return
+        batch, flushed = self.write(batch)
+        for name in self.figures:
+            self._figures[name] += getattr(flushed, name)
+        self._figures["flushes"] += 1
+        # Somebody may be waiting for rows to be written anew. Not after rows were written: then records came again that
+        # failed, timed out or changed hands meanwhile, and what to do for that would be bad advice.
+        if flushed.covered and not flushed.rows and not self._warned_of_covered and not self._figures["rows"]:
+            self._warned_of_covered = True
+            self.warn_that_nothing_was_written(batch)
+        self.ack_many(batch.tuples)
+
+    @abstractmethod
+    def write(self, batch: Batch) -> tuple[Batch, Flushed]:
+        """Write the rows that are not there yet; return what is to be acked, and what was done."""
+
+    @abstractmethod
+    def warn_that_nothing_was_written(self, batch: Batch) -> None:
+        """Say that all rows of the first flush were there already, and how to process records again."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> Mapping[str, str]:
+        """The step of each input (``downspout/sink/identity/inputs.py``)."""
+
+    def _without_conflicts(self, batch: Batch) -> Batch:
+        """Fail rows with the identity of another row of this flush that are not that row."""
+        table, identities = batch.table, batch.identities.under(self.steps)
+        # A replayed row equals the first one, and is dropped. One that differs is another row, made of the same record
+        # by a bolt that handed the origin on unchanged; taking it for a replay would lose it without a word.
+        bad = [
+            again
+            for first, again in identities.repeats()
+            if repr(table.slice(first, 1).to_pylist()) != repr(table.slice(again, 1).to_pylist())
+        ]
+        if not bad:
+            return batch
+        guilty = {batch.ids[row] for row in bad}
+        good = np.array([one not in guilty for one in batch.ids], dtype=bool)
+        self._figures["rejected"] += len(bad)
+        for row in bad:
+            error = RecordError(
+                f"{identities.place(row)}: {self.component_name}: two different rows have the same identity",
+                cure="give each its own, with origin.child(component, index), in the bolt that makes them",
+            )
+            self.fail_because(batch.ids[row], error)
+        return batch.only(good)
+
+    def report(self) -> Mapping[str, float]:
+        """Return what was written, and what is held."""
+        return {**self._figures, "held": len(self._buffer) + len(self._waiting)}
+
+
+def _size(tup: Any) -> int:
+    """Return roughly the bytes of a tuple."""
+    return sum(len(value) for value in tup[4] if value.__class__ is str or value.__class__ is bytes)
+
+
+def _place(origin: Any) -> str:
+    """Name the record that a row is of, for the beginning of a message; empty where that is not known."""
+    try:
+        at = Origin.of(origin)
+    except ValueError:
+        return ""
+    return f"{coordinates(at.topic, at.partition, at.offset)}: "
+
+
+def too_old(conf: Mapping[str, Any], age_s: float, scope: str = "parquet") -> tuple[str, str] | None:
+    """Return what is wrong with the age of a flush, and a cure, where tuples may time out while the sink holds them.
+
+    >>> too_old({}, 8.0)
+    >>> too_old({"topology.message.timeout.secs": 3}, 8.0)[1]
+    'parquet.flush_age_s of at most 1'
+    """
+    timeout_s = float(conf.get("topology.message.timeout.secs") or 30)
+    if conf.get("topology.enable.message.timeouts") is False or age_s <= timeout_s / 3:
+        return None
+    what = f"{scope}.flush_age_s = {age_s:g} is more than a third of the message timeout of {timeout_s:g} s"
+    return f"{what}: rows would time out while they wait", f"{scope}.flush_age_s of at most {timeout_s / 3:g}"
+
+
+def _find_fields(
+    context: Mapping[str, Any], columns: Columns, component: str
+) -> dict[tuple[str, str], tuple[Picker, bool]]:
+    """Return for each input how to pick the columns (and the origin, last) and whether it has an origin."""
+    inputs: dict[tuple[str, str], tuple[Picker, bool]] = {}
+    for (source, stream), fields in input_fields(context).items():
+        if missing := [name for name in columns.names if name not in fields]:
+            raise TopologyError(
+                f"{component}: its input {source}:{stream} has no field {', '.join(missing)}",
+                cure=f"a schema with columns out of: {', '.join(fields)}",
+            )
+        has_origin = ORIGIN in fields
+        wanted = [*columns.names, ORIGIN] if has_origin else list(columns.names)
+        inputs[source, stream] = picker(list(fields), wanted), has_origin
+    return inputs

@@ -1,0 +1,117 @@
+"""What the sinks for directories share; holding rows, and acking what is durable, is in ``row_sink.py``."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from downspout.errors import ConfigError
+from downspout.formatting import counted
+from downspout.settings import folders
+from downspout.settings.table import SETTINGS
+from downspout.sink.buffer import Batch
+from downspout.sink.columns.schema import Columns
+from downspout.sink.identity.inputs import check_names
+from downspout.sink.row_sink import RowSink
+from downspout.sink.runs import run_of
+from downspout.sink.storage.disk import Disk
+from downspout.sink.writer import Build, Flushed, SinkWriter
+
+logger = logging.getLogger("downspout.sink")
+
+
+class SinkBolt(RowSink):
+    """Base of ParquetBolt and AggregateBolt."""
+
+    settings_scopes: ClassVar[tuple[str, ...]] = ("parquet",)
+    figures: ClassVar[tuple[str, ...]] = ("rows", "files", "bytes", "covered")
+    disk: Disk = Disk()
+    writer_class: type[SinkWriter] = SinkWriter
+    """An engine that commits in another place puts another one here, before ``initialize``."""
+
+    @classmethod
+    def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:
+        """Return that nothing is emitted, once the columns have proved to be right."""
+        cls.columns_of(config)
+        return []
+
+    @classmethod
+    def columns_of(cls, conf: Mapping[str, Any]) -> Columns:
+        """Return the columns that a configuration declares, checked with the settings that refer to them."""
+        declared = SETTINGS["parquet.schema"].parse(conf.get("parquet.schema"), "spec")
+        if not declared:
+            raise ConfigError("parquet.schema is not set", cure='schema={"carrier": "string", "delay": "int16"}')
+        columns = Columns.parse(declared)
+        folders = SETTINGS["parquet.partition_by"].parse(conf.get("parquet.partition_by", []), "spec")
+        cls.folder_columns(columns, conf).check_folders(folders)
+        return columns.with_folders(folders)
+
+    @classmethod
+    def folder_columns(cls, columns: Columns, conf: Mapping[str, Any]) -> Columns:
+        """Return the columns that may name folders."""
+        return columns
+
+    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Read the settings, find the fields in the inputs, and open the directory."""
+        self.read_settings(storm_conf)
+        with_origins = self.begin(self.columns_of(storm_conf), context)
+        partition_by = self.settings["partition_by"]
+        self.writer = self.writer_class(
+            directory_of(self.settings["directory"], storm_conf),
+            topology=str(storm_conf.get("topology.name", "")),
+            component=str(self.component_name),
+            columns=self.fingerprint(),
+            writer=f"{quote(str(self.component_name), safe='')}-{self.task_id}-{uuid.uuid4().hex[:12]}",
+            inputs=with_origins,
+            input_names=check_names(self.settings["input_names"], with_origins),
+            partition_by=partition_by,
+            compression=self.settings["compression"],
+            rebuild=self.settings["rebuild"],
+            run=run_of(storm_conf),
+            disk=self.disk,
+            clock=self.clock,
+        )
+        self.writer.open()
+
+    def fingerprint(self) -> list[str]:
+        """Return what must stay the same for a directory."""
+        return [column.declared for column in self.columns.columns]
+
+    def write(self, batch: Batch) -> tuple[Batch, Flushed]:
+        """Write the rows that are not in the directory yet."""
+        return batch, self.writer.flush(batch.identities, self.builder(batch.table))
+
+    @property
+    def steps(self) -> Mapping[str, str]:
+        """The step of each input, as the directory knows it."""
+        return self.writer.steps
+
+    def warn_that_nothing_was_written(self, batch: Batch) -> None:
+        """Say that all rows of a flush were there already, and how to rebuild the directory."""
+        logger.warning(
+            "%s: all %s of a flush (from %s) are in %s already, and none was written. After a restart, or a replay of "
+            "dead letters, that is expected. To process records again: parquet.rebuild=%d, or another "
+            "directory, together with another kafka.group and kafka.start=EARLIEST",
+            self.component_name, counted(len(batch.ids), "row"), batch.identities.place(0), self.writer.directory,
+            self.writer.log.rebuild + 1,
+        )  # fmt: skip
+
+    @abstractmethod
+    def builder(self, table: pa.Table) -> Build:
+        """Return the function that makes what is written from the rows that a mask leaves."""
+
+
+def directory_of(directory: str, conf: Mapping[str, Any]) -> Path:
+    """Return where the files go.
+
+    >>> directory_of("/data/out", {"storm.cluster.mode": "distributed"}).as_posix()
+    '/data/out'
+    """
+    return folders.of_project(directory, "parquet.directory", conf)

@@ -1,0 +1,81 @@
+"""Data files on their way: staged, brought into sight, replaced.
+
+All steps that a sink, a recovery and a compaction take with data files are here, made of the operations of
+:class:`~downspout.sink.storage.disk.Disk`. Another storage, one without renames for example, has another module like
+this one; what the log says stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from downspout.sink.storage.disk import Disk
+from downspout.sink.storage.layout import Layout, up_to
+
+
+def stage(disk: Disk, layout: Layout, files: Iterable[tuple[str, bytes]]) -> None:
+    """Write data files, given by their paths in the log, where no reader looks, and force them to the disk."""
+    folders: set[Path] = set()
+    for name, content in files:
+        path = layout.staged(name)
+        disk.make_folder(path.parent)
+        disk.write(path, content)
+        # All of it is durable before this returns, because next comes the entry. If a power cut left the entry and took
+        # a file, the log would say that its rows are there, and replays of them would be dropped: they would be lost.
+        disk.sync(path)
+        folders.update(up_to(path.parent, layout.home))
+    # A file is found again after a power cut only if its name is durable too, and that is part of the folder. A folder
+    # that is there already may have been made a moment ago by a writer that has not synced it: so all, every time.
+    for folder in sorted(folders):
+        disk.sync(folder)
+
+
+def discard(disk: Disk, layout: Layout, paths: Iterable[str]) -> None:
+    """Delete staged files. Only after a look at the log: one that an entry names is the only copy of its rows."""
+    for path in paths:
+        disk.remove(layout.staged(path))
+
+
+def move(disk: Disk, layout: Layout, paths: Iterable[str], source: Path, target: Path) -> list[str]:
+    """Move data files from one of a directory's places to another, durably.
+
+    Returns:
+        Those that were not there: others have moved them, and maybe further than we would.
+    """
+    wanted = list(paths)
+    make_folders(disk, layout, wanted, target)
+    return rename(disk, layout, wanted, source, target)
+
+
+def make_folders(disk: Disk, layout: Layout, paths: Iterable[str], target: Path) -> None:
+    """Make the folders of data files in one of a directory's places."""
+    folders = sorted({(target / path).parent for path in paths})
+    for folder in folders:
+        disk.make_folder(folder)
+    # A folder is durable before anything is moved into it: a power cut could otherwise leave the renaming without the
+    # folder. That it is there says nothing: who made it may have been stopped before it was synced.
+    for above in sorted({above for folder in folders for above in up_to(folder, layout.top(target))[1:]}):
+        disk.sync(above)
+
+
+def rename(disk: Disk, layout: Layout, paths: Iterable[str], source: Path, target: Path) -> list[str]:
+    """Move data files as :func:`move` does, to folders that are made and durable."""
+    absent: list[str] = []
+    changed: set[Path] = set()
+    for path in paths:
+        place = layout.names(target, path)[0]
+        for name in layout.names(source, path):
+            try:
+                disk.rename(name, place)
+            except FileNotFoundError:
+                continue  # another process was faster, or the file has the other of its two possible names
+            changed.add(place.parent)
+            break
+        else:
+            absent.append(path)
+    # One folder of the two is enough: on the file systems in use a rename is all or nothing, and durable after a sync
+    # of either folder. Killed before it, nothing is lost: the log names the file, and the next opening moves it.
+    for folder in sorted(changed):
+        disk.sync(folder)
+    return absent

@@ -1,0 +1,395 @@
+"""The exactly-once writer: one flush, one commit point, whatever stops it.
+
+A flush (see docs/decisions/0008):
+
+1. read the log entries that are new, drop rows that are covered by now;
+2. stage hidden files, fsync them and their folders;
+3. create the next log entry exclusively. Another writer was first? Read its entry, drop what it covers, stage again,
+   try the next. It was a fence, and for us? Take another name and stage again;
+4. rename the files into sight. Only then may tuples be acked.
+
+Stopped before 3, nothing happened: the staged files are hidden, and the rows come again. Stopped after 3, the rows are
+committed: whoever opens the directory next rolls forward, renaming what an entry names and is still staged.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import SinkError
+from downspout.sink.columns import hive
+from downspout.sink.columns.encoding import encode
+from downspout.sink.identity.coverage import Coverage
+from downspout.sink.identity.inputs import resolve
+from downspout.sink.identity.rows import Identities, Mask
+from downspout.sink.log.commit_log import CommitLog, FencedError
+from downspout.sink.log.entry import FLUSH, REBUILD, DataFile, Entry
+from downspout.sink.ownership import refuse_foreign, refuse_other_topics
+from downspout.sink.recovery import Recovery
+from downspout.sink.runs import Run, note_run
+from downspout.sink.storage.data_files import discard, move, stage
+from downspout.sink.storage.disk import Disk
+from downspout.sink.storage.hashing import hash_of
+from downspout.sink.storage.layout import OURS, Layout, data_name, former_home, temporary_name
+
+logger = logging.getLogger("downspout.sink")
+
+Build = Callable[[Mask, Identities], pa.Table]
+
+
+@dataclass(frozen=True)
+class Flushed:
+    """What a flush did."""
+
+    rows: int = 0  # written
+    covered: int = 0  # dropped, because they were in the directory already
+    files: int = 0  # made
+    bytes: int = 0  # their size
+
+
+class SinkWriter:
+    """Writes to a directory that any number of writers share.
+
+    Raises (from ``open`` and ``flush``):
+        SinkError: the directory cannot be written, is damaged, belongs to another sink or has other columns; or it
+            cannot be told which of its rows are those of which input.
+    """
+
+    def __init__(
+        self,
+        directory: Path,  # made where it does not exist
+        *,
+        topology: str,  # the topology's name
+        # the sink's name in the topology. A directory belongs to one sink of one topology, all its tasks.
+        component: str,
+        columns: Sequence[str],  # the columns as declared, partition columns included; the same for ever
+        writer: str,  # this incarnation: unique for each time a task starts
+        inputs: Sequence[str] = (),  # the names of the sink's inputs that carry origins
+        input_names: Mapping[str, str] | None = None,  # what ``parquet.input_names`` says of them
+        partition_by: Sequence[str] = (),  # columns that become folders
+        compression: str = "zstd",  # codec of the files
+        rebuild: int = 0,  # the number of the rebuild that the directory must be at; a higher one rebuilds it. 0: any.
+        run: Run | None = None,  # the settings of the run, for the directory to remember; None: they are not known
+        disk: Disk | None = None,  # the file operations
+        clock: Clock = SYSTEM_CLOCK,  # for the entries' time stamps
+    ) -> None:
+        self.directory = directory
+        self._run = run
+        self.disk = disk or Disk()
+        self.log = CommitLog(directory, self.disk)
+        self._topology = topology
+        self._component = component
+        self._partition_by = list(partition_by)
+        self._schema = (*columns, *(f"/{name}" for name in partition_by))
+        self._inputs = tuple(inputs)
+        self._input_names = input_names or {}
+        # of each input (see ``downspout/sink/identity/inputs.py``), as of the entries read so far
+        self.steps: Mapping[str, str] = {}
+        self._name = self._writer = writer
+        self._compression = compression
+        self._wanted_rebuild = rebuild
+        self._rebuild: int | None = None  # what the directory was when we opened it, or what we have made of it
+        self._clock = clock
+        self._sequence = 0
+        self._hidden: list[DataFile] = []  # files of ours that are committed and not in sight: renaming them failed
+
+    def open(self) -> None:
+        """Read the log, check that the directory is ours, finish what a stopped writer had committed, and sweep."""
+        try:
+            refuse_foreign(self.log)
+            self._make_directory()
+            self._probe()
+            self._catch_up()
+            self.log.check_complete()  # before the data files: without an entry they are named by none
+            self._begin_rebuild()
+            recovery = Recovery(self.log, self._catch_up, self._entry, self._clock)
+            recovery.repair()
+            recovery.sweep()  # after it: of the staged files, those that are committed are in sight by now
+            if self._run is not None:
+                note_run(self.directory, self._run, self.disk, self._writer)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _make_directory(self) -> None:
+        """Make the directory durable: else a power cut may take all of it."""
+        ours, above = [self.directory / OURS, self.directory], list(self.directory.absolute().parents)
+        new = {place.parent for place in [*ours, *above] if not place.exists()}
+        # First, and then the look at what is in it: on NFS, a folder that was just made is not one of a stale listing.
+        self.disk.make_folder(self.directory / OURS)
+        layout = self.log.begin()
+        if not layout.is_inside:
+            ours += [layout.home, layout.home.parent]
+            new |= {place.parent for place in ours if not place.exists()}
+            self._warn_of_a_former_log(layout)
+        self.disk.make_folder(layout.log)
+        # The folders above it may be there, and not durable: who made them was killed before it could sync them. So all
+        # are synced up to the top; but of those that were there before, some may not be ours to sync.
+        for place in dict.fromkeys([*ours, *above]):
+            try:
+                self.disk.sync(place)
+            except OSError as error:
+                if place in new or place in ours or error.errno not in _NOT_OURS_TO_SYNC:
+                    raise
+
+    def _warn_of_a_former_log(self, layout: Layout) -> None:
+        former = former_home(self.directory, self.disk)
+        if former not in (None, layout.home) and not self.disk.exists(layout.mark):
+            logger.warning(
+                "%s is new: it begins without a row. The log of the directory that had this name before is still in "
+                "%s; delete that if no copy of the old directory is to be restored",
+                self.directory, former,
+            )  # fmt: skip
+
+    def _probe(self) -> None:
+        """See that a file can be written and brought into sight, before anything is committed."""
+        name = temporary_name(self._writer, 0)
+        probe, target = self.log.layout.staging / name, self.directory / OURS / name
+        self.disk.make_folder(probe.parent)
+        self.disk.write(probe, b"")
+        try:
+            self.disk.rename(probe, target)
+        except FileNotFoundError:
+            return  # we were paused, and a sweeper has taken it for a dead writer's
+        except OSError as error:
+            self.disk.remove(probe)
+            if error.errno != errno.EXDEV:
+                raise
+            inside = self.directory / OURS / "log"
+            raise SinkError(
+                f"{self.log.layout.home} is on another file system than {self.directory}: files cannot be renamed from "
+                "one to the other",
+                cure=f"mkdir {inside}: then the log is kept in the directory; or use a folder below {self.directory}",
+            ) from None
+        self.disk.remove(target)
+
+    def _catch_up(self) -> list[Entry]:
+        """Read new entries; they must be of our sink and our topics, and have our columns."""
+        entries = self.log.refresh()
+        self.log.sync()  # before anything is done because of them, an ack above all
+        if self.log.topology not in (None, self._topology):
+            raise SinkError(
+                f"{self.directory} belongs to topology {self.log.topology}, not to {self._topology}",
+                cure="another parquet.directory",
+            )
+        if self.log.component not in (None, self._component):
+            raise SinkError(
+                f"{self.directory} belongs to {self.log.component} of topology {self.log.topology}, not to "
+                f"{self._component}: rows of two sinks may have the same identities",
+                cure="another parquet.directory: one for each sink; or the sink's old name",
+            )
+        if self._of_the_past():
+            return entries
+        if self.log.schema not in (None, self._schema):
+            raise SinkError(
+                f"{self.directory} has the columns {', '.join(self.log.schema or ())}; "
+                f"this sink has {', '.join(self._schema)}",
+                cure="another parquet.directory, or the old columns: one directory has one schema; "
+                f"or parquet.rebuild={self.log.rebuild + 1}, to rebuild it",
+            )
+        # Not only at the opening: of two that start on an empty directory together, each finds it empty. Whose entry
+        # comes first decides here, too. Once there is a row of ours, all is well for ever.
+        refuse_other_topics(self.log, self._run)
+        if entries or not self.steps:
+            has_rows = len(self.log.coverage) > 0
+            self.steps = resolve(self.directory, self._inputs, self._input_names, self.log.inputs, has_rows=has_rows)
+        return entries
+
+    def _of_the_past(self) -> bool:
+        """Return whether what the directory holds is from before our rebuild."""
+        if self._rebuild is None:
+            self._rebuild = self._wanted_rebuild or self.log.rebuild
+        if self.log.rebuild > self._rebuild:
+            raise SinkError(
+                f"{self.directory} was rebuilt (rebuild {self.log.rebuild}); this sink writes for rebuild "
+                f"{self._rebuild}, and writes no more",
+                cure=f"parquet.rebuild={self.log.rebuild}, or no such setting, and start again",
+            )
+        return self.log.rebuild < self._rebuild
+
+    def _begin_rebuild(self) -> None:
+        """Rebuild the directory, if we are the first that are told to."""
+        while self._of_the_past():
+            if self.log.append(self._entry(REBUILD, rebuild=self._rebuild)) and self.log.length > 1:
+                logger.warning(
+                    "%s is rebuilt (rebuild %d) and begins without a row. The old files are kept in %s for a while. "
+                    "The new rows are those from where kafka.group and kafka.start begin",
+                    self.directory, self._rebuild, self.log.layout.replaced,
+                )  # fmt: skip
+            self._catch_up()
+
+    def flush(self, identities: Identities, build: Build) -> Flushed:
+        """Write the rows that are not in the directory yet; when this returns, they are durable and visible.
+
+        Args:
+            identities: of the rows, in their order; may be of rows without origin.
+            build: makes the table to write from the rows that a mask leaves, and the identities of all rows as they
+                are in the directory. It is called again after a conflict.
+        """
+        try:
+            return self._flush(identities, build)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _flush(self, identities: Identities, build: Build) -> Flushed:
+        # Entries of our own among the new ones: the link was made, and an error hid that from us (a full disk at the
+        # sync of the folder, say). They are committed, so their files must come into sight, though nothing was acked.
+        for entry in self._catch_up():
+            if entry.writer == self._writer:
+                self._hidden += entry.files
+        self._reveal_hidden()
+        while True:
+            steps = self.steps
+            rows = identities.under(steps)
+            wanted = rows.not_in(self.log.coverage)
+            if not wanted.any():
+                # Acked without a file. That is safe because the entries that cover the rows are durable: _catch_up has
+                # synced them, even if it was another writer's that had not done so yet.
+                return Flushed(covered=len(identities))
+            self._renew_if_fenced()  # before staging: the writer's name is in the names of the files
+            staged: list[DataFile] = []
+            try:
+                # Killed during this: hidden files that no entry names, for a sweeper. The rows come again.
+                staged = self._stage(build(wanted, rows))
+                # The commit point. Killed before it, nothing happened; killed after it, the rows are in the directory:
+                # their replays are dropped as covered, and whoever opens the directory brings the files into sight.
+                while not self._append(staged, rows.coverage(wanted)):
+                    # Another writer took the number. What it wrote may be our rows: two tasks can hold the same records
+                    # after a rebalance. If it was other rows, what is staged still fits, and we try the next number.
+                    self._catch_up()
+                    # Two versions of a topology, with other inputs each, may start on an empty directory together
+                    # and give their inputs other steps. Whose entry comes first decides; the other one looks again.
+                    if self.steps != steps or not np.array_equal(rows.not_in(self.log.coverage), wanted):
+                        break
+                else:
+                    # Noted first: if the renaming fails, the next flush knows which of its files are committed.
+                    self._hidden += staged
+                    self._reveal_hidden()
+                    size = sum(file.bytes for file in staged)
+                    return Flushed(int(wanted.sum()), int((~wanted).sum()), len(staged), size)
+            except FencedError:
+                pass  # what we staged may be swept at any moment: give it up, and stage again under another name
+            except (OSError, SinkError):
+                # An error says nothing about whether the entry is there: the link may have been made and its answer
+                # lost. Deleting the files of a committed entry would lose their rows for ever.
+                if not self._is_committed(staged):
+                    self._discard(staged)
+                raise
+            self._discard(staged)
+
+    def _renew_if_fenced(self) -> None:
+        """Take another name if somebody has taken us for dead: we may have been paused for longer than others wait."""
+        self._writer = self.log.unfenced(self._name)
+
+    def _raise_if_fenced(self, paths: Sequence[str]) -> None:
+        """Raise a FencedError if files that are gone were swept."""
+        self._catch_up()
+        if self.log.fenced_files(paths):
+            raise FencedError(self._writer)
+
+    def _reveal_hidden(self) -> None:
+        """Bring into sight what we committed; where that fails, the next flush or whoever opens next tries again."""
+        self._reveal(self._hidden)
+        self._hidden = []
+
+    def _append(self, staged: Sequence[DataFile], coverage: Coverage) -> bool:
+        for file in staged:
+            # Swept, or deleted by somebody: an entry that names it would cover rows that nobody will ever see.
+            if not self.disk.exists(path := self.log.layout.staged(file.path)):
+                self._raise_if_fenced([file.path])
+                raise FileNotFoundError(errno.ENOENT, "it was deleted while it was waiting", str(path))
+        return self.log.append(self._entry(files=tuple(staged), coverage=coverage, inputs=self.steps))
+
+    def _entry(self, kind: str = FLUSH, **fields: Any) -> Entry:
+        """Return the next entry."""
+        if kind != FLUSH:
+            self._renew_if_fenced()
+        return Entry(
+            self.log.length, self._writer, self._topology, self._schema, int(self._clock.wall() * 1000),
+            component=self._component, kind=kind, **fields,
+        )  # fmt: skip
+
+    def _is_committed(self, staged: Sequence[DataFile]) -> bool:
+        """Return whether the log names these files. In doubt yes: hidden files that stay harm nobody."""
+        if any(file in self._hidden for file in staged):
+            return True  # and others may have appended since
+        try:
+            entry = Entry.from_bytes(self.disk.read(self.log.path(self.log.length)))
+        except FileNotFoundError:
+            # Not linked; or linked and taken into account, and the renaming failed.
+            return self.log.length > 0 and self._last_is_ours(staged)
+        except (OSError, ValueError):
+            return True
+        return entry.writer == self._writer
+
+    def _last_is_ours(self, staged: Sequence[DataFile]) -> bool:
+        try:
+            entry = Entry.from_bytes(self.disk.read(self.log.path(self.log.length - 1)))
+        except (OSError, ValueError):
+            return True
+        return entry.files == tuple(staged)
+
+    def _stage(self, table: pa.Table) -> list[DataFile]:
+        """Write the table's files where no reader looks, and force them to the disk."""
+        # A name is never given twice, not even after a flush that failed: whoever reads it in the log, or sweeps it,
+        # means one content.
+        name = data_name(self._writer, self._sequence)
+        self._sequence += 1
+        staged: list[DataFile] = []
+
+        def files() -> Iterator[tuple[str, bytes]]:
+            for folder, part in hive.split(table, self._partition_by):
+                content = encode([part], part.schema, self._compression)
+                path = f"{folder}/{name}" if folder else name
+                staged.append(DataFile(path, part.num_rows, len(content), hash_of(content)))
+                yield path, content
+
+        try:
+            stage(self.disk, self.log.layout, files())
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                self._raise_if_fenced([name])
+            self._discard(staged)
+            raise
+        return staged
+
+    def _discard(self, staged: Sequence[DataFile]) -> None:
+        discard(self.disk, self.log.layout, (file.path for file in staged))
+
+    def _reveal(self, files: Sequence[DataFile]) -> None:
+        """Rename staged files into sight; whoever does it second finds nothing left to do."""
+        layout = self.log.layout
+        for path in move(self.disk, layout, [file.path for file in files], layout.staging, self.directory):
+            if any(layout.holds(self.disk, place, path) for place in layout.places[1:]):
+                continue
+            log = CommitLog(self.directory, self.disk)
+            log.refresh()
+            if path in log.files:  # else we were paused until it was compacted away, and that deleted for its age
+                raise SinkError(
+                    f"{layout.staged(path)} was deleted, and the commit log names it: its rows are "
+                    "missing, and would not be written again",
+                    cure=f"restore it from a backup; downspout audit {self.directory} names the records",
+                )
+
+    def _cannot_write(self, error: OSError) -> SinkError:
+        place = error.filename or self.directory
+        cure = "free the disk or correct the permissions"
+        if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+            cure = "a file is in the way of a directory: move it away, or use another parquet.directory"
+        elif error.errno == errno.ENAMETOOLONG:
+            cure = "a shorter parquet.directory, or shorter names in it (writers are named by topology and component)"
+        return SinkError(
+            f"{self.directory} cannot be written: {error.strerror or error} ({place}); nothing of this flush was acked",
+            cure=f"{cure}; then start again: the rows come again",
+        )
+
+
+_NOT_OURS_TO_SYNC = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)

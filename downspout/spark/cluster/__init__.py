@@ -1,0 +1,1 @@
+"""Our programs on a Spark cluster: packed, submitted, and found by every executor."""

@@ -1,0 +1,151 @@
+"""A sink's directory as a streaming source for PySpark: ``format("downspout-sink")``. Use ``stream_sink``.
+
+The driver plans by the commit log alone (``downspout/sink/readers/``). The tasks read the files, each where it
+is by then, by pyarrow, and hand Spark Arrow batches. Spark's own file source would be faster, but it reads names.
+
+Spark keeps the end of each batch in its checkpoint: a position in the log. Restarted, it asks for the files of the last
+written batch again, so these depend on the two positions and on the log alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from downspout.errors import SinkError
+from downspout.sink.log.entry import DataFile
+from downspout.sink.readers.log_stream import Follower, Position
+from downspout.sink.readers.snapshot import open_file
+from downspout.sink.readers.view import View
+from downspout.sink.storage.layout import layout_of
+
+NAME = "downspout-sink"
+
+TASK_BYTES_MAX = 128 << 20
+FILE_COST_BYTES = 4 << 20
+"""As Spark packs the files of a batch into tasks: opening a file costs as much as reading so many bytes."""
+
+BATCH_ROWS = 32_768
+
+
+@dataclass
+class Files(InputPartition):
+    """One task's work: data files, as the log names them."""
+
+    paths: tuple[str, ...]
+
+
+class SinkSource(DataSource):
+    """The source. ``stream_sink`` makes it known to a session, with the columns that the log has."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` takes."""
+        return NAME
+
+    def streamReader(self, schema: StructType) -> SinkReader:
+        """Return the reader of a streaming query."""
+        return SinkReader(dict(self.options), schema)
+
+
+class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query: one of these plans on the driver, copies of another read on the executors."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        self._directory = Path(given["path"])
+        self._files_max = _number(given.get("maxfilespertrigger"))
+        self._bytes_max = _number(given.get("maxbytespertrigger"))
+        self._parallelism = int(given.get("parallelism", 1))
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._follower = Follower(self._directory, self._files_max, self._bytes_max)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a query without checkpoint starts."""
+        return Position().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of the options. PySpark has no limit of two numbers: ``latestOffset`` looks at both."""
+        if self._files_max is not None:
+            return ReadMaxFiles(self._files_max)
+        return ReadAllAvailable() if self._bytes_max is None else ReadMaxBytes(self._bytes_max)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where the next batch ends."""
+        limited = not isinstance(limit, ReadAllAvailable)
+        return self._follower.latest(Position.from_json(start), limited=limited).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """End at what is there now."""
+        self._follower.freeze()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return what the tasks of a batch read."""
+        files = self._follower.files(Position.from_json(start), Position.from_json(end))
+        return [Files(tuple(file.path for file in packed)) for packed in pack(files, self._parallelism)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some files, on an executor."""
+        view = View(layout_of(self._directory), 0, self._schema, ())
+        for path in partition.paths:
+            yield from read_file(view, path)
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def pack(files: Sequence[DataFile], parallelism: int) -> list[list[DataFile]]:
+    """Return the files in their order, by task: about as much for each, and at most 128 MB.
+
+    >>> [len(task) for task in pack([DataFile(str(n), 1, 1_000_000) for n in range(10)], 2)]
+    [5, 5]
+    >>> [len(task) for task in pack([DataFile(str(n), 1, 100_000_000) for n in range(3)], 2)]
+    [1, 1, 1]
+    """
+    costs = [file.bytes + FILE_COST_BYTES for file in files]
+    most = min(TASK_BYTES_MAX, -(-sum(costs) // max(parallelism, 1)))
+    tasks: list[list[DataFile]] = []
+    room = 0
+    for file, cost in zip(files, costs, strict=True):
+        if not tasks or cost > room:
+            tasks.append([])
+            room = max(most, cost)
+        tasks[-1].append(file)
+        room -= cost
+    return tasks
+
+
+def read_file(view: View, path: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one file with the columns of the view."""
+    folders = view.folders(path)
+    names = [name for name in view.schema.names if name not in folders]
+    try:
+        handle = open_file(view, path)
+    except FileNotFoundError as error:
+        raise SinkError(f"{error.filename} was deleted while it was being read", cure="run the query again") from None
+    with handle:
+        for batch in pq.ParquetFile(handle).iter_batches(BATCH_ROWS, columns=names, use_threads=False):
+            found = dict(zip(batch.schema.names, batch.columns, strict=True))
+            arrays = [
+                found[field.name].cast(field.type)
+                if field.name in found
+                else pa.repeat(folders[field.name], batch.num_rows)
+                for field in view.schema
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=view.schema)

@@ -1,0 +1,1 @@
+"""What runs on the driver: the query, its batches, and the commits to the sinks."""

@@ -1,0 +1,349 @@
+"""The driver's side of a batch: compute it, write dead letters, commit to the sinks, in this order.
+
+A batch is one transaction. Spark writes down its offsets, then calls :class:`Batches`; when that returns, Spark writes
+down that the batch is done. Each sink's commit log has one entry for it, named after query and batch. Stopped
+anywhere, Spark calls again with the same offsets and the state from before; a sink whose entry is there is left alone.
+
+A tuple that failed in a later stage fails the batch and with it the query, which is started again and computes the
+batch from the state before it. A record whose tuples failed too often is exhausted: the batch is computed without it,
+and its dead letter is durable before any sink commits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import downspout.errors
+from downspout.clock import SYSTEM_CLOCK
+from downspout.component import Failure
+from downspout.engine.result import COUNTED, Counts
+from downspout.errors import ComponentError, DownspoutError
+from downspout.formatting import counted
+from downspout.metrics import METRICS as KNOWN_METRICS
+from downspout.sink.staged import BatchWriter, OutdatedError, Staged
+from downspout.spark.topology.driver.checkpoint import recall, remember
+from downspout.spark.topology.driver.dead_letters import where_is, write_dead_letters
+from downspout.spark.topology.driver.source_options import dead_letter_topic_of
+from downspout.spark.topology.plan import Plan
+from downspout.spark.topology.rows import (
+    ERROR,
+    EXHAUSTED,
+    FAILED,
+    METRICS,
+    STAGED,
+    BatchMetrics,
+    ChunkPlace,
+    ExhaustedRecord,
+    Place,
+    load,
+    places_of,
+)
+from downspout.spark.topology.stages.spout_settings import SpoutSettings, breaker_opens
+from downspout.spark.topology.stages.stage_run import whole_topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger("downspout.spark")
+
+
+@dataclass
+class Totals:
+    """The metrics of all batches of a run."""
+
+    batches: int = 0
+    records: int = 0  # that were read and are done
+    dead_lettered: Counter[str] = field(default_factory=Counter)
+    again: int = 0  # batches that were computed again because a tuple failed
+    counts: dict[str, Counts] = field(default_factory=dict)
+    reports: defaultdict[str, dict[str, float]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict[str, float](int))
+    )
+    """by component"""
+    errors: list[str] = field(default_factory=list)  # one line per kind of error, with how often
+
+    def add(self, metrics: BatchMetrics) -> None:
+        """Add what one run of a stage did."""
+        for name, found in metrics.counts.items():
+            counts = self.counts.setdefault(name, Counts())
+            for counter in COUNTED:
+                setattr(counts, counter, getattr(counts, counter) + getattr(found, counter))
+        for name, report in metrics.reports.items():
+            known = self.reports[name]
+            for metric, amount in report.items():
+                is_gauge = metric in KNOWN_METRICS and KNOWN_METRICS[metric].kind == "gauge"
+                known[metric] = amount if is_gauge else known[metric] + amount
+        for name, filtered in metrics.filtered.items():
+            self.reports[name]["filtered"] += filtered
+        self.errors += [error for error in metrics.errors if error not in self.errors][: _ERRORS - len(self.errors)]
+
+
+_ERRORS = 20  # Kinds of errors that are reported at the end
+_SHOWN = 5  # Records that a warning names
+PARTS = 100
+"""A chunk that failed in a later stage is split in so many. Each try costs some seconds: halves would take too long."""
+
+
+@dataclass(frozen=True)
+class CommittedBatch:
+    """A batch that is committed: Spark's number of it, and how many records were read and dead-lettered."""
+
+    number: int
+    records: int
+    seconds: float
+    dead_lettered: int
+
+
+class _Outcome:
+    """What one computation of a batch brought."""
+
+    def __init__(self, rows: Iterable[Any]) -> None:
+        self.staged: dict[str, list[Staged]] = {}
+        self.exhausted: list[ExhaustedRecord] = []
+        self.failed: list[tuple[str, tuple[Place | ChunkPlace, ...], Failure]] = []
+        self.metrics: list[BatchMetrics] = []
+        self.error: DownspoutError | None = None
+        for kind, component, _, payload in rows:
+            what = load(payload)
+            if kind == STAGED:
+                self.staged.setdefault(component, []).extend(what)
+            elif kind == EXHAUSTED:
+                self.exhausted.append(what)
+            elif kind == FAILED:
+                self.failed.append((component, *what))
+            elif kind == METRICS:
+                self.metrics.append(what)
+            elif kind == ERROR:
+                name, message, cure = what
+                self.error = self.error or getattr(downspout.errors, name, DownspoutError)(message, cure=cure)
+
+    @property
+    def reads(self) -> list[tuple[str, str, int, int, int]]:
+        """The records that came in."""
+        return sorted(read for metrics in self.metrics for read in metrics.reads)
+
+
+class RecomputeError(Exception):
+    """The batch must be computed again, from the state before it: start the query again.
+
+    Within one query it cannot be: what has been shuffled would be used again, with the files that it names.
+    """
+
+
+_Blamed = Place | ChunkPlace | None  # What a failure counts for; None: no record
+
+
+class StoppingError(Exception):
+    """A batch was not begun, because the run is to end."""
+
+
+@dataclass
+class _RetryState:
+    """How often a record, or a chunk, has failed in a later stage."""
+
+    failures: int = 0
+    timeouts: int = 0
+    first_ms: int = 0
+
+
+class Batches:
+    """What ``foreachBatch`` calls.
+
+    Attributes:
+        exhausted: records of the batch under way that failed too often; the next try leaves them out.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        query: str,
+        groups: Mapping[str, str],
+        on_batch: Callable[[CommittedBatch], None] | None = None,
+        *,
+        checkpoint: Path,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._plan, self._query = plan, query
+        self._dead_letter_topics = {name: dead_letter_topic_of(plan.confs[name], each) for name, each in groups.items()}
+        self._on_batch = on_batch or (lambda batch: None)
+        self._spouts = {name: SpoutSettings(name, plan.confs[name]) for name in plan.spouts}
+        self._topics: dict[str, str] = {}
+        self._writers: dict[str, BatchWriter] = {}
+        self.totals = Totals()
+        self.error: BaseException | None = None  # what ended the query, if it was here
+        self.busy = False  # whether a batch is under way
+        self.stopping = False  # set from outside: no other batch is begun
+        self.number = -1  # Spark's, of that batch
+        self._recalled, self.exhausted = recall(checkpoint)
+        # chunks of it that failed, and how many of their records go together in the next try
+        self.chunk_limits: dict[ChunkPlace, int] = {}
+        self._retry_states: dict[_Blamed, _RetryState] = {}
+        self._written: set[Place] = set()  # records of the batch under way whose dead letters are durable
+        self._number = -1
+
+    def open(self) -> None:
+        """Open the sinks' directories, before anything runs; raise if one is another sink's, or not writable."""
+        tasks = whole_topology(self._plan)
+        for sink in self._plan.sinks:
+            task = tasks[sink.name, 0]
+            task.world.created = _commits_batches
+            task.build()
+            self._writers[sink.name] = task.instance.writer
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        """Compute a batch and commit it."""
+        # Whoever stops the run sets ``stopping`` and then looks at ``busy``; here it is the other way round. So one of
+        # the two sees the other, and no batch is interrupted that could have finished.
+        self.busy, self.number = True, number
+        try:
+            if self.stopping:
+                raise StoppingError
+            self._run(frame, number)
+        except StoppingError:
+            raise
+        except BaseException as error:
+            self.error = self.error or error
+            raise
+        finally:
+            self.busy = False
+
+    def _run(self, frame: DataFrame, number: int) -> None:
+        started = time.monotonic()
+        outcome = _Outcome(frame.collect())
+        if outcome.error is not None:
+            self._discard(outcome)
+            raise outcome.error
+        if number != self._number:  # else it is computed again
+            self._number = number
+            self._written.clear()
+            if number != self._recalled:  # that batch was finished; this one knows of nothing yet
+                self.exhausted.clear()
+            self._note_reads(outcome)
+        if outcome.failed:
+            self._discard(outcome)
+            self._count_failures(outcome)
+            raise RecomputeError
+        exhausted = [*outcome.exhausted, *self.exhausted.values()]
+        unwritten = [each for each in exhausted if each.place not in self._written]
+        self._look_at_breakers([each for each in unwritten if each.record is None])
+        # In this order: what the batch is committed without is known after a crash, and no sink has the batch while a
+        # dead letter of it is not durable.
+        if unwritten:
+            remember(self._checkpoint, number, {each.place: each for each in exhausted})
+        write_dead_letters(unwritten, self._spouts, self._dead_letter_topics)
+        self._written.update(each.place for each in unwritten)
+        self._commit(number, outcome)
+        self._retry_states.clear()
+        self.exhausted.clear()
+        self.chunk_limits.clear()
+        self._add_up(number, outcome, exhausted, time.monotonic() - started)
+
+    def _add_up(self, number: int, outcome: _Outcome, exhausted: list[ExhaustedRecord], seconds: float) -> None:
+        for metrics in outcome.metrics:
+            self.totals.add(metrics)
+        records = sum(count for *_, count in outcome.reads)
+        self.totals.batches += 1
+        self.totals.records += records
+        self.totals.dead_lettered.update(each.spout for each in exhausted)
+        for each in exhausted:
+            if each.unreadable is not None:
+                self.totals.reports[each.spout]["unreadable"] += each.unreadable.count
+        self._on_batch(CommittedBatch(number, records, seconds, len(exhausted)))
+
+    def _note_reads(self, outcome: _Outcome) -> None:
+        for spout, topic, partition, first, count in outcome.reads:
+            self._topics[topic] = spout
+            self._spouts[spout].note_read(topic, partition, first, count)
+
+    def _count_failures(self, outcome: _Outcome) -> None:
+        """Count the failures of a batch, exhaust what failed too often, and wait for the back-off."""
+        now_ms, wait_ms = int(SYSTEM_CLOCK.wall() * 1000), 0
+        self.totals.again += 1
+        # Where a bolt was restarted, what it held has timed out; but that comes of the tuple that it raised on.
+        culprits = [failed for failed in outcome.failed if failed[2].kind != "timeout"]
+        last: dict[_Blamed, tuple[str, Failure]] = {}
+        for component, places, failure in culprits or outcome.failed:
+            for place in self._blamed(places):
+                last[place] = component, failure
+        for place, (component, failure) in last.items():
+            state = self._retry_states.setdefault(place, _RetryState(first_ms=now_ms))
+            state.failures += failure.kind != "timeout"
+            state.timeouts += failure.kind == "timeout"
+            wait_ms = max(wait_ms, self._wait_or_exhaust(place, state, component, failure, now_ms))
+        log.warning("%s: the batch is computed again", _failed_text(last, self._retry_states))
+        time.sleep(wait_ms / 1000)
+
+    def _blamed(self, places: tuple[Place | ChunkPlace, ...]) -> Iterator[_Blamed]:
+        """Yield whom a failure counts for."""
+        if not places:
+            yield None
+        for place in places:
+            # A chunk that comes again though it was split is of an earlier batch: a bolt has held it, and it will not
+            # be read again in parts. Then each of its records has failed.
+            if isinstance(place, ChunkPlace) and place in self.chunk_limits:
+                yield from places_of([place])
+            else:
+                yield place
+
+    def _wait_or_exhaust(
+        self, place: _Blamed, state: _RetryState, component: str, failure: Failure, now_ms: int
+    ) -> int:
+        """Return how long to wait before the next try, in ms; a record may be exhausted, and a chunk is split."""
+        spout = self._spouts[self._topics.get(place.topic if place else "", next(iter(self._spouts)))]
+        attempts = state.failures + state.timeouts
+        if isinstance(place, ChunkPlace):  # an attempt of many says nothing about any of them
+            if state.failures or state.timeouts >= spout.settings["timeouts_max"]:
+                self.chunk_limits[place] = max(1, place.size // PARTS)
+            return spout.backoff.delay(attempts)
+        if state.failures <= spout.settings["retries_max"] and state.timeouts < spout.settings["timeouts_max"]:
+            return spout.backoff.delay(state.failures)
+        if place is None or place in self.exhausted:
+            raise ComponentError(
+                f"{component} failed {attempts} times, on no tuple that came from a record of this batch: "
+                f"{failure.error or failure.kind}",
+                cure="correct the bolt: there is no record that could be dead-lettered in its place",
+            )
+        self.exhausted[place] = ExhaustedRecord(spout.name, place, None, attempts, state.first_ms, now_ms, failure)
+        log.warning("%s is dead-lettered after %s", where_is(place), counted(attempts, "try", "tries"))
+        return 0
+
+    def _look_at_breakers(self, exhausted: Iterable[ExhaustedRecord]) -> None:
+        """Raise a RecordError if later stages have exhausted too many records; stage 0 looks at its own."""
+        for each in exhausted:
+            place = each.place
+            breaker = self._spouts[each.spout].breaker(place.topic, place.partition)
+            if trip := breaker.give_up(place.offset, each.failure.error.partition(":")[0]):
+                raise breaker_opens(place, trip, each.failure)
+
+    def _commit(self, number: int, outcome: _Outcome) -> None:
+        """Commit to each sink; raise a RecomputeError where a directory is not as it was when the rows were staged."""
+        for name, writer in self._writers.items():
+            try:
+                writer.commit(f"{name}-spark-{self._query}-{number}", outcome.staged.pop(name, ()))
+            except OutdatedError:
+                log.warning("another writer has changed %s: batch %d is computed again", writer.directory, number)
+                self._discard(outcome)
+                raise RecomputeError from None
+
+    def _discard(self, outcome: _Outcome) -> None:
+        for name, staged in outcome.staged.items():
+            self._writers[name].discard(staged)
+
+
+def _failed_text(failed: Mapping[_Blamed, tuple[str, Failure]], states: Mapping[_Blamed, _RetryState]) -> str:
+    """Return which records failed, and the error of the first."""
+    named = [where_is(place) if place is not None else "a tuple that came from no record" for place in failed]
+    shown = ", ".join(named[:_SHOWN]) + (f" and {len(named) - _SHOWN:,} more" if len(named) > _SHOWN else "")
+    place, (component, failure) = next(iter(failed.items()))
+    tries = states[place].failures + states[place].timeouts
+    return f"{shown} failed in {component}, try {tries}, the first by {failure.error or failure.kind}"
+
+
+def _commits_batches(task: Any) -> None:
+    task.instance.writer_class = BatchWriter

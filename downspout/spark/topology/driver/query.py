@@ -1,0 +1,376 @@
+"""The streaming query of a topology: what it is made of, how it is started, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import downspout.errors
+from downspout.clock import SYSTEM_CLOCK
+from downspout.engine.result import Counts, RunResult
+from downspout.errors import BrokerError, DownspoutError, UnreadableError
+from downspout.settings.table import parse_scope
+from downspout.spark import register
+from downspout.spark.checkpoint import batch_numbers
+from downspout.spark.cluster.preflight import LATE, LATE_MAX, WORKER_LATE, WorkerLateError, check_executors, pause_s
+from downspout.spark.commits import ProgressCommits, commit_progress
+from downspout.spark.source.ranges import from_json, to_json
+from downspout.spark.topology.driver.batches import Batches, CommittedBatch, RecomputeError
+from downspout.spark.topology.driver.signals import Signals
+from downspout.spark.topology.driver.silence import REPORTED_EVERY_S, Silence
+from downspout.spark.topology.driver.source_options import ends_now, source_options
+from downspout.spark.topology.plan import Plan
+from downspout.spark.topology.rows import SCHEMA
+from downspout.spark.topology.stages.operators import FirstStage, PickledPlan, StatefulStage
+from downspout.spout.emit.translator import check_translators
+from downspout.system.waiting import waiting
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+ROCKSDB_SETTINGS = "spark.sql.streaming.stateStore.rocksdb"
+PARTITIONS_MAX = 64  # Spark's tasks for a stage of stateful bolts: one for each of Storm's, but not more than this
+LOOK_S = 0.2
+STOPPING = "Spark to stop"
+FINISH_S = 10.0  # How long a batch may take to finish once Spark has ended by a signal
+TICK_S = 1.0  # The shortest time from batch to batch where there are ticks, whose shortest period that is
+END_MARKER = "endMarker"  # The source's option that makes all bolts tick at the end of a bounded run
+OPERATORS = "downspout.spark.topology.stages.operators"
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers", "unreadable", "topicId")
+
+
+@dataclass(frozen=True)
+class SparkRun:
+    """What came of a run."""
+
+    result: RunResult  # metrics, as of the other engines
+    checkpoint: Path  # where the query's progress is
+    batches: int  # how many were committed
+    computed_again: int  # batches that were computed again because a tuple failed
+
+
+def _modules(plan: Plan) -> list[str]:
+    """Return the modules that executors must find: those of the components and of the spouts' translators."""
+    found = {component.cls.__module__ for component in plan.graph.components.values()}
+    for spout in plan.spouts:
+        settings = parse_scope(plan.confs[spout], "kafka")
+        found |= {made.path.rpartition(".")[0] for made in check_translators(settings)}
+    return sorted(found - {""})
+
+
+@contextlib.contextmanager
+def _settings(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Set what a query takes from its session when it starts, and put it back: the session may be the user's."""
+    # A session of our own would be cleaner. But where one session of a process has a source in Python, another that was
+    # made by ``newSession`` neither has it nor can have it registered (PySpark 4.2).
+    before = {name: session.conf.get(name, None) for name in values}
+    for name, value in values.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, old)
+
+
+class Query:
+    """One run of a topology's query."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        values: Mapping[str, Any],
+        checkpoint: Path,
+        name: str,
+        records_per_batch: int,
+        signals: Signals,
+        on_batch: Callable[[CommittedBatch], None] | None,
+        report: Callable[[str], None],
+    ) -> None:
+        self._plan, self._values, self._checkpoint = plan, values, checkpoint
+        self._records_max = records_per_batch
+        self._graph, self._confs = plan.graph, plan.confs
+        self._modules = _modules(plan)
+        self._path = [place for place in sys.path if place]
+        self._groups = {name: str(self._confs[name].get("kafka.group") or self._graph.name) for name in plan.spouts}
+        self._batches = Batches(plan, name, self._groups, on_batch, checkpoint=checkpoint)
+        self._signals, self._received = signals, signals.received
+        self._report = report
+        self._listeners: dict[tuple[str, str], ProgressCommits] = {}
+        self._outages = 0  # How often in a row the query had to be started again, for Kafka or for a Python worker
+        self._done_before = 0  # Batches that were done at the last outage
+        self._started = SYSTEM_CLOCK.monotonic()
+
+    @property
+    def _bounded(self) -> bool:
+        return bool(self._values["run.until"] == "end")
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong in a batch, and not in Spark."""
+        return self._batches.error
+
+    def run(self, session: SparkSession, trigger_s: float) -> SparkRun:
+        """Start the query, wait for its end, and sum up."""
+        self._started = SYSTEM_CLOCK.monotonic()
+        self._batches.open()
+        register(session)
+        self._look_at_executors(session)
+        with self._awaiting("Kafka"):
+            options = {
+                name: source_options(self._confs[name], group, bounded=self._bounded, records_max=self._records_max)
+                for name, group in self._groups.items()
+            }
+            if self._bounded:
+                self._stop_at_offsets(options)
+        with self._commits(session, options):
+            self._report(self._beginning())
+            reason = self._until_it_ends(session, options, trigger_s)
+        return self.sum_up(reason)
+
+    @contextlib.contextmanager
+    def _awaiting(self, what: str) -> Iterator[None]:
+        """Report what the run waits for: every few seconds, and on a signal."""
+        self._signals.doing = lambda: what
+        with waiting(f"waiting for {what}", self._report, REPORTED_EVERY_S):
+            yield
+
+    def _look_at_executors(self, session: SparkSession) -> None:
+        """Check that they have the topology's modules; again where a Python worker is late."""
+        while not self._received:
+            try:
+                with self._awaiting("a Python worker to import the topology"):
+                    check_executors(session, [OPERATORS, *self._modules], self._path)
+                break
+            except WorkerLateError:
+                self._outages += 1
+                if self._outages > LATE_MAX:
+                    raise
+                self._pause(f"{LATE}; trying again")
+        self._outages = 0
+
+    def _pause(self, why: str) -> None:
+        """Wait before another try, and report it; a signal ends the wait."""
+        wait_s = pause_s(self._outages)
+        self._report(f"{why} in {wait_s:.0f} s")
+        until = SYSTEM_CLOCK.monotonic() + wait_s
+        while SYSTEM_CLOCK.monotonic() < until and not self._received:
+            SYSTEM_CLOCK.sleep(LOOK_S)
+
+    def _until_it_ends(self, session: SparkSession, options: dict[str, dict[str, str]], trigger_s: float) -> str:
+        """Run the query to its end and return why it came; a bounded run ends with a tick."""
+        # With one spout the tick is in the batch of the last records. Of several, each comes to its end in another
+        # batch; so the query is started once more: no records are left then, and the markers of all are in one batch.
+        passes, reason = [True] if len(options) == 1 else [False, True], "end"
+        for is_last in passes if self._bounded and self._plan.ticks else [False]:
+            for given in options.values():
+                given[END_MARKER] = str(is_last).lower()
+            ended: str | None = None
+            while ended is None:
+                ended = "signal" if self._received else self._wait(self._start(session, options, trigger_s))
+            if (reason := ended) != "end":
+                break
+        return reason
+
+    def _stop_at_offsets(self, options: dict[str, dict[str, str]]) -> None:
+        """End at what is there now, also if the query is started again."""
+        for name, given in options.items():
+            ends = ends_now(self._confs[name], self._groups[name])
+            named = from_json(json.loads(given.get("stoppingOffsets", "{}")))
+            given["stoppingOffsets"] = json.dumps(
+                to_json({tp: min(end, named.get(tp, end)) for tp, end in ends.items()})
+            )
+
+    def _stages(self, session: SparkSession, options: Mapping[str, Mapping[str, str]]) -> DataFrame:
+        """Return the whole plan: sources, stage 0, and the stages behind it."""
+        from pyspark.sql import functions as F
+
+        pickled = PickledPlan(self._plan, self._path, self._modules)
+        frames = [
+            session.readStream.format("downspout").options(**given).load().select(F.lit(name).alias("spout"), *COLUMNS)
+            for name, given in options.items()
+        ]
+        frame = frames[0]
+        for other in frames[1:]:
+            frame = frame.unionByName(other)
+        skip, timers = self._batches.exhausted, "ProcessingTime" if self._plan.ticks else "None"
+        rows = frame.mapInArrow(FirstStage(pickled, skip, self._batches.chunk_limits), SCHEMA)
+        for stage in self._plan.stages[1:]:
+            rows = rows.groupBy("component", "task").transformWithStateInPandas(
+                StatefulStage(pickled, stage.level, skip), SCHEMA, "Append", timers
+            )
+        return rows
+
+    def _start(
+        self, session: SparkSession, options: Mapping[str, Mapping[str, str]], trigger_s: float
+    ) -> StreamingQuery:
+        frame = self._stages(session, options)
+        writer = frame.writeStream.foreachBatch(self._batches).outputMode("append").queryName(self._graph.name)
+        writer = writer.option("checkpointLocation", str(self._checkpoint))
+        if self._bounded:
+            writer = writer.trigger(availableNow=True)
+        else:
+            # With timers there is always another batch, without input too: not one after the other without a pause.
+            least = TICK_S if self._plan.ticks else 0.0
+            writer = writer.trigger(processingTime=f"{max(trigger_s, least)} seconds")
+        tasks = max(1, min(sum(self._plan.stateful.values()), PARTITIONS_MAX))
+        wanted = {
+            "spark.sql.shuffle.partitions": str(tasks),
+            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+            # With change logs, a snapshot of a batch's first computation may outlive the second one.
+            f"{ROCKSDB_SETTINGS}.changelogCheckpointing.enabled": "false",
+            # With timers there would be batches without input for ever, and no end.
+            "spark.sql.streaming.noDataMicroBatches.enabled": str(not self._bounded).lower(),
+        }
+        with _settings(session, wanted), self._awaiting("the query to start"):
+            return writer.start()
+
+    @contextlib.contextmanager
+    def _commits(self, session: SparkSession, options: Mapping[str, Mapping[str, str]]) -> Iterator[None]:
+        """Commit finished batches for lag tools, to a group of their own: the spout's group is the other engines'."""
+        listeners = self._listeners
+        for name, group in self._groups.items():
+            given = {key: value for key, value in options[name].items() if key.startswith("kafka.")}
+            key = given["kafka.bootstrap.servers"], group
+            if key not in listeners:
+                listeners[key] = commit_progress(session, f"{group}-spark", given, query=self._graph.name)
+        try:
+            yield
+        finally:
+            for listener in listeners.values():
+                listener.flush(5.0)
+                listener.close()
+
+    def _wait(self, query: StreamingQuery) -> str | None:
+        """Wait for the end of the query and return why it came; None if it must be started again."""
+        for_s, batches, silence = self._values["run.for_s"], self._batches, Silence(self._batches, self._report)
+
+        def doing() -> str:
+            try:
+                return str(query.status["message"])
+            except Exception:  # the JVM may be gone; what comes of that is awaitTermination's to say
+                return "no answer"
+
+        reason = "end"
+        signals = self._signals
+        signals.doing = lambda: f"batch {batches.number}" if batches.busy else STOPPING
+        signals.watched = True
+        try:
+            while not query.awaitTermination(LOOK_S):
+                if self._received:
+                    reason = "signal"
+                elif for_s is not None and SYSTEM_CLOCK.monotonic() - self._started >= for_s:
+                    reason = "for"
+                batches.stopping = reason != "end"
+                if batches.stopping and (not batches.busy or len(self._received) > 1):
+                    break
+                silence.look(doing)
+        except Exception as error:  # StreamingQueryException, which PySpark makes of whatever went wrong
+            if self._received:  # the JVM may have died of the same signal
+                batches.stopping = True
+                self._let_finish()
+                reason = "signal" if batches.error is None else "aborted"
+            if not batches.stopping and self._begins_again(query, error):
+                return None
+            if not batches.stopping or isinstance(batches.error, DownspoutError):
+                raise self._explain(error) from error
+        finally:
+            signals.watched, signals.doing = False, lambda: STOPPING
+            with contextlib.suppress(Exception):  # the JVM may be gone, by the same signal
+                query.stop()
+                self._notify_listeners(query)
+        return "aborted" if len(self._received) > 1 else reason
+
+    def _let_finish(self) -> None:
+        """Let a batch that is under way finish without Spark: its rows may be here, and on their way into the sinks."""
+        until = SYSTEM_CLOCK.monotonic() + FINISH_S
+        while self._batches.busy and len(self._received) < 2 and SYSTEM_CLOCK.monotonic() < until:
+            SYSTEM_CLOCK.sleep(LOOK_S)
+
+    def _begins_again(self, query: StreamingQuery, error: Exception) -> bool:
+        """Return whether the query that ended by this error is to be started again, once it is time for that."""
+        if isinstance(self._batches.error, RecomputeError):
+            self._batches.error = None
+            return True
+        cause, done = self._explain(error), self._batches.totals.batches
+        self._outages, self._done_before = (1 if done > self._done_before else self._outages + 1), done
+        # Without Kafka a query ends, and the other engines wait. So does this one, after it has seen Kafka once: before
+        # that, an address may be wrong.
+        if isinstance(cause, BrokerError) and not isinstance(cause, UnreadableError) and (done or query.lastProgress):
+            what = cause.message
+        elif WORKER_LATE in str(error) and self._outages <= LATE_MAX:
+            what = LATE
+        else:
+            return False
+        self._pause(f"{what}; restarting the query")
+        self._batches.error = None
+        return True
+
+    def _beginning(self) -> str:
+        """Return where the query begins, in words."""
+        if done := batch_numbers(self._checkpoint / "commits"):
+            return f"Spark is running; the query continues after batch {max(done)} of {self._checkpoint}"
+        return f"Spark is running; the query starts where kafka.start says, with checkpoint {self._checkpoint}"
+
+    def _notify_listeners(self, query: StreamingQuery) -> None:
+        """Pass the last batch on: Spark's own message may still be on its way, and nothing will wait for it."""
+        if (progress := query.lastProgress) is not None:
+            for listener in self._listeners.values():
+                listener.finished(str(query.id), json.loads(progress.json))
+
+    def _explain(self, error: Exception) -> Exception:
+        """Return the error behind Spark's: ours as it was, on the driver or on an executor."""
+        if isinstance(self._batches.error, DownspoutError):
+            return self._batches.error
+        return explain(str(error)) or error
+
+    def sum_up(self, reason: str) -> SparkRun:
+        """Return what came of the run so far."""
+        totals = self._batches.totals
+        reports = {name: dict(report) for name, report in totals.reports.items()}
+        for spout, count in totals.dead_lettered.items():
+            reports.setdefault(spout, {})["dead_lettered"] = count
+        counts = {name: totals.counts.get(name, Counts()) for name in self._graph.components}
+        result = RunResult(
+            reason=reason,
+            drained=True,
+            duration_s=SYSTEM_CLOCK.monotonic() - self._started,
+            components=counts,
+            completed=totals.records - sum(totals.dead_lettered.values()),
+            failed=sum(counts[name].failed for name in self._plan.spouts),
+            timeouts=0,
+            in_flight=0,
+            latency_p50_ms=None,
+            latency_p99_ms=None,
+            errors=totals.errors,
+            reports=reports,
+            spouts=list(self._plan.spouts),
+            signal=self._received[0] if self._received else None,
+        )
+        return SparkRun(result, self._checkpoint, totals.batches, totals.again)
+
+
+def explain(text: str) -> DownspoutError | None:
+    """Return the error of ours that a page of Spark's ends in, if there is one.
+
+    >>> print(explain("pyspark … downspout.errors.BrokerError: no topic x. Try: create it\\n  at org.apache…"))
+    no topic x. Try: create it
+    """
+    found = re.findall(r"downspout\.errors\.(\w+Error): (.*)", text)
+    for name, said in reversed(found):
+        kind = getattr(downspout.errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, DownspoutError):
+            message, _, cure = said.partition(". Try: ")
+            return kind(message.strip(), cure=cure.strip() or None)
+    return None

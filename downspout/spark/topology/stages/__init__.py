@@ -1,0 +1,1 @@
+"""What runs in the tasks of Spark: stages, where their tuples come from, and what leaves them."""

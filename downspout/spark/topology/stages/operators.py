@@ -1,0 +1,202 @@
+"""The stages as Spark's operators: stage 0 as the function of a ``mapInArrow``, the others as stateful processors."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import pickle
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from downspout.component import Failure
+from downspout.errors import TopologyError
+from downspout.spark.topology.plan import Plan
+from downspout.spark.topology.rows import TICK, BatchMetrics, ChunkPlace, Place, Row, ShuffledTuple, load, to_batch
+from downspout.spark.topology.stages.bolt_state import attributes, restore, save
+from downspout.spark.topology.stages.record_input import RecordInput
+from downspout.spark.topology.stages.record_ranges import ChunkLimits
+from downspout.spark.topology.stages.stage_output import StageOutput
+from downspout.spark.topology.stages.stage_run import StageRun, StatefulTask
+from downspout.spark.topology.stages.tuple_input import TupleInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+
+class PickledPlan:
+    """A plan on its way to an executor. Raises TopologyError: a component's class cannot be found by its name."""
+
+    def __init__(self, plan: Plan, path: Sequence[str], modules: Sequence[str]) -> None:
+        for component in plan.graph.components.values():
+            if (name := component.cls.__qualname__) != component.cls.__name__ or "__main__" in component.cls.__module__:
+                raise TopologyError(
+                    f"{component.name}: executors cannot find its class {component.cls.__module__}.{name}",
+                    cure="define the class at the top of a module that can be imported, not in a function or a script",
+                )
+        self._bytes = pickle.dumps(plan, pickle.HIGHEST_PROTOCOL)
+        self._path, self._modules = tuple(path), tuple(modules)
+
+    def load(self) -> Plan:
+        """Return the plan, on an executor."""
+        # Unpickling imports the user's modules, so they must be found first: where they are on the driver, but behind
+        # what the executor has itself.
+        sys.path += [place for place in self._path if place not in sys.path]
+        for module in self._modules:
+            importlib.import_module(module)
+        plan: Plan = pickle.loads(self._bytes)
+        return plan
+
+
+class FirstStage:
+    """Stage 0: from the source's columns to rows, without the records that a later stage has exhausted (``skip``)."""
+
+    def __init__(
+        self, pickled: PickledPlan, skip: Collection[Place] = (), chunk_limits: ChunkLimits | None = None
+    ) -> None:
+        self._pickled, self._skip, self._chunk_limits = pickled, tuple(skip), dict(chunk_limits or {})
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the stage over the records of one task; or, where it has the end marker, tell later stages to tick."""
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+        plan = self._pickled.load()
+        if not first.column("topic")[0].is_valid:
+            yield to_batch(last_ticks(plan))
+            return
+        output, metrics = StageOutput(), BatchMetrics()
+        confs = {name: plan.confs[name] for name in plan.spouts}
+        records = RecordInput(itertools.chain([first], batches), confs, self._skip, output, metrics, self._chunk_limits)
+        for row in StageRun(plan, plan.stages[0], records, output, metrics).rows():
+            yield to_batch([row])
+
+
+def last_ticks(plan: Plan) -> list[Row]:
+    """Return what makes each task of each stateful bolt tick that wants ticks, after all tuples of its batch."""
+    ticking = [(name, par) for name, par in plan.stateful.items() if plan.tick_s(name)]
+    return [Row.of(TICK, name, None, index) for name, par in ticking for index in range(par)]
+
+
+class TaskState(NamedTuple):
+    """What is kept of a stateful bolt's task between two batches."""
+
+    next_id: int = 1  # of the next tuple
+    held: Mapping[str, tuple[Place | ChunkPlace, ...]] = {}
+    """what the bolt has neither acked nor failed, and the records behind that"""
+    attributes: bytes | None = None
+
+
+class _StatefulRun(StageRun):
+    """One batch of one task of a stateful bolt."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        level: int,
+        task: StatefulTask,
+        items: list[ShuffledTuple],
+        state: bytes | None,
+        tick_s: float,
+        skip: Collection[Place] = (),
+    ) -> None:
+        self._before = TaskState() if state is None else TaskState(*pickle.loads(state))
+        self._tick_s = tick_s
+        output = StageOutput()
+        self._tuples = TupleInput(items, output, skip)
+        super().__init__(plan, plan.stages[level], self._tuples, output, BatchMetrics(), task)
+        # Ids go on where the last batch ended: the bolt may still hold tuples of it.
+        self.engine.world.next_id = map(str, itertools.count(self._before.next_id)).__next__
+        self._bolt = next(bolt for bolt in self.engine.bolts if bolt.name == task.name)
+        self._tuples.bolt, self._tuples.spout = self._bolt, self.engine.spouts[0]
+        self._tuples.kinds = self.kinds
+        self.new_state = state
+
+    def begin(self) -> None:
+        """Give the bolt its state."""
+        self._fresh = attributes(self._bolt.instance)
+        if self._before.attributes is not None:
+            restore(self._bolt.instance, self._before.attributes)
+        self._tuples.restore(self._before.held)
+
+    def finish(self) -> None:
+        """Process batches, tick if it is time, and let the bolts behind finish."""
+        bolt = self._bolt
+        self.engine.work()
+        if bolt.is_batching:
+            bolt.drain()
+        if self._tick_s:
+            bolt.tick_s, self._tick_s = self._tick_s, 0.0
+            bolt.tick()
+        self.engine.finish_batch(keep=[bolt])
+
+    def end(self) -> None:
+        """Keep the state; what the bolt holds on to is in it, so its records are done. A batch that failed has none."""
+        tuples = self._tuples
+        if self._bolt.restarts and all(failure.kind == "timeout" for failure in tuples.failures):
+            # A bolt that was restarted has lost its state. It raised on no tuple, so nothing has failed the batch yet:
+            # it was in a tick, or between batches.
+            why = self.engine.world.errors.summary()
+            tuples.fail((), Failure("exception", self._bolt.name, error=why[-1] if why else ""))
+        if not tuples.failures:
+            held = tuples.held()
+            for tree in list(self.engine.spouts[0].forest.open):
+                tuples.done(tree.msg_id)
+            state = save(self._bolt.name, self._bolt.instance, self._fresh)
+            after = TaskState(int(self.engine.world.next_id()), held, state)
+            self.new_state = pickle.dumps(tuple(after), pickle.HIGHEST_PROTOCOL)
+        super().end()
+
+
+class StatefulStage(StatefulProcessor):
+    """A later stage: one state key for each task of its stateful bolts. Other rows pass through."""
+
+    def __init__(self, pickled: PickledPlan, level: int, skip: Collection[Place] = ()) -> None:
+        self._pickled, self._level, self._skip = pickled, level, tuple(skip)
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state."""
+        self._handle = handle
+        self._state = handle.getValueState("component", "data binary")
+        self._plan = self._pickled.load()
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        """Run the bolt over its tuples of this batch."""
+        name, index = key
+        if name not in self._plan.stages[self._level].entries:
+            yield from rows
+            return
+        items: list[ShuffledTuple] = []
+        is_last = False
+        for frame in rows:
+            for kind, payload in zip(frame["kind"], frame["payload"], strict=True):
+                if kind == TICK:
+                    is_last = True
+                else:
+                    items += load(payload)
+        yield self._run(StatefulTask(name, int(index)), items, timerValues, ticks=is_last, expired=False)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        """Tick."""
+        yield self._run(StatefulTask(key[0], int(key[1])), [], timerValues, ticks=True, expired=True)
+
+    def _run(
+        self, task: StatefulTask, items: list[ShuffledTuple], timers: Any, *, ticks: bool, expired: bool
+    ) -> pd.DataFrame:
+        """Run the bolt over tuples, then tick if it is to. Where its timer has expired, or is missing, set another."""
+        held = self._state.get()
+        period_s = self._plan.tick_s(task.name)
+        state = bytes(held[0]) if held is not None else None
+        run = _StatefulRun(self._plan, self._level, task, items, state, period_s if ticks else 0.0, self._skip)
+        rows = list(run.rows())
+        if run.new_state is not None:
+            self._state.update((run.new_state,))
+        if period_s and (expired or not any(self._handle.listTimers())):
+            self._handle.registerTimer(timers.getCurrentProcessingTimeInMs() + int(period_s * 1000))
+        return to_batch(rows).to_pandas()
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,302 @@
+"""The input of stage 0: the records of a batch as tuples of their spouts, tried again until they succeed.
+
+It does in a task what KafkaSpout does on the other engines, without what Spark does itself: nothing is polled,
+assigned or committed here. A record that fails is tried again in the same task, after the spout's own back-off. One
+that is exhausted is handed to the driver, which writes its dead letter before the batch is committed. Where the spout
+emits chunks (``kafka.emit``), records go together as columns until one of them fails (``record_ranges.py``).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from downspout.component import Failure
+from downspout.dead_letters.replayed import PlainRecord
+from downspout.engine.world import error_line
+from downspout.errors import USER_ERRORS
+from downspout.kafka.columns import RecordColumns
+from downspout.kafka.port import TopicPartition
+from downspout.kafka.unreadable import Unreadable, UnreadableBatchError
+from downspout.spark.topology.rows import EXHAUSTED, BatchMetrics, ExhaustedRecord, Place
+from downspout.spark.topology.stages.record_ranges import ChunkLimits, TrackedRange, cut, from_source
+from downspout.spark.topology.stages.spout_settings import SpoutSettings, breaker_opens
+from downspout.spark.topology.stages.stage_output import Root, StageOutput
+from downspout.spark.topology.stages.task_input import EMITS, InputSpout, TaskInput
+from downspout.spout.emit import chunk_maker
+
+WAIT_S_MAX = 0.05
+
+
+class TrackedRecord(Root):
+    """A record and what became of it so far; translators and formats take it for the record."""
+
+    __slots__ = (
+        *("topic", "partition", "offset", "timestamp", "key", "value", "headers", "topic_id"),
+        *("failure", "failures", "first_ms", "spout", "timeouts", "unreadable"),
+    )
+
+    def __init__(
+        self, spout: SpoutSettings, topic: str, topic_id: str, partition: int, offset: int, timestamp: int, key: Any,
+        value: Any, headers: Any, unreadable: Unreadable | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.spout, self.topic, self.topic_id = spout, topic, topic_id
+        self.partition, self.offset, self.timestamp = partition, offset, timestamp
+        self.key, self.value, self.headers = key, value, headers
+        self.unreadable = unreadable
+        self.failure: Failure | None = None
+        self.failures = self.timeouts = self.first_ms = 0
+
+    @property
+    def place(self) -> Place:
+        """Where the record is."""
+        return Place(self.topic, self.topic_id, self.partition, self.offset)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where the record is."""
+        return (self.place,)
+
+    @property
+    def record(self) -> PlainRecord:
+        """The record itself."""
+        return PlainRecord(self.topic, self.partition, self.offset, self.timestamp, self.key, self.value, self.headers)
+
+
+class RecordInput(TaskInput):
+    """The records of one task."""
+
+    def __init__(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        spouts: Mapping[str, Mapping[str, Any]],
+        skip: Collection[Place],
+        output: StageOutput,
+        metrics: BatchMetrics,
+        chunk_limits: ChunkLimits | None = None,
+    ) -> None:
+        self._batches = batches
+        self._chunk_limits = chunk_limits or {}
+        self._spouts = {name: SpoutSettings(name, conf) for name, conf in spouts.items()}
+        self._skip = frozenset(skip)
+        self._output = output
+        self._metrics = metrics
+        self._rows: Iterator[TrackedRecord | TrackedRange] | None = None
+        self._spout: SpoutSettings | None = None
+        self._more = True
+        self._retries: list[tuple[float, int, TrackedRecord | TrackedRange]] = []
+        self._number = itertools.count()
+
+    @property
+    def idle(self) -> bool:  # type: ignore[override]
+        """Whether all records were emitted, and none waits for a retry."""
+        return not (self._more or self._rows or self._retries)
+
+    def emit_next(self, stage_spout: InputSpout) -> None:
+        """Emit retries that are due, then new records."""
+        if self._retries and self._try_again(stage_spout):
+            return
+        if self._rows is None and not self._load():
+            if self._retries:  # nothing else to do: wait for the back-off
+                time.sleep(max(0.0, min(self._retries[0][0] - time.monotonic(), WAIT_S_MAX)))
+            return
+        if self._spout is None or self._spout.name != stage_spout.component_name or self._rows is None:
+            return
+        most = 1 if self._spout.in_chunks else EMITS
+        rows = list(itertools.islice(self._rows, most))
+        if len(rows) < most:
+            self._rows = None
+        for item in rows:
+            self._emit(stage_spout, item)
+
+    def _load(self) -> bool:
+        """Take the next rows; return whether there are any."""
+        while self._more:
+            if (batch := next(self._batches, None)) is None:
+                self._more = False
+            elif batch.num_rows:
+                self._rows = self._tracked_records(batch)
+                return True
+        return False
+
+    def _tracked_records(self, batch: pa.RecordBatch) -> Iterator[TrackedRecord | TrackedRange]:
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        name, topic, topic_id, partition = (columns[c][0].as_py() for c in ("spout", "topic", "topicId", "partition"))
+        spout, first = self._spouts[name], columns["offset"][0].as_py()
+        self._spout = spout
+        self._metrics.reads.append((name, topic, partition, first, len(batch)))
+        spout.note_read(topic, partition, first, len(batch))
+        broken = _broken(batch)
+        if spout.in_chunks:
+            return self._ranges(spout, topic_id or "", batch, broken)
+        stamps: Any = columns["timestamp"].cast(pa.int64()).to_pylist()
+        headers = columns["headers"]
+        pairs = itertools.repeat(()) if headers.null_count == len(headers) else map(_headers, headers.to_pylist())
+        offsets: Any = columns["offset"].to_pylist()
+        notes = map(broken.get, offsets) if broken else itertools.repeat(None)
+        rows = zip(
+            offsets, stamps, columns["key"].to_pylist(), columns["value"].to_pylist(), pairs, notes, strict=False
+        )
+        return (
+            TrackedRecord(spout, topic, topic_id or "", partition, offset, stamp // 1000, key, value, given, note)
+            for offset, stamp, key, value, given, note in rows
+        )
+
+    def _ranges(
+        self, spout: SpoutSettings, topic_id: str, batch: pa.RecordBatch, broken: Mapping[int, Unreadable]
+    ) -> Iterator[TrackedRecord | TrackedRange]:
+        """Yield what goes together, without the records to be skipped; what cannot be read goes alone."""
+        offsets, mask = batch.column("offset").to_numpy(), np.ones(len(batch), dtype=bool)
+        topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
+        for row in np.flatnonzero(np.isin(offsets, list(broken))) if broken else ():
+            mask[row] = False
+            (record,) = from_source(batch.slice(int(row), 1))
+            place = topic, topic_id, partition, record.offset
+            yield TrackedRecord(spout, *place, record.timestamp, record.key, record.value, (), broken[record.offset])
+        if skip := [place.offset for place in self._skip if place[:3] == (topic, topic_id, partition)]:
+            mask &= ~np.isin(offsets, skip)
+        if mask.any():
+            rows = from_source(batch, None if mask.all() else mask)
+            for part in cut(rows, topic_id, spout.settings, self._chunk_limits):
+                yield _tracked(spout, topic_id, part)
+
+    def _emit(self, stage_spout: InputSpout, item: TrackedRecord | TrackedRange) -> None:
+        if isinstance(item, TrackedRange):
+            self._emit_range(stage_spout, item)
+        else:
+            self._emit_record(stage_spout, item)
+
+    def _emit_range(self, stage_spout: InputSpout, item: TrackedRange) -> None:
+        maker = item.spout.chunk_maker(item.rows.topic, item.topic_id)
+        try:
+            chunk = maker.make(item.rows)
+        except chunk_maker.Unreadable:
+            for part in item.without(maker.unreadable(item.rows)):
+                self._emit(stage_spout, _tracked(item.spout, item.topic_id, part, item.failures, item.timeouts))
+            return
+        item.failure, item.left = None, 1
+        stage_spout.emit(chunk, tup_id=item)
+
+    def _emit_record(self, stage_spout: InputSpout, item: TrackedRecord) -> None:
+        if self._skip and item.place in self._skip:
+            return
+        spout = item.spout
+        make, stream = spout.maker(item.topic, item.topic_id)
+        try:
+            if item.unreadable is not None:
+                raise UnreadableBatchError(str(item.unreadable))
+            made = make(item)
+        except USER_ERRORS as error:  # the next try would raise the same
+            item.failures += 1
+            item.first_ms = _now_ms()
+            self._exhaust(item, Failure("exception", component=spout.name, error=error_line(error)))
+            return
+        item.failure = None
+        if stream is None:
+            item.left = 1
+            stage_spout.emit(made, tup_id=item)
+            return
+        item.left = len(made)
+        for values in made:
+            stage_spout.emit(values, tup_id=item, stream=stream)
+        if not made:
+            self._metrics.filtered[spout.name] = self._metrics.filtered.get(spout.name, 0) + 1
+
+    def _try_again(self, stage_spout: InputSpout) -> bool:
+        now, tried = time.monotonic(), False
+        while (
+            self._retries
+            and self._retries[0][0] <= now
+            and self._retries[0][2].spout.name == stage_spout.component_name
+        ):
+            self._emit(stage_spout, heapq.heappop(self._retries)[2])
+            tried = True
+        return tried
+
+    def done(self, root: TrackedRecord | TrackedRange) -> None:
+        """A tree of the record is complete; it may have several."""
+        root.left -= 1
+        if not root.left:
+            self._answered(root)
+
+    def failed(self, root: TrackedRecord | TrackedRange, failure: Failure) -> None:
+        """A tree of the record failed."""
+        root.left -= 1
+        root.failure = failure
+        if not root.left:
+            self._answered(root)
+
+    def _answered(self, item: TrackedRecord | TrackedRange) -> None:
+        # A tuple that came of this record and of others is dropped with it: the others make it again, though done.
+        for tied in self._output.settle(item, complete=item.failure is None):
+            self._push(time.monotonic(), tied)
+        if (failure := item.failure) is None:
+            return
+        if isinstance(item, TrackedRange):
+            for part in item.after(failure):  # no attempt is counted: one of many says nothing about any of them
+                self._try_later(_tracked(item.spout, item.topic_id, part, item.failures, item.timeouts), item.failures)
+            return
+        item.first_ms = item.first_ms or _now_ms()
+        if failure.kind == "timeout":
+            item.timeouts += 1
+        else:
+            item.failures += 1
+        settings = item.spout.settings
+        if item.failures > settings["retries_max"] or item.timeouts >= settings["timeouts_max"]:
+            self._exhaust(item, failure)
+            return
+        self._try_later(item, item.failures)
+
+    def _try_later(self, item: TrackedRecord | TrackedRange, failures: int) -> None:
+        self._push(time.monotonic() + item.spout.backoff.delay(failures) / 1000, item)
+
+    def _push(self, due: float, item: Any) -> None:
+        heapq.heappush(self._retries, (due, next(self._number), item))
+
+    def _exhaust(self, item: TrackedRecord, failure: Failure) -> None:
+        """Hand the record to the driver; raise a RecordError if too many of this task's records went that way."""
+        spout = item.spout
+        attempts = item.failures + item.timeouts
+        exhausted = ExhaustedRecord(
+            spout.name, item.place, item.record, attempts, item.first_ms, _now_ms(), failure, item.unreadable
+        )
+        self._output.put(EXHAUSTED, spout.name, exhausted)
+        trip = spout.breaker(item.topic, item.partition).give_up(item.offset, failure.error.partition(":")[0])
+        if trip is not None:
+            raise breaker_opens(item.place, trip, failure)
+
+
+def _tracked(
+    spout: SpoutSettings, topic_id: str, rows: RecordColumns, failures: int = 0, timeouts: int = 0
+) -> TrackedRecord | TrackedRange:
+    """Return what goes together, or a record alone: that has no past."""
+    if len(rows) > 1:
+        return TrackedRange(spout, topic_id, rows, failures, timeouts)
+    record = rows[0]
+    place = rows.topic, topic_id, rows.partition
+    return TrackedRecord(spout, *place, record.offset, record.timestamp, record.key, record.value, record.headers)
+
+
+def _broken(batch: pa.RecordBatch) -> dict[int, Unreadable]:
+    """Return what rows of a batch stand for that cannot be read whole, by offset."""
+    notes = batch.column("unreadable")
+    if notes.null_count == len(notes):
+        return {}
+    where = TopicPartition(batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py())
+    rows: Any = zip(batch.column("offset").to_pylist(), notes.to_pylist(), strict=True)
+    return {at: Unreadable(where, at, note["end"], note["reason"], note["size"]) for at, note in rows if note}
+
+
+def _headers(given: Any) -> Any:
+    return [(header["key"], header["value"]) for header in given] if given else ()
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

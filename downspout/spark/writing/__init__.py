@@ -1,0 +1,1 @@
+"""Kafka as a sink for PySpark: ``df.write`` and ``df.writeStream`` with ``format("downspout-kafka")``."""

@@ -1,0 +1,1 @@
+"""A spout in its consumer group: assignment, start offsets, reader, emitter, committer, retries, stalls."""

@@ -1,0 +1,323 @@
+"""Records that fail for good: each is written to the dead-letter topic, and only then resolved.
+
+Which records these are is decided by the emitters (:mod:`downspout.spout.emit.record_emitter`).
+
+The spout does not wait for that. One batch of them at a time is on its way to the broker; meanwhile the spout goes on,
+and others gather for the next. A later call finds the batch durable and resolves its records, or finds that it failed.
+
+The whole record is needed for that. In its last try a record is held in memory; where there is no room, or it
+was never held, it is read again: the spout goes back to it as for a retry, and hands it over here instead of
+emitting it.
+
+A circuit breaker (:mod:`downspout.ledger.breaker`) stops the run when too many fail; from then on nothing is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from kafka.errors import KafkaError
+
+from downspout.component import Failure
+from downspout.dead_letters.dead_letter import DeadLetters
+from downspout.errors import BrokerError, RecordError
+from downspout.formatting import counted
+from downspout.kafka.port import Record, TopicPartition
+from downspout.kafka.retry_gate import LogThrottle, describe
+from downspout.ledger.offsets import NEVER
+from downspout.ledger.retry_schedule import Backoff
+from downspout.spout.emit.retry_cache import size_of
+from downspout.spout.partition import LastFailure, Partition
+from downspout.spout.spout_metrics import SpoutMetrics
+
+WRITE_MS_MAX = 1_000  # Dead letters are sent for at most so long (and one batch more) in one call of ``next_tuple``
+FINISH_S = 0.5  # How long a spout that stops waits for dead letters; its commit may take 4 s, and no call more than 5
+# A busy spout sends its dead letters when they are this many, or when the first of them has waited this long: each
+# batch costs a request, which takes as long to make as a hundred dead letters.
+BATCH_WORTH = 250
+LINGER_MS = 250
+BATCH_RECORDS = 500
+BATCH_BYTES = 4 * 1024 * 1024  # Dead letters sent together: at most this number, or this many bytes and one more
+NO_ROOM_MS = 1_000  # When there is no room to hold a record, it is read again after so long
+
+
+class Owned(Protocol):
+    """What is needed of :class:`~downspout.spout.group.partition_assignment.PartitionAssignment`."""
+
+    parts: dict[TopicPartition, Partition]
+    by_key: dict[str, Partition]
+
+
+class DeadLettering:
+    """Holds, writes and resolves."""
+
+    def __init__(
+        self,
+        dead_letters: DeadLetters | None,  # where to write; None: the run stops at the first record that fails for good
+        metrics: SpoutMetrics,
+        log: logging.Logger,
+        # called with each record whose dead letter is durable
+        on_written: Callable[[Partition, Record], None] = lambda part, record: None,
+        # whether the run should end; then a dead letter that can never be written ends it, otherwise it is warned of
+        bounded: bool = False,
+    ) -> None:
+        self._dead_letters = dead_letters
+        self._metrics = metrics
+        self._on_written = on_written
+        self._bounded = bounded
+        self._log = log
+        self._queue: deque[tuple[Partition, int]] = deque()
+        self._queued_at: int | None = None  # When the queue was first looked at since some were last taken out of it
+        self._sent: list[tuple[Partition, Record]] = []
+        """Records whose dead letters are on their way to the broker, until :attr:`_sent_until`."""
+        self._sent_until = 0
+        self._durable: list[tuple[Partition, Record]] = []
+        """Records whose dead letters are durable, and which are not resolved yet."""
+        self._alone: set[tuple[Partition, int]] = set()
+        """Records whose dead letters could not be written: another try takes no others with it."""
+        self._batch_max = BATCH_RECORDS
+        self._tripped: RecordError | None = None
+        self._not_before = 0
+        self._failed_writes = 0
+        self._throttle = LogThrottle()
+        self._backoff = Backoff(initial_ms=200, delay_ms=200, delay_ms_max=10_000)
+
+    @property
+    def busy(self) -> bool:
+        """Return whether dead letters wait to be written, or for word of the broker."""
+        return bool(self._queue or self._sent or self._durable)
+
+    @property
+    def out(self) -> bool:
+        """Return whether dead letters are on their way: a hand-over now would write them again."""
+        return bool(self._sent)
+
+    @property
+    def tripped(self) -> bool:
+        """Return whether the circuit breaker is open: the run ends."""
+        return self._tripped is not None
+
+    def trip(self, error: RecordError) -> None:
+        """End the run, as it is no record's fault that it fails."""
+        self._tripped = self._tripped or error
+
+    def exhaust(self, part: Partition, offset: int) -> None:
+        """Try this record no more; it is waiting for a retry at the moment."""
+        if offset not in part.exhausted:
+            self._look_at_breaker(part, offset)
+        part.exhausted.add(offset)
+        retry = part.ledger.retry_state(offset)
+        part.remember(offset, retry.failures if retry else 0, is_exhausted=True)
+        if part.retry_cache.get(offset) is not None:
+            part.ledger.postpone(offset, NEVER)
+            self._queue.append((part, offset))
+
+    def _look_at_breaker(self, part: Partition, offset: int) -> None:
+        last = part.last_failures.get(offset)
+        failure = last.failure if last else None
+        error = (failure.error.partition(": ")[0] or failure.kind) if failure else "unknown"
+        trip = part.breaker.give_up(offset, error)
+        if trip is not None:
+            self.trip(
+                RecordError(
+                    f"{part.place(offset)}: {trip.given_up:,} of the last {trip.read:,} records failed for good, "
+                    f"most often with {trip.error} ({trip.times:,} times); {describe_failure(failure)}",
+                    cure="repair what was deployed last; these records are not committed and come again "
+                    "(kafka.breaker_ratio decides how many may fail)",
+                )
+            )
+
+    def bring(self, part: Partition, record: Record, now: int) -> None:
+        """Take an exhausted record that was read again."""
+        offset = record.offset
+        if part.retry_cache.get(offset) is not None:
+            return
+        if part.retry_cache.hold(record):
+            part.ledger.postpone(offset, NEVER)
+            self._queue.append((part, offset))
+        else:
+            part.ledger.postpone(offset, now + NO_ROOM_MS)
+
+    def write(self, now: Callable[[], int], owned: Owned, *, eager: bool = True) -> None:
+        """Send dead letters, and resolve the records of those that are durable by now; wait for none.
+
+        Args:
+            owned: a partition that is not in its ``by_key`` was taken away, and others judge its records. One that is
+                not in its ``parts`` is set aside in a rebalance: nothing of it may be resolved for the time being.
+            eager: send what there is; otherwise only what is worth a batch.
+
+        Raises:
+            RecordError: there is no dead-letter topic, one can never be written, or the circuit breaker is open.
+        """
+        self._collect(now, owned)
+        if self._tripped is not None:
+            raise self._tripped
+        left = len(self._queue)
+        if not left or not (eager or self._worth_a_batch(now())):
+            return
+        until = now() + WRITE_MS_MAX
+        while left > 0 and not self._sent and self._not_before <= now() < until:
+            batch, looked_at = self._take(left, owned)
+            left -= looked_at
+            if batch:
+                self._send(batch, now)
+                self._collect(now, owned)
+
+    def _worth_a_batch(self, now: int) -> bool:
+        if self._queued_at is None:
+            self._queued_at = now
+        waited = now - self._queued_at >= LINGER_MS
+        return waited or len(self._queue) >= BATCH_WORTH or self._dead_letters is None
+
+    def finish(self, now: Callable[[], int], owned: Owned) -> None:
+        """Before a last commit: wait a moment for the dead letters that are out, and write those that wait."""
+        dead_letters = self._dead_letters
+        for _ in range(2):
+            if dead_letters is None:
+                return
+            may_send = self._tripped is None and dead_letters.is_open and now() >= self._not_before
+            if may_send and not self._sent and (batch := self._take(len(self._queue), owned)[0]):
+                self._send(batch, now)
+            # What is not durable in time is not resolved: the next owner reads the record and writes its dead letter.
+            with suppress(RecordError):  # it would end the run, which is ending
+                self._collect(now, owned, FINISH_S)
+
+    def _take(self, most: int, owned: Owned) -> tuple[list[tuple[Partition, Record]], int]:
+        """Take from the queue what is written together; return also how many entries were looked at."""
+        self._queued_at = None
+        batch: list[tuple[Partition, Record]] = []
+        mine = owned.parts.values()
+        size = looked_at = 0
+        while looked_at < most:
+            looked_at += 1
+            part, offset = self._queue.popleft()
+            record = part.retry_cache.get(offset)
+            if owned.by_key.get(part.key) is not part or record is None:
+                self._alone.discard((part, offset))
+                continue
+            if part not in mine:
+                self._queue.append((part, offset))
+                continue
+            alone = (part, offset) in self._alone
+            # A dead letter that could not be written comes alone.
+            if alone and batch:
+                self._queue.appendleft((part, offset))
+                looked_at -= 1
+                break
+            batch.append((part, record))
+            size += size_of(record)
+            if alone or len(batch) >= self._batch_max or size >= BATCH_BYTES:
+                break
+        return batch, looked_at
+
+    def _send(self, batch: list[tuple[Partition, Record]], now: Callable[[], int]) -> None:
+        """Hand dead letters to the producer."""
+        dead_letters = self._dead_letters
+        if dead_letters is None:
+            part, record = batch[0]
+            retry = part.ledger.retry_state(record.offset)
+            raise refuse(part, record.offset, retry.failures if retry else 0, part.last_failures.get(record.offset))
+        self._sent, self._sent_until = batch, now() + int(dead_letters.timeout_s * 1000)
+        try:
+            for part, record in batch:
+                retry = part.ledger.retry_state(record.offset)
+                last = part.last_failures.get(record.offset)
+                dead_letters.queue(
+                    record,
+                    attempts=retry.failures if retry else 0,
+                    first_failure_ms=last.first_ms if last else None,
+                    last_failure_ms=last.last_ms if last else None,
+                    failure=last.failure if last else None,
+                    topic_id=part.topic_id,
+                    unreadable=part.broken.get(record.offset),
+                )
+        except (KafkaError, BrokerError) as error:
+            self._fail(error, now())  # later than when it began: a back-off that was spent in it is none
+
+    def _collect(self, now: Callable[[], int], owned: Owned, wait_s: float = 0.0) -> None:
+        """If all dead letters that were sent are durable, resolve their records; too late is as good as lost."""
+        dead_letters = self._dead_letters
+        if self._sent and dead_letters is not None:
+            try:
+                if not dead_letters.answered(late=now() >= self._sent_until, wait_s=wait_s):
+                    return
+            except (KafkaError, BrokerError) as error:
+                self._fail(error, now())
+                return
+            self._failed_writes = 0
+            self._batch_max = min(2 * self._batch_max, BATCH_RECORDS)
+            self._durable += self._sent
+            self._sent = []
+        if self._durable:
+            self._resolve(owned)
+
+    def _resolve(self, owned: Owned) -> None:
+        """Resolve the records whose dead letters are durable, except those that are set aside at the moment."""
+        durable, self._durable = self._durable, []
+        mine = owned.parts.values()
+        for part, record in durable:
+            if owned.by_key.get(part.key) is not part:
+                continue
+            if part not in mine:
+                self._durable.append((part, record))
+                continue
+            part.ledger.resolve(record.offset)
+            if (note := part.broken.get(record.offset)) is not None:
+                self._metrics.unreadable += note.count
+            part.forget(record.offset)
+            self._alone.discard((part, record.offset))
+            self._metrics.dead_lettered += 1
+            self._on_written(part, record)
+
+    def _fail(self, error: Exception, now: int) -> None:
+        """Back off. Only a batch of one says which dead letter is to blame: the next are that small, until it works."""
+        batch, self._sent = self._sent, []
+        self._failed_writes += 1
+        self._not_before = now + self._backoff.delay(self._failed_writes)
+        self._metrics.errors += 1
+        self._batch_max = 1
+        cause: BaseException | None = error
+        while isinstance(cause, BrokerError):
+            cause = cause.__cause__
+        passes = not isinstance(cause, KafkaError) or getattr(cause, "retriable", False)
+        # What does not pass by itself may be this letter's own trouble, so that each is to be heard of.
+        if self._throttle.due((type(cause).__name__, None if passes else tuple((p, r.offset) for p, r in batch)), now):
+            self._log.warning("%s", error)
+        if len(batch) == 1:
+            part, record = batch[0]
+            if self._bounded and not passes:
+                what = describe(cause) if cause is not None else str(error)
+                where = f"topic {self._dead_letters.topic}" if self._dead_letters is not None else "no topic"
+                raise RecordError(
+                    f"{part.place(record.offset)}: failed for good, and its dead letter cannot be written to {where}: "
+                    f"{what}",
+                    cure="correct the dead-letter topic (max.message.bytes, rights); nothing is committed past it",
+                ) from error
+            self._alone.add((part, record.offset))
+        self._queue.extend((part, record.offset) for part, record in batch)
+
+    def close(self) -> None:
+        """Release the producer."""
+        if self._dead_letters is not None:
+            self._dead_letters.close()
+
+
+def refuse(part: Partition, offset: int, attempts: int, last: LastFailure | None) -> RecordError:
+    """Return the error that stops a run without a dead-letter topic."""
+    failure = last.failure if last else None
+    return RecordError(
+        f"{part.place(offset)}: failed {counted(attempts, 'time')}; {describe_failure(failure)}",
+        cure="repair the bolt, or set kafka.dead_letter_topic; the record is not committed and comes again",
+    )
+
+
+def describe_failure(failure: Failure | None) -> str:
+    """Return where a record failed, and with what."""
+    if failure is None:
+        return "the reason is not known"
+    where = f" in {failure.component}" if failure.component else ""
+    return f"last by {failure.kind}{where}{': ' + failure.error if failure.error else ''}"

@@ -1,0 +1,306 @@
+"""How chunks leave, and how their answers come back: a range of records of one partition is one tuple.
+
+It is ``downspout.spout.emit.record_emitter.RecordEmitter`` for ranges: the same ledger, limits, isolation and dead
+letters. What differs:
+
+* A chunk ends where something else begins: what an earlier owner has done, a record that failed in an earlier life (it
+  goes alone), one that is not in its format (it is dead-lettered at once, as always), the end of crash isolation's
+  window.
+* A chunk that fails is tried again in halves, without counting an attempt, until the culprit stands alone; it is a
+  record like any other then. So is one that times out while nothing else of its partition gets through: it may be more
+  than a bolt can do in that time. Otherwise it is tried again whole, and in halves after ``kafka.timeouts_max``.
+
+The halves come from memory while there is room (``kafka.retry_cache_bytes``); else they are read again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from downspout.component import Failure
+from downspout.errors import USER_ERRORS, UserError
+from downspout.kafka.columns import RecordColumns
+from downspout.kafka.port import Record
+from downspout.ledger.message_id import range_id, range_of
+from downspout.ledger.offsets import RetryState
+from downspout.spout.cursor import index_of, offset_at
+from downspout.spout.emit.chunk_maker import Unreadable
+from downspout.spout.emit.record_emitter import RecordEmitter
+from downspout.spout.partition import Partition
+
+Emit = Callable[..., Any]
+
+
+class Made(NamedTuple):
+    """Some records, and their chunk; None: the only one cannot be read."""
+
+    rows: RecordColumns
+    batch: pa.RecordBatch | None
+
+
+class ChunkEmitter(RecordEmitter):
+    """Emits chunks, takes their acks and fails, and splits those that fail."""
+
+    look_up_mask = 0  # Every ack looks at the clock: it stands for many records
+
+    # --- what leaves ---
+
+    def emit_cached(self, parts: Iterable[Partition], most: int, emit: Emit, now: int) -> int:
+        """Emit retries that are due and in memory, the others are read again; return how many chunks that were."""
+        sent = 0
+        for part in parts:
+            while sent < most and (offset := part.cached_retry(now)) is not None:
+                rows = part.retry_cache.find(offset)
+                if rows is not None and _retry_state(part, offset).end > offset + 1:
+                    sent += self._leave(part, self._take_part(part, rows, offset, now), emit)
+                else:
+                    sent += self._emit_retry(part, part.retry_cache[offset] if rows is None else rows[0], emit, now)
+        return sent
+
+    def _emit_some(self, part: Partition, most: int, emit: Emit, now: int) -> int:
+        """Look at the records of one partition until ``most`` chunks were emitted or none waits; return how many."""
+        # The end is not looked up anew: of a record that leaves alone it is known that it may, of the next it is not.
+        sent, end, cursor = 0, part.isolation.emit_end(), part.cursor
+        while sent < most and cursor.at < min(end, len(cursor.waiting)):
+            seen = offset_at(cursor.waiting, cursor.at) < part.ledger.next
+            sent += (self._emit_seen if seen else self._emit_fresh)(part, end, emit, now)
+        return sent
+
+    # Each of the following moves the cursor on, and returns how many chunks it has emitted.
+
+    def _emit_fresh(self, part: Partition, end: int, emit: Emit, now: int) -> int:
+        """Emit what waits first, and was not seen before, as far as it is one chunk."""
+        ledger, cursor = part.ledger, part.cursor
+        rows, at = cursor.waiting, cursor.at
+        offset = offset_at(rows, at)
+        if offset in ledger.earlier_failures:
+            part.cursor.at += 1
+            part.note_read()
+            return self._emit_failed_before(part, rows[at], emit, now)
+        if (free := ledger.free_until(offset, offset_at(rows, end - 1) + 1)) == offset:
+            cursor.at = min(end, index_of(rows, ledger.done_until(offset)))  # an earlier owner has done that
+            part.note_read()
+            ledger.passed(offset_at(rows, cursor.at - 1) + 1)
+            self._metrics.skipped += cursor.at - at
+            return 0
+        if (bad := min(_next_unreadable(part), _next_broken(part, at))) == at:
+            part.cursor.at += 1
+            part.note_read()
+            ledger.emit(offset, now)
+            return self._emit_record(part, rows[at], emit, now)
+        chosen = self._fitting(rows[at : min(index_of(rows, free), bad)])
+        try:
+            made = Made(chosen, part.make_chunk.make(chosen))
+        except Unreadable:
+            if cursor.unreadable is not None:
+                raise
+            cursor.unreadable = part.make_chunk.unreadable(RecordColumns.of(rows))
+            return 0  # the next look ends before the first of these
+        cursor.at += len(chosen)
+        part.note_read()
+        offsets = chosen.offsets
+        ledger.emit_range(int(offsets[0]), int(offsets[-1]) + 1, len(offsets), now)
+        return self._leave(part, made, emit)
+
+    def _emit_failed_before(self, part: Partition, record: Record, emit: Emit, now: int) -> int:
+        """Emit a record that failed in an earlier life, alone."""
+        if part.ledger.earlier_failures[record.offset] > self._settings["retries_max"]:
+            self._exhaust_after_crash(part, record, now)
+            return 0
+        part.ledger.emit(record.offset, now)
+        return self._emit_record(part, record, emit, now)
+
+    def _emit_seen(self, part: Partition, end: int, emit: Emit, now: int) -> int:
+        """Pass over what waits for nothing, up to a retry, and emit that if its time has come."""
+        ledger, rows, at = part.ledger, part.cursor.waiting, part.cursor.at
+        limit = min(end, index_of(rows, ledger.next))
+        # What is left of a range begins behind the last record of the part before: that may be a gap.
+        key = ledger.first_waiting(offset_at(rows, at - 1) + 1 if at else offset_at(rows, 0))
+        first = behind = limit
+        while key is not None:
+            first, behind = index_of(rows, key), min(limit, index_of(rows, _retry_state(part, key).end))
+            if first < behind or first >= limit:
+                break
+            key = ledger.first_waiting(key + 1)  # it is not there any more: a seek to it will show that
+        part.cursor.at = first = limit if key is None else min(first, limit)
+        self._metrics.skipped += first - at
+        if key is None or first == limit:
+            return 0
+        retry = _retry_state(part, key)
+        if retry.end == key + 1:
+            part.cursor.at += 1
+            return self._emit_retry(part, rows[first], emit, now)
+        if retry.ready_at > now:
+            part.cursor.at = behind
+            self._metrics.skipped += behind - first
+            return 0
+        made = self._take_part(part, rows[first:behind], key, now)
+        part.cursor.at = first + len(made.rows)
+        return self._leave(part, made, emit)
+
+    def _take_part(self, part: Partition, records: Sequence[Record], key: int, now: int) -> Made:
+        """Take the first part of a range out that waits for its retry at ``key``; the records begin with it."""
+        retry = _retry_state(part, key)
+        rows = self._fitting(records[: index_of(records, retry.end)])
+        broken = [index_of(rows, offset) for offset in part.broken if key <= offset < retry.end]
+        if broken and min(broken) == 0:
+            made = Made(rows[:1], None)
+        else:
+            made = self._make(part, rows[: min(broken, default=len(rows))], retry.most)
+        offsets = made.rows.offsets
+        for offset in (key, *offsets.tolist()) if self._hooks else (key,):
+            part.last_failures.pop(
+                offset, None
+            )  # whatever fails next is another range, or a record with a past of its own
+        if not len(offsets):
+            self._metrics.compacted += part.ledger.gone(key, retry.end)
+            return made
+        start, end = int(offsets[0]), int(offsets[-1]) + 1
+        self._metrics.compacted += part.ledger.emit_part(key, start, end, len(offsets), now)
+        for offset in part.forget_done() if self._hooks else ():
+            self._hooks.done(part, offset)
+        self._metrics.retries += len(offsets)
+        if made.batch is None:
+            self._exhaust_unreadable(part, made.rows[-1], now)
+        return made
+
+    def _emit_retry(self, part: Partition, record: Record, emit: Emit, now: int) -> int:
+        """Emit a single record again, if it waits for that and its time has come."""
+        if not self._try_again(part, record, now):
+            return 0
+        part.ledger.emit(record.offset, now)
+        return self._emit_record(part, record, emit, now)
+
+    def _emit_record(self, part: Partition, record: Record, emit: Emit, now: int) -> int:
+        """Emit a single record, which is in the ledger as being out."""
+        rows = RecordColumns.of([record])
+        made = Made(rows, None) if record.offset in part.broken else self._make(part, rows, 1)
+        if made.batch is None:
+            self._exhaust_unreadable(part, record, now)
+        return self._leave(part, made, emit)
+
+    def _leave(self, part: Partition, made: Made, emit: Emit) -> int:
+        """Emit a chunk that is in the ledger; return 0 where there is none."""
+        offsets = made.rows.offsets
+        if made.batch is None or not len(offsets):
+            return 0
+        start, end = int(offsets[0]), int(offsets[-1]) + 1
+        self._metrics.records += len(offsets)
+        if self._hooks:
+            part.listened[start] = offsets.tolist()
+            for record in made.rows:
+                self._hooks.emitted(part, record.offset, part.make(record))
+        # In flight before it leaves: without ackers the ack comes inside emit.
+        emit(made.batch, tup_id=part.prefix + range_id(start, end))
+        return 1
+
+    # --- what a chunk holds ---
+
+    def _fitting(self, records: Sequence[Record]) -> RecordColumns:
+        """Return as many of these records as one chunk may hold."""
+        rows = RecordColumns.of(records[: self._settings["chunk_records_max"]])
+        bytes_max = self._settings["chunk_bytes_max"]
+        if rows.nbytes > bytes_max:
+            rows = rows[: max(1, bisect_right(range(1, len(rows)), bytes_max, key=lambda count: rows[:count].nbytes))]
+        return rows
+
+    def _make(self, part: Partition, rows: RecordColumns, most: int) -> Made:
+        """Make a chunk of the first records, at most so many; of fewer where not all can be read."""
+        rows = rows[:most]
+        while True:
+            try:
+                return Made(rows, part.make_chunk.make(rows))
+            except Unreadable:
+                if len(rows) == 1:
+                    return Made(rows, None)
+                rows = rows[: len(rows) // 2]
+
+    def _exhaust_unreadable(self, part: Partition, record: Record, now: int) -> None:
+        """Dead-letter a single record that cannot be read, with the error that it has where each record is a tuple."""
+        error: UserError = ValueError("it is not in its format")
+        try:
+            part.make_whole(record)
+        except USER_ERRORS as raised:
+            error = raised
+        self._unreadable(part, record, error, now)
+
+    # --- what comes back ---
+
+    def ack(self, tup_id: str) -> bool:
+        """Take an ack; return whether it changed anything. Unknown, double and late ones do not."""
+        part, start = self._find(tup_id)
+        if part is None:
+            self._metrics.stale += 1
+            return False
+        self._metrics.acked += part.ledger.ack(start)
+        if start in part.last_failures:
+            part.forget(start)
+        elif part.retry_cache:
+            part.retry_cache.release(start, part.ledger)
+        if self._hooks:
+            for offset in [*part.listened.pop(start, ()), *(part.forget_done() if part.last_failures else ())]:
+                self._hooks.done(part, offset)
+        return True
+
+    def ack_many(self, tup_ids: Iterable[str]) -> None:
+        """Take many acks."""
+        for tup_id in tup_ids:
+            self.ack(tup_id)
+
+    def _find(self, tup_id: str) -> tuple[Partition | None, int]:
+        """Return whose message id this is, and where that begins; None where nothing of it is out."""
+        key, _, span = str(tup_id).rpartition("/")
+        if (part := self.by_key.get(key)) is None:
+            return None, -1
+        try:
+            start, end = range_of(span)
+        except ValueError:
+            return None, -1
+        return (part, start) if part.ledger.out_until(start) == end else (None, -1)
+
+    def _retry_or_exhaust(self, part: Partition, offset: int, failure: Failure, now: int) -> bool:
+        """Take a fail of what is out: of a range no attempt is counted, it is split."""
+        end, listened = part.ledger.out_until(offset), part.listened.pop(offset, ())
+        if end == offset + 1:
+            return super()._retry_or_exhaust(part, offset, failure, now)
+        timed_out = failure.kind == "timeout"
+        counted = before.timeouts if (before := part.ledger.retry_state(offset)) is not None else 0
+        retry = (part.ledger.timeout if timed_out else part.ledger.fail)(offset, now)
+        if retry is None:
+            return False
+        if timed_out:
+            self._metrics.timeouts += retry.records
+            if retry.timeouts == counted or retry.timeouts >= self._settings["timeouts_max"]:
+                part.ledger.split(offset)
+        self._metrics.splits += retry.most < retry.records
+        part.retry_cache.keep_failed(offset, retry.end, part.cursor.waiting)
+        for each in listened or (offset,):  # the listener hears of each, also of those that the log's cleaner takes
+            self._set_back(part, each, failure)
+            self._hooks.retried(part, each)
+        part.remember(offset, 1, end=retry.end)  # if its transaction is aborted, they leave one by one
+        return True
+
+
+def _retry_state(part: Partition, offset: int) -> RetryState:
+    """Return the state of what failed there, and waits."""
+    retry = part.ledger.retry_state(offset)
+    assert retry is not None, part.place(offset)
+    return retry
+
+
+def _next_unreadable(part: Partition) -> int:
+    """Return the index of the next record that is known to be unreadable."""
+    found = part.cursor.unreadable or []
+    at = bisect_left(found, part.cursor.at)
+    return found[at] if at < len(found) else len(part.cursor.waiting)
+
+
+def _next_broken(part: Partition, start: int) -> int:
+    """Return the index of the next record, from ``start`` on, that stands for what Kafka cannot give whole."""
+    rows = part.cursor.waiting
+    first = min((offset for offset in part.broken if offset >= offset_at(rows, start)), default=None)
+    return len(rows) if first is None else index_of(rows, first)

@@ -1,0 +1,212 @@
+"""Commits: the next offset to read, with what is done beyond it in the metadata, for what is ours and nothing else.
+
+:func:`commit` goes by what is acked, :func:`commit_positions` by what was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from kafka.errors import KafkaError, OffsetMetadataTooLargeError
+
+from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
+from downspout.ledger.isolation import Isolation
+from downspout.ledger.metadata import ENDED, encode
+from downspout.spout.group.start_offsets import Identity, MetadataLimit
+from downspout.spout.partition import Partition
+
+Due = dict[TopicPartition, tuple[Partition, int, str, Isolation]]
+"""What is to be committed: offset and metadata of each partition, and the isolation that these hold."""
+
+log = logging.getLogger("downspout.spout")
+
+
+def commit_fitting(limit: MetadataLimit, send: Callable[[], bool]) -> bool:
+    """Commit; where the broker takes less metadata than we thought, again with less; return what ``send`` returns.
+
+    Args:
+        limit: how much metadata may have; it is lowered.
+        send: makes the metadata, commits, and returns whether there was anything to commit.
+
+    Raises:
+        KafkaError: what the client raises.
+    """
+    while True:
+        try:
+            found = send()
+        except OffsetMetadataTooLargeError:
+            refused = limit.bytes_max
+            if not limit.lower():
+                raise
+            log.info(
+                "the broker refuses %s bytes of metadata for a commit (offset.metadata.max.bytes): it gets %s",
+                f"{refused:,}",
+                f"{limit.bytes_max:,}",
+            )
+        else:
+            limit.is_known = limit.is_known or found
+            return found
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFailurePolicy:
+    """What a commit before an orderly end keeps back of failed attempts, so that their records are tried again.
+
+    A record that used up its attempts, and whose dead letter is not written, gets one more try: the next owner would
+    otherwise give it up untried, though it may have been repaired for, and without knowing why it failed.
+
+    Deaths of processes are no part of it. Below the end of a search (``downspout.ledger.isolation``) what an earlier
+    owner counted may be such deaths, and is recorded as it is: a record that kills would do it again after each orderly
+    end.
+    """
+
+    retries_max: int  # no more attempts of a record are recorded
+    # the circuit breaker is open, so it was not the records' fault: no failed attempt is recorded
+    tripped: bool = False
+
+    def attempts(self, part: Partition, point: int, state: Isolation) -> Iterator[tuple[int, int]]:
+        """Yield (offset, failed attempts) for a commit at ``point``."""
+        for offset, failures in part.ledger.failures_from(point):
+            suspected = offset < state.until
+            if suspected and not part.failed_here(offset):
+                yield offset, failures
+                continue
+            attempts_max = 0 if self.tripped and not suspected else self.retries_max
+            if attempts_max:
+                yield offset, min(failures, attempts_max)
+
+
+def commit(
+    consumer: ConsumerPort,
+    parts: Iterable[Partition],
+    identity: Identity,
+    now: int,
+    *,
+    last: bool = False,
+    failure_policy: CommitFailurePolicy | None = None,
+) -> bool:
+    """Commit what has changed, or is old, and wait for the broker's word; return whether a request was sent.
+
+    Args:
+        last: whether we give the partitions up in order now, so that the next owner's start is no unclean one.
+        failure_policy: about records that failed; None: it may be long until the next commit, and what failed has
+        failed.
+
+    If it raises, the broker may have applied it or not: nothing is taken as committed, and the next commit says it
+    again.
+
+    Raises:
+        KafkaError: what the client raises.
+    """
+    return commit_fitting(
+        identity.metadata_limit, lambda: _commit(consumer, parts, identity, now, last, failure_policy)
+    )
+
+
+def _commit(
+    consumer: ConsumerPort,
+    parts: Iterable[Partition],
+    identity: Identity,
+    now: int,
+    last: bool,
+    failure_policy: CommitFailurePolicy | None,
+) -> bool:
+    due = due_commits(consumer, parts, identity, now, last=last, failure_policy=failure_policy)
+    if not due:
+        return False
+    try:
+        consumer.commit({tp: OffsetAndMetadata(point, metadata, -1) for tp, (_, point, metadata, _) in due.items()})
+    except KafkaError:
+        for part, *_ in due.values():
+            part.commits.in_doubt()
+        raise
+    committed(consumer, due, now)
+    return True
+
+
+def due_commits(
+    consumer: ConsumerPort,
+    parts: Iterable[Partition],
+    identity: Identity,
+    now: int,
+    *,
+    last: bool,
+    failure_policy: CommitFailurePolicy | None,
+) -> Due:
+    """Return what is to be committed: what has changed, or is old. Arguments as for :func:`commit`."""
+    due: Due = {}
+    for part in parts:
+        point = part.commit_point(consumer)
+        state = part.isolation.to_commit(point)
+        failures = failure_policy.attempts(part, point, state) if failure_policy else part.ledger.failures_from(point)
+        metadata = _metadata(part, point, identity, failures, part.isolation.at_end(state) if last else state)
+        if part.commits.is_due(point, metadata, now):
+            due[part.tp] = (part, point, metadata, state)
+    return due
+
+
+def committed(consumer: ConsumerPort, due: Due, now: int) -> None:
+    """The broker has these commits."""
+    for part, point, metadata, state in due.values():
+        part.commits.sent(point, metadata, now)
+        part.isolation.committed(point, state)
+        part.ledger.committed(point)
+        part.cursor.skip_below(point)
+        if part.cursor.reading < point:
+            part.cursor.seek(consumer, point)
+
+
+def commit_positions(
+    consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity, now: int, wait: bool = True
+) -> None:
+    """Commit how far each partition was read, emitted or not.
+
+    Args:
+        wait: for the broker's word. Otherwise nothing is known to be committed, and it is said again next time. The
+            first commit waits all the same: only so it is heard of that there is too much metadata.
+
+    Raises:
+        KafkaError: what the client raises.
+    """
+    wait = wait or not identity.metadata_limit.is_known
+    commit_fitting(identity.metadata_limit, lambda: _commit_positions(consumer, parts, identity, now, wait))
+
+
+def _commit_positions(
+    consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity, now: int, wait: bool
+) -> bool:
+    due: dict[TopicPartition, OffsetAndMetadata] = {}
+    for part in parts:
+        point = part.cursor.position(consumer)
+        metadata = _metadata(part, point, identity, (), ENDED)  # no search: what is out is not expected back
+        if part.commits.is_due(point, metadata, now):
+            due[part.tp] = OffsetAndMetadata(point, metadata, -1)
+    if not due:
+        return False
+    if not wait:
+        consumer.commit_async(due)
+        return True
+    consumer.commit(due)
+    for part in parts:
+        if (sent := due.get(part.tp)) is not None:
+            part.commits.sent(sent.offset, sent.metadata, now)
+            part.ledger.committed(min(sent.offset, part.ledger.next))
+    return True
+
+
+def _metadata(
+    part: Partition, point: int, identity: Identity, failures: Iterable[tuple[int, int]], isolation: Isolation
+) -> str:
+    """Return the metadata of a commit at ``point``, for the next owner."""
+    return encode(
+        point,
+        topology_id=identity.topology_id,
+        task=identity.task,
+        topic_id=part.topic_id,
+        done=part.ledger.done_beyond(point),
+        failures=failures,
+        isolation=isolation,
+        bytes_max=identity.metadata_limit.bytes_max,
+    )

@@ -1,0 +1,399 @@
+"""A session of a spout in its consumer group, from the join to the leave: what is ours, committed, and handed on.
+
+Before a planned hand-over the session drains: it polls nothing and waits, for some calls of ``next_tuple`` and at most
+``kafka.drain_ms_max``, until what is out is acked; then it commits, and only then lets the consumer give its
+partitions up. No call waits: on Storm the acks come through the same pipe.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+
+from kafka import errors
+
+from downspout.kafka.port import Cluster, ConsumerPort
+from downspout.kafka.retry_gate import THROWN_OUT, RetryGate, describe
+from downspout.spout.dead_lettering import DeadLettering
+from downspout.spout.group import committing
+from downspout.spout.group.bounds import Bounds
+from downspout.spout.group.partition_assignment import PartitionAssignment
+from downspout.spout.group.partition_source import open_consumer, source_of
+from downspout.spout.group.start_offsets import Identity
+from downspout.spout.hooks import Hooks
+from downspout.spout.partition import Partition
+from downspout.spout.reader import Reader
+from downspout.spout.setup import Setup
+from downspout.spout.spout_metrics import SpoutMetrics
+from downspout.spout.timer import Timer
+from downspout.spout.transactions import SpoutTransactions
+
+FIRST_COMMIT_DELAY_MS = 500  # The reference's first commit comes this much later than one period
+TURN_MS_MAX = 900
+"""A turn that has taken so long asks the broker nothing more: one question may take 4 s, and no call more than 5 s."""
+
+
+class SessionState(Enum):
+    """Where a session stands; :data:`TRANSITIONS` says what may follow."""
+
+    JOINING = "joining"  # No assignment has arrived, or not all of it has started; what has is read
+    RUNNING = "running"  # All that is ours has started
+    DRAINING = "draining"  # A rebalance is near: nothing is polled, and what is out has time for its answer
+    HANDED_OVER = "handed over"
+    """All is committed for the next owners; polls bring nothing, and let the rebalance go on."""
+    LEFT = "left"  # The group is left
+
+
+TRANSITIONS = {
+    SessionState.JOINING: {SessionState.RUNNING, SessionState.DRAINING, SessionState.LEFT},
+    SessionState.RUNNING: {SessionState.JOINING, SessionState.DRAINING, SessionState.LEFT},
+    SessionState.DRAINING: {SessionState.HANDED_OVER, SessionState.JOINING, SessionState.LEFT},
+    SessionState.HANDED_OVER: {SessionState.JOINING, SessionState.LEFT},
+    SessionState.LEFT: frozenset[SessionState](),
+}
+HANDING_OVER = (SessionState.DRAINING, SessionState.HANDED_OVER)
+
+
+class SpoutServices:
+    """What a session works with, and what outlives it: checked settings, counters, gates for the client's errors."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        metrics: SpoutMetrics,
+        hooks: Hooks,
+        dead_lettering: DeadLettering,
+        log: logging.Logger,
+        now: Callable[[], int],
+        transactions: SpoutTransactions | None = None,
+    ) -> None:
+        bootstrap, period = setup.settings["bootstrap"], setup.guarantee.period_ms(setup.settings)
+        if transactions is not None:
+            period = setup.settings["transaction_ms"]
+        self.setup, self.metrics, self.hooks, self.dead_lettering, self.log = setup, metrics, hooks, dead_lettering, log
+        self.now = now  # Returns the time in ms
+        self.transactions = transactions  # Makes the commits, where a KafkaBolt is transactional
+        self.poll_gate = RetryGate("poll", bootstrap, metrics, log)
+        self.commit_gate = RetryGate("commit", bootstrap, metrics, log)
+        self.commit_timer = Timer(period, now(), FIRST_COMMIT_DELAY_MS)
+
+    @property
+    def gates(self) -> tuple[RetryGate, RetryGate]:
+        """What knows whether the brokers answer."""
+        return self.poll_gate, self.commit_gate
+
+    def is_late(self, since: int) -> bool:
+        """Return whether the turn that began at ``since`` should ask the broker nothing more; the next one will."""
+        return self.now() - since > TURN_MS_MAX
+
+
+class GroupSession:
+    """A consumer, the partitions that are ours, and how they are read; the first poll joins the group.
+
+    Args:
+        earlier: the session before, whose epochs and, in a bounded run, whose ends go on.
+
+    Raises:
+        BrokerError: no broker answers, or a bounded run lacks a topic.
+    """
+
+    def __init__(self, cluster: Cluster, services: SpoutServices, earlier: GroupSession | None = None) -> None:
+        setup, metrics = services.setup, services.metrics
+        bounds = earlier.bounds if earlier is not None else None
+        last_epoch: int = earlier.assignment.last_epoch if earlier is not None else 0
+        self._services = services  # what outlives it
+        self._cluster = cluster
+        self.consumer: ConsumerPort
+        self.bounds: Bounds | None
+        self.consumer, self.bounds = open_consumer(cluster, setup, bounds, services.log)
+        now, settings = services.now(), setup.settings
+        metrics.uncommitted = metrics.retry_later = 0
+        self.assignment: PartitionAssignment = PartitionAssignment(
+            self.consumer,
+            settings,
+            setup.identity,
+            metrics,
+            services.log,
+            last_epoch,
+            self.bounds,
+            setup.group,
+            None if setup.joins else partial(cluster.commit_ages, setup.group),
+        )
+        self.assignment.on_compacted = services.hooks.done
+        self.assignment.in_transactions = services.transactions is not None
+        self._source = source_of(self.consumer, self.assignment, setup, now)
+        self.reader = Reader(self.consumer, self.assignment, settings, metrics, services.poll_gate, services.now)
+        self.turns: deque[Partition] = deque()  # Partitions with records to emit, the next one first
+        self.state = SessionState.JOINING
+        self._drain_until = 0  # While draining: for how long, in ms
+        self._is_thrown_out = False  # Whether the last commit was refused because the group goes on without us
+
+    @property
+    def parts(self) -> list[Partition]:
+        """Return what is ours now."""
+        return list(self.assignment.parts.values())
+
+    @property
+    def active(self) -> list[Partition]:
+        """Return what is ours and needs more than to be read."""
+        return [part for part in self.assignment.parts.values() if not part.quiet]
+
+    @property
+    def idle(self) -> bool:
+        """Return whether nothing is out."""
+        return not any(part.ledger.in_flight for part in self.assignment.parts.values())
+
+    @property
+    def ends_transaction(self) -> bool:
+        """Return whether a transaction ends as soon as all that is out has its answer."""
+        return self._services.transactions is not None and self._services.transactions.is_wanted
+
+    @property
+    def holds_back(self) -> bool:
+        """Return whether a transaction that ends, or has not begun, lets no record leave."""
+        return self._services.transactions is not None and self._services.transactions.holds_back
+
+    def hurries(self, now: int) -> bool:
+        """Return whether sinks should flush as soon as they can: a search, or a death to make up for."""
+        return any(part.isolation.hurries(now, self.consumer.highwater(part.tp)) for part in self.parts)
+
+    def _become(self, state: SessionState) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state} cannot become {state}"
+        self.state = state
+
+    # --- what changes hands ---
+
+    def update_assignment(self, now: int) -> None:
+        """Act on what the rebalance listener has written down."""
+        assignment, services = self.assignment, self._services
+        if self.state in HANDING_OVER and not self.consumer.rejoin_pending():
+            self._end_hand_over()
+        if services.poll_gate.waits(now):
+            self.catch_up()
+            return
+        try:
+            if self.bounds is not None:
+                assignment.check_topics(now)  # what follows may fail for a topic that is gone, and no poll would look
+            self._source.refresh(now, lambda: self._hand_over(now))
+            self.catch_up()
+            may_start = services.transactions is None or services.transactions.look(self, now)
+            if not assignment.complete and may_start and assignment.start_partitions():
+                # A start that is not committed would be decided again after a crash: under LATEST that loses records.
+                services.commit_timer.expedite()
+            if self.bounds is not None:
+                self.bounds.bound(self.consumer, assignment.parts)
+            if self.state is SessionState.JOINING and assignment.complete:
+                self._become(SessionState.RUNNING)
+                services.hooks.reassigned(frozenset(assignment.parts))
+        except errors.UnstableOffsetCommitError as error:
+            services.poll_gate.record_error(self._why_held(error), services.now())
+        except errors.KafkaError as error:
+            services.poll_gate.record_error(error, services.now())
+
+    def _why_held(self, error: errors.UnstableOffsetCommitError) -> errors.UnstableOffsetCommitError:
+        """Return an error that names the transactions which hold our commits back.
+
+        A bolt that begins anew has its former transactions ended. So these are of a member that has not come back
+        since it died, or of another program.
+        """
+        where = ", ".join(f"{tp.topic}[{tp.partition}]" for tp in error.args[0])
+        found = self._cluster.open_transactions(self._services.setup.group)
+        if not found:
+            return errors.UnstableOffsetCommitError(
+                f"a transaction is open on {where}; Kafka ends it after at most its produce.transaction_timeout_ms"
+            )
+        if lost := [each.transactional_id for each in found if each.is_lost]:
+            return errors.UnstableOffsetCommitError(
+                f"Kafka takes a transaction of {' or '.join(lost)} for ended, and has not told {where}: it never will; "
+                "see `kafka-transactions.sh find-hanging`, and abort it on all partitions"
+            )
+        names, most_s = (
+            " or ".join(each.transactional_id for each in found),
+            max(each.timeout_ms for each in found) / 1000,
+        )
+        return errors.UnstableOffsetCommitError(
+            f"a transaction of {names} is open on {where}; Kafka ends it after at most {most_s:g} s, or when that run "
+            "is started again"
+        )
+
+    def catch_up(self) -> None:
+        """Learn what has changed hands since the last poll. What that poll brought was dropped, so read it again."""
+        if not self.assignment.apply_callbacks():
+            return
+        if self._services.transactions is not None:
+            self._services.transactions.reset(self)
+        if self.state is SessionState.RUNNING:
+            self._become(SessionState.JOINING)
+        self.turns.clear()
+        for part in self.assignment.parts.values():
+            part.cursor.put_back(self.consumer)
+            part.cursor.seek(self.consumer, part.cursor.reading)
+
+    def restart(self, due: committing.Due) -> None:
+        """Start all partitions anew, from what is committed; whether ``due`` is among it is not known."""
+        self.assignment.restart({tp: (point, metadata) for tp, (_, point, metadata, _) in due.items()})
+        self.turns.clear()
+        if self.state is SessionState.RUNNING:
+            self._become(SessionState.JOINING)
+
+    @property
+    def metrics(self) -> SpoutMetrics:
+        """Return the counters of the spout."""
+        return self._services.metrics
+
+    @property
+    def identity(self) -> Identity:
+        """Return who commits."""
+        return self._services.setup.identity
+
+    def put_back(self) -> None:
+        """Drop what was polled and not emitted; it will be read again, by us or by another member."""
+        self.turns.clear()
+        self.catch_up()
+        for part in self.assignment.parts.values():
+            part.cursor.put_back(self.consumer)
+
+    def _hand_over(self, now: int) -> bool:
+        """Before partitions go without a drain: commit what is done; return whether it is committed."""
+        self.put_back()
+        self._services.dead_lettering.finish(self._services.now, self.assignment)
+        if not self.commit(now, last=True):
+            return False
+        self._services.commit_timer.expedite()  # as where a hand-over ends
+        return True
+
+    def advance(self, now: int) -> SessionState:
+        """Before a planned hand-over: drain, then commit; return the state that this turn is in."""
+        if not self.consumer.rejoin_pending():
+            if self.state in HANDING_OVER:
+                self._end_hand_over()
+        elif self.state not in HANDING_OVER:
+            self._become(SessionState.DRAINING)
+            self._drain_until = now + self._services.setup.settings["drain_ms_max"]
+            self.put_back()
+        # Drained, or out of time, the session commits, and polls from then on, but for no records: that lets the join
+        # complete. What is not acked by now goes to the next owner.
+        if self.state is SessionState.DRAINING and self._is_drained(now):
+            self._become(SessionState.HANDED_OVER)
+        return self.state
+
+    def _is_drained(self, now: int) -> bool:
+        """Commit if all that is out has its answer, or the time is over; return whether others may take over."""
+        in_time = now < self._drain_until
+        if in_time and (self._services.dead_lettering.out or not self.idle):
+            return False
+        # A member that the group has thrown out (its process was frozen for too long) has nothing to hand over:
+        # others have its partitions, and no commit of it is taken. So it joins again at once.
+        return self.commit(now, last=True) or not in_time or self._is_thrown_out
+
+    def _end_hand_over(self) -> None:
+        """The rebalance is over: what has stayed with us was handed over by its last commit, so commit it anew."""
+        self._become(SessionState.JOINING)
+        self._services.commit_timer.expedite()
+
+    # --- what is committed ---
+
+    def commit(self, now: int, wait: bool = True, last: bool = False, leaving: bool = False) -> bool:
+        """Commit what has changed; return whether the broker has it all, or with ``wait=False`` whether it was sent.
+
+        With ``last``, or between a drain and the rebalance that it is for, the partitions are handed on in order. With
+        ``leaving`` only this process ends in order; others, in which bolts run, may have died.
+        """
+        services = self._services
+        if services.commit_gate.waits(now):
+            return False
+        services.commit_timer.restart(now)
+        self.catch_up()
+        try:
+            self.assignment.check_topics(now)
+            parts, identity = self.assignment.parts.values(), services.setup.identity
+            if services.setup.guarantee.tracks:
+                last = last or self.state is SessionState.HANDED_OVER
+                failure_policy = self._failure_policy(last or leaving)
+                if services.transactions is not None:
+                    return services.transactions.commit(self, now, last=last, failure_policy=failure_policy)
+                committing.commit(self.consumer, parts, identity, now, last=last, failure_policy=failure_policy)
+            else:
+                committing.commit_positions(self.consumer, parts, identity, now, wait)
+        except errors.KafkaError as error:
+            self._is_thrown_out = isinstance(error, THROWN_OUT)
+            services.commit_gate.record_error(error, services.now())
+            services.commit_timer.expedite()
+            return False
+        self._is_thrown_out = False
+        services.commit_gate.succeeded(services.now())
+        services.metrics.uncommitted = 0
+        return True
+
+    def _failure_policy(self, ends: bool) -> committing.CommitFailurePolicy | None:
+        """Return what a commit keeps back of failed attempts; with an open breaker each may be the last."""
+        tripped = self._services.dead_lettering.tripped
+        retries_max = self._services.setup.settings["retries_max"]
+        return committing.CommitFailurePolicy(retries_max, tripped) if ends or tripped else None
+
+    def commit_last(self, now: int) -> bool:
+        """Commit before the group is left; return whether all is. What is left to do, or to say, is counted."""
+        services = self._services
+        services.metrics.retry_later = sum(part.ledger.failed for part in self.assignment.parts.values())
+        committed = self.commit(now, last=True)
+        if not committed and not services.is_late(now):
+            # One that failed for the moment is worth one more try at once.
+            services.commit_gate.succeeded()
+            committed = self.commit(now, last=True)
+        if not committed:
+            services.metrics.uncommitted = self._uncommitted()
+            # Where the group has thrown us out, others may have committed all of it meanwhile.
+            committed = self._is_thrown_out and not services.metrics.uncommitted
+        return committed
+
+    def _uncommitted(self) -> int:
+        """Return how many offsets are done or out, and committed by no member: they come again."""
+        parts = self.assignment.parts
+        bases = {tp: part.ledger.base for tp, part in parts.items()}
+        if self._is_thrown_out:
+            with suppress(errors.KafkaError):
+                for tp, commit in self.consumer.committed(parts.keys()).items():
+                    bases[tp] = max(bases[tp], commit.offset if commit is not None else 0)
+        if self._services.setup.guarantee.tracks:
+            return sum(part.ledger.outstanding_from(bases[tp]) for tp, part in parts.items())
+        return sum(max(part.ledger.next - bases[tp], 0) for tp, part in parts.items())
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Leave the group: others get the partitions at once."""
+        self._become(SessionState.LEFT)
+        try:
+            self.consumer.close(leave_group=True)
+        except errors.KafkaError as error:
+            self._services.log.warning("leaving group %s failed: %s", self._services.setup.group, describe(error))
+
+    def exhausted(self) -> bool:
+        """Bounded run: return whether all of our partitions is emitted; acks may be outstanding."""
+        parts = self.assignment.parts.values()
+        return self.assignment.complete and all(part.read_to_end(self.consumer) for part in parts)
+
+    def finished(self) -> bool:
+        """Bounded run: return whether all is acked, so that there is no need to wait for the timer."""
+        parts = self.assignment.parts.values()
+        return (
+            self.bounds is not None
+            and any(part.commits.offset < (part.cursor.stop or 0) for part in parts)
+            and not any(part.ledger.pending for part in parts)
+            and self.exhausted()
+        )
+
+    def end_reached(self) -> bool:
+        """Bounded run: return whether the group has committed up to the end of all partitions of the topics."""
+        services = self._services
+        if self.bounds is None or not self.assignment.complete:
+            return False
+        try:
+            return self.bounds.reached(self.consumer, self.assignment.parts, services.now())
+        except errors.KafkaError as error:
+            services.poll_gate.record_error(error, services.now())
+            return False

@@ -1,0 +1,380 @@
+"""Which partitions are ours, and where each starts: facts from the listener, acted on by the spout's own thread.
+
+The race that shapes this file: kafka-python calls a listener in the middle of our ``poll``, on its own thread, where
+asking the broker anything raises and waiting would deadlock. So the listener writes down what happened, and pauses
+what is new, so that nothing of it is read before it is known where to start. When ``poll`` has returned, the spout
+calls :meth:`PartitionAssignment.start_partitions`, which may ask the broker. If the broker does not answer, the
+partitions stay paused, and the next call asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
+
+from kafka import errors
+
+from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
+from downspout.ledger.breaker import Breaker
+from downspout.ledger.epochs import AssignmentEpochs, Fact
+from downspout.ledger.offsets import PartitionLedger
+from downspout.spout.commit_state import CommitState
+from downspout.spout.crash_isolation import CrashIsolation
+from downspout.spout.cursor import Cursor
+from downspout.spout.emit.retry_cache import RetryCache
+from downspout.spout.emit.translator import translator_of
+from downspout.spout.emit.tuple_maker import rows_maker, tuple_maker
+from downspout.spout.group.bounds import Bounds
+from downspout.spout.group.data_loss import DataLoss
+from downspout.spout.group.rebalance_listener import Listener
+from downspout.spout.group.start_notes import Ages, StartNotes
+from downspout.spout.group.start_offsets import NEVER_OURS, Beginning, Earlier, Identity, Starts, another
+from downspout.spout.group.stored_commits import claim
+from downspout.spout.partition import Partition
+from downspout.spout.retries import policy_of
+from downspout.spout.spout_metrics import SpoutMetrics
+
+__all__ = ["Identity", "Listener", "PartitionAssignment"]
+
+SAME_TOPICS_MS = 2_000  # How often the topics' ids are asked for, to see whether one was created again
+
+Committed = Mapping[TopicPartition, OffsetAndMetadata | None]
+
+
+class PartitionAssignment:
+    """The partitions of one consumer."""
+
+    def __init__(
+        self,
+        consumer: ConsumerPort,  # subscribed with :attr:`listener`
+        settings: Mapping[str, Any],
+        identity: Identity,
+        metrics: SpoutMetrics,
+        log: logging.Logger,
+        last_epoch: int = 0,  # of an earlier membership of this process
+        bounds: Bounds | None = None,
+        group: str = "",
+        ages: Ages | None = None,  # of the group's commits; given where no coordinator gives out the partitions
+    ) -> None:
+        self.listener = Listener(consumer)
+        self.parts: dict[TopicPartition, Partition] = {}
+        """What is ours, started and verified: only these are read and committed."""
+        self.by_key: dict[str, Partition] = {}  # Where acks and fails go: those of :attr:`parts`, and those set aside
+        self.on_compacted: Callable[[Partition, int], None] = lambda part, offset: None
+        """Told of failed records that were gone before their retry."""
+        self.in_transactions = False  # Whether what is done can be undone, with its transaction
+        self._consumer = consumer
+        self._settings = settings
+        self._log = log
+        self._loss = DataLoss(settings["on_data_loss"], settings["start"], metrics, log)
+        self._epochs: AssignmentEpochs[TopicPartition] = AssignmentEpochs(last_epoch)
+        self._bounds = bounds
+        self._aside: dict[TopicPartition, Partition] = {}
+        self._earlier: dict[TopicPartition, Earlier] = {}  # Of partitions that are not ours any more, or not yet again
+        self.topics_due = 0  # When the topics' ids are asked for next, in ms
+        self._read: set[str] = set()  # Topics of which a partition was ours, where the brokers give topics an id
+        self._gone_since: dict[str, int] = {}
+        self._warned_of: set[str] = set()
+        self.unanswered_at = -1
+        """When the broker did not say which topics there are; asking again at once would take as long again."""
+        self._unstarted: set[TopicPartition] = set()
+        self._unverified: set[TopicPartition] = set()
+        self._backoff = policy_of(settings, log)
+        self._starts = Starts(settings, identity, metrics, log, self._loss, self._backoff, bounds)
+        self._notes = StartNotes(settings["start"], group, identity.topology_id, log)
+        self._ages = ages
+
+    @property
+    def last_epoch(self) -> int:
+        """Return the latest epoch."""
+        return self._epochs.last_epoch
+
+    @property
+    def complete(self) -> bool:
+        """Whether an assignment has arrived, all of it has started, and nothing has happened since."""
+        if self._unstarted or self._unverified or self.listener.facts:
+            return False
+        # In the middle of a rebalance, when all is revoked and nothing is assigned yet, it is not complete. A
+        # cooperative member that gets nothing, and had nothing, gets no callback: having joined is enough.
+        if self._epochs.aside and self._consumer.rejoin_pending():
+            return False
+        joins = self._settings["mode"] == "subscribe"
+        return self._epochs.arrived or (joins and not self._consumer.rejoin_pending())
+
+    @property
+    def started(self) -> bool:
+        """Whether all that is ours has started."""
+        return not self._unstarted and not self._unverified
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """What is ours, started or not."""
+        return frozenset(self.parts.keys() | self._unstarted | self._unverified)
+
+    def restart(self, attempted: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        """Start all partitions anew, in new epochs, from what is committed; what failed how often is remembered.
+
+        Args:
+            attempted: commits that were begun; whether they were made is not known.
+        """
+        for tp, part in [*self.parts.items(), *self._aside.items()]:
+            if tp not in self._epochs.owned:
+                self._forget(tp)
+                continue
+            self._begin_again(tp)
+            tried = part.tried or {}
+            over = self._settings["retries_max"] + 1
+            failures = {at: max(each.attempts, over if each.is_exhausted else 0) for at, each in tried.items()}
+            self._earlier[tp] = self._earlier[tp]._replace(
+                attempted=attempted.get(tp),
+                failures={**dict(part.ledger.failures_from(0)), **failures},
+                reasons={at: each.last for at, each in tried.items() if each.last is not None},
+            )
+
+    def expect(self) -> None:
+        """To be called before each poll."""
+        self.listener.expect(self.parts.keys() | self._aside.keys())
+
+    def apply_callbacks(self) -> bool:
+        """Apply what the listener has written down; return whether anything changed hands. Asks no broker."""
+        facts: list[Fact[TopicPartition]] = []
+        while self.listener.facts:
+            facts.append(self.listener.facts.popleft())
+        if not facts:
+            return False
+        changes = self._epochs.apply(facts)
+        # In one order each time, so that partitions have their turns in one order: a run can be repeated.
+        for tp in sorted(changes.forgotten):
+            self._forget(tp)
+        for tp in (*sorted(self._epochs.aside), *sorted(changes.returned)):
+            if tp in self.parts:
+                self._aside[tp] = self.parts.pop(tp)
+        for tp in sorted(changes.gained):
+            # It may have been ours before, and lost and won again within one poll: that is a new epoch.
+            self._forget(tp)
+            self._unstarted.add(tp)
+        self._unverified |= changes.returned & self._aside.keys()
+        for tp in sorted(changes.returned - self._aside.keys()):
+            # What we knew of it was dropped with its transaction: late acks of that epoch must not count in this one.
+            self._epochs.renew(tp)
+            self._unstarted.add(tp)
+        self._unstarted &= set(self._epochs.owned)
+        self._unverified &= set(self._epochs.owned)
+        return True
+
+    def start_partitions(self) -> set[TopicPartition]:
+        """Start what is new and take back what has returned; return what was started.
+
+        Raises:
+            KafkaError: the broker did not answer; call again.
+            DataLossError: records that were not processed are gone, and ``kafka.on_data_loss`` says ``fail``.
+        """
+        if not self._unstarted and not self._unverified:
+            return set()
+        wanted = self._unstarted | self._unverified
+        topic_ids = self._topic_ids({tp.topic for tp in wanted})
+        check = None if self._ages is None else partial(self._refuse_live, topic_ids, self._ages)
+        committed = claim(self._consumer, wanted, check)
+        for tp in sorted(self._unverified):
+            self._take_back(tp, committed.get(tp), topic_ids[tp.topic])
+        started = set(self._unstarted)
+        if started:
+            self._start_all(committed, topic_ids)
+        return started
+
+    def _refuse_live(self, topic_ids: Mapping[str, str], ages: Ages, committed: Committed) -> None:
+        new = {tp: commit for tp, commit in committed.items() if tp not in self._earlier}
+        self._notes.refuse_live(new, topic_ids, ages, self._settings["commit_period_ms"] / 1000)
+
+    def suspect_topics(self) -> None:
+        """Let the next :meth:`check_topics` look: a poll failed, and that is how a deleted topic may show."""
+        self.topics_due = 0
+
+    def check_topics(self, now: int) -> None:
+        """Now and then: drop the partitions of a topic that was deleted and created again.
+
+        :meth:`start_partitions` starts them anew. Call it before what is known of a topic is committed or added to.
+        One request, however many topics.
+
+        Raises:
+            KafkaError: the broker did not answer.
+            BrokerError: a bounded run waits for a topic that is not there any more.
+        """
+        if now < self.topics_due:
+            return
+        wanted = self._bounds.topics if self._bounds is not None else set()
+        known = self._read | wanted
+        if not known:
+            return
+        self.unanswered_at = now
+        topic_ids = self._consumer.topic_ids(known)
+        gone = [topic for topic in known if not topic_ids.get(topic) and not self._consumer.partitions_for(topic)]
+        self.unanswered_at = -1
+        self.topics_due = now + SAME_TOPICS_MS
+        for tp, part in list(self.parts.items()):
+            if another(part.topic_id, topic_ids.get(tp.topic, "")):
+                self._begin_again(tp)
+        if self._bounds is not None:
+            self._bounds.miss([topic for topic in gone if topic in wanted], now)
+        self._warn_of_deleted(gone, now)
+
+    def _warn_of_deleted(self, gone: Collection[str], now: int) -> None:
+        """Say once that a topic was deleted, and once that it is there again; one look alone proves nothing."""
+        for topic in sorted(self._warned_of.difference(gone)):
+            self._log.warning("%s is there again", topic)
+        self._warned_of.intersection_update(gone)
+        self._gone_since = {topic: self._gone_since.get(topic, now) for topic in gone}
+        for topic, since in sorted(self._gone_since.items()):
+            if now - since >= SAME_TOPICS_MS and topic not in self._warned_of:
+                self._warned_of.add(topic)
+                self._log.warning("%s was deleted: nothing of it is read until it is there again", topic)
+
+    def check_log(self, now: int, cut: Mapping[TopicPartition, int | None]) -> None:
+        """A position is outside the log: find the partitions, and go by ``kafka.on_data_loss``.
+
+        Args:
+            cut: partitions of which the broker says that they were truncated, and to where, if it knows.
+
+        Raises:
+            KafkaError: the broker did not answer.
+            DataLossError: as in :meth:`start_partitions`.
+        """
+        self.suspect_topics()
+        self.check_topics(now)
+        if not self.parts:
+            return
+        begins = self._consumer.beginning_offsets(self.parts.keys())
+        ends = self._consumer.end_offsets(self.parts.keys())
+        for tp, part in list(self.parts.items()):
+            if tp in cut:
+                at = cut[tp]
+                self._restart_truncated(part, begins[tp], ends[tp] if at is None else min(at, ends[tp]))
+            elif part.cursor.reading < begins[tp]:
+                self._loss.skip(part.ledger, tp, begins[tp], ends[tp])
+                part.cursor.skip_below(part.ledger.next)
+                part.forget_done()
+                part.cursor.sought = None
+                part.cursor.seek(self._consumer, max(begins[tp], part.ledger.next))
+            elif max(part.cursor.reading, part.ledger.next) > ends[tp]:
+                self._restart_truncated(part, begins[tp], ends[tp])
+
+    # --- inside ---
+
+    def _forget(self, tp: TopicPartition) -> None:
+        for holder in (self.parts, self._aside):
+            if (part := holder.pop(tp, None)) is not None:
+                self.by_key.pop(part.key, None)
+                self._earlier[tp] = Earlier(part.topic_id, part.ledger.pending, part.commits.last)
+        self._unstarted.discard(tp)
+        self._unverified.discard(tp)
+
+    def _begin_again(self, tp: TopicPartition) -> None:
+        """What we know of a partition that is ours holds no more: start it anew, in a new epoch."""
+        for holder in (self.parts, self._aside):
+            if (part := holder.get(tp)) is not None:
+                part.cursor.skip_all()  # what still refers to it finds nothing to emit
+        self._forget(tp)
+        self._epochs.renew(tp)
+        self._consumer.pause([tp])
+        self._unstarted.add(tp)
+
+    def _topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Return the topics' ids, empty where the brokers give none; raise where a topic is not there at the moment."""
+        found = dict(self._consumer.topic_ids(topics))
+        for topic in topics:
+            if not found.get(topic):
+                if not self._consumer.partitions_for(topic):
+                    raise errors.UnknownTopicOrPartitionError(topic)
+                found[topic] = self._consumer.topic_id(topic)
+        return found
+
+    def _take_back(self, tp: TopicPartition, committed: OffsetAndMetadata | None, topic_id: str) -> None:
+        """A partition has returned: it goes on, unless another member has committed for it, or its topic is new."""
+        part = self._aside[tp]
+        self._unverified.discard(tp)
+        found = None if committed is None else (committed.offset, committed.metadata)
+        if found == part.commits.last and not another(part.topic_id, topic_id):
+            self.parts[tp] = self._aside.pop(tp)
+            part.cursor.put_back(self._consumer)
+            part.cursor.seek(self._consumer, part.cursor.reading)
+            self._consumer.resume([tp])
+            return
+        self._begin_again(tp)
+
+    def _start_all(self, committed: Committed, topic_ids: Mapping[str, str]) -> None:
+        fresh = sorted(self._unstarted)
+        logs = self._starts.ask(self._consumer, fresh)
+        new = {tp: committed.get(tp) for tp in fresh if tp not in self._earlier}
+        self._notes.look(new, topic_ids)
+        for tp in fresh:
+            commit, topic_id = committed.get(tp), topic_ids[tp.topic]
+            beginning = self._starts.decide(tp, commit, topic_id, logs, self._earlier.get(tp, NEVER_OURS))
+            self._start(tp, topic_id, beginning, commit)
+
+    def _start(
+        self,
+        tp: TopicPartition,
+        topic_id: str,
+        beginning: Beginning,
+        commit: OffsetAndMetadata | None,
+    ) -> None:
+        settings = self._settings
+        formats = (settings["fields"], settings["key_format"], settings["value_format"])
+        make: Callable[[Any], Any]
+        make_many = None
+        if translator := translator_of(settings, tp.topic):
+            make = translator.maker(topic_id, settings["emit_null"], settings["honour_replays"])
+        else:
+            make = tuple_maker(*formats, topic_id, settings["honour_replays"])
+            make_many = rows_maker(*formats, topic_id, settings["honour_replays"])
+        ledger, cursor = beginning.ledger, Cursor(tp, beginning.ledger.next)
+        part = Partition(
+            tp=tp,
+            topic_id=topic_id,
+            epoch=self._epochs.epoch(tp),
+            ledger=ledger,
+            cursor=cursor,
+            retry_cache=RetryCache(settings["retry_cache_bytes"]),
+            commits=CommitState(None if commit is None else (commit.offset, commit.metadata)),
+            isolation=CrashIsolation(ledger, cursor, beginning.isolation, beginning.killed_by, beginning.behind_until),
+            make=make,
+            make_many=make_many,
+            make_chunk=self._chunk_maker(topic_id),
+            stream=translator.stream if translator else None,
+            breaker=Breaker(settings["breaker_ratio"], settings["breaker_window"]),
+            on_compacted=self.on_compacted,
+            tried={} if self.in_transactions else None,
+        )
+        self.parts[tp] = part
+        self.by_key[part.key] = part
+        if topic_id:
+            self._read.add(tp.topic)
+        self._unstarted.discard(tp)
+        earlier = self._earlier.pop(tp, NEVER_OURS)
+        part.last_failures.update(
+            {offset: why for offset, why in earlier.reasons.items() if offset in ledger.earlier_failures}
+        )
+        part.cursor.seek(self._consumer, part.cursor.reading)
+        self._consumer.resume([tp])
+
+    def _chunk_maker(self, topic_id: str) -> Any:
+        """Return what makes chunks; None where each record is a tuple. (Arrow is loaded where it is needed.)"""
+        settings = self._settings
+        if settings["emit"] == "record":
+            return None
+        from downspout.spout.emit.chunk_maker import ChunkMaker
+
+        formats = (settings["fields"], settings["key_format"], settings["value_format"])
+        return ChunkMaker(*formats, topic_id, settings["honour_replays"])
+
+    def _restart_truncated(self, part: Partition, begin: int, end: int) -> None:
+        start = self._loss.restart(part.tp, max(part.cursor.reading, part.ledger.next), begin, end)
+        tp, commit = part.tp, part.commits.last
+        self._forget(tp)
+        self._epochs.renew(tp)
+        known = None if commit is None else OffsetAndMetadata(*commit, -1)
+        self._start(tp, part.topic_id, Beginning(PartitionLedger(start, self._backoff)), known)
+        if self._bounds is not None:
+            self.parts[tp].cursor.stop = self._bounds.cut(tp, end)

@@ -1,0 +1,113 @@
+"""What is said of a group's commits when a spout starts, and which commits it does not start from.
+
+* A commit without a topology id was moved by a tool (``kafka-consumer-groups --reset-offsets`` leaves no metadata), or
+  made by another consumer. A ``kafka.start`` that goes by the topology does not obey it.
+* No commit: the group never read the partition, or its commits expired. The broker keeps no trace of the difference.
+* In ``kafka.mode=assign`` no coordinator sees that two topologies commit for one group. Each would overwrite the
+  other's commits. The metadata of a commit names its topology, and says until its end in order that it is at work; the
+  age of the commit says whether it may still be. A spout that has nothing to commit for longer is not seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+from downspout.errors import ConfigError, coordinates
+from downspout.formatting import counted, lasting
+from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from downspout.ledger.metadata import CommitMetadata, author_for_another_topic, decode
+
+Commits = Mapping[TopicPartition, OffsetAndMetadata | None]
+Ages = Callable[[float], Mapping[TopicPartition, float] | None]
+"""Returns the ages in seconds of the group's commits that are younger than that; None: it cannot be known."""
+
+AT_WORK_S_MIN = 60.0
+"""A commit of another topology that is younger than this, or than two periods between commits, is one of a live one."""
+SHOWN_MAX = 3
+
+
+class StartNotes:
+    """Looks at the commits from which partitions start that were never ours."""
+
+    def __init__(self, strategy: str, group: str, topology_id: str, log: logging.Logger) -> None:
+        self._strategy, self._group, self._topology_id, self._log = strategy, group, topology_id, log
+
+    def refuse_live(self, committed: Commits, topic_ids: Mapping[str, str], ages: Ages, commit_period_s: float) -> None:
+        """Look whether another topology commits for this group; without a coordinator only this keeps the two apart.
+
+        Raises:
+            ConfigError: one does.
+        """
+        others = {}
+        for tp, commit in sorted(committed.items()):
+            if commit is not None:
+                found = decode(commit.offset, commit.metadata, topic_id=topic_ids.get(tp.topic, ""))
+                if found.topology_id not in ("", self._topology_id) and not found.isolation.ended:
+                    others[tp] = commit.offset, found
+        if others:
+            self._refuse_young(others, ages, max(AT_WORK_S_MIN, 2 * commit_period_s))
+
+    def look(self, committed: Commits, topic_ids: Mapping[str, str]) -> None:
+        """Say what there is to know."""
+        bare, absent = [], []
+        for tp, commit in sorted(committed.items()):
+            if commit is None:
+                absent.append(coordinates(*tp))
+                continue
+            topic_id = topic_ids.get(tp.topic, "")
+            found = decode(commit.offset, commit.metadata, topic_id=topic_id)
+            author = found.topology_id or author_for_another_topic(commit.offset, commit.metadata, topic_id=topic_id)
+            if not author:
+                bare.append(coordinates(tp.topic, tp.partition, commit.offset))
+        if bare:
+            self._say_bare(bare)
+        if absent:
+            self._log.info(
+                "group %s has no commit for %s: it never read them, or its commits expired (the broker drops those of "
+                "a group without members after offsets.retention.minutes); kafka.start = %s decides where they begin",
+                self._group, _shown(absent), self._strategy,
+            )  # fmt: skip
+
+    def _say_bare(self, bare: Collection[str]) -> None:
+        moved = "moved by Kafka's own tool, or made by another consumer"
+        if self._strategy.startswith("UNCOMMITTED"):
+            self._log.info(
+                "group %s: the commits for %s name no topology (%s): reading goes on there, and what was done beyond "
+                "is not known",
+                self._group, _shown(bare), moved,
+            )  # fmt: skip
+            return
+        self._log.warning(
+            "group %s: the commits for %s name no topology (%s): kafka.start = %s does not go by them. "
+            "Try: `downspout offsets seek %s --to-current --topology-id %s`, which keeps their place, or "
+            "kafka.start=UNCOMMITTED_%s",
+            self._group, _shown(bare), moved, self._strategy, self._group, self._topology_id, self._strategy,
+        )  # fmt: skip
+
+    def _refuse_young(
+        self, others: Mapping[TopicPartition, tuple[int, CommitMetadata]], ages: Ages, within_s: float
+    ) -> None:
+        young = ages(within_s)
+        for tp, (offset, found) in others.items():
+            if young is not None and tp not in young:
+                continue
+            when = "at a time that this client has no right to see" if young is None else f"{lasting(young[tp])} ago"
+            raise ConfigError(
+                f"group {self._group}: topology {found.topology_id} (task {found.task}) committed "
+                f"{coordinates(tp.topic, tp.partition, offset)} {when} and has not ended since. With kafka.mode=assign "
+                f"it and this topology, {self._topology_id}, would overwrite each other's commits",
+                cure="another kafka.group; or end that topology in order. If it was killed: `downspout offsets seek "
+                f"{self._group} --to-current --force --yes --topology-id {self._topology_id}`, or wait until the "
+                f"commit is {lasting(within_s)} old",
+            )
+
+
+def _shown(places: Collection[str]) -> str:
+    """Name a few of some places.
+
+    >>> _shown(["a[0]", "a[1]"]), _shown([f"a[{number}]" for number in range(9)])
+    ('a[0], a[1]', 'a[0], a[1], a[2] and 6 more partitions')
+    """
+    more = len(places) - SHOWN_MAX
+    return ", ".join(list(places)[:SHOWN_MAX]) + (f" and {counted(more, 'more partition')}" if more > 0 else "")

@@ -1,0 +1,120 @@
+"""The metrics of a spout at one moment; their names are in ``downspout.metrics``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from downspout.formatting import counted
+from downspout.kafka.port import ConsumerPort
+from downspout.spout.group.group_session import GroupSession
+from downspout.spout.partition import Partition
+from downspout.spout.spout_metrics import SpoutMetrics
+
+
+def summarise(metrics: SpoutMetrics, session: GroupSession | None, now: int) -> dict[str, float]:
+    """Return counters and gauges, the lag only where it is known. Asks no broker: ends are as of the last fetch."""
+    counters = {name: float(getattr(metrics, name)) for name in SpoutMetrics.__slots__}
+    times: dict[str, float] = {}
+    if session is not None:
+        fetches = session.consumer.fetches
+        counters["fetches"] += fetches.calls
+        counters["fetched"] += fetches.records
+        times = {"fetch_mean_s": fetches.mean_s(now / 1000), "fetch_max_s": fetches.max_s(now / 1000)}
+    parts = session.parts if session is not None else []
+    oldest = 0
+    for part in parts:
+        if (since := part.ledger.emitted_at(part.ledger.commit_point())) is not None:
+            oldest = max(oldest, now - since)
+    lag = _lag(session) if session is not None else None
+    return (
+        counters
+        | times
+        | ({} if lag is None else {"lag": float(lag)})
+        | {
+            "in_flight": float(sum(part.ledger.in_flight for part in parts)),
+            "retry_waiting": float(sum(part.ledger.failed for part in parts)),
+            "committed": float(sum(max(part.commits.offset, 0) for part in parts)),
+            "partitions": float(len(parts)),
+            "disconnected": float(session is not None and not session.consumer.connected()),
+            "oldest_pending_s": oldest / 1000,
+        }
+    )
+
+
+def final_gauges(session: GroupSession, now: int) -> dict[str, float]:
+    """Return what remains true of a member that is about to leave: how far it came in the partitions that it had."""
+    gauges = summarise(SpoutMetrics(), session, now)
+    return {name: gauges[name] for name in ("lag", "committed", "partitions") if name in gauges}
+
+
+def by_partition(session: GroupSession | None, now: int) -> dict[str, dict[str, Any]]:
+    """Return where the group stands in each partition that is owned; ``downspout.metrics`` explains the names.
+
+    Asks no broker. O(log h) for each partition.
+    """
+    parts = session.parts if session is not None else []
+    return {part.place(): _figures(part, session, now) for part in parts} if session is not None else {}
+
+
+def total_of(partitions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sum of partitions: of what is known of them.
+
+    >>> total_of([{"lag": 3, "done": 1}, {"lag": None, "done": 2}])
+    {'lag': 3, 'done': 3, 'uncommitted': 0, 'in_flight': 0, 'failed': 0}
+    """
+    rows = list(partitions)
+    lags = [row["lag"] for row in rows if row.get("lag") is not None]
+    sums = {name: sum(row.get(name) or 0 for row in rows) for name in ("done", "uncommitted", "in_flight", "failed")}
+    return {"lag": sum(lags) if lags else None} | sums
+
+
+def _figures(part: Partition, session: GroupSession, now: int) -> dict[str, Any]:
+    ledger, consumer = part.ledger, session.consumer
+    point = ledger.commit_point()
+    done = ledger.done_beyond_commit
+    is_held = bool(done or ledger.failed or part.exhausted)
+    return {
+        "committed": part.commits.offset if part.commits.offset >= 0 else None,
+        "position": part.cursor.reading,
+        "end": _end(part, consumer),
+        "lag": _lag_of(part, consumer),
+        "done": done,
+        "uncommitted": ledger.outstanding,
+        "in_flight": ledger.in_flight,
+        "failed": ledger.failed,
+        "blocks": point if is_held and ledger.pending else None,
+        "why": _why(part, point, now) if is_held and ledger.pending else "",
+    }
+
+
+def _why(part: Partition, point: int, now: int) -> str:
+    """Say what the offset waits for that holds a commit back; the stall report knows more, and asks for it."""
+    if point in part.exhausted:
+        return "failed for good, its dead letter is not written yet"
+    retry, emitted_at = part.ledger.retry_state(point), part.ledger.emitted_at(point)
+    failed = f"failed {counted(retry.failures, 'time')}, " if retry is not None and retry.failures else ""
+    if emitted_at is not None:
+        return f"{failed}out for {max(0, now - emitted_at) / 1000:.0f} s"
+    return f"{failed}waits for another try" if retry is not None else "not read yet"
+
+
+def _lag_of(part: Partition, consumer: ConsumerPort) -> int | None:
+    """Return how far a partition's commit is behind; None before the first fetch."""
+    if (end := _end(part, consumer)) is None:
+        return None
+    # Behind the last record there may be markers, which the reader passes without a trace in the ledger.
+    return max(0, end - max(part.ledger.commit_point(), part.commits.offset))
+
+
+def _lag(session: GroupSession) -> int | None:
+    """Return how far the commits are behind; None before an assignment has arrived and all of it was fetched from."""
+    if not session.assignment.complete:
+        return None
+    lags = [_lag_of(part, session.consumer) for part in session.parts]
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if len(known) == len(lags) else None
+
+
+def _end(part: Partition, consumer: ConsumerPort) -> int | None:
+    return consumer.highwater(part.tp) if part.tp in consumer.assignment() else None

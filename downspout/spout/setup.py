@@ -1,0 +1,154 @@
+"""What a spout knows before it reads: its settings, checked, and who it is in the consumer group."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from downspout.component import task_number
+from downspout.kafka.schemes import is_scheme
+from downspout.settings.folders import of_project_url
+from downspout.settings.secrets import with_secrets
+from downspout.settings.table import SETTINGS, parse_scope
+from downspout.spout.group.start_offsets import Identity
+from downspout.spout.guarantee import GUARANTEES, Guarantee
+from downspout.spout.retries import retries_of
+from downspout.spout.validation import check, check_dead_letter_topic, dead_letter_topic, doubts, reading
+
+GATHER_BYTES, GATHER_MS = 128 * 1024, 100
+"""So much the broker gathers for a fetch of a spout that emits chunks, and so long it waits for it at most. A chunk of
+40 records costs five times as much for each of them as one of 400: at 20,000 records/s, 41 CPU-seconds per million
+became 15 by it."""
+FETCH_BYTES_MAX = {"max_partition_fetch_bytes": 1024 * 1024, "fetch_max_bytes": 50 * 1024 * 1024}
+"""What a fetch brings at most, and the client's defaults."""
+UI_KEYS = ("config.topics", "config.groupid", "config.bootstrap.servers")
+"""What Storm's UI looks for in a spout's configuration; nothing else reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The checked settings of one task."""
+
+    # those of the scope ``kafka``; secrets among them, so no text of this holds them
+    settings: Mapping[str, Any] = field(repr=False)
+    topology: str  # its name
+    group: str  # the consumer group
+    instance: str  # the static member's name: the same after a restart, another for each task and process
+    index: int  # which of the component's tasks this is, from 0
+    tasks: int
+    identity: Identity  # who commits
+    bounded: bool  # whether the run ends at the end of the log as of the start
+    timeout_ms: float  # a tuple that is out for so long has timed out
+    pending_max: int  # Storm's limit of open tuples per task; 0: none, or no ackers, which it needs
+    dead_letter_topic: str  # empty: the run stops at a record that fails for good
+
+    @classmethod
+    def of(cls, conf: Mapping[str, Any], context: Mapping[str, Any]) -> Setup:
+        """Read Storm's configuration and context.
+
+        Raises:
+            ConfigError: a setting is unknown, out of range, missing or contradicts another.
+        """
+        settings = parse_scope(with_secrets(conf), "kafka")
+        bounded = SETTINGS["run.until"].parse(conf.get("run.until"), "topology") == "end"
+        check(settings, bounded, conf.get("run.member"))
+        topology = str(conf.get("topology.name") or "topology")
+        group = settings["group"] or topology
+        check_dead_letter_topic(settings, group)
+        index, tasks = task_number(context)
+        settings = reading(settings, group)
+        settings["retries_max"] = retries_of(settings["retries_max"])
+        settings["offset_store"] = of_project_url(settings["offset_store"], "kafka.offset_store", conf)
+        if settings["emit"] == "chunk":
+            settings["poll_records_max"] = max(settings["poll_records_max"], settings["chunk_records_max"])
+        return cls(
+            settings=settings,
+            topology=topology,
+            group=group,
+            instance=_instance(topology, conf, context, index),
+            index=index,
+            tasks=tasks,
+            identity=_identity(conf, context, topology),
+            bounded=bounded,
+            timeout_ms=_message_timeout_ms(conf),
+            pending_max=_pending_max(conf),
+            dead_letter_topic=dead_letter_topic(settings, group),
+        )
+
+    @property
+    def joins(self) -> bool:
+        """Return whether the consumer group gives out the partitions."""
+        return bool(self.settings["mode"] == "subscribe")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Return what the processing guarantee decides."""
+        return GUARANTEES[self.settings["guarantee"]]
+
+    @property
+    def client(self) -> dict[str, Any]:
+        """Return the properties for the client: the user's, and what the spout needs."""
+        # "none": where reading starts, and what happens when records are gone, is decided here and not by the client.
+        ours = {"auto_offset_reset": "none", "session_timeout_ms": self.settings["session_timeout_ms"]}
+        users = self.settings["client"]
+        return {**(gathering(users) if self.settings["emit"] == "chunk" else {}), **users, **ours}
+
+    def warn(self, log: logging.Logger) -> None:
+        """Log what is allowed and may not be meant."""
+        for what, cure in doubts(self.settings):
+            log.warning("%s. Try: %s", what, cure)
+
+
+def gathering(client: Mapping[str, Any]) -> dict[str, int]:
+    """Return the properties by which a fetch brings enough for a chunk, where the user has not said how it shall be.
+
+    Never more than a quarter of what a fetch may bring: a broker that cannot reach the number waits in vain each time.
+
+    >>> gathering({}), gathering({"max_partition_fetch_bytes": 65536}), gathering({"fetch_max_wait_ms": 500})
+    ({'fetch_min_bytes': 131072, 'fetch_max_wait_ms': 100}, {'fetch_min_bytes': 16384, 'fetch_max_wait_ms': 100}, {})
+    """
+    if "fetch_min_bytes" in client or "fetch_max_wait_ms" in client:
+        return {}
+    most = min(int(client.get(name, default)) for name, default in FETCH_BYTES_MAX.items())
+    return {"fetch_min_bytes": max(1, min(GATHER_BYTES, most // 4)), "fetch_max_wait_ms": GATHER_MS}
+
+
+def lag_config(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return what Storm's UI looks for in a spout's configuration to show its lag; no secret is among it.
+
+    What is not known before the topology runs (an embedded broker, a group named like the topology) is left out.
+
+    >>> lag_config({"topics": ["a", "b"], "group": "g", "bootstrap": "one:9092"})
+    {'config.topics': 'a,b', 'config.groupid': 'g', 'config.bootstrap.servers': 'one:9092'}
+    """
+    bootstrap = settings["bootstrap"] if not is_scheme(settings["bootstrap"]) else None
+    topics = ",".join(settings["topics"] or ())
+    found = zip(UI_KEYS, (topics, settings["group"], bootstrap), strict=True)
+    return {key: value for key, value in found if value}
+
+
+def _pending_max(conf: Mapping[str, Any]) -> int:
+    has_ackers = conf.get("topology.acker.executors") != 0  # not set: as many as workers
+    return int(conf.get("topology.max.spout.pending") or 0) if has_ackers else 0
+
+
+def _message_timeout_ms(conf: Mapping[str, Any]) -> float:
+    if conf.get("topology.enable.message.timeouts") is False:
+        return float("inf")
+    return float(conf.get("topology.message.timeout.secs") or 30) * 1000
+
+
+def _identity(conf: Mapping[str, Any], context: Mapping[str, Any], topology: str) -> Identity:
+    named = (context.get("task->component") or {}).items()
+    tasks = frozenset(int(task) for task, component in named if not str(component).startswith("__"))
+    return Identity(str(conf.get("storm.id") or topology), int(context.get("taskid") or 0), tasks)
+
+
+def _instance(topology: str, conf: Mapping[str, Any], context: Mapping[str, Any], index: int) -> str:
+    name = "-".join(
+        [topology, str(context.get("componentid") or "spout"), str(index), str(conf.get("run.member") or 1)]
+    )
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-249:]

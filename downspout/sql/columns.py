@@ -1,0 +1,155 @@
+"""A table's columns: which types of ours they take, and values as the drivers take them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from downspout.errors import ConfigError, SinkError
+from downspout.offsets.stores.database import Row, TableColumn
+from downspout.sink.columns.schema import ORIGIN_SCHEMA, Columns
+
+DIGITS_MAX = 38
+KINDS = {
+    "smallint": "int16", "integer": "int32", "bigint": "int64", "real": "float32", "double precision": "float64",
+    "boolean": "bool", "bytea": "binary", "date": "date", "timestamp without time zone": "timestamp",
+    "timestamp with time zone": "timestamp",
+}  # fmt: skip
+"""PostgreSQL's name of a type → ours. What is not here it makes of a text: uuid, json, an enumeration."""
+AFFINITIES = (
+    ("bool", "bool"), ("int", "int64"), ("char", "string"), ("clob", "string"), ("text", "string"), ("json", "string"),
+    ("blob", "binary"), ("real", "float64"), ("floa", "float64"), ("doub", "float64"), ("timestamp", "timestamp"),
+    ("datetime", "timestamp"), ("date", "date"), ("numeric", "float64"), ("decimal", "float64"),
+)  # fmt: skip
+"""What a declared type of SQLite's contains → the type that its values have, by the rules of its manual; and the names
+that people give to dates."""
+PLAIN = re.compile(r"(string|binary|bool|u?int\d+|float\d+|date|timestamp(_s|_ms|_us)?|decimal\(.*\))")
+
+
+def columns_of(
+    table: str, found: Sequence[TableColumn], declared: Sequence[str] | None, *, given: Collection[str], sqlite: bool
+) -> Columns:
+    """Return the columns to write: those that are declared, else all of the table's but origins.
+
+    Args:
+        given: the fields that all inputs have; a column with a default is written where it is among them.
+
+    Raises:
+        ConfigError: a declared column is not in the table, or a type cannot be told or written.
+        SinkError: a column that needs a value would get none.
+    """
+    names = {column.name for column in found}
+    if declared:
+        columns = Columns.parse(declared, "sql.schema")
+        for column in columns.columns:
+            if column.name not in names:
+                raise ConfigError(f"sql.schema: table {table} has no column {column.name}", cure=_one_of(names))
+            if not PLAIN.fullmatch(column.kind):
+                raise ConfigError(
+                    f"sql.schema: {column.declared} has no counterpart in a table",
+                    cure="string, with the value as JSON",
+                )
+        return columns
+    ours = [
+        column
+        for column in found
+        if column.name not in ORIGIN_SCHEMA.names and (column.name in given or not column.filled)
+    ]
+    return Columns.parse([_declared(table, column, sqlite=sqlite) for column in ours], f"the columns of {table}")
+
+
+def check_complete(table: str, found: Sequence[TableColumn], columns: Columns) -> None:
+    """Raise where a column that takes no null, and has no default, would get no value."""
+    missing = [
+        column.name
+        for column in found
+        if column.required and not column.filled and column.name not in (*columns.names, *ORIGIN_SCHEMA.names)
+    ]
+    if missing:
+        raise SinkError(
+            f"table {table}: {', '.join(missing)} takes no null, and sql.schema does not name it",
+            cure="name it in sql.schema, or give it a default",
+        )
+
+
+def _declared(table: str, column: TableColumn, *, sqlite: bool) -> str:
+    kind = _sqlite_kind(column.kind) if sqlite else _postgres_kind(column.kind)
+    if kind is None:
+        raise ConfigError(
+            f"table {table}: the type of {column.name} ({column.kind or 'none'}) does not say what it takes",
+            cure=f'sql.schema: schema={{"{column.name}": "string", …}}',
+        )
+    return f"{column.name}:{kind}{'!' if column.required else ''}"
+
+
+def _sqlite_kind(kind: str) -> str | None:
+    """Return our type for one that SQLite was given.
+
+    >>> [_sqlite_kind(kind) for kind in ("varchar(20)", "unsigned big int", "decimal(10,5)", "datetime", "")]
+    ['string', 'int64', 'float64', 'timestamp', None]
+    """
+    return next((ours for part, ours in AFFINITIES if part in kind), None)
+
+
+def _postgres_kind(kind: str) -> str:
+    """Return our type for one of PostgreSQL's.
+
+    >>> [_postgres_kind(kind) for kind in ("integer", "numeric(10,2)", "numeric", "character varying(5)", "uuid")]
+    ['int32', 'decimal(10,2)', 'decimal(38,10)', 'string', 'string']
+    """
+    if kind.startswith("numeric"):
+        digits = re.fullmatch(r"numeric\((\d+),(\d+)\)", kind)
+        if digits is None:
+            return f"decimal({DIGITS_MAX},10)"
+        return f"decimal({min(int(digits[1]), DIGITS_MAX)},{digits[2]})"
+    plain = re.sub(r"\(\d+\)", "", kind)  # timestamp(3) without time zone
+    return KINDS.get(plain, "string")
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """Return the rows as the drivers take them. O(n).
+
+    Dates, times and decimals go as texts: SQLite has no types for them, and PostgreSQL reads texts as what the column
+    is. It is also the fastest way, since Arrow writes them.
+
+    >>> columns = Columns.parse(["day:date", "at:timestamp", "price:decimal(6,2)", "seats:int16"])
+    >>> rows_of(columns.table([["2013-01-31"], ["2013-01-31T05:17:00+01:00"], [12], [None]])[0])
+    [('2013-01-31', '2013-01-31 04:17:00.000000Z', '12.00', None)]
+    """
+    values: list[Sequence[Any]] = []
+    for array in table.columns:
+        plain = array.type
+        if pa.types.is_date(plain) or pa.types.is_timestamp(plain) or pa.types.is_decimal(plain):
+            array = array.cast(pa.string())
+        values.append(array.to_pylist())
+    return list(zip(*values, strict=True)) if values else []
+
+
+def create_statement(table: str, declared: Sequence[str]) -> str:
+    """Return a CREATE TABLE for columns that were declared, for a message.
+
+    Names are in quotes, as in our own statements: PostgreSQL would make others of ``Flights`` and ``order`` without.
+
+    >>> create_statement("my.flights", ["order:string!", "delay:int16"])
+    'CREATE TABLE "my"."flights" ("order" TEXT NOT NULL, "delay" SMALLINT)'
+    """
+    kinds: Mapping[str, str] = {
+        "string": "TEXT", "binary": "BYTEA", "bool": "BOOLEAN", "int8": "SMALLINT", "int16": "SMALLINT",
+        "int32": "INTEGER", "int64": "BIGINT", "float32": "REAL", "float64": "DOUBLE PRECISION", "date": "DATE",
+    }  # fmt: skip
+    parts = [
+        f"{_quoted(column.name)} {kinds.get(column.kind, column.kind.upper())}{' NOT NULL' if column.required else ''}"
+        for column in Columns.parse(declared, "sql.schema").columns
+    ]
+    return f"CREATE TABLE {'.'.join(map(_quoted, table.split('.')))} ({', '.join(parts)})"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _one_of(names: set[str]) -> str:
+    return f"one of {', '.join(sorted(names))}"

@@ -1,0 +1,271 @@
+"""The exactly-once writer for a table: one flush, one transaction.
+
+A flush
+
+1. begins a transaction and reads what is new in the log (``log.py``); rows that are covered by now are left out;
+2. adds the next entry to the log; another writer was first: begin again;
+3. writes the rows;
+4. commits. Only then may tuples be acked.
+
+Killed before the database has committed, nothing happened, and the rows come again. Killed after it, their replays are
+covered. Where the connection is lost in the COMMIT, which of the two it was is not known here, so it is asked: each
+flush has a token, and the next try finds it in the log, or not. It cannot miss a commit that is still on its way,
+since to add an entry it must wait for the end of the transaction that has taken the number.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.errors import SinkError
+from downspout.offsets.stores.database import (
+    Database,
+    DatabaseError,
+    LostError,
+    Row,
+    TableColumn,
+    TakenError,
+    ValueRefusedError,
+    create_tables,
+)
+from downspout.sink.columns.schema import ORIGIN_SCHEMA, Columns
+from downspout.sink.identity.inputs import resolve
+from downspout.sink.identity.rows import Identities
+from downspout.sql.columns import rows_of
+from downspout.sql.log import CREATE, SqlLog
+
+T = TypeVar("T")
+logger = logging.getLogger("downspout.sql")
+
+LOOK_S = 0.2
+"""How long it is waited between two tries to reach a server."""
+
+
+@dataclass(frozen=True)
+class Flushed:
+    """What a flush did."""
+
+    rows: int = 0  # written
+    covered: int = 0  # left out, because they were in the table already
+
+
+class RowsRefusedError(Exception):
+    """Rows do not fit the table; nothing of the flush was written. ``rows`` is place → reason."""
+
+    def __init__(self, rows: Mapping[int, str]) -> None:
+        super().__init__(f"{len(rows)} rows are refused")
+        self.rows = rows
+
+
+class SqlWriter:
+    """Writes to a table that any number of writers share.
+
+    Raises (from ``open`` and ``flush``):
+        SinkError: the database cannot be used, or the table belongs to another sink.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        table: str,
+        *,
+        keys: Sequence[str] = (),  # rows with the same take each other's place
+        topology: str,
+        component: str,
+        writer: str,  # this incarnation: unique for each time a task starts
+        reconnect_s: float = 30.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.database, self.table = database, table
+        self.log = SqlLog(database, table.lower())
+        self.steps: Mapping[str, str] = {}
+        self._keys, self._topology, self._component, self._writer = keys, topology, component, writer
+        self._inputs: Sequence[str] = ()
+        self._input_names: Mapping[str, str] = {}
+        self._reconnect_s, self._clock = reconnect_s, clock
+        self._flushes = 0
+        self._with_origins: list[str] = []
+        self._insert = ""
+
+    # --- the start --------------------------------------------------------------------------------------
+
+    def table_columns(self) -> list[TableColumn]:
+        """Return the table's columns; empty: it does not exist."""
+        return self._patiently(lambda: self.database.columns(self.table))
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether types of columns say what the table is meant for, and not what it takes."""
+        return self.database.location.startswith("sqlite:")
+
+    def open(
+        self,
+        columns: Columns,  # to write
+        found: Sequence[TableColumn],  # what the table has
+        inputs: Sequence[str],  # the names of the sink's inputs that carry origins
+        input_names: Mapping[str, str],  # what ``sql.input_names`` says of them
+    ) -> None:
+        """Make the log where it is missing, read it, and see that the table is ours and the statement can be run."""
+        self._inputs, self._input_names = inputs, input_names
+        names = {column.name for column in found}
+        self._columns = columns.columns
+        self._with_origins = [name for name in ORIGIN_SCHEMA.names if name in names]
+        self._insert = self._statement([*columns.names, *self._with_origins])
+        self._patiently(self._open)
+
+    def _open(self) -> None:
+        create_tables(self.database, [CREATE])
+        # Makes the plan and runs nothing: keys without an index, or rights that lack, are found before the first row.
+        width = len(self._columns) + len(self._with_origins)
+        self.database.run(f"EXPLAIN {self._insert}", [None] * width)
+        self.database.begin()
+        try:
+            self._catch_up("")
+        finally:
+            self.database.rollback()
+
+    def _statement(self, names: Sequence[str]) -> str:
+        quote, mark = self.database.quote, self.database.mark
+        table = ".".join(quote(part) for part in self.table.split("."))
+        insert = f"INSERT INTO {table} ({', '.join(map(quote, names))}) VALUES ({', '.join([mark] * len(names))})"
+        if not self._keys:
+            return insert
+        changes = [f"{quote(name)} = excluded.{quote(name)}" for name in names if name not in self._keys]
+        then = f"UPDATE SET {', '.join(changes)}" if changes else "NOTHING"
+        return f"{insert} ON CONFLICT ({', '.join(map(quote, self._keys))}) DO {then}"
+
+    def _catch_up(self, token: str) -> bool:
+        """Read the log; return whether it holds our token. The table must be ours."""
+        done = self.log.refresh(lambda found: found == token)
+        owner = self.log.owner
+        if owner is not None and owner != (self._topology, self._component):
+            topology, component = owner
+            raise SinkError(
+                f"table {self.table} of {self.database.location} belongs to {component} of topology {topology}, not to "
+                f"{self._component} of {self._topology}: rows of two sinks may have the same identities",
+                cure="another sql.table: one for each sink; or the sink's old name",
+            )
+        place = f"table {self.table} of {self.database.location}"
+        has_rows = len(self.log.coverage) > 0
+        self.steps = resolve(
+            place, self._inputs, self._input_names, self.log.inputs, has_rows=has_rows, setting="sql.input_names"
+        )
+        return done
+
+    # --- a flush ----------------------------------------------------------------------------------------
+
+    def flush(self, identities: Identities, table: pa.Table) -> Flushed:
+        """Write the rows that are not in the table yet; when this returns, they are durable.
+
+        Args:
+            identities: of the rows, in their order; may be of rows without origin.
+            table: the rows.
+
+        Raises:
+            RowsRefusedError: the table takes some of the rows under no circumstances; nothing was written.
+        """
+        self._flushes += 1
+        token = f"{self._writer}/{self._flushes}"
+        return self._patiently(lambda: self._flush(token, identities, table))
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        """Do some work; where the connection is lost, again, as long as ``sql.reconnect_s`` says."""
+        lost_at: float | None = None
+        while True:
+            try:
+                return work()
+            except LostError as error:
+                now = self._clock.monotonic()
+                if lost_at is None:
+                    lost_at = now
+                    logger.warning("%s; tries again for %g s", error.message, self._reconnect_s)
+                if now - lost_at >= self._reconnect_s:
+                    raise self._error(error) from error
+                self._clock.sleep(LOOK_S)
+            except DatabaseError as error:
+                raise self._error(error) from error
+            finally:
+                with suppress(DatabaseError):
+                    self.database.rollback()
+
+    def _flush(self, token: str, identities: Identities, table: pa.Table) -> Flushed:
+        while True:
+            self.database.begin()
+            is_done = self._catch_up(token)
+            rows = identities.under(self.steps)
+            wanted = rows.not_in(self.log.coverage)
+            if is_done:  # a COMMIT of which we had no answer was made
+                return Flushed(len(identities))
+            if not wanted.any():
+                return Flushed(covered=len(identities))
+            try:
+                self.log.append(token, self._topology, self._component, rows.coverage(wanted), self.steps)
+            except TakenError:
+                # Another writer took the number. What it wrote may be our rows: two tasks can hold the same records
+                # after a rebalance. So look again.
+                self.database.rollback()
+                continue
+            self._insert_rows(self._values(rows, table, wanted), np.flatnonzero(wanted).tolist())
+            self.database.commit()
+            return Flushed(int(wanted.sum()), int((~wanted).sum()))
+
+    def _values(self, identities: Identities, table: pa.Table, wanted: Any) -> list[Row]:
+        """Return the wanted rows as the driver takes them."""
+        if self._with_origins:
+            arrays = dict(zip(ORIGIN_SCHEMA.names, identities.columns(), strict=True))
+            for name in self._with_origins:
+                table = table.append_column(name, arrays[name])
+        return rows_of(table if wanted.all() else table.filter(pa.array(wanted)))
+
+    def _insert_rows(self, rows: Sequence[Row], places: Sequence[int]) -> None:
+        """Write rows; where the table refuses some, find out which.
+
+        Raises:
+            RowsRefusedError: with the places of those.
+        """
+        # Without a savepoint the whole transaction would be lost in PostgreSQL with the first row that is refused.
+        self.database.run("SAVEPOINT rows_of_flush")
+        try:
+            self.database.run_many(self._insert, rows)
+            return
+        except (ValueRefusedError, TakenError):
+            self.database.run("ROLLBACK TO SAVEPOINT rows_of_flush")
+        refused = dict(self._refused(rows, places))
+        if refused:
+            raise RowsRefusedError(refused)
+
+    def _refused(self, rows: Sequence[Row], places: Sequence[int]) -> list[tuple[int, str]]:
+        """Write rows in halves until each that is refused stands alone; those that fit stay. O(k log n) for k.
+
+        They must stay: a row may be refused only for another that came before it.
+        """
+        self.database.run("SAVEPOINT half")
+        try:
+            self.database.run_many(self._insert, rows)
+        except (ValueRefusedError, TakenError) as error:
+            self.database.run("ROLLBACK TO SAVEPOINT half")
+            self.database.run("RELEASE SAVEPOINT half")
+            if len(rows) == 1:
+                return [(places[0], error.message)]
+            middle = len(rows) // 2
+            return self._refused(rows[:middle], places[:middle]) + self._refused(rows[middle:], places[middle:])
+        self.database.run("RELEASE SAVEPOINT half")
+        return []
+
+    def _error(self, error: DatabaseError) -> SinkError:
+        return SinkError(
+            f"{error.message}; nothing of this flush was acked",
+            cure=error.cure or "correct that, then start again: the rows come again",
+        )
+
+    def close(self) -> None:
+        """Release the connection."""
+        self.database.close()

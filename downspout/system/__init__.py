@@ -1,0 +1,1 @@
+"""This machine: processes, locks, files of one owner, jars, Java, and what a Python elsewhere needs."""

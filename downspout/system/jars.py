@@ -1,0 +1,227 @@
+"""Jars by name: fetched once, compared with known checksums, then served from the cache.
+
+One set of jars (:data:`SETS`) is one folder in ``folders.cache()``. Its content is listed in ``jars.json``, which is
+part of the package: each jar with its coordinates at Maven Central, its size and its SHA-256 (``make jars`` rewrites
+it). :func:`resolve` returns a set, and hashes each jar before it is used: a difference is an error, for jars that were
+just fetched and for those in the cache. Where the folder is whole, no network is touched and no program started.
+:mod:`downspout.system.jars_fetch` chooses the program that fetches.
+
+A folder appears at once and whole: jars are fetched into a temporary folder beside it, whose files are flushed to the
+disk before the rename. A lock keeps two processes from doing the same work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache as once
+from pathlib import Path
+from typing import Any
+
+from downspout.errors import DownspoutError
+from downspout.settings import folders
+from downspout.system import jars_fetch
+from downspout.system.files import sync_folder
+from downspout.system.jars_fetch import Jar
+from downspout.system.java import java as java
+from downspout.system.locks import FileLock
+from downspout.system.waiting import report_to_stderr, waiting
+
+STORM_VERSION = "2.8.3"  # the newest of which all jars that a node needs are on Maven Central
+LOCK_S_MAX = 900.0
+PINS = Path(__file__).with_name("jars.json")
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """Jars that belong together."""
+
+    name: str  # of the set
+    # which it is made of, as organisation, module and version; the rest is what these need at run time
+    modules: tuple[tuple[str, str, str], ...]
+    # names of modules of which the jar alone is taken: their pom is not looked at, nor what it asks for
+    bare: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()  # names of modules that are left out, even as dependencies
+
+    @property
+    def version(self) -> str:
+        """The version of its first module, which stands for the set."""
+        return self.modules[0][2]
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder in the cache; other versions make another name."""
+        wanted: tuple[Any, ...] = self.modules
+        if self.bare or self.excluded:
+            wanted = (self.modules, self.bare, self.excluded)
+        text = json.dumps(wanted)
+        return f"{self.name}-{self.version}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+SETS: dict[str, JarSet] = {
+    "kafka": JarSet(
+        "kafka",
+        (
+            ("org.apache.kafka", "kafka_2.13", "4.3.1"),  # 4.4.0 is listed, but one of its jars is missing
+            ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),  # Kafka brings no backend for its logs
+        ),
+    ),
+    "kafka-tools": JarSet(
+        "kafka-tools",
+        (("org.apache.kafka", "kafka-tools", "4.3.1"),),  # what it needs is among the jars of "kafka"
+        bare=("kafka-tools",),
+    ),
+    "storm": JarSet(
+        "storm",
+        (
+            # nimbus, supervisor, LocalCluster; brings log4j's backend
+            ("org.apache.storm", "storm-server", STORM_VERSION),
+            ("org.apache.storm", "storm-client", STORM_VERSION),
+            ("org.apache.storm", "storm-core", STORM_VERSION),
+            ("org.apache.storm", "flux-core", STORM_VERSION),
+            ("org.apache.storm", "flux-wrappers", STORM_VERSION),
+        ),
+        bare=("flux-core", "flux-wrappers"),  # Flux's parent pom was never published; Storm itself has what Flux needs
+        excluded=("storm-clojure", "slf4j-reload4j", "reload4j"),  # not on Central; and a second backend for the logs
+    ),
+    "storm-kafka": JarSet(
+        "storm-kafka",
+        (("org.apache.storm", "storm-kafka-client", STORM_VERSION), ("org.apache.kafka", "kafka-clients", "4.1.0")),
+        bare=("storm-kafka-client",),
+        excluded=("slf4j-api", "slf4j-reload4j", "reload4j"),  # Storm brings its own
+    ),
+    "spark-kafka": JarSet(
+        "spark-kafka",
+        # Spark's own connector, for comparison alone: of the 4.x versions only this one resolves whole.
+        (("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),),
+    ),
+}
+"""All sets that the project uses: the broker and Kafka's own tools, Storm, Storm's KafkaSpout, Spark's connector."""
+
+
+def folder_of(name: str) -> Path:
+    """Return where a set is, or will be."""
+    return folders.cache() / "jars" / SETS[name].folder
+
+
+@once
+def pinned(name: str) -> tuple[Jar, ...]:
+    """Return the jars of a set, as they have to be."""
+    rows = json.loads(PINS.read_text(encoding="utf-8"))[name]
+    return tuple(Jar(*row) for row in rows)
+
+
+def resolve(name: str, progress: Callable[[str], None] = report_to_stderr) -> list[Path]:
+    """Return the jars of a set, fetching them where the cache does not have them (about a minute, once).
+
+    ``progress`` is given a line before a download and every few seconds while it goes on.
+
+    Raises:
+        MissingExtraError: the cache does not have the set, and there is nothing to fetch it with.
+    """
+    folder, version = folder_of(name), SETS[name].version
+    if (jars := _present(name, folder)) is not None:
+        return jars
+    if os.environ.get("DOWNSPOUT_OFFLINE", "") not in ("", "0"):
+        raise DownspoutError(
+            f"The jars of {name} are not in {folder}, and DOWNSPOUT_OFFLINE forbids fetching them",
+            cure=f"run once without DOWNSPOUT_OFFLINE, or copy {folder} from a machine that has it",
+        )
+    ways = jars_fetch.ways(java)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.parent / f"{folder.name}.lock")
+        with waiting(f"waiting for the jars of {name} {version}, which another process fetches", progress):
+            if not lock.acquire(LOCK_S_MAX):
+                raise DownspoutError(
+                    f"Another process has been fetching the jars of {name} for {LOCK_S_MAX:g} s",
+                    cure=f"see what holds {lock.path}",
+                )
+    except OSError as error:
+        raise _unwritable(folder.parent, error) from error
+    try:
+        if (jars := _present(name, folder)) is not None:  # the other process was first
+            return jars
+        progress(f"fetching the jars of {name} {version} (once, about a minute) …")
+        _fetch(name, folder, ways, progress)
+    except OSError as error:
+        raise _unwritable(folder.parent, error) from error
+    finally:
+        lock.release()
+    return _present(name, folder) or []
+
+
+def verify(name: str, folder: Path | None = None) -> list[str]:
+    """Hash every jar of a set and return what is wrong, one line each; nothing where all is well.
+
+    >>> verify("kafka") if folder_of("kafka").exists() else []
+    []
+    """
+    folder, wanted = folder or folder_of(name), {jar.name: jar for jar in pinned(name)}
+    wrong = [f"{folder / each} is missing" for each in wanted if not (folder / each).is_file()]
+    return wrong + _others(folder, wanted)
+
+
+def _others(folder: Path, wanted: dict[str, Jar]) -> list[str]:
+    """Return what is wrong with the jars that are there: another content, or of another set."""
+    wrong: list[str] = []
+    for path in sorted(folder.glob("*.jar")):
+        found = path.stat()
+        if (jar := wanted.get(path.name)) is None:
+            wrong.append(f"{path} does not belong to the set")
+        elif (sha256 := _sha256(path, found.st_size, found.st_mtime_ns)) != jar.sha256:
+            wrong.append(f"{path}: SHA-256 {jar.sha256} is expected, found is {sha256}")
+    return wrong
+
+
+def _unwritable(folder: Path, error: OSError) -> DownspoutError:
+    return DownspoutError(
+        f"Jars cannot be stored in {folder}: {error.strerror or error}",
+        cure="set DOWNSPOUT_CACHE to a folder that can be written to and has 400 MB free",
+    )
+
+
+def _present(name: str, folder: Path) -> list[Path] | None:
+    """Return the jars if the folder has all of them, else None."""
+    wanted = {jar.name: jar for jar in pinned(name)}
+    if wrong := _others(folder, wanted):
+        raise DownspoutError(
+            f"The jars of {name} differ from those that this version of Downspout expects: {'; '.join(wrong)}",
+            cure=f"find out what changed them, remove {folder} and start again",
+        )
+    paths = [folder / each for each in wanted]
+    return paths if all(path.is_file() for path in paths) else None
+
+
+@once
+def _sha256(path: Path, size: int, mtime_ns: int) -> str:
+    """Return the hash of a file; size and time of change are there to remember it by: a JVM's start takes longer."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fetch(name: str, folder: Path, ways: list[jars_fetch.Way], progress: Callable[[str], None]) -> None:
+    """Fill ``folder``; the caller holds its lock, so that the names beside it are ours."""
+    work, scratch = folder.with_name(f"{folder.name}.part"), folder.with_name(f"{folder.name}.scratch")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    try:
+        way = jars_fetch.fetch(SETS[name].name, pinned(name), work, scratch, ways, progress)
+        if wrong := verify(name, work):
+            shutil.rmtree(scratch, ignore_errors=True)  # or the next attempt would find them there
+            raise DownspoutError(
+                f"{way} fetched jars that differ from those that this version of Downspout expects: {'; '.join(wrong)}",
+                cure="check the repository, mirror or proxy that they come from; none of them was used",
+            )
+        for path in (*work.iterdir(), work):
+            sync_folder(path)
+        shutil.rmtree(folder, ignore_errors=True)  # what was there is not whole
+        work.rename(folder)
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)

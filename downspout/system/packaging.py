@@ -1,0 +1,161 @@
+"""What a Python elsewhere needs in order to run a topology: which files, of which installed distributions.
+
+Storm's workers and Spark's executors are often without network and without Downspout. What is installed here can be
+taken along: :func:`closure` finds the distributions, :func:`files_of` and :func:`own_files` their files, and
+:class:`Archive` packs them. Where they go in the archive, and who finds them there, each engine says for itself
+(``downspout.storm.bundle``, ``downspout.spark.cluster.bundle``). The Python itself stays out: who unpacks it brings one
+of the version and platform that the archive was made with.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import sysconfig
+import tarfile
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from downspout.errors import ConfigError, MissingExtraError
+
+OWN_PACKAGES = ("spouts", "bolts")  # What the wheel carries inside of ``downspout``, and a checkout beside it
+
+COMPRESSION = 1  # Of gzip's levels: a hundred megabytes get a seventh larger than at level 6, in a third of the time
+
+
+def requirements(folder: Path, name: str, config_specs: str = "virtualenvs/") -> list[str]:
+    """Return what a project says that a topology needs: the lines of ``virtualenvs/NAME.txt``, where it exists."""
+    path = folder / config_specs / f"{name}.txt"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return [text for line in lines if (text := line.partition("#")[0].strip()) and not text.startswith("-")]
+
+
+def closure(wanted: Iterable[str], without: Collection[str] = ()) -> dict[str, Distribution]:
+    """Return the installed distributions that these requirements need, with all that those need in turn.
+
+    Distributions ``without`` are there already; what those need is not followed.
+
+    >>> sorted(closure(["sortedcontainers"]))
+    ['sortedcontainers']
+    """
+    from pkg_resources import Requirement
+
+    found: dict[str, Distribution] = {}
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    waiting = [(text, "") for text in wanted]
+    while waiting:
+        text, wanted_by = waiting.pop()
+        try:
+            requirement = Requirement.parse(text)
+        except ValueError:
+            raise ConfigError(f"{text!r} is not a requirement", cure="NAME or NAME==VERSION") from None
+        name, extras = _normal(requirement.project_name), tuple(sorted(requirement.extras))
+        if (name, extras) in seen or name in without:
+            continue
+        seen.add((name, extras))
+        try:
+            found[name] = distribution(requirement.project_name)
+        except PackageNotFoundError:
+            by = f", which {wanted_by} needs," if wanted_by else ""
+            raise MissingExtraError(f"{text}{by} is not installed here", cure=f"`pip install {text!r}`") from None
+        for line in found[name].requires or ():
+            marker = Requirement.parse(line).marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+                waiting.append((line.partition(";")[0].strip(), name))
+    return found
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def files_of(package: Distribution) -> Iterator[tuple[str, Path]]:
+    """Yield the installed files of a distribution, each with its place below ``lib``; programs are left out."""
+    for file in package.files or ():
+        parts = file.parts
+        if parts[0] not in ("..", "/") and "__pycache__" not in parts and not file.name.endswith(".pth"):
+            path = Path(str(file.locate()))
+            if path.is_file():
+                yield file.as_posix(), path
+
+
+def own_files() -> Iterator[tuple[str, Path]]:
+    """Yield the files of this library, from a wheel or from a checkout, as a wheel would have them."""
+    package = Path(__file__).parents[1]
+    found = [(package, "downspout")]
+    found += [(package.parent / name, f"downspout/{name}") for name in OWN_PACKAGES if not (package / name).exists()]
+    for folder, place in found:
+        for inside, path in files_below(folder):
+            yield f"{place}/{inside}", path
+
+
+def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files below a folder, in order, each with its place in it; links are followed, caches left out."""
+    for base, folders, names in os.walk(folder, followlinks=True):
+        real = Path(base).resolve()
+        wanted = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
+        # A link to a folder that it lies in (``src -> .``) is not followed: there would be no end.
+        folders[:] = [name for name in wanted if not real.is_relative_to(Path(base, name).resolve())]
+        for name in sorted(names):
+            path = Path(base, name)
+            if path.is_file():
+                yield path.relative_to(folder).as_posix(), path
+
+
+def python_name() -> str:
+    """Return the name under which the Python that an archive is made with is on the PATH elsewhere: ``python3.11``."""
+    return f"python{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def readme(packages: Mapping[str, Distribution]) -> str:
+    """Return a text that names the Python, the platform and the version of each distribution."""
+    head = f"Python {sys.version_info[0]}.{sys.version_info[1]}, {sysconfig.get_platform()}\n\n"
+    return head + "".join(f"{name} {package.version}\n" for name, package in sorted(packages.items()))
+
+
+class Archive:
+    """A ``.tar.gz`` on its way. A place that is taken is not taken again: the first file that wants it has it."""
+
+    def __init__(self, archive: tarfile.TarFile) -> None:
+        self._archive = archive
+        self._taken: set[str] = set()
+
+    def add(self, place: str, path: Path) -> None:
+        """Add a file; what a link leads to, and not the link."""
+        if place not in self._taken:
+            self._taken.add(place)
+            self._archive.add(path.resolve(), place, recursive=False)
+
+    def add_text(self, place: str, text: str, mode: int = 0o644) -> None:
+        """Add a text as a file."""
+        data = text.encode()
+        entry = tarfile.TarInfo(place)
+        entry.size, entry.mode = len(data), mode
+        self._taken.add(place)
+        self._archive.addfile(entry, io.BytesIO(data))
+
+    def add_packages(self, packages: Mapping[str, Distribution], prefix: str = "") -> None:
+        """Add the files of distributions below a folder; this library's as a wheel would have them."""
+        for place, path in own_files():
+            self.add(prefix + place, path)
+        for package in (each for key, each in packages.items() if key != "downspout"):
+            for place, path in files_of(package):
+                self.add(prefix + place, path)
+
+
+@contextmanager
+def archive(target: Path) -> Iterator[Archive]:
+    """Give an archive to fill; ``target`` is there when it is whole, and not before."""
+    part = target.with_name(f".{target.name}.part")
+    try:
+        with tarfile.open(part, "w:gz", compresslevel=COMPRESSION) as file:
+            yield Archive(file)
+        part.replace(target)
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror or error}", cure="another --output") from None
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,381 @@
+"""What a simulated process has of the world: its connections to Kafka and its disk. Both die with it.
+
+Each call that others could notice is an *effect*. Before it, the process may be killed or put to sleep, by the plan of
+the world; what a dead process still calls on its way out (its ``finally`` blocks) raises :class:`Killed` and does
+nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from kafka import errors
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from downspout.kafka.partitioners import Choose
+from downspout.kafka.port import GroupDescription, RebalanceListener, Record, Sent, TopicState
+from downspout.sink.storage.disk import Disk
+from downspout.testing.fake_consumer import FakeConsumer
+from downspout.testing.fake_kafka import FakeKafka, FakeProducer
+
+__all__ = ["Connection", "FaultyDisk", "Killed", "Living", "SharedFolder", "places"]
+
+T = TypeVar("T")
+
+
+class Killed(BaseException):
+    """The process is dead. No ``except Exception`` sees it."""
+
+
+class Living(Protocol):
+    """A process, as its connections see it."""
+
+    def effect(self, what: str) -> None:
+        """Something is about to happen that others can notice; it raises Killed where the process is dead."""
+
+    def note(self, what: str) -> None:
+        """Write something down."""
+
+    def travel(self) -> None:
+        """Let the time pass that a request takes."""
+
+    def wait_in_vain(self) -> None:
+        """Let the time pass after which a request is given up."""
+
+    def disk_error(self, operation: str) -> OSError | None:
+        """Return the failure of the disk that is due now, if any."""
+
+
+def places(offsets: Mapping[TopicPartition, Any]) -> str:
+    """Return partitions with what belongs to each, in order.
+
+    >>> places({TopicPartition("b", 0): 7, TopicPartition("a", 1): 3})
+    'a[1]@3 b[0]@7'
+    """
+    return " ".join(f"{tp.topic}[{tp.partition}]@{what}" for tp, what in sorted(offsets.items()))
+
+
+class Connection:
+    """A :class:`~downspout.kafka.port.Cluster` for one process."""
+
+    def __init__(self, kafka: FakeKafka, process: Living) -> None:
+        self._kafka = kafka
+        self._process = process
+        self.consumers: list[FakeConsumer] = []
+
+    def consumer(
+        self,
+        *,
+        group: str | None,
+        instance_id: str | None = None,
+        client: Mapping[str, Any] | None = None,
+        auto_commit_ms: int | None = None,
+        columns: bool = False,
+    ) -> Consumer:
+        """Return a consumer that dies with the process."""
+        made = self._kafka.consumer(
+            group=group, instance_id=instance_id, client=client, auto_commit_ms=auto_commit_ms, columns=columns
+        )
+        self.consumers.append(made)
+        return Consumer(made, self._process)
+
+    def producer(self, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky") -> Producer:
+        """Return a producer that dies with the process."""
+        return Producer(self._kafka.producer(client=client, partitioner=partitioner), self._process)
+
+    def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
+        """Create the topic where it does not exist; return whether it was created."""
+        return remote(self._process, "ensure_topic", lambda: self._kafka.ensure_topic(topic, partitions, config))
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Move the start of a partition's log."""
+        remote(self._process, "delete_records", lambda: self._kafka.delete_records(topic, partition, before))
+
+    def group_offsets(self, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return all that a group has committed."""
+        return remote(self._process, "group_offsets", lambda: self._kafka.group_offsets(group))
+
+    def group_members(self, group: str) -> Sequence[str]:
+        """Return the names of a group's live members."""
+        return remote(self._process, "group_members", lambda: self._kafka.group_members(group))
+
+    def describe_group(self, group: str) -> GroupDescription | None:
+        """Return a group's state, coordinator and live members."""
+        return remote(self._process, "describe_group", lambda: self._kafka.describe_group(group))
+
+    def describe_logs(self, topics: Collection[str]) -> Mapping[str, TopicState]:
+        """Return where the logs of topics begin and end."""
+        return remote(self._process, "describe_logs", lambda: self._kafka.describe_logs(topics))
+
+    def has_joined(self, group: str) -> bool:
+        """Return whether a member has ever joined the group."""
+        return remote(self._process, "has_joined", lambda: self._kafka.has_joined(group))
+
+    def commit_ages(self, group: str, within_s: float) -> Mapping[TopicPartition, float] | None:
+        """Return the ages of young commits."""
+        return remote(self._process, "commit_ages", lambda: self._kafka.commit_ages(group, within_s))
+
+    def remove_members(self, group: str, names: Collection[str]) -> None:
+        """Take static members out of a group."""
+        remote(self._process, "remove_members", lambda: self._kafka.remove_members(group, names))
+
+    def delete_offsets(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Delete what a group has committed for these."""
+        remote(self._process, "delete_offsets", lambda: self._kafka.delete_offsets(group, partitions))
+
+    def delete_groups(self, groups: Collection[str]) -> Sequence[str]:
+        """Delete groups with their commits."""
+        return remote(self._process, "delete_groups", lambda: self._kafka.delete_groups(groups))
+
+
+def remote(process: Living, what: str, call: Callable[[], T], about: str = "") -> T:
+    """Do what a client sends to a broker: it takes time, and a broker that does not answer takes more."""
+    process.effect(what)
+    process.travel()
+    try:
+        answer = call()
+    except errors.KafkaError as error:
+        process.note(f"{what} {about}: {type(error).__name__}")
+        if isinstance(error, errors.KafkaTimeoutError):
+            process.wait_in_vain()
+        raise
+    if about:
+        process.note(f"{what} {about}")
+    return answer
+
+
+class _Listener:
+    """Writes down what the listener is told."""
+
+    def __init__(self, real: RebalanceListener, process: Living) -> None:
+        self._real, self._process = real, process
+
+    def _notify(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        if partitions:
+            self._process.note(f"{what} {' '.join(f'{tp.topic}[{tp.partition}]' for tp in sorted(partitions))}")
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self._notify("assigned", partitions)
+        self._real.on_partitions_assigned(partitions)
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self._notify("revoked", partitions)
+        self._real.on_partitions_revoked(partitions)
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._notify("lost", partitions)
+        self._real.on_partitions_lost(partitions)
+
+
+class Consumer:
+    """A :class:`~downspout.kafka.port.ConsumerPort` for one process; what asks nobody is the fake's own."""
+
+    def __init__(self, real: FakeConsumer, process: Living) -> None:
+        self._real, self._process = real, process
+        for name in ("assign", "assignment", "rejoin_pending", "position", "seek", "pause", "resume", "paused"):
+            setattr(self, name, getattr(real, name))
+        self.highwater, self.take_aborted, self.connected = real.highwater, real.take_aborted, real.connected
+        self.membership = real.membership
+        self.tolerate, self.take_unreadable = real.tolerate, real.take_unreadable
+        self.fetches = real.fetches
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a call that goes to the broker and needs no word about what it is for."""
+        if name not in _ASKED:
+            raise AttributeError(name)
+        call = getattr(self._real, name)
+        return lambda *args: remote(self._process, name, lambda: call(*args))
+
+    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        """Join the group for these topics at the next poll."""
+        self._real.subscribe(topics, _Listener(listener, self._process))
+
+    def subscribe_pattern(self, pattern: str, listener: RebalanceListener) -> None:
+        """Join the group for topics whose whole name matches."""
+        self._real.subscribe_pattern(pattern, _Listener(listener, self._process))
+
+    def poll(self, timeout_ms: int, max_records: int) -> Mapping[TopicPartition, Sequence[Record]]:
+        """Return records; an error takes the time of the poll."""
+        process = self._process
+        process.effect("poll")
+        try:
+            found = self._real.poll(timeout_ms, max_records)
+        except errors.KafkaError as error:
+            process.note(f"poll: {type(error).__name__}")
+            process.travel()
+            raise
+        for tp, records in found.items():
+            process.note(
+                f"read {tp.topic}[{tp.partition}]@{records[0].offset}..{records[-1].offset} ({len(records)} records)"
+            )
+        return found
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit and wait for the broker's word."""
+        told = places({tp: given.offset for tp, given in offsets.items()})
+        remote(self._process, "commit", lambda: self._real.commit(offsets), told)
+
+    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Send a commit and do not wait."""
+        told = places({tp: given.offset for tp, given in offsets.items()})
+        remote(self._process, "commit_async", lambda: self._real.commit_async(offsets), told)
+
+    def close(self, leave_group: bool = True) -> None:
+        """Stop without committing."""
+        remote(self._process, "close", lambda: self._real.close(leave_group), "consumer")
+
+
+_ASKED = frozenset(
+    {
+        "committed", "beginning_offsets", "end_offsets", "offsets_for_times",
+        "partitions_for", "topic_names", "topic_id", "topic_ids",
+    }
+)  # fmt: skip
+
+
+class Producer:
+    """A :class:`~downspout.kafka.port.ProducerPort` for one process."""
+
+    def __init__(self, real: FakeProducer, process: Living) -> None:
+        self._real, self._process = real, process
+
+    def send(self, topic: str, **record: Any) -> None:
+        """Queue one record."""
+        self._process.effect("send")
+        self._real.send(topic, **record)
+
+    def results(self) -> Sequence[Sent]:
+        """Return what became of records."""
+        return self._real.results()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How many bytes wait for an answer."""
+        return self._real.buffered_bytes
+
+    def oldest_s(self) -> float:
+        """Return for how long the oldest record has waited."""
+        return self._real.oldest_s()
+
+    @property
+    def retried(self) -> int:
+        """How often records were sent again."""
+        return self._real.retried
+
+    def flush(self, timeout_s: float = 30.0) -> None:
+        """Wait until all is in the log."""
+        remote(self._process, "flush", lambda: self._real.flush(timeout_s))
+
+    def acknowledged(self) -> bool:
+        """Return whether all is in the log."""
+        return remote(self._process, "acknowledged", self._real.acknowledged)
+
+    def close(self) -> None:
+        """Release the client."""
+        self._real.close()
+
+
+@dataclass
+class SharedFolder:
+    """The folder that all processes of a world write to."""
+
+    top: Path  # where it is
+    wall: Callable[[], float]  # the world's time in seconds since the epoch
+    written: dict[Path, float] = field(default_factory=dict)  # when each file was written
+    ahead_s: float = 0.0  # by how much clocks are ahead of where files are
+    swept: int = 0  # how often somebody asked for a file's age while they were
+
+    def set_right(self) -> None:
+        """Let clocks be right again."""
+        self.ahead_s = 0.0
+
+
+class FaultyDisk(Disk):
+    """The file system, for one process. A step that fails happened (and its answer was lost) or did not.
+
+    Kafka's host and ours are not the same: a process that is killed loses no file that it had written, only a machine
+    that loses its power does.
+    """
+
+    def __init__(self, process: Living, shared: SharedFolder, chance: Callable[[], float]) -> None:
+        self._process, self._shared, self._chance = process, shared, chance
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder and those above it."""
+        self._do("make_folder", folder, lambda: super(FaultyDisk, self).make_folder(folder))
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Write a file whole."""
+        self._shared.written[path] = self._shared.wall()
+        self._do("write", path, lambda: super(FaultyDisk, self).write(path, content))
+
+    def sync(self, path: Path) -> None:
+        """Force a file or a folder to the disk: nothing to do, since no power is cut here."""
+        self._do("sync", path, lambda: None)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name, exclusively."""
+        self._shared.written[target] = self._shared.written.get(source, 0.0)
+        self._do("link", target, lambda: super(FaultyDisk, self).link(source, target))
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name."""
+        self._shared.written[target] = self._shared.written.get(source, 0.0)
+        self._do("rename", target, lambda: super(FaultyDisk, self).rename(source, target))
+
+    def remove(self, path: Path) -> None:
+        """Remove a file that may be gone already."""
+        self._do("remove", path, lambda: super(FaultyDisk, self).remove(path))
+
+    def read(self, path: Path) -> bytes:
+        """Return the content of a file."""
+        self._process.effect("read")
+        return super().read(path)
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is a file or folder."""
+        self._process.effect("exists")
+        return super().exists(path)
+
+    def names(self, folder: Path) -> list[str]:
+        """Return what is in a folder, in an order that does not depend on the file system."""
+        self._process.effect("names")
+        return sorted(super().names(folder))
+
+    def files_below(self, folder: Path, without: str = "") -> Iterator[Path]:
+        """Yield all files below a folder, in an order that does not depend on the file system."""
+        self._process.effect("files_below")
+        return iter(sorted(super().files_below(folder, without)))
+
+    def modified(self, path: Path) -> float:
+        """Return when a file was written, in virtual time."""
+        self._process.effect("modified")
+        self._shared.swept += self._shared.ahead_s > 0
+        return self._shared.written.get(path, 0.0) - self._shared.ahead_s if path.exists() else 0.0
+
+    def _do(self, operation: str, path: Path, step: Callable[[], None]) -> None:
+        if not path.is_relative_to(self._shared.top):
+            return  # a folder above, which is there; where it is differs from machine to machine
+        self._process.effect(operation)
+        place = path.relative_to(self._shared.top).as_posix()
+        failure = self._process.disk_error(operation)
+        if failure is None:
+            self._process.note(f"{operation} {place}")
+            step()
+            return
+        happened = self._chance() < 0.3
+        self._process.note(f"{operation} {place} fails, {'and happened' if happened else 'and did not happen'}")
+        if happened:
+            step()
+        failure.filename = str(path)
+        raise failure
+
+
+def full() -> OSError:
+    """Return the error of a disk without room."""
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,0 +1,265 @@
+"""The audit where there is nothing to audit, where somebody writes meanwhile, and where files are not a sink's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kafka.structs import OffsetAndMetadata
+
+from downspout.audit import files
+from downspout.audit.audit import AuditReport, Window, audit
+from downspout.dead_letters.dead_letter import DeadLetters
+from downspout.errors import BrokerError, SinkError
+from downspout.kafka.port import TopicPartition
+from downspout.kafka.unreadable import Unreadable
+from downspout.sink.columns.schema import ORIGIN_SCHEMA
+from downspout.sink.identity.coverage import Coverage, Stream
+from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.log.entry import FENCE, DataFile, Entry
+from downspout.sink.storage.layout import layout_of
+from downspout.testing.fake_kafka import FakeKafka
+from tests.spout.spout_driver import Kafka
+
+TOPIC = "orders"
+PARTITION = TopicPartition(TOPIC, 0)
+
+
+@pytest.fixture
+def kafka(bare_kafka: Kafka) -> Kafka:
+    """A Kafka with ten records, offsets 0 to 9, in one partition."""
+    bare_kafka.create_topic(TOPIC)
+    for number in range(10):
+        bare_kafka.produce(TOPIC, str(number).encode(), partition=0)
+    return bare_kafka
+
+
+def put(
+    directory: Path,
+    topic_id: str,
+    offsets: Sequence[int],
+    *,
+    table: pa.Table | None = None,
+    origins: bool = True,
+    folder: Path = Path(),
+) -> str:
+    """Commit a file with a row per offset, or with another content, and return its name."""
+    log = CommitLog(directory)
+    log.refresh()
+    covered, name = Coverage(), f"part-{log.length}.parquet"
+    if origins:
+        covered.add(Stream(TOPIC, topic_id, 0, ""), offsets)
+    rows = [{"_topic": TOPIC, "_topic_id": topic_id, "_partition": 0, "_offset": o, "_path": ""} for o in offsets]
+    (directory / folder).mkdir(parents=True, exist_ok=True)
+    path = directory / folder / name
+    pq.write_table(pa.Table.from_pylist(rows, schema=ORIGIN_SCHEMA) if table is None else table, path)
+    entry = Entry(log.length, "w", "topo", ("n:int64",), 1, (DataFile(name, len(rows), path.stat().st_size),), covered)
+    assert log.append(entry)
+    return name
+
+
+def kinds(report: AuditReport) -> dict[str, Any]:
+    """Return the offsets of the one partition by kind."""
+    (part,) = report.partitions
+    return part.offsets
+
+
+# --- nothing to audit --------------------------------------------------------------------------------------
+
+
+def test_an_empty_directory_is_not_called_exact(tmp_path: Path, kafka: Kafka) -> None:
+    """Where there are neither files nor a log, the audit says so instead of finding nothing wrong."""
+    (tmp_path / "notes.txt").write_text("no Parquet")
+    with pytest.raises(SinkError, match="nothing to audit"):
+        audit(tmp_path, cluster=kafka)
+    with pytest.raises(SinkError, match="nothing to audit"):
+        audit(tmp_path)
+    assert kinds(audit(tmp_path, cluster=kafka, topics=[TOPIC])) == {"missing": [(0, 10)]}
+
+
+def test_a_log_without_a_flush_is_not_called_exact(tmp_path: Path, kafka: Kafka) -> None:
+    """Where the log names no record yet, nobody knows which topics are meant: an error, unless --topic names them."""
+    assert CommitLog(tmp_path).append(Entry(0, "w", "topo", ("n:int64",), 1, kind=FENCE, fenced=("v",)))
+    with pytest.raises(SinkError, match="nothing to audit: no flush is committed yet"):
+        audit(tmp_path, cluster=kafka, group="g")
+    assert kinds(audit(tmp_path, cluster=kafka, topics=[TOPIC])) == {"missing": [(0, 10)]}
+
+
+def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    """A path that is a file is named as that."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SinkError, match="is not a directory"):
+        audit(tmp_path / "file")
+
+
+def test_rows_without_origins_are_not_called_exact(tmp_path: Path, kafka: Kafka) -> None:
+    """A directory none of whose rows tells where it came from cannot be audited, and the error says why."""
+    put(tmp_path, "", [0, 1], table=pa.table({"n": [0, 1]}), origins=False)
+    with pytest.raises(SinkError, match="none of its 2 rows tells"):
+        audit(tmp_path, cluster=kafka)
+
+
+def test_a_dead_letter_topic_that_is_not_there_is_noted(tmp_path: Path, kafka: Kafka) -> None:
+    """A dead-letter topic that does not exist may never have been needed, or be misspelt: the report says so."""
+    put(tmp_path, kafka.topic_id(TOPIC), range(10))
+    report = audit(tmp_path, cluster=kafka, dead_letters="tpyo")
+    assert report.exit_code == 0
+    assert "there is no topic tpyo, so no dead letters" in report.notes
+
+
+# --- others at work ----------------------------------------------------------------------------------------
+
+
+def test_a_commit_after_the_listing_is_found(tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that comes into sight after the files were listed and before the log is read counts as in sight."""
+    put(tmp_path, kafka.topic_id(TOPIC), range(5))
+    real = files.visible_files
+
+    def racing(directory: Path) -> list[Path]:
+        listed = list(real(directory))
+        put(tmp_path, kafka.topic_id(TOPIC), range(5, 10))
+        return listed
+
+    monkeypatch.setattr(files, "visible_files", racing)
+    report = audit(tmp_path, cluster=kafka)
+    assert (report.exit_code, kinds(report), report.found.file_count) == (0, {}, 2)
+
+
+def test_a_group_ends_the_audit_at_its_commit(tmp_path: Path, kafka: Kafka) -> None:
+    """With a group, records beyond its commit are not asked for, and those below it are."""
+    put(tmp_path, kafka.topic_id(TOPIC), [0, 1, 2, 4, 7])
+    consumer = kafka.consumer(group="g")
+    consumer.commit({PARTITION: OffsetAndMetadata(3, "", -1)})
+    report = audit(tmp_path, cluster=kafka, group="g")
+    assert (report.exit_code, kinds(report)) == (0, {})
+    consumer.commit({PARTITION: OffsetAndMetadata(6, "", -1)})
+    assert kinds(audit(tmp_path, cluster=kafka, group="g")) == {"missing": [(3, 4), (5, 6)]}
+    assert kinds(audit(tmp_path, cluster=kafka, group="g", windows={0: Window(0, 5)})) == {"missing": [(3, 4)]}
+    assert kinds(audit(tmp_path, cluster=kafka)) == {"missing": [(3, 4), (5, 7), (8, 10)]}
+
+
+@pytest.mark.slow
+def test_what_is_staged_beyond_a_groups_commit_is_no_problem(tmp_path: Path, kafka: Kafka) -> None:
+    """A flush between its log entry and its renames is a matter of course while a topology runs."""
+    put(tmp_path, kafka.topic_id(TOPIC), range(5))
+    put(tmp_path, kafka.topic_id(TOPIC), range(5, 10), folder=layout_of(tmp_path).staging)
+    kafka.consumer(group="g").commit({PARTITION: OffsetAndMetadata(5, "", -1)})
+    assert audit(tmp_path, cluster=kafka, group="g").exit_code == 0
+    report = audit(tmp_path, cluster=kafka)
+    assert (report.exit_code, kinds(report)) == (10, {"missing": [(5, 10)]})
+
+
+def test_a_group_without_commits_is_an_error(tmp_path: Path, kafka: Kafka) -> None:
+    """A group that never committed these topics is rather misspelt than at offset 0."""
+    put(tmp_path, kafka.topic_id(TOPIC), range(10))
+    with pytest.raises(BrokerError, match="group tpyo has committed nothing for orders"):
+        audit(tmp_path, cluster=kafka, group="tpyo")
+
+
+# --- duplicates --------------------------------------------------------------------------------------------
+
+
+def test_duplicates_name_their_files(tmp_path: Path, kafka: Kafka) -> None:
+    """The files that hold rows of repeated offsets are named, with how many, and no others."""
+    first = put(tmp_path, kafka.topic_id(TOPIC), range(3))
+    put(tmp_path, kafka.topic_id(TOPIC), range(3, 10))
+    shutil.copy(tmp_path / first, tmp_path / "copy.parquet")
+    shutil.copy(tmp_path / first, tmp_path / "again.parquet")
+    report = audit(tmp_path, cluster=kafka)
+    assert report.found.repeated_in == {first: 3, "again.parquet": 3, "copy.parquet": 3}
+    assert report.as_dict()["files"]["repeated"] == report.found.repeated_in
+    assert f"duplicate rows are in 3 files: again.parquet (3), copy.parquet (3), {first} (3)" in report.notes
+    assert (report.exit_code, kinds(report)) == (11, {"duplicate": [(0, 3)]})
+    assert (report.partitions[0].rows_of["duplicate"], report.partitions[0].rows) == (6, 16)
+
+
+def test_duplicates_outside_the_window_do_not_count(tmp_path: Path, kafka: Kafka) -> None:
+    """Further rows are counted only where their offset is audited."""
+    put(tmp_path, kafka.topic_id(TOPIC), [0, 0, 0, 1, 2, 3, 4, 4])
+    report = audit(tmp_path, cluster=kafka, windows={None: Window(1, 5)})
+    assert (report.partitions[0].rows, report.partitions[0].rows_of) == (5, {"duplicate": 1})
+    assert audit(tmp_path, cluster=kafka, windows={None: Window(1, 4)}).exit_code == 0
+
+
+def test_a_row_with_and_one_without_the_topics_id_are_two(tmp_path: Path, kafka: Kafka) -> None:
+    """Two rows of one record are a duplicate, though one of them does not tell the topic's id."""
+    put(tmp_path, kafka.topic_id(TOPIC), range(10))
+    put(tmp_path, "", [4])
+    report = audit(tmp_path, cluster=kafka)
+    assert (report.exit_code, kinds(report)) == (11, {"duplicate": [(4, 5)]})
+
+
+# --- files that are not a sink's ---------------------------------------------------------------------------
+
+FOREIGN: dict[str, dict[str, Any]] = {
+    "offsets as text": {"_offset": ["x"]},
+    "offsets with a fraction": {"_offset": [2.5]},
+    "partition as text": {"_partition": ["0"]},
+    "topic as a number": {"_topic": [1]},
+    "path as a list": {"_path": [[""]]},
+}
+
+
+@pytest.mark.parametrize("columns", FOREIGN.values(), ids=FOREIGN)
+def test_columns_of_other_types_are_no_origins(tmp_path: Path, kafka: Kafka, columns: dict[str, Any]) -> None:
+    """A file whose origin columns have other types is named as unreadable, and not guessed at."""
+    put(tmp_path, kafka.topic_id(TOPIC), range(10))
+    usual = {"_topic": [TOPIC], "_topic_id": [""], "_partition": [0], "_offset": [2], "_path": [""]}
+    pq.write_table(pa.table({**usual, **columns}), tmp_path / "foreign.parquet")
+    report = audit(tmp_path, cluster=kafka)
+    assert list(report.found.unreadable) == ["foreign.parquet"]
+    assert (report.exit_code, kinds(report)) == (10, {})
+    assert "1 file unreadable (foreign.parquet)" in report.verdict
+
+
+def test_half_an_origin_is_none(tmp_path: Path, kafka: Kafka) -> None:
+    """A row with a null in its origin stands for no record."""
+    half = {"_topic": TOPIC, "_topic_id": kafka.topic_id(TOPIC), "_partition": None, "_offset": 9, "_path": ""}
+    put(tmp_path, kafka.topic_id(TOPIC), range(9))
+    pq.write_table(pa.Table.from_pylist([half], schema=ORIGIN_SCHEMA), tmp_path / "half.parquet")
+    report = audit(tmp_path, cluster=kafka)
+    assert report.found.without_origin == 1
+    assert kinds(report) == {"missing": [(9, 10)]}
+
+
+def test_a_file_of_no_rows_is_named_in_the_verdict(tmp_path: Path, kafka: Kafka) -> None:
+    """Where only a file is odd and no offset, the verdict names the file instead of counting to zero."""
+    put(tmp_path, kafka.topic_id(TOPIC), range(10))
+    pq.write_table(ORIGIN_SCHEMA.empty_table(), tmp_path / "empty.parquet")
+    report = audit(tmp_path, cluster=kafka)
+    assert report.exit_code == 13
+    assert report.verdict.startswith("NOT exact: 1 file unknown to the log (empty.parquet); 10 offsets")
+
+
+# --- what Kafka cannot give whole --------------------------------------------------------------------------
+
+
+def test_a_letter_stands_for_all_offsets_of_a_damaged_batch(tmp_path: Path, kafka: Kafka) -> None:
+    """They are dead-lettered and not missing, and a note says that the letter does not hold the records."""
+    put(tmp_path, kafka.topic_id(TOPIC), [0, 1, 2, 7, 8, 9])
+    letters = DeadLetters(kafka, "dead")
+    record = next(r for r in kafka.records(TOPIC) if r.offset == 3)
+    letters.queue(
+        record, attempts=1, first_failure_ms=1, last_failure_ms=1, failure=None, topic_id=kafka.topic_id(TOPIC),
+        unreadable=Unreadable(PARTITION, 3, 7, "its check sum is wrong"),
+    )  # fmt: skip
+    letters.flush()
+    letters.close()
+    report = audit(tmp_path, cluster=kafka, dead_letters="dead")
+    assert (report.exit_code, kinds(report)) == (0, {"dead_lettered": [(3, 7)]})
+    assert any("without the whole record" in note and "4 offsets" in note for note in report.notes)
+
+
+@pytest.mark.fake_only("a real broker's log is damaged in tests/broker/test_unreadable_broker.py")
+def test_a_damaged_batch_without_a_letter_is_missing(tmp_path: Path, kafka: FakeKafka) -> None:
+    """The audit reads on behind it, names its offsets, and calls none of them compacted or filtered."""
+    put(tmp_path, kafka.topic_id(TOPIC), [0, 1, 2, 8, 9])
+    kafka.damage(TOPIC, 0, 3, 7)
+    report = audit(tmp_path, cluster=kafka)
+    assert kinds(report) == {"missing": [(3, 8)]}
+    assert any("Kafka cannot give these records whole" in note for note in report.notes)

@@ -1,0 +1,71 @@
+"""What a run reports of its tasks, and what tuples are called in it."""
+
+# ruff: noqa: D102   (components made for one test explain themselves)
+
+from __future__ import annotations
+
+from collections import namedtuple
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from streamparse import Bolt, Grouping, Spout, Stream, Topology
+
+from downspout.engine.result import _reports
+from downspout.engine.task import about
+from downspout.testing import run_topology
+
+
+def task(name: str, **report: float) -> Any:
+    """Return a task that reports these metrics."""
+    return SimpleNamespace(name=name, report=lambda: report)
+
+
+def test_counters_of_tasks_are_added_and_ages_are_those_of_the_oldest() -> None:
+    """Of several tasks of a component a counter is the sum, and an age the largest."""
+    found = _reports(
+        [task("a", acked=2, oldest_pending_s=7), task("a", acked=3, oldest_pending_s=5), task("b", acked=1)]
+    )
+    assert found == {"a": {"acked": 5, "oldest_pending_s": 7}, "b": {"acked": 1}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [("topic partition offset", "orders[3]@918"), ("topic part offset", "tuple ('orders', 3, 918)")],
+)
+def test_a_tuple_with_a_place_in_kafka_is_called_by_it(fields: str, name: str) -> None:
+    """Topic, partition and offset are a place; anything less is shown as it is."""
+    assert about(SimpleNamespace(values=namedtuple("T", fields)("orders", 3, 918))) == name
+
+
+class Words(Spout):
+    """Its rows come from the test."""
+
+    outputs = ("word",)
+
+    def next_tuple(self):
+        """Nothing of its own."""
+
+
+class Sender(Bolt):
+    outputs = (Stream(["word"], direct=True),)
+
+    def process(self, tup):
+        own = next(task for task, name in self.context["task->component"].items() if name == "sender")
+        self.emit([tup.values.word], direct_task=int(own))
+
+
+class Keep(Bolt):
+    def process(self, tup):
+        raise AssertionError("nothing is sent to it")
+
+
+class Lost(Topology):
+    words = Words.spec()
+    sender = Sender.spec(inputs=[words])
+    keep = Keep.spec(inputs={sender: Grouping.DIRECT})
+
+
+def test_a_direct_emit_to_a_task_that_does_not_read_goes_nowhere() -> None:
+    """As on Storm, a tuple for a task that has not subscribed to the stream is dropped, and its tree completes."""
+    assert run_topology(Lost, spouts={"words": [["a"]]}).run.completed == 1

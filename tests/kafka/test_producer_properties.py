@@ -1,0 +1,21 @@
+"""What goes with idempotence, and what turns it off."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from downspout.kafka.producer_properties import producer_properties
+
+
+@pytest.mark.parametrize("given", [
+    {"acks": 1}, {"acks": "0"}, {"retries": 0}, {"max_in_flight_requests_per_connection": 6},
+], ids=str)  # fmt: skip
+def test_what_turns_idempotence_off_is_told(given: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """Where nobody asked for it in so many words: the log names the property."""
+    with caplog.at_level(logging.WARNING, "downspout.kafka"):
+        assert producer_properties(given)["enable_idempotence"] is False
+    ((name, value),) = given.items()
+    assert f"idempotence is off, because of {name}={value}" in caplog.text

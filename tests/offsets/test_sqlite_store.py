@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from downspout.offsets.stores.sql import open_sql_store
+from downspout.spout.offset_store import StoreContext
+from tests.offsets.store_contract import Open, StoreContract
+
+
+class TestSqlite(StoreContract):
+    """A file."""
+
+    @pytest.fixture
+    def open_bare(self, tmp_path: Path) -> Open:
+        """Open one file."""
+        url = f"sqlite:///{tmp_path}/offsets.db"
+        return lambda group: open_sql_store(url, StoreContext(group))

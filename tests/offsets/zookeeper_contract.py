@@ -1,0 +1,152 @@
+"""What is held of ZooKeeper, and of what is kept there: on the tree in memory and on a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from downspout.kafka.port import TopicPartition
+from downspout.offsets.stores.zookeeper import ZooKeeperStore
+from downspout.offsets.znodes import Conflict, Location, Nodes, Operation
+from downspout.offsets.zookeeper import SpoutNode, read_state
+from downspout.spout.offset_store import StaleOwnerError, StoreContext, StoredOffset
+from tests.offsets.store_contract import P0, P1, Open, StoreContract
+
+OpenNodes = Callable[[], Nodes]
+OLD = SpoutNode(P0, 918, "shop-7-1600000000", "shop", ("kafka1", 9092))
+
+
+def put(nodes: Nodes, path: str, data: bytes) -> None:
+    """Write a node, as somebody else would."""
+    if nodes.get(path) is None:
+        nodes.ensure(path)
+    nodes.transact([Operation("set", path, data)])
+
+
+class ZooKeeperContract(StoreContract):
+    """A module has the fixtures ``open_nodes`` and ``root``: a path of each test's own."""
+
+    @pytest.fixture
+    def open_bare(self, open_nodes: OpenNodes, root: str) -> Open:
+        """Open stores below one path."""
+        return lambda group: self.store(open_nodes(), root, group)
+
+    @staticmethod
+    def store(nodes: Nodes, root: str, group: str = "g") -> ZooKeeperStore:
+        """Return the store of a group in a topology of one id."""
+        return ZooKeeperStore(nodes, Location("zk:2181", root), StoreContext(group, "shop", "shop-1"))
+
+    # --- the tree ---
+
+    def test_a_transaction_is_all_or_nothing(self, open_nodes: OpenNodes, root: str) -> None:
+        """One step that does not hold undoes the others; each kind of step sees versions."""
+        nodes = open_nodes()
+        nodes.ensure(f"{root}/a")
+        nodes.transact([Operation("create", f"{root}/b", b"1"), Operation("set", f"{root}/a", b"2", 0)])
+        assert (nodes.get(f"{root}/a"), nodes.get(f"{root}/b")) == ((b"2", 1), (b"1", 0))
+        for wrong in (
+            Operation("set", f"{root}/a", b"3", 0),
+            Operation("check", f"{root}/a", version=7),
+            Operation("delete", f"{root}/nowhere"),
+            Operation("create", f"{root}/b"),
+            Operation("create", f"{root}/no/parent"),
+        ):
+            with pytest.raises(Conflict):
+                nodes.transact([Operation("set", f"{root}/b", b"9"), wrong])
+        assert nodes.get(f"{root}/b") == (b"1", 0)
+        nodes.transact([Operation("delete", f"{root}/a", version=1), Operation("check", f"{root}/b", version=0)])
+        assert nodes.children(root) == ["b"]
+        assert (nodes.get(f"{root}/a"), nodes.children(f"{root}/a")) == (None, [])
+
+    # --- the store ---
+
+    def test_a_store_goes_on_where_the_old_spout_stood(self, open_nodes: OpenNodes, root: str) -> None:
+        """Its node is read, claimed and written in its own form, at its own path."""
+        nodes = open_nodes()
+        put(nodes, f"{root}/g/partition_0", OLD.to_json())
+        store = self.store(nodes, root)
+        assert store.load([P0]) == {P0: StoredOffset(918, "", 0)}
+        epoch = store.claim([P0])[P0].epoch
+        store.store({P0: StoredOffset(1_000, "m", epoch)})
+        node = nodes.get(f"{root}/g/partition_0")
+        assert node is not None
+        assert node.data == replace(OLD, offset=1_000, topology_id="shop-1", broker=("", 0)).to_json()
+        assert store.list() == {P0: StoredOffset(1_000, "m", epoch)}
+        assert [(tp, found) for tp, found in read_state(nodes, f"{root}/g").offsets.items()] == [(P0, 1_000)]
+
+    def test_a_new_group_has_its_topics_in_the_path(self, open_nodes: OpenNodes, root: str) -> None:
+        """So two topics never share a node, and what is there of another topic is left alone."""
+        nodes, other = open_nodes(), TopicPartition("users", 0)
+        put(nodes, f"{root}/g/partition_0", OLD.to_json())
+        store = self.store(nodes, root)
+        epoch = store.claim([other])[other].epoch
+        store.store({other: StoredOffset(3, "", epoch)})
+        assert nodes.children(f"{root}/g") == ["partition_0", "users"]
+        assert {tp: found.offset for tp, found in store.list().items()} == {P0: 918, other: 3}
+
+    def test_an_old_spout_that_still_writes_is_noticed(self, open_nodes: OpenNodes, root: str) -> None:
+        """It knows nothing of epochs, so the node's version tells."""
+        nodes = open_nodes()
+        put(nodes, f"{root}/g/partition_0", OLD.to_json())
+        store = self.store(nodes, root)
+        epoch = store.claim([P0])[P0].epoch
+        store.store({P0: StoredOffset(919, "", epoch)})
+        store.store({P0: StoredOffset(920, "", epoch)})
+        put(nodes, f"{root}/g/partition_0", replace(OLD, offset=925).to_json())
+        with pytest.raises(StaleOwnerError, match="somebody else"):
+            store.store({P0: StoredOffset(930, "", epoch)})
+        assert store.load([P0])[P0].offset == 925
+
+    def test_of_owners_that_claim_at_once_each_has_an_epoch_of_its_own(self, open_nodes: OpenNodes, root: str) -> None:
+        """The one that meets another's transaction begins anew; only the last one may store."""
+        stores = [self.store(open_nodes(), root) for _ in range(4)]
+        with ThreadPoolExecutor(len(stores)) as pool:
+            claimed = list(pool.map(lambda store: store.claim([P0, P1]), stores))
+        epochs = [found[P0].epoch for found in claimed]
+        assert sorted(epochs) == [1, 2, 3, 4]
+        assert epochs == [found[P1].epoch for found in claimed]
+        for store, epoch in zip(stores, epochs, strict=True):
+            if epoch == max(epochs):
+                store.store({P0: StoredOffset(5, "", epoch), P1: StoredOffset(6, "", epoch)})
+            else:
+                with pytest.raises(StaleOwnerError):
+                    store.store({P0: StoredOffset(1, "", epoch), P1: StoredOffset(1, "", epoch)})
+        assert {tp: found.offset for tp, found in stores[0].list().items()} == {P0: 5, P1: 6}
+
+    # --- what the old spouts keep ---
+
+    def test_both_forms_of_paths_are_read(self, open_nodes: OpenNodes, root: str) -> None:
+        """partition_N, and with wildcard topics the topic above it; what is malformed is no node, and is named."""
+        nodes = open_nodes()
+        put(nodes, f"{root}/s/partition_0", OLD.to_json())
+        put(nodes, f"{root}/s/partition_1", b"")
+        put(nodes, f"{root}/s/partition_2", b"[7]")
+        put(nodes, f"{root}/s/users/partition_3", replace(OLD, tp=TopicPartition("users", 3), offset=5).to_json())
+        put(nodes, f"{root}/s/users/partition_4", OLD.to_json())
+        found = read_state(nodes, f"{root}/s")
+        assert found.offsets == {P0: 918, TopicPartition("users", 3): 5}
+        assert [note.partition(" counts as no node: ")[::2] for note in found.notes] == [
+            (f"{root}/s/partition_1", "it is empty"),
+            (f"{root}/s/partition_2", "it is no JSON object: b'[7]'"),
+            (f"{root}/s/users/partition_4", "it is of orders[0]"),
+        ]
+
+    def test_trident_goes_on_behind_what_is_committed(self, open_nodes: OpenNodes, root: str) -> None:
+        """With transaction 6 the next to be committed, 5 is the last that is; both spouts' metadata are read."""
+        nodes = open_nodes()
+        put(nodes, f"{root}/t/coordinator/currtx", b"6")
+        put(nodes, f"{root}/t/coordinator/currattempts", b'{"6":1}')
+        put(nodes, f"{root}/t/coordinator/meta/6", b"{}")
+        old = '{"offset":%d,"nextOffset":%d,"topic":"orders","partition":0,"broker":{"host":"h","port":1}}'
+        for number, (start, end) in {4: (0, 10), 5: (10, 20), 6: (20, 30)}.items():
+            put(nodes, f"{root}/t/user/partition_0/{number}", (old % (start, end)).encode())
+        put(nodes, f"{root}/t/user/orders@1/5", b'{"firstOffset":3,"lastOffset":7,"topologyId":"x"}')
+        put(nodes, f"{root}/t/user/orders@2/6", b'{"firstOffset":4,"lastOffset":9,"topologyId":"x"}')
+        put(nodes, f"{root}/t/user/orders@3/5", b"null")
+        found = read_state(nodes, f"{root}/t")
+        assert found.offsets == {P0: 20, P1: 8, TopicPartition("orders", 2): 4}
+        assert found.notes[0].startswith('transaction 6 is the next to be committed, {"6":1} attempts')
+        assert found.notes[1].startswith(f"{root}/t/user/orders@3/5 counts as no node")

@@ -1,0 +1,72 @@
+"""A bolt of one's own for chunks: it takes records too, and puts rows aside."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from streamparse import Stream, Topology
+
+from downspout.ledger.origin import Origin
+from downspout.parse.chunk_bolt import ChunkBolt
+from downspout.parse.rejects import REJECT_FIELDS
+from downspout.testing.harness import run_bolt, run_topology
+from tests.parse.support import chunk, rows_of, run_chunks
+from tests.parse.test_parse_bolt import Records, Source
+
+
+class Short(ChunkBolt):
+    """Lets values of fewer than four letters pass, and rejects question marks."""
+
+    outputs: ClassVar[list[Stream]] = [
+        Stream(fields=["origin", "value"]),
+        Stream(fields=list(REJECT_FIELDS), name="rejects"),
+    ]
+
+    def process_chunk(self, tup: Any) -> None:
+        """Filter and reject."""
+        values = tup.values
+        odd = pc.equal(values.column("value"), "?").to_pylist()
+        rows = [row for row, is_odd in enumerate(odd) if is_odd]
+        self.reject(values, rows, ["a question"] * len(rows))
+        word = values.column("value")
+        short = pc.and_(pc.less(pc.utf8_length(word), 4), pc.not_equal(word, "?"))
+        self.emit(values.filter(short).select(["origin", "value"]))
+
+
+WORDS = ["a", "bbbb", "?", "cc", "long", "ddd"]
+
+
+class Taken(Topology):
+    """Records, the bolt, and a reader of its rejects."""
+
+    source = Source.spec()
+    bolt = Short.spec(inputs=[source])
+    reader = Records.spec(inputs=[bolt["rejects"]])
+
+
+def test_records_and_chunks_give_the_same() -> None:
+    """What the bolt makes of a chunk it makes of its records, rejects included."""
+    in_chunks = run_chunks(Short.spec(), [chunk(WORDS, kind=pa.string())], rejects=True)
+    places = [Origin("orders", "id", 2, number) for number in range(len(WORDS))]
+    rows = [[place, f"k{place.offset}", word] for place, word in zip(places, WORDS, strict=True)]
+    records = run_topology(Taken, spouts={"source": rows})
+    passed = rows_of(in_chunks.emitted("bolt"))
+    assert passed == [{"offset": found.origin.offset, "value": found.value} for found in records.emitted("bolt")]
+    assert [row["value"] for row in passed] == ["a", "cc", "ddd"]
+    (aside,) = rows_of(in_chunks.emitted("bolt", "rejects"))
+    (one,) = records.emitted("bolt", "rejects")
+    rest = {"timestamp": None, "headers": None}
+    assert aside == {"offset": 2, "key": one.key, "value": one.value, "error": one.error, **rest}
+    assert one.error.startswith("RecordError: orders[2]@2: bolt: a question")
+
+
+def test_a_record_that_nobody_takes_aside_fails() -> None:
+    """Without a reader of rejects a rejected record fails with its reason, and others pass."""
+    place = Origin("orders", "id", 2, 7)
+    tuples = [{"origin": place, "value": "?"}, {"origin": place, "value": "ok"}]
+    result = run_bolt(Short.spec(), tuples)
+    assert {found.value for found in result.failed("bolt")} == {"?"}
+    assert [found.value for found in result.emitted("bolt")] == ["ok"]
+    assert "orders[2]@7: bolt: a question" in result.errors[0]

@@ -1,0 +1,127 @@
+"""Kill the process at any step of its work with Kafka: a read_committed reader sees each result once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from downspout.kafka.port import GroupMembership, OffsetAndMetadata, OpenTransaction, TopicPartition
+from tests.producing.killing import GROUP, IN, Life, World
+
+pytestmark = [pytest.mark.fake_only("stops a process between any two calls of Kafka")]
+
+LATER_S = 2_000.0
+"""After so long, sessions and transactions of the dead have timed out."""
+
+
+def points() -> list[tuple[float, str]]:
+    """Return the steps of a run that nothing happens to."""
+    found: list[tuple[float, str]] = []
+    world = World()
+    _, ended = world.live(lambda number, name: found.append((number, name)))
+    assert ended
+    assert world.violations() == []
+    return found
+
+
+def killer(point: float, hit: Callable[[], None]) -> tuple[list[Life], Callable[[float, str], None]]:
+    """Return what kills the process that is put into the list, at a step."""
+    lives: list[Life] = []
+
+    def at(number: float, name: str) -> None:
+        if number == point:
+            hit()
+            lives[0].is_dead = True
+
+    return lives, at
+
+
+def killed_at(world: World, point: float, hit: Callable[[], None]) -> bool:
+    """Let a process run until a step; return whether it got to the end."""
+    lives, at = killer(point, hit)
+    life = Life(world, at)
+    lives.append(life)
+    return life.run()
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_step_neither_loses_nor_doubles_a_result() -> None:
+    """Started again at once, or after everything has timed out; most kills hit an open transaction."""
+    steps = points()
+    hits, wrong = Counter[bool](), []
+    for point, name in steps:
+        for pause_s in (0.0, LATER_S):
+            world = World()
+            ended = killed_at(world, point, lambda world=world: hits.update([world.is_open()]))
+            world.clock.advance(pause_s)
+            if not ended:
+                world.live()
+            wrong += [f"{point} {name} {pause_s}: {each}" for each in world.violations()]
+    assert wrong == []
+    assert hits[True] > len(steps) / 2
+    assert {name for _, name in steps} >= {"transactional_producer", "begin", "send", "send_offsets", "commit", "abort"}
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_a_run_says_which_transaction_it_waits_for_and_goes_on(
+    is_shown: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member of another name died with commits of ours in its transaction, and Kafka ends that in time."""
+    world = World()
+    if not is_shown:
+        monkeypatch.setattr(world.kafka, "open_transactions", lambda group: [])
+    other = world.kafka.transactional_producer("copies.2.out.0", client={"transaction_timeout_ms": 40_000})
+    other.begin()
+    other.send_offsets({TopicPartition(IN, 1): OffsetAndMetadata(3, "", -1)}, GroupMembership(GROUP))
+    began = world.clock.monotonic()
+    assert world.live()[1]
+    assert world.violations() == []
+    assert world.clock.monotonic() - began > 40.0
+    whose, until = ("transaction of copies.2.out.0", "40 s") if is_shown else ("transaction", "its produce.")
+    assert f"a {whose} is open on in[1]; Kafka ends it after at most {until}" in caplog.text
+
+
+def test_a_transaction_that_kafka_has_lost_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its coordinator calls it ended, and no time-out ends it where its records are."""
+    world = World()
+    monkeypatch.setattr(world.kafka, "open_transactions", lambda group: [OpenTransaction("copies.1.out.0", 1, True)])
+    other = world.kafka.transactional_producer("copies.2.out.0")
+    other.begin()
+    other.send_offsets({TopicPartition(IN, 1): OffsetAndMetadata(3, "", -1)}, GroupMembership(GROUP))
+    assert world.live()[1]
+    assert "Kafka takes a transaction of copies.1.out.0 for ended, and has not told in[1]" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_second_kill_in_the_recovery_changes_nothing() -> None:
+    """At some steps of the first run, and some of the second."""
+    steps, wrong = points(), []
+    for first, _ in steps[:: len(steps) // 12]:
+        for second in range(1, 30, 4):
+            world = World()
+            for point in (first, second + 0.5):
+                killed_at(world, point, lambda: None)
+            world.live()
+            wrong += [f"{first} {second}: {each}" for each in world.violations()]
+    assert wrong == []
+
+
+@pytest.mark.slow
+def test_a_process_that_stood_still_while_another_took_over_changes_nothing() -> None:
+    """At any step the first one sleeps, the second does all of the work, and the first goes on."""
+    wrong = []
+    for point, name in points():
+        world = World()
+
+        def at(number: float, _: str, point: float = point, world: World = world) -> None:
+            if number == point:
+                world.clock.advance(LATER_S)
+                world.live()
+
+        world.live(at)
+        wrong += [f"{point} {name}: {each}" for each in world.violations()]
+    assert wrong == []

@@ -1,0 +1,97 @@
+"""What the tests of compaction share: a sink with Hive folders, and two readers of its directory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bolts.parquet import with_origins
+from downspout.audit.files import visible_files
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.sink.compaction.compactor import Compacted, Compactor
+from downspout.sink.identity.rows import Identities
+from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.recovery import Recovery
+from downspout.sink.storage.disk import Disk
+from downspout.sink.writer import Flushed, SinkWriter
+from tests.sink.support import SteppedDisk
+
+COLUMNS = ["month:int8", "value:int64"]
+TOPIC = "orders"
+Row = tuple[Any, ...]
+
+
+def opened(
+    directory: Path, writer: str, disk: Disk | None = None, rebuild: int = 0, clock: Clock = SYSTEM_CLOCK
+) -> SinkWriter:
+    """Open a writer of the sink."""
+    made = SinkWriter(
+        directory, topology="t", component="sink", columns=COLUMNS, writer=writer, partition_by=["month"],
+        disk=disk or SteppedDisk(), rebuild=rebuild, clock=clock,
+    )  # fmt: skip
+    made.open()
+    return made
+
+
+def rows(offsets: Iterable[int]) -> tuple[Identities, pa.Table]:
+    """Return a row for each offset, of two months and two partitions."""
+    wanted = list(offsets)
+    identities = Identities.of([(TOPIC, "id", offset % 2, offset, "") for offset in wanted])
+    columns: dict[str, Any] = {
+        "month": pa.array([offset % 3 // 2 for offset in wanted], pa.int8()),
+        "value": pa.array(wanted, pa.int64()),
+    }
+    return identities, with_origins(pa.table(columns), identities)
+
+
+def write(sink: SinkWriter, offsets: Iterable[int]) -> Flushed:
+    """Flush rows by a writer that is open."""
+    identities, table = rows(offsets)
+    return sink.flush(identities, lambda mask, _: table.filter(pa.array(mask)))
+
+
+def flush(directory: Path, offsets: Iterable[int], writer: str, disk: Disk | None = None, rebuild: int = 0) -> None:
+    """Open a writer and flush rows."""
+    write(opened(directory, writer, disk, rebuild), offsets)
+
+
+def compact(directory: Path, disk: Disk | None = None, writer: str = "", **options: Any) -> Compacted:
+    """Compact as the command does, but quietly."""
+    return Compactor(directory, disk=disk or SteppedDisk(), writer=writer, say=lambda line: None, **options).run()
+
+
+def sweep(directory: Path) -> int:
+    """Take all writers with staged files for dead."""
+    sink = opened(directory, "sweeper")
+    return Recovery(sink.log, sink._catch_up, sink._entry, SYSTEM_CLOCK).sweep(after_s=0)
+
+
+def _rows_in(paths: Iterable[Path]) -> Iterator[Row]:
+    for path in paths:
+        table = pq.ParquetFile(path).read()
+        yield from zip(
+            [path.parent.name] * table.num_rows, *(column.to_pylist() for column in table.columns), strict=True
+        )
+
+
+def plain(directory: Path) -> Counter[Row]:
+    """Return what a reader of the plain directory sees: each row, with its folder, and how often."""
+    return Counter(_rows_in(visible_files(directory)))
+
+
+def through_the_log(directory: Path) -> Counter[Row]:
+    """Return what a reader sees that takes the files which count by the log, wherever they are by now."""
+    log = CommitLog(directory)
+    log.refresh()
+    ways = ((directory / path, *log.layout.way(path)) for path in log.files)
+    return Counter(_rows_in(next(file for file in way if file.exists()) for way in ways))
+
+
+def expected(offsets: Iterable[int]) -> Counter[Row]:
+    """Return the rows of some offsets as both readers give them."""
+    return Counter((f"month={offset % 3 // 2}", offset, TOPIC, "id", offset % 2, offset, "") for offset in offsets)

@@ -1,0 +1,124 @@
+"""What the tests of the sinks share."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pystorm.component import Tuple
+
+from bolts.parquet import with_origins
+from downspout.audit.files import visible_files
+from downspout.ledger.origin import Origin
+from downspout.sink.identity.rows import Identities
+from downspout.sink.storage.disk import Disk
+from downspout.sink.writer import SinkWriter
+from downspout.testing.clock import VirtualClock
+
+COLUMNS = ["n:int64"]
+
+
+class Stopped(BaseException):
+    """The process ended here: no handler runs, because nothing catches this."""
+
+
+class SteppedDisk(Disk):
+    """Calls ``before`` ahead of each step; once it has raised Stopped, no step happens any more."""
+
+    def __init__(self, before: Callable[[int], None] = lambda step: None) -> None:
+        self.steps = 0
+        self._before = before
+        self._dead = False
+
+    def _step(self) -> None:
+        if self._dead:
+            raise Stopped
+        self.steps += 1
+        try:
+            self._before(self.steps)
+        except Stopped:
+            self._dead = True
+            raise
+
+
+def _stepped(name: str) -> Callable[..., Any]:
+    def call(self: SteppedDisk, *arguments: Any) -> Any:
+        self._step()
+        return getattr(Disk, name)(self, *arguments)
+
+    return call
+
+
+for _name in ("make_folder", "write", "sync", "link", "rename", "remove"):
+    setattr(SteppedDisk, _name, _stepped(_name))
+
+
+class Origins:
+    """Rows that hold nothing but their origin and a number."""
+
+    def __init__(self, origins: Sequence[tuple[str, str, int, int, str]]) -> None:
+        self.origins = list(origins)
+
+    def columns(self) -> dict[str, Any]:
+        """Return them as columns of a file."""
+        names = ("_topic", "_topic_id", "_partition", "_offset", "_path")
+        types = (pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string())
+        parts = list(zip(*self.origins, strict=True)) or [()] * 5
+        origin = {name: pa.array(list(part), kind) for name, part, kind in zip(names, parts, types, strict=True)}
+        return {"n": pa.array([o[3] for o in self.origins], pa.int64()), **origin}
+
+
+def write_rows(
+    directory: Path,
+    origins: Sequence[tuple[str, str, int, int, str]],
+    *,
+    writer: str = "w",
+    disk: Disk | None = None,
+    component: str = "sink",
+) -> SinkWriter:
+    """Commit rows by a writer of its own, in one flush."""
+    made = SinkWriter(directory, topology="t", component=component, columns=COLUMNS, writer=writer, disk=disk)
+    made.open()
+    identities = Identities.of(origins)
+    table = with_origins(pa.table({"n": pa.array([o[3] for o in origins], pa.int64())}), identities)
+    made.flush(identities, lambda mask, _: table.filter(pa.array(mask)))
+    return made
+
+
+def sink(
+    cls: Any,
+    directory: Path,
+    *,
+    fields: list[str],
+    inputs: Sequence[tuple[str, str]] = (("parse", "default"),),
+    **conf: Any,
+) -> Any:
+    """Return a sink as an engine would build it, with acks and fails collected."""
+    bolt = cls(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
+    bolt.clock = VirtualClock()
+    bolt.component_name, bolt.task_id = "sink", 3
+    bolt.acked, bolt.failed = [], {}
+    bolt.ack = lambda given: bolt.acked.append(given if isinstance(given, str) else given.id)
+    bolt.fail_because = lambda given, error: bolt.failed.__setitem__(
+        given if isinstance(given, str) else given.id, str(error)
+    )
+    settings = {"topology.name": "t", "parquet.directory": str(directory), **conf}
+    context: dict[str, dict[str, Any]] = {}
+    for component, stream in inputs:
+        context.setdefault(component, {})[stream] = fields
+    bolt.initialize(settings, {"source->stream->fields": context})
+    return bolt
+
+
+def tup(origin: Sequence[Any], *values: Any) -> Tuple:
+    """Return a tuple with an origin and values."""
+    return Tuple("-".join(map(str, origin)), "parse", "default", 2, (Origin(*origin), *values))
+
+
+def rows_of(directory: Path) -> list[dict[str, Any]]:
+    """Return all rows that a reader sees, without Hive folders' columns."""
+    return [row for path in visible_files(directory) for row in pq.ParquetFile(path).read().to_pylist()]

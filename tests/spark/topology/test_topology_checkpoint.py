@@ -1,0 +1,135 @@
+"""Files of ours beside Spark's checkpoint: what is loaded from them, and that they are durable."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pickle
+import pwd
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from downspout.component import Failure
+from downspout.dead_letters.replayed import PlainRecord
+from downspout.errors import ConfigError
+from downspout.spark.topology.driver import checkpoint
+from downspout.spark.topology.driver.checkpoint import EXHAUSTED_FILE, claim, recall, remember
+from downspout.spark.topology.rows import ChunkPlace, ExhaustedRecord, Place
+from tests.spark import topology_bolts as b
+from tests.spark.topology.test_topology_plan import planned
+
+PLACE = Place("t", "x1", 0, 7)
+RECORD = PlainRecord("t", 0, 7, 1, b"k", None, [("h", b"v")])
+EXHAUSTED = {
+    place: ExhaustedRecord("spout", place, record, 2, 3, 4, Failure("exception", "bolt", 5, "ValueError: no", "stack"))
+    for place, record in ((PLACE, RECORD), (PLACE._replace(offset=8), None))
+}
+
+
+def test_what_a_batch_is_committed_without_comes_back(tmp_path: Path) -> None:
+    """The batch and its exhausted records are read as they were written, with and without their records."""
+    assert recall(tmp_path) == (-1, {})
+    remember(tmp_path, 4, EXHAUSTED)
+    assert recall(tmp_path) == (4, EXHAUSTED)
+
+
+def test_what_an_earlier_version_wrote_comes_back(tmp_path: Path) -> None:
+    """An exhausted record, and a chunk in a bolt's state, are known by their former names too."""
+    written = pickle.dumps((4, EXHAUSTED), 3).replace(b"\nExhaustedRecord\n", b"\nLetter\n")
+    (tmp_path / EXHAUSTED_FILE).write_bytes(written)
+    assert recall(tmp_path) == (4, EXHAUSTED)
+    chunk = ChunkPlace("t", "", 0, 5, ((5, 7), (9, 10)))
+    state = pickle.dumps(chunk, 2)
+    assert pickle.loads(state.replace(b"\nChunkPlace\n", b"\nSpan\n")) == chunk
+    assert b"\nLetter\n" in written
+    assert b"\nChunkPlace\n" in state
+
+
+class Forged:
+    """What runs a program where it is unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self._target),)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_nothing_that_others_wrote_is_run(tmp_path: Path, nested: bool) -> None:
+    """A forged file is an error that names it, and nothing of what it asks for is done."""
+    forged = Forged(tmp_path / "run")
+    (tmp_path / EXHAUSTED_FILE).write_bytes(pickle.dumps((1, {PLACE: forged}) if nested else forged))
+    with pytest.raises(ConfigError, match=r"_downspout\.given-up was not written by Downspout: .*mkdir has no place"):
+        recall(tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80", pickle.dumps(7), pickle.dumps((1, {1: 2})), pickle.dumps(("a", {}))])
+def test_a_torn_file_is_named(tmp_path: Path, content: bytes) -> None:
+    """What makes no sense is an error that names the file."""
+    (tmp_path / EXHAUSTED_FILE).write_bytes(content)
+    with pytest.raises(ConfigError, match="given-up was not written by Downspout"):
+        recall(tmp_path)
+
+
+def test_the_folder_is_forced_to_the_disk_after_each_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both files are under their names before their folder is synced: else a power failure may take the name back."""
+    synced: list[tuple[Path, set[str]]] = []
+    monkeypatch.setattr(
+        checkpoint, "sync_folder", lambda folder: synced.append((folder, {path.name for path in folder.iterdir()}))
+    )
+    claim(tmp_path / "c", planned(b.counting(tmp_path)))
+    remember(tmp_path / "c", 4, EXHAUSTED)
+    ours = {"_downspout.json"}
+    assert synced == [(tmp_path / "c", ours), (tmp_path / "c", ours | {EXHAUSTED_FILE})]
+
+
+def test_a_checkpoint_for_everybody_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A folder in which everybody may write is named, with the cure: the state in it is unpickled."""
+    made = planned(b.counting(tmp_path))
+    (tmp_path / "c").mkdir(mode=0o755)
+    claim(tmp_path / "c", made)
+    assert not caplog.records
+    (tmp_path / "c").chmod(0o777)
+    claim(tmp_path / "c", made)
+    assert f"everybody on this machine may write to the checkpoint {tmp_path / 'c'}" in caplog.text
+    assert "chmod go-w" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("group", "members", "said"),
+    [
+        ("ada", [], None),
+        ("ada", ["ada"], None),
+        ("ada", ["ada", "bob"], "the group ada"),
+        ("users", [], "the group users"),
+        (None, [], f"the group {os.getgid()}"),
+    ],
+)
+def test_a_checkpoint_for_a_group_is_warned_of(
+    group: str | None,
+    members: list[str],
+    said: str | None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So is one in which a group may write, unless that is the owner's own, with nobody else in it."""
+
+    def find(number: int) -> Any:
+        if group is None:
+            raise KeyError
+        return SimpleNamespace(gr_name=group, gr_mem=members)
+
+    monkeypatch.setattr(grp, "getgrgid", find)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: SimpleNamespace(pw_name="ada"))
+    (tmp_path / "c").mkdir()
+    os.chown(tmp_path / "c", -1, os.getgid())
+    (tmp_path / "c").chmod(0o775)
+    claim(tmp_path / "c", planned(b.counting(tmp_path)))
+    assert [record.getMessage().partition(" may write to")[0] for record in caplog.records] == ([said] if said else [])
+    assert not said or "chmod g-w" in caplog.text

@@ -1,0 +1,103 @@
+"""What a spout reports of each partition: the same words as ``downspout lag``, and the sums of its report."""
+
+from __future__ import annotations
+
+from downspout.metrics import PARTITION_METRICS
+from downspout.offsets.lag import Question, collect
+from tests.spout.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill
+
+
+def test_each_partition_has_its_figures(kafka: Kafka) -> None:
+    """What is committed, read, done beyond the commit and out is told, and what holds the commit back."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack([0, 1, 2, 5, 6])
+    driver.commit()
+    (figures,) = driver.spout.report_partitions().values()
+    assert set(figures) == set(PARTITION_METRICS)
+    assert [figures[name] for name in ("committed", "position", "end", "lag")] == [3, 10, 10, 7]
+    assert [figures[name] for name in ("done", "uncommitted", "in_flight", "failed")] == [2, 7, 5, 0]
+    assert figures["blocks"] == 3
+    assert figures["why"].startswith("out for ")
+
+
+def test_what_failed_blocks_by_its_failures(kafka: Kafka) -> None:
+    """A record that failed waits for another try; how often it failed is told."""
+    driver = Driver(kafka, retry_delay_ms=600_000, retry_initial_ms=600_000, retry_delay_ms_max=600_000)
+    driver.run()
+    driver.fail([3])
+    driver.ack(set(range(10)) - {3})
+    driver.commit()
+    (figures,) = driver.spout.report_partitions().values()
+    assert (figures["done"], figures["failed"], figures["in_flight"]) == (6, 1, 0)
+    assert (figures["blocks"], figures["why"]) == (3, "failed 1 time, waits for another try")
+
+
+def test_nothing_blocks_where_acks_come_in_order(kafka: Kafka) -> None:
+    """Records that are out, with none done or failed beyond, are no reason to name one."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack([0, 1])
+    (figures,) = driver.spout.report_partitions().values()
+    assert (figures["blocks"], figures["why"], figures["done"]) == (None, "", 0)
+
+
+def test_partitions_add_up_to_the_report(wide: Kafka) -> None:
+    """The lag and what is out of all partitions are those of the report, and each partition is there once."""
+    driver = Driver(wide)
+    while len(driver.emitted) < PARTITIONS * RECORDS:
+        driver.run(1)
+    found = driver.spout.report_partitions()
+    assert list(found) == [f"{TOPIC}[{number}]" for number in range(PARTITIONS)]
+    assert sum(each["lag"] for each in found.values()) == driver.figure("lag") == PARTITIONS * RECORDS
+    assert sum(each["in_flight"] for each in found.values()) == driver.figure("in_flight")
+
+
+def test_the_figures_stay_after_deactivate(kafka: Kafka) -> None:
+    """A spout that has left its group still tells where it stood in each partition."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack_all()
+    driver.spout.deactivate()
+    assert not kafka.group(GROUP).members
+    (figures,) = driver.spout.report_partitions().values()
+    assert (figures["committed"], figures["lag"]) == (10, 0)
+
+
+def test_a_start_has_no_lag_before_the_first_fetch(kafka: Kafka) -> None:
+    """Before a partition is assigned there is none, and before it was fetched from its end is not known."""
+    driver = Driver(kafka)
+    assert driver.spout.report_partitions() == {}
+
+
+def test_the_words_are_those_of_the_command(kafka: Kafka) -> None:
+    """What a spout reports of a partition right after a commit is what ``downspout lag`` reads from Kafka."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack([0, 1, 2, 5, 6])
+    driver.commit()
+    fill(kafka, 2)
+    (row,) = collect(kafka, GROUP, Question(with_age=False)).partitions
+    (figures,) = driver.spout.report_partitions().values()
+    assert (row.committed, row.done, row.blocks) == tuple(figures[name] for name in ("committed", "done", "blocks"))
+    assert (row.end, row.lag) == (12, 9)
+    assert row.member
+
+
+def test_fetches_are_counted_and_timed(kafka: Kafka) -> None:
+    """Answered fetches and records that polls returned are counters that grow on after a new start; times are told."""
+    driver = Driver(kafka)
+    driver.run()
+    driver.ack_all()
+    assert driver.figure("fetched") == 10
+    fetches = driver.figure("fetches")
+    assert fetches >= 1
+    assert driver.figure("fetch_max_s") >= driver.figure("fetch_mean_s") >= 0
+    driver.spout.deactivate()
+    assert driver.figure("fetched") == 10
+    fill(kafka, 2)
+    driver.spout.activate()
+    while len(driver.emitted) < 12:
+        driver.run(1)
+    assert driver.figure("fetched") == 12
+    assert driver.figure("fetches") > fetches

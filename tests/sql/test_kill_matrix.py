@@ -1,0 +1,127 @@
+"""Kill the process at any statement: each row is in the table once, and the offsets are the end."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downspout.offsets.stores.sql import SqlStore
+from downspout.sql.log import SqlLog
+from downspout.sql.writer import SqlWriter
+from tests.soaking import SOAK
+from tests.sql.killing import MODES, World
+
+pytestmark = [pytest.mark.fake_only("stops a process between any two statements, in virtual time")]
+
+RECOVERIES = ("at once", "after the time-out", "by another worker", "killed again")
+LATER_S = 2_000.0
+"""After so long, the session of the dead is over, and tuples have timed out."""
+EVERY = 1 if SOAK else 9
+"""In ``make test`` every so many-th moment is tried."""
+ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+_folders = itertools.count()
+
+
+def moments(folder: Path, mode: str) -> list[str]:
+    """Return the statement of each moment of a run that nothing happens to."""
+    found: list[str] = []
+    world = World(folder, mode)
+
+    def note(number: int, statement: str) -> bool:
+        found.append(statement)
+        return False
+
+    assert world.lives(note)
+    assert world.violations() == []
+    return found
+
+
+def recover(world: World, recovery: str, moment: int) -> None:
+    """Let whoever comes after the dead go on to the end."""
+    if recovery == "killed again":
+        # Somewhere else in its life than the first: it has less to do, so the moment is counted round.
+        world.lives(lambda number, _: number == 1 + moment * 7 % 40)
+    if recovery in ("after the time-out", "by another worker"):
+        world.clock.advance(LATER_S if recovery == "after the time-out" else 0.0)
+    if recovery == "by another worker":
+        assert world.lives(**{"run.member": 2})
+    else:
+        assert world.lives()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_kill_at_any_statement_neither_loses_nor_doubles_a_row(mode: str) -> None:
+    """Before and after each statement, with each recovery: rows exact, offsets the end, dead letter written."""
+    root = Path(tempfile.mkdtemp(dir=ROOM))
+    try:
+        points = moments(root / "whole", mode)
+        wrong: list[str] = []
+        cells = Counter[str]()
+        for turn, moment in enumerate(range(1, len(points) + 1, EVERY)):
+            recoveries = RECOVERIES if SOAK else (RECOVERIES[turn % 4], RECOVERIES[(turn + 1) % 4])
+            for recovery in recoveries:
+                world = World(folder := root / str(next(_folders)), mode)
+                assert not world.lives(lambda number, _, moment=moment: number == moment)
+                recover(world, recovery, moment)
+                cells[recovery] += 1
+                wrong += [f"{moment} {points[moment - 1]}, {recovery}: {each}" for each in world.violations()]
+                shutil.rmtree(folder)
+        assert wrong == []
+        assert len(cells) == 4
+        assert len(points) > 100
+        print(f"{len(points)} moments, {sum(cells.values())} cells")
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def without_log(patch: pytest.MonkeyPatch) -> None:
+    """Let no flush say which rows it wrote."""
+    patch.setattr(SqlLog, "append", lambda self, *entry: None)
+
+
+def log_first(patch: pytest.MonkeyPatch) -> None:
+    """Commit what a flush covers before its rows."""
+    real = SqlWriter._insert_rows
+
+    def insert(self: Any, *rows: Any) -> None:
+        self.database.commit()
+        self.database.begin()
+        real(self, *rows)
+
+    patch.setattr(SqlWriter, "_insert_rows", insert)
+
+
+def stale_store(patch: pytest.MonkeyPatch) -> None:
+    """Store an offset that is one too high."""
+    real = SqlStore.store
+
+    def store(self: Any, offsets: Any) -> None:
+        real(self, {tp: each._replace(offset=each.offset + 1) for tp, each in offsets.items()})
+
+    patch.setattr(SqlStore, "store", store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", [without_log, log_first, stale_store])
+def test_the_matrix_sees_what_is_wrong(mutant: Callable[[Any], None], tmp_path: Path) -> None:
+    """Each way to write rows twice or not at all is found at some moment."""
+    with pytest.MonkeyPatch.context() as patch:
+        mutant(patch)
+        for moment in range(20, 126, 3):
+            world = World(tmp_path / str(moment))
+            if not world.lives(lambda number, _, moment=moment: number == moment):
+                world.clock.advance(LATER_S)
+                if not world.lives():
+                    continue
+            if world.violations():
+                return
+    pytest.fail("it was not found")

@@ -1,0 +1,21 @@
+"""A bolt of stock streamparse for `make storm-chaos`: it knows nothing of Downspout."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import ClassVar
+
+from streamparse import Bolt
+
+
+class Number(Bolt):
+    """Hands numbers on; dies, as by a crash of native code, where the value says so."""
+
+    outputs: ClassVar = ["origin", "number"]
+
+    def process(self, tup):
+        """Read the number."""
+        if tup.values.value.startswith("kill "):
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.emit([tup.values.origin, int(tup.values.value)])

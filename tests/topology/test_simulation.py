@@ -1,0 +1,458 @@
+"""The simulation: what it proves, that it repeats, and that it can fail."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from streamparse import Topology
+
+from bolts.aggregate import AggregateBolt
+from bolts.parquet import ParquetBolt
+from bolts.parse import JsonParseBolt
+from downspout.cli import main
+from downspout.errors import BrokerError, TopologyError
+from downspout.spout.group import committing
+from downspout.storm.groups import members
+from downspout.system.process import send_signal
+from downspout.testing.simulation import Scenario, Sent, SimulationError, simulate
+from downspout.testing.simulation.faults import Faults
+from downspout.testing.simulation.plan import KINDS, Step, draw
+from downspout.testing.simulation.process import Process
+from downspout.testing.simulation.run import plan_of, run_seed
+from downspout.testing.simulation.soak import load_scenarios, soak
+from downspout.testing.simulation.verdict import SinkRows, judge
+from spouts.kafka import KafkaSpout
+from tests.soaking import SOAK
+from tests.topology.mutants import CHUNK_MUTANTS, MUTANTS
+from tests.topology.scenarios import Orders, order, order_rows, orders, parcels, words
+from topologies.flight_delays import FlightDelays
+
+pytestmark = pytest.mark.timeout(1800)
+"""Hundreds of worlds take a minute of two cores, and five where others want them too."""
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = str(ROOT / "tests" / "topology" / "scenarios.py")
+IN_CHUNKS = {"kafka.emit": "chunk", "kafka.chunk_records_max": 7, "kafka.chunk_bytes_max": 10_000}
+A_RECORD_SEED, A_CHUNK_SEED = 1, 5
+SEEDS_TO_NOTICE = 600
+"""In so many worlds at most each wrong version is noticed: most in the first ten; one of forty has a death between two
+certain steps of a flush."""
+NOTICED_AT = {"leave_files_hidden": [48]}
+"""Seeds by which a wrong version was noticed lately, where it takes many: they come first."""
+SEEDS_TO_REPEAT = (A_RECORD_SEED, 10, A_CHUNK_SEED)
+
+
+def wait_until(holds: Callable[[], bool]) -> bool:
+    """Wait a minute at most."""
+    return any(holds() or time.sleep(0.1) for _ in range(600))
+
+
+@pytest.mark.slow
+def test_many_worlds() -> None:
+    """Each row is there exactly once, all is committed, and an orderly end leaves nothing to do, whatever happens.
+
+    In these worlds every kind of fault was injected.
+    """
+    seeds = range(1000, 1100 if SOAK else 1040)
+    total = soak(TARGET, seeds, jobs=2)
+    assert total.reports == []
+    assert total.seeds == len(seeds)
+    assert total.injected.keys() >= KINDS.keys()
+
+
+@pytest.mark.slow
+def test_a_few_worlds_in_chunks() -> None:
+    """The same where all tuples are chunks, with rejects, failing records, bolts for chunks and bolts for records."""
+    outcomes = simulate(replace(parcels, config=IN_CHUNKS), range(6))
+    assert all(outcome.chunks > 0 for outcome in outcomes if outcome.emitted)
+    assert any(outcome.emitted > 3 * outcome.chunks > 0 for outcome in outcomes)
+
+
+def test_a_third_of_the_worlds_is_in_chunks() -> None:
+    """A seed decides whether tuples are chunks, by chance of its own: all else is as it would be with records."""
+    plans = [draw(seed) for seed in range(600)]
+    chunks = [plan for plan in plans if plan.config.get("kafka.emit") == "chunk"]
+    assert 0.25 < len(chunks) / len(plans) < 0.42
+    assert len({(plan.config["kafka.chunk_records_max"], plan.config["kafka.chunk_bytes_max"]) for plan in chunks}) > 10
+    assert len({tuple(key for key in plan.config if key not in IN_CHUNKS) for plan in plans}) == 1
+
+
+class Numbers(Topology):
+    """Its spout makes objects of JSON, of which there are no columns."""
+
+    spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"], value_format="json")
+    sink = ParquetBolt.spec(inputs=[spout], directory="numbers", schema={"value": "string"})
+
+
+class Settled(Topology):
+    """It says itself what a tuple is."""
+
+    config = {"kafka.emit": "record"}  # noqa: RUF012 - streamparse wants a plain class attribute
+    spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"])
+    sink = ParquetBolt.spec(inputs=[spout], directory="settled", schema={"value": "string"})
+
+
+@pytest.mark.parametrize(
+    ("topology", "config", "seed", "emit"),
+    [
+        (Orders, {}, A_CHUNK_SEED, "chunk"),
+        (Orders, {}, A_RECORD_SEED, None),
+        (Orders, {"kafka.emit": "chunk"}, A_RECORD_SEED, "chunk"),
+        (Orders, {"kafka.emit": "record"}, A_CHUNK_SEED, "record"),
+        (Numbers, {}, A_CHUNK_SEED, "record"),
+        (Settled, {}, A_CHUNK_SEED, "record"),
+    ],
+)
+def test_chance_decides_only_what_nobody_else_does(
+    topology: type, config: dict[str, str], seed: int, emit: str | None
+) -> None:
+    """Chunks are not drawn where a spout cannot emit them, nor where topology or scenario say what it emits."""
+    assert plan_of(Scenario(topology, order, order_rows, config=config), seed).config.get("kafka.emit") == emit
+
+
+def test_somebody_comes_back_to_the_records_after_all_have_left() -> None:
+    """Where all members have left for good, and the next thing to happen is far away, the calm has a member again."""
+    plan = replace(draw(1), members=1, duration_s=40.0, transactions=0.0)
+    plan.steps[:] = [
+        Step(10.0, "leave", size=0.9),
+        Step(30.0, "records", size=3),
+        Step(39.0, "sweep", size=1.0),  # it ends in 180 s
+    ]
+    outcome = run_seed(orders, 1, plan=plan)
+    assert outcome.injected["leave"] == 1
+    assert outcome.records > 0
+    assert outcome.violations == []
+
+
+def test_who_ends_with_an_error_while_all_leave_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends with an error while all leave is not started again."""
+    leave = Process._leave
+
+    def leave_with_an_error(process: Process) -> None:
+        leave(process)
+        raise BrokerError("it ended so")
+
+    monkeypatch.setattr(Process, "_leave", leave_with_an_error)
+    plan = replace(draw(1), members=2, duration_s=20.0)
+    plan.steps[:] = [Step(5.0, "records", size=3)]
+    outcome = run_seed(orders, 1, plan=plan)
+    assert outcome.injected["ended: BrokerError"] == 2
+    assert outcome.violations == []
+
+
+def test_a_record_is_not_blamed_for_another_spout_s() -> None:
+    """A record that was out alone when another spout's record killed their process is not given up for it."""
+    outcome = run_seed(words, 2824)
+    assert outcome.injected["killer"] > 3
+    assert outcome.violations == []
+
+
+@pytest.mark.slow
+def test_a_seed_repeats_in_another_process() -> None:
+    """A seed gives the same trace in another process, whatever order its sets and texts have."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from tests.topology.scenarios import orders, words;"
+        "from downspout.testing.simulation.run import run_seed;"
+        f"print(*(run_seed(one, seed).hash for seed in {SEEDS_TO_REPEAT} for one in (orders, words)))"
+    )
+    hashes = set()
+    for hash_seed in ("0", "4321"):
+        environ = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(ROOT)], env=environ, check=True, capture_output=True, text=True
+        )
+        hashes.add(done.stdout)
+    assert len(hashes) == 1
+    here = " ".join(run_seed(one, seed).hash for seed in SEEDS_TO_REPEAT for one in (orders, words))
+    assert hashes == {f"{here}\n"}
+
+
+def test_a_component_that_raises_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spout that ends its process with an error of its own is a violation, though another process takes over."""
+    commit, calls = committing.commit, itertools.count()
+
+    def commit_or_raise(*given: Any, **named: Any) -> bool:
+        if next(calls) == 3:
+            raise AttributeError("no such thing")
+        return commit(*given, **named)
+
+    monkeypatch.setattr(committing, "commit", commit_or_raise)
+    with pytest.raises(SimulationError, match="no such thing"):
+        simulate(orders, [1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_version_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version of the product that is wrong in one place violates a property in one of some worlds."""
+    MUTANTS[name](monkeypatch)
+    with pytest.raises(SimulationError):
+        simulate(orders, [*NOTICED_AT.get(name, ()), *range(SEEDS_TO_NOTICE)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHUNK_MUTANTS)
+def test_a_wrong_version_of_chunks_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does one that is wrong about chunks, where tuples are chunks."""
+    CHUNK_MUTANTS[name](monkeypatch)
+    with pytest.raises(SimulationError):
+        simulate(replace(parcels, config=IN_CHUNKS), range(SEEDS_TO_NOTICE))
+
+
+@pytest.mark.slow
+def test_the_report_names_seed_record_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure tells the seed, what is wrong with which record, its last events, and how to run it again."""
+    MUTANTS["write_what_is_there"](monkeypatch)
+    report = soak(f"{TARGET}:orders", range(8)).reports[0]
+    seed = int(report.removeprefix("seed ").partition(":")[0])
+    assert f"scenarios.py:orders --seed {seed} --trace" in report
+    place = report.splitlines()[1].split()[0]
+    assert f"the last events about {place}:" in report
+    assert f"acked {place}" in report
+
+
+def test_the_command_replays_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    """``downspout simulate FILE --seed N --trace`` prints all that happens, and the same hash as any run of it."""
+    assert main(["simulate", f"{TARGET}:orders", "--seed", "5", "--trace"]) == 0
+    printed = capsys.readouterr().out
+    assert run_seed(orders, 5).hash in printed
+    assert "emits orders[" in printed
+
+
+@pytest.mark.slow
+def test_the_command_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """``downspout simulate FILE`` tells seeds, hours, records and faults, and how far it is on stderr."""
+    assert main(["simulate", TARGET, "--seeds", "2", "--jobs", "1"]) == 0
+    printed = capsys.readouterr()
+    assert "2 seeds" in printed.out
+    assert "0 violations" in printed.out
+    assert "2 of 2 seeds" in printed.err
+
+
+def test_the_command_names_what_it_has_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each seed is of one scenario: with fewer seeds than scenarios the command says which it knows nothing of."""
+    assert main(["simulate", TARGET, "--seeds", "1", "--jobs", "1"]) == 0
+    assert "not run: words, sums, parcels" in capsys.readouterr().out
+
+
+def test_records_that_are_none_are_told() -> None:
+    """A scenario whose records are no bytes ends with an error that says so, and not somewhere in Kafka."""
+    wrong = replace(orders, records=lambda chance, number: {"number": number})  # type: ignore[arg-type,return-value]
+    with pytest.raises(TopologyError, match=r"records made \{'number': 0\} \(a dict\)"):
+        simulate(wrong, [1])
+
+
+@pytest.mark.slow
+def test_workers_end_with_the_command() -> None:
+    """Whatever ends ``downspout simulate``, none of its processes stays at work."""
+    code = "import sys; from downspout.cli import main; sys.exit(main())"
+    arguments = [sys.executable, "-c", code, "simulate", TARGET, "--seeds", "2000", "--jobs", "2"]
+    with subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True) as command:
+        assert wait_until(lambda: len(members(command.pid)) == 4)  # one keeps the list of semaphores
+        command.kill()
+    wait_until(lambda: not members(command.pid))
+    left = members(command.pid)
+    for member in left:
+        send_signal(member.pid, member.birth, signal.SIGKILL)
+    assert left == []
+
+
+def test_every_kind_of_fault_can_be_injected() -> None:
+    """What the table of kinds names, a world can do; and worlds have each kind."""
+    assert all(hasattr(Faults, f"_{kind}") for kind in KINDS)
+    assert set().union(*(draw(seed).kinds for seed in range(300))) == KINDS.keys()
+    assert not any("crash" in draw(seed, without=("crash",)).kinds for seed in range(100))
+    assert not any("replaced" in draw(seed, without=("twin",)).kinds for seed in range(100)), "its former name"
+
+
+def test_a_target_without_scenarios_is_refused() -> None:
+    """A file without a scenario, or without the one that is named, is an error that says so."""
+    with pytest.raises(TopologyError, match="holds no Scenario"):
+        load_scenarios(str(ROOT / "tests" / "topology" / "mutants.py"))
+    with pytest.raises(TopologyError, match="has no scenario 'nothing'"):
+        load_scenarios(f"{TARGET}:nothing")
+
+
+class Bare(Topology):
+    """A topology without a sink."""
+
+    spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"])
+    parse = JsonParseBolt.spec(inputs=[spout], fields=["number"])
+
+
+def test_a_topology_without_a_sink_is_refused() -> None:
+    """Where nothing is written there is nothing to judge, and the error says so."""
+    with pytest.raises(TopologyError, match="has 0 Parquet sinks and 1 KafkaSpout"):
+        simulate(Scenario(Bare, lambda rng, number: b"", lambda record: []), [1])
+
+
+class Anonymous(Topology):
+    """A topology whose rows do not tell where they came from."""
+
+    spout = KafkaSpout.spec(topics=["orders"], fields=["value"])
+    sink = ParquetBolt.spec(inputs=[spout], directory="anonymous", schema={"value": "string"})
+
+
+anonymous = Scenario(Anonymous, lambda rng, number: b"x", lambda record: [{"value": "x"}])
+
+
+def test_rows_without_origins_are_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is wrong in every world is one error with a cure, and no violation of each seed."""
+    assert main(["simulate", f"{Path(__file__)}:anonymous", "--seeds", "4", "--jobs", "1"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert (
+        said.err.count("Anonymous: the rows of sink have no column '_topic'. Try: the field origin in every tuple") == 1
+    )
+
+
+def made(offset: int, **facts: object) -> Sent:
+    """Return a record that was sent."""
+    from downspout.testing.simulation import Message
+
+    return Sent("t", "id", 0, offset, Message(b"1"), **facts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("record", "found", "letter", "wrong"),
+    [
+        (made(0), [{"a": 1}], False, None),
+        (made(0), [], False, "is missing"),
+        (made(0), [{"a": 1}, {"a": 1}], False, "once too often"),
+        (made(0), [{"a": 2}], False, "a is 2 instead of 1"),
+        (made(0), [{"a": 1}], True, "nothing was wrong"),
+        (made(0, state="aborted"), [{"a": 1}], False, "aborted"),
+        (made(0, state="aborted"), [], False, None),
+        (made(0, removed=True), [], False, None),
+        (made(0, removed=True), [{"a": 1}], False, None),
+        (made(0, removed=True), [{"a": 1}, {"a": 1}], False, "once too often"),
+    ],
+)
+def test_the_verdict_on_a_record(record: Sent, found: list[dict[str, int]], letter: bool, wrong: str | None) -> None:
+    """A record's rows are there exactly once; at most once where it was removed; never where it was aborted."""
+    place = ("t", "id", 0, 0)
+    sinks = {"sink": SinkRows({place: found}, {place: [{"a": 1}]})}
+    told = [what for _, what in judge([record], sinks, {place} if letter else set())]
+    assert any(wrong in what for what in told) if wrong else told == []
+
+
+def test_rows_of_nothing_are_noticed() -> None:
+    """A row of a record that nobody sent is a violation."""
+    ((place, _),) = judge([], {"sink": SinkRows({("t", "id", 0, 7): [{"a": 1}]}, {})}, set())
+    assert place == "t[0]@7"
+
+
+def test_a_record_that_cannot_be_processed_needs_a_letter() -> None:
+    """Where no rows are expected but a dead letter, its absence is a violation."""
+    told = [what for _, what in judge([made(0)], {"sink": SinkRows({}, {made(0).origin: None})}, set())]
+    assert told == ["could not be processed, and has no dead letter"]
+
+
+class Paid(Topology):
+    """Columns whose values may be written down in several ways, in two sinks, one of them in folders."""
+
+    spout = KafkaSpout.spec(topics=["orders"], fields=["origin", "value"])
+    parse = JsonParseBolt.spec(inputs=[spout], fields=["paid", "at", "day", "month"])
+    orders = ParquetBolt.spec(
+        inputs=[parse],
+        directory="orders",
+        schema={"paid": "decimal(9,2)", "at": "timestamp", "day": "date", "month": "int8"},
+        partition_by=["month"],
+    )
+    totals = AggregateBolt.spec(
+        inputs=[parse], directory="totals", schema={"day": "date"}, keys=["day"], aggregates=["count"]
+    )
+
+
+def paid(rng: random.Random, number: int) -> bytes:
+    """Return an order; a few are damaged."""
+    if rng.random() < 0.05:
+        return b"{"
+    at = "2013-01-31T05:17:00+01:00"
+    return json.dumps({"paid": f"{number}.50", "at": at, "day": "2013-01-31", "month": 1}).encode()
+
+
+def paid_rows(record: Sent) -> list[dict[str, Any]] | None:
+    """Return the row as a user would write it down: texts, a number, another time zone."""
+    try:
+        number = json.loads(record.value or b"")["paid"]
+    except ValueError:
+        return None
+    return [{"paid": float(number), "at": "2013-01-31 04:17", "day": date(2013, 1, 31), "month": 1}]
+
+
+def check_totals(sent: Sequence[Sent], directory: Path) -> Iterator[str]:
+    """Yield what is wrong with the number of orders."""
+    good = sum(paid_rows(record) is not None for record in sent)
+    files = [path for path in directory.glob("*.parquet") if path.name[0] not in "_."]
+    if (rows := sum(sum(pq.read_table(path)["count"].to_pylist()) for path in files)) != good:
+        yield f"{rows} orders are counted, {good} were sent"
+
+
+def test_two_sinks_are_compared_by_their_declared_columns() -> None:
+    """Equal values are equal however the scenario writes them, and each sink is judged by its own function."""
+    simulate(Scenario(Paid, paid, {"orders": paid_rows}, {"totals": check_totals}), range(8))
+
+
+def test_a_wrong_value_names_sink_and_column() -> None:
+    """A row that differs in one value is a violation that names the column and both values, once."""
+
+    def wrong(record: Sent) -> list[dict[str, Any]] | None:
+        rows = paid_rows(record)
+        return rows and [{**rows[0], "day": "2013-02-01"}]
+
+    with pytest.raises(SimulationError) as raised:
+        simulate(Scenario(Paid, paid, {"orders": wrong}, {"totals": check_totals}), [3])
+    said = str(raised.value)
+    assert "day is datetime.date(2013, 1, 31) instead of datetime.date(2013, 2, 1)" in said
+    assert " paid is " not in said
+
+
+@pytest.mark.parametrize(
+    ("rows", "check", "said"),
+    [
+        (paid_rows, None, r"has the sinks orders, totals, and one function rows=.*rows=\{\"orders\": …\}"),
+        ({"orders": paid_rows}, None, "nothing of what totals must hold"),
+        ({"orders": paid_rows, "totals": paid_rows}, {"totals": check_totals}, "twice what totals must hold"),
+        ({"order": paid_rows}, None, "names order, which is not a sink"),
+        ({"orders": lambda _: [{"cents": 1}]}, {"totals": check_totals}, r"orders\[\d\]@\d+ has cents, and the sink"),
+        (
+            {"orders": lambda _: [{"paid": "one"}]},
+            {"totals": check_totals},
+            r"paid = 'one' does not fit decimal\(9,2\)",
+        ),
+    ],
+)
+def test_a_scenario_that_does_not_fit_the_sinks_is_refused(rows: Any, check: Any, said: str) -> None:
+    """A scenario that leaves a sink out, names another or expects what a column cannot hold is an error with a cure."""
+    with pytest.raises(TopologyError, match=said):
+        simulate(Scenario(Paid, paid, rows, check), [1])
+
+
+@pytest.mark.slow
+def test_the_demos_own_topology_can_be_simulated() -> None:
+    """The flights go through their two sinks in simulated worlds."""
+
+    def flight(rng: random.Random, number: int) -> bytes:
+        return json.dumps({"carrier": rng.choice(["UA", "AA"]), "flight": number % 9_000, "hour": 5}).encode()
+
+    def rows(record: Sent) -> list[dict[str, Any]]:
+        made = json.loads(record.value or b"")
+        airline = {"UA": "United Air Lines Inc.", "AA": "American Airlines Inc."}[made["carrier"]]
+        return [{**made, "airline": airline}]
+
+    simulate(Scenario(FlightDelays, flight, {"flights": rows}, {"route_delays": lambda sent, directory: []}), range(3))
