@@ -47,13 +47,21 @@ class RealCounts:
     def __init__(self) -> None:
         self.passed = dict.fromkeys(REAL, 0)
         self.skipped: list[str] = []
+        self.tried_again: list[str] = []
         self.took_s: Counter[str] = Counter()
         """Seconds by ring, and by folder of tests: a fixture counts where it was made."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Note who is marked; a report's keywords hold the names of parameters too."""
+        """Note who is marked; a report's keywords hold the names of parameters too.
+
+        A test on a real server has a second try. On a busy machine a server may be silent for longer than any limit
+        that makes sense in a test. What fails twice fails the run, and the summary names what failed once.
+        """
         for item in items:
-            item.user_properties += [("real", marker) for marker in REAL if item.get_closest_marker(marker)]
+            real = [("real", marker) for marker in REAL if item.get_closest_marker(marker)]
+            item.user_properties += real
+            if real:
+                item.add_marker(pytest.mark.flaky(reruns=1))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Look at one finished test."""
@@ -64,6 +72,8 @@ class RealCounts:
             for name, marker in report.user_properties:
                 if name == "real":
                     self.passed[str(marker)] += 1
+        if report.outcome == "rerun":
+            self.tried_again.append(f"{report.nodeid} ({report.when})")
         if report.skipped and report.nodeid.partition("@")[0] not in SKIPS_ALLOWED_IN_CI:
             self.skipped.append(report.nodeid)
 
@@ -74,6 +84,8 @@ class RealCounts:
         rings = ", ".join(f"{ring} {self.took_s.pop(ring, 0.0) / 60:.1f}" for ring in (*REAL, "neither"))
         folders = ", ".join(f"{folder} {took_s / 60:.1f}" for folder, took_s in self.took_s.most_common(12))
         terminalreporter.write_line(f"minutes of tests by ring: {rings}; by folder: {folders}")
+        if self.tried_again:
+            terminalreporter.write_line(f"failed once, and were tried again: {', '.join(self.tried_again)}", yellow=True)
         if self.skipped and os.environ.get("CI") == "true":
             terminalreporter.write_line(f"skipped without being allowed to: {', '.join(self.skipped)}", red=True)
 

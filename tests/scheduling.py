@@ -119,3 +119,6 @@ class LongestFirst(LoadGroupScheduling):  # type: ignore[misc]
         """Return the group: what xdist has appended for a mark, or else the file."""
         group: str = super()._split_scope(nodeid)
         return file_of(nodeid) if group == nodeid else group
+
+    def mark_test_pending(self, item: str) -> None:
+        """Nothing is left to do: what a process that died had been given, this test too, is in the queue again."""
