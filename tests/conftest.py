@@ -85,7 +85,7 @@ class RealCounts:
         folders = ", ".join(f"{folder} {took_s / 60:.1f}" for folder, took_s in self.took_s.most_common(12))
         terminalreporter.write_line(f"minutes of tests by ring: {rings}; by folder: {folders}")
         if self.tried_again:
-            terminalreporter.write_line(f"failed once, and were tried again: {', '.join(self.tried_again)}", yellow=True)
+            terminalreporter.write_line(f"failed once, and tried again: {', '.join(self.tried_again)}", yellow=True)
         if self.skipped and os.environ.get("CI") == "true":
             terminalreporter.write_line(f"skipped without being allowed to: {', '.join(self.skipped)}", red=True)
 
