@@ -20,8 +20,8 @@ from downspout.spout.behind import BehindLimit
 from downspout.spout.crash_isolation import CrashIsolation
 from downspout.spout.cursor import offset_at
 from downspout.spout.emit.translator import emit_rows
-from downspout.spout.group.group_session import SpoutServices
 from downspout.spout.partition import LastFailure, Partition
+from downspout.spout.services import SpoutServices
 from downspout.spout.streaks import Streak
 
 __all__ = ["RecordEmitter"]
