@@ -34,6 +34,16 @@ COUNTED = tuple(field.name for field in fields(Counts) if field.name != "tasks")
 
 
 @dataclass
+class TaskResult:
+    """What one task did: what the engine counts of it, and what its component reports."""
+
+    component: str  # its name
+    task: int  # its id, as in the log; several workers (``run.workers``) have the same
+    values: Mapping[str, float]  # by the names of ``downspout.metrics``
+    worker: int | None = None  # which worker's it is
+
+
+@dataclass
 class WorkerResult:
     """What one of several workers did (``run.workers``)."""
 
@@ -45,6 +55,7 @@ class WorkerResult:
     in_flight: int = 0  # trees that are open
     lag: float | None = None  # records of its partitions that are not committed; None: not reported yet
     deaths: list[str] = field(default_factory=list)  # how each of its processes died that was not asked to end
+    silent_s: float | None = None  # seconds since its process has reported, or was started; None while there is none
 
 
 @dataclass
@@ -76,6 +87,8 @@ class RunResult:
     not_retried: int = 0
     # by spout and partition, where it stands: see ``downspout.metrics.PARTITION_METRICS``
     partitions: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    # the same as ``components`` and ``reports``, task by task
+    tasks: Sequence[TaskResult] = ()
     # one by one, where several processes ran (``run.workers``); the other values are those of all
     workers: Sequence[WorkerResult] = ()
 
@@ -93,7 +106,8 @@ class RunResult:
         """Return what :meth:`as_dict` gave, after its way through JSON."""
         components = {name: Counts(**counts) for name, counts in stored["components"].items()}
         workers = [WorkerResult(**worker) for worker in stored["workers"]]
-        return cls(**{**stored, "components": components, "workers": workers})
+        tasks = [TaskResult(**task) for task in stored["tasks"]]
+        return cls(**{**stored, "components": components, "workers": workers, "tasks": tasks})
 
 
 def counts_of(graph: Graph, tasks: Sequence[Task]) -> dict[str, Counts]:
@@ -111,7 +125,8 @@ def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, d
     """Return the metrics of a run as of now."""
     spouts = [task for task in tasks if isinstance(task, SpoutTask)]
     in_flight = sum(spout.in_flight for spout in spouts)
-    reports = _reports(tasks)
+    reported = [(task, task.report()) for task in tasks]
+    reports = _reports(reported)
     not_retried = sum(task.lost for task in tasks if isinstance(task, BoltTask))
     # Each may have come of another spout tuple that counted as complete when it was emitted.
     untracked = max(0, sum(spout.untracked for spout in spouts) - not_retried)
@@ -134,7 +149,14 @@ def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, d
         uncommitted={name: int(count) for name, report in reports.items() if (count := report.get("uncommitted"))},
         not_retried=not_retried,
         partitions=_partitions(spouts),
+        tasks=[TaskResult(task.name, task.task_id, {**_values(task), **report}) for task, report in reported],
     )
+
+
+def _values(task: Task) -> dict[str, float]:
+    """Return what the engine counts of a task; what its component reports under the same name is more exact."""
+    queued = {"queued": len(task.queue)} if isinstance(task, BoltTask) else {}
+    return {name: getattr(task, name) for name in COUNTED} | queued
 
 
 def _partitions(spouts: Sequence[SpoutTask]) -> dict[str, dict[str, Mapping[str, Any]]]:
@@ -159,10 +181,10 @@ def in_order(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, 
     return {spout: dict(sorted(partitions.items(), key=rank)) for spout, partitions in found.items()}
 
 
-def _reports(tasks: Sequence[Task]) -> dict[str, dict[str, float]]:
+def _reports(reported: Sequence[tuple[Task, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
-    for task in tasks:
-        for name, value in task.report().items():
+    for task, report in reported:
+        for name, value in report.items():
             metrics = found.setdefault(task.name, {})
             before = metrics.get(name, 0)
             metrics[name] = max(before, value) if name in AGES else before + value

@@ -36,6 +36,7 @@ def summarise(metrics: SpoutMetrics, session: GroupSession | None, now: int) -> 
             "retry_waiting": float(sum(part.ledger.failed for part in parts)),
             "committed": float(sum(max(part.commits.offset, 0) for part in parts)),
             "partitions": float(len(parts)),
+            "assigned": float(session is not None and session.assignment.complete),
             "disconnected": float(session is not None and not session.consumer.connected()),
             "oldest_pending_s": oldest / 1000,
         }

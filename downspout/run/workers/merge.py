@@ -13,7 +13,7 @@ from typing import Any
 
 from downspout.engine.latencies import joined, quantile_ms
 from downspout.engine.loop import Bounds
-from downspout.engine.result import AGES, Counts, RunResult, WorkerResult, in_order
+from downspout.engine.result import AGES, Counts, RunResult, TaskResult, WorkerResult, in_order
 from downspout.metrics import METRICS
 from downspout.run.metrics import RunMetrics
 from downspout.run.workers.channel import Report
@@ -58,6 +58,7 @@ def add_up(earlier: Report, later: Report) -> Report:
         metrics={},
         uncommitted={},
         partitions={},
+        tasks=_tasks(both, ()),
     )
     return Report(result, {}, joined([earlier.latencies, later.latencies]))
 
@@ -98,6 +99,7 @@ def merge(
         spouts=now[0].spouts if now else (),
         uncommitted=_sums(result.uncommitted for result in now),
         partitions=_partitions(now),
+        tasks=[task for each in workers for task in _tasks_of(each)],
         workers=[each.worker for each in workers],
     )
     queues = {name: _pair(report.queues.get(name, (0, 0)) for report in latest) for name in names}
@@ -129,6 +131,22 @@ def _add(found: dict[str, dict[str, float]], results: Sequence[RunResult], wante
                 if wanted(name):
                     before = metrics.get(name, 0)
                     metrics[name] = max(before, value) if name in AGES else before + value
+
+
+def _tasks_of(worker: WorkerReports) -> list[TaskResult]:
+    """Return what each task of a worker did in all of its lives."""
+    results = [report.result for report in worker.reports]
+    return _tasks(results, results[-1:], worker.worker.number)
+
+
+def _tasks(results: Sequence[RunResult], now: Sequence[RunResult], worker: int | None = None) -> list[TaskResult]:
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for source, wanted in ((results, lambda name: name not in GAUGES), (now, GAUGES.__contains__)):
+        for task in (task for result in source for task in result.tasks):
+            values = found.setdefault((task.component, task.task), {})
+            for name in filter(wanted, task.values):
+                values[name] = values.get(name, 0) + task.values[name]
+    return [TaskResult(component, task, values, worker) for (component, task), values in found.items()]
 
 
 def _partitions(now: Sequence[RunResult]) -> dict[str, dict[str, Mapping[str, Any]]]:
