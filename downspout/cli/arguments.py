@@ -127,6 +127,11 @@ def port(text: str) -> int:
     return _number(text, 1, 65535)
 
 
+def port_or_any(text: str) -> int:
+    """Return the number of a port to listen on; 0 is a free one."""
+    return _number(text, 0, 65535)
+
+
 def positive(text: str) -> int:
     """Return a number of things, at least one."""
     return _number(text, 1, 2**31 - 1)

@@ -33,6 +33,7 @@ def run(
     view: View | None = None,  # shows the run
     bounds: Bounds | None = None,  # when to stop, where that is not what the settings say
     supervised: bool = False,  # another process watches this one, and sees how it ends
+    watching: Callable[[Watchdog], None] | None = None,  # called with what watches the loop, before it starts
 ) -> RunResult:
     """Run a topology in this process until it ends, is stopped, or fails.
 
@@ -50,6 +51,8 @@ def run(
     watchdog = Watchdog(
         engine, threading.get_ident(), stuck_s=values["run.stuck_s"], drain_s=bounds.drain_s, supervised=supervised
     )
+    if watching is not None:
+        watching(watchdog)
     with signals(engine, watchdog=watchdog) as received, watched(watchdog), calm_gc():
         try:
             result = engine.run()

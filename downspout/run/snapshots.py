@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.run.metrics import RunMetrics, metrics_of
@@ -27,6 +27,33 @@ class Snapshot:
 
     metrics: RunMetrics
     age_s: float
+
+
+class Looks(Protocol):
+    """A view of a run in this process, and of one in several."""
+
+    def update(self, engine: Engine) -> None:
+        """Look at an engine."""
+
+    def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
+        """Look at metrics where it is time; only then take them."""
+
+
+class Several:
+    """Several views as one."""
+
+    def __init__(self, *views: Looks | None) -> None:
+        self._views = [view for view in views if view is not None]
+
+    def update(self, engine: Engine) -> None:
+        """Look at an engine."""
+        for view in self._views:
+            view.update(engine)
+
+    def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
+        """Look at metrics where it is time."""
+        for view in self._views:
+            view.look(now, take)
 
 
 class Snapshots:
