@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from docs import option_types
 from downspout.cli.settings import markdown, notes
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
 from downspout.settings.table import SETTINGS
@@ -239,3 +240,5 @@ if __name__ == "__main__":
         (HERE / name).parent.mkdir(parents=True, exist_ok=True)
         (HERE / name).write_text(make(), encoding="utf-8")
         print(f"wrote docs/{name}")
+    option_types.FILE.write_text(option_types.module(), encoding="utf-8")
+    print(f"wrote {option_types.FILE.name}")

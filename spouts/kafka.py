@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import streamparse
 from streamparse import Stream
@@ -32,6 +32,7 @@ from downspout.errors import BrokerError, ConfigError
 from downspout.kafka.client_values import client_values
 from downspout.kafka.clusters import cluster_for
 from downspout.protocols import Failure, SpoutEngine
+from downspout.settings.options import KafkaOptions
 from downspout.settings.table import SETTINGS, component_config, parse_scope
 from downspout.spout.crash_isolation import CrashIsolation
 from downspout.spout.dead_lettering import DeadLettering
@@ -78,7 +79,11 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     @classmethod
     def spec(
-        cls, name: str | None = None, par: int | None = None, config: dict[str, Any] | None = None, **settings: Any
+        cls,
+        name: str | None = None,
+        par: int | None = None,
+        config: dict[str, Any] | None = None,
+        **settings: Unpack[KafkaOptions],
     ) -> ShellSpoutSpec:
         """Put the spout into a topology.
 

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = (
-    "run", "check", "audit", "compact", "compare", "dlq", "kafka", "lag", "offsets", "storm", "spark", "settings",
-    "simulate",
+    "new", "run", "check", "audit", "compact", "compare", "dlq", "kafka", "lag", "offsets", "storm", "spark",
+    "settings", "simulate",
 )  # fmt: skip
 
 
