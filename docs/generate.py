@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from docs import option_types
+from docs import grafana, option_types
 from downspout.cli.settings import markdown, notes
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
 from downspout.settings.table import SETTINGS
@@ -44,7 +44,7 @@ This page is made from the table in `downspout/settings/table.py`.
 METRICS_INTRO = """# Metrics
 
 A component's `report()` holds its metrics; the live view, the summary of a run and `--json` show them. A counter only
-grows, a gauge is the value of the moment. Prometheus reads all of them: a counter
+grows, a gauge is the value of the moment. [Prometheus](../how-to/watch-in-production.md) reads all of them: a counter
 `rows` as `downspout_rows_total`, a gauge `fetch_mean_s` as `downspout_fetch_mean_seconds`, `lag` of a partition as
 `downspout_partition_lag`, `completed` of a run as `downspout_run_completed_total`.
 
@@ -231,6 +231,7 @@ def options_table(options: Mapping[str, Option]) -> str:
 PAGES = {
     "reference/settings.md": settings_page,
     "reference/metrics.md": metrics_page,
+    "reference/grafana.json": grafana.dashboard,
     "reference/spark-source.md": spark_source_page,
     "reference/spark-sink.md": spark_sink_page,
 }

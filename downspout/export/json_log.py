@@ -146,7 +146,7 @@ class JsonHandler(logging.Handler):
 def install() -> JsonHandler:
     """Let all that this process writes to standard error be JSON, until it ends; return the handler for the log."""
     lines = JsonLines(sys.stderr)
-    sys.stderr = lines  # type: ignore[assignment]
+    sys.stderr = lines
     exit_guard.say_as(lambda text: line_of(f"downspout: {text}"))
     return JsonHandler(lines)
 
