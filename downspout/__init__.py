@@ -1,7 +1,30 @@
 """Storm-style spouts and bolts in pure Python: Kafka in, exactly-once Parquet out."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
 from downspout.kafka.schemes import register_scheme
 from downspout.spout.offset_store import OffsetStore, StoreContext, register_store
+
+if TYPE_CHECKING:
+    from downspout.run.call import RunReport
+
+
+def run(
+    topology: Any,
+    *,
+    until: Literal["end"] | None = None,
+    for_s: float | None = None,
+    records: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> RunReport:
+    """Run a topology in this process; return what came of it. See :func:`downspout.run.call.run`."""
+    from downspout.run import call
+
+    return call.run(topology, until=until, for_s=for_s, records=records, settings=settings, quiet=quiet)
 
 
 def _embedded() -> tuple[str, dict[str, str]]:

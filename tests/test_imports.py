@@ -31,6 +31,7 @@ NEVER = (
 
 ROOT_REGISTERS = {
     "kafka.schemes",
+    "run.call",
     "broker.embedded",
     "spout.offset_store",
     "offsets.stores.sql",

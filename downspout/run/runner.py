@@ -27,7 +27,8 @@ def run(
     target: str | Graph,  # a file, ``module:Class``, or a graph
     *,
     topology: str | None = None,  # which class, where the file holds several
-    overrides: Sequence[str] = (),  # ``--set`` options, ``[COMPONENT:]KEY=VALUE``
+    # ``--set`` options, ``[COMPONENT:]KEY=VALUE``; or a dict, ``{"[COMPONENT:]KEY": value}``
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     options: Mapping[str, Any] | None = None,  # settings as strong as ``overrides``, such as ``{"run.until": "end"}``
     clock: Clock = SYSTEM_CLOCK,  # the time
     view: View | None = None,  # shows the run
