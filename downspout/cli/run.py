@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 from downspout.cli.arguments import (
     RUN_CODES,
     add_bounds,
+    add_metrics_port,
     add_settings,
     add_summary,
     add_topology,
     exit_codes,
-    port_or_any,
 )
 from downspout.cli.output import aside, check_writable, print_result
 from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from downspout.engine.result import RunResult
     from downspout.engine.values import Settings
     from downspout.export.server import Exposure
-
-METRICS_PORT = 9464  # That of OpenTelemetry's exporters for Prometheus
 
 
 def add_parser(commands: Any) -> None:
@@ -60,15 +58,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--redeploy", action="store_true", default=None, help="use a new topology id, as a new submit on Storm does"
     )
-    parser.add_argument(
-        "--metrics-port",
-        type=port_or_any,
-        nargs="?",
-        const=METRICS_PORT,
-        metavar="PORT",
-        help=f"serve metrics for Prometheus, /healthz and /readyz; {METRICS_PORT} without PORT, 0 is a free port",
-    )
-    parser.add_argument("--metrics-host", metavar="HOST", help="listen there; default 127.0.0.1, 0.0.0.0 is all")
+    add_metrics_port(parser, "metrics for Prometheus, /healthz and /readyz")
     parser.add_argument(
         "--log-format",
         choices=["text", "json"],

@@ -13,13 +13,15 @@ next commit will be.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS, Metric
+from downspout.offsets.lag import GroupLag
 from downspout.run.snapshots import Snapshot, Snapshots
 
 Family = CounterMetricFamily | GaugeMetricFamily
@@ -41,6 +43,26 @@ class RunCollector(Collector):
 
     def describe(self) -> Iterable[Family]:
         """Return nothing: a registry would else collect, to know the names."""
+        return []
+
+
+class LagCollector(Collector):
+    """Has how far groups are behind, as Kafka says it: for topologies on Storm or Spark, and for other clients."""
+
+    def __init__(self) -> None:
+        self.groups: Sequence[GroupLag] = ()  # as of the last look
+
+    def collect(self) -> Iterable[Family]:
+        """Return what is known of the groups' partitions."""
+        rows = [
+            (["", "", row.topic, str(row.partition), group.group], asdict(row))
+            for group in self.groups
+            for row in group.partitions
+        ]
+        return [family for family in _of_rows(rows) if family.samples]
+
+    def describe(self) -> Iterable[Family]:
+        """Return nothing, as above."""
         return []
 
 
@@ -118,6 +140,11 @@ def _of_partitions(snapshot: Snapshot, groups: Mapping[str, str]) -> Iterator[Fa
         for spout, partitions in run.result.partitions.items()
         for place, figures in partitions.items()
     ]
+    yield from _of_rows(rows)
+
+
+def _of_rows(rows: Sequence[tuple[list[str], Mapping[str, Any]]]) -> Iterator[Family]:
+    """Return the metrics of partitions, each given by its labels and by what is known of it."""
     for name, metric in PARTITION_METRICS.items():
         family = _family(metric, ["topology", "component", "topic", "partition", "group"])
         for labels, figures in rows:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -17,6 +18,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.export.health import Health, Verdict
+from downspout.offsets.lag import GroupLag
 from downspout.run.snapshots import Snapshots
 
 CLIENT_S = 10  # How long a client may take over a request
@@ -60,17 +62,44 @@ def exposed(
 
 def application(snapshots: Snapshots, groups: Mapping[str, str], health: Health | None) -> Application:
     """Return what answers requests about a run."""
+    registry = new_registry()
+    from downspout.export.prometheus import RunCollector
+
+    registry.register(RunCollector(snapshots, groups))
+    return routes(registry, health)
+
+
+@contextlib.contextmanager
+def lag_exposed(host: str, port: int) -> Iterator[Callable[[Sequence[GroupLag]], None]]:
+    """Serve how far groups are behind while the context lasts; yield what takes each look.
+
+    Raises:
+        MissingExtraError: prometheus_client is not installed.
+        ConfigError: the port is in use, or the address cannot be listened on.
+    """
+    registry = new_registry()
+    from downspout.export.prometheus import LagCollector
+
+    collector = LagCollector()
+    registry.register(collector)
+    with serving(routes(registry, None), host, port) as url:
+        print(f"downspout: metrics are at {url}/metrics", file=sys.stderr, flush=True)
+        yield lambda groups: setattr(collector, "groups", tuple(groups))
+
+
+def new_registry() -> Any:
+    """Return a registry for metrics.
+
+    Raises:
+        MissingExtraError: prometheus_client is not installed.
+    """
     try:
         from prometheus_client import CollectorRegistry
     except ModuleNotFoundError:
         raise MissingExtraError(
-            "run.metrics_port needs prometheus_client", cure="pip install 'downspout[metrics]'"
+            "--metrics-port needs prometheus_client", cure="pip install 'downspout[metrics]'"
         ) from None
-    from downspout.export.prometheus import RunCollector
-
-    registry = CollectorRegistry()
-    registry.register(RunCollector(snapshots, groups))
-    return routes(registry, health)
+    return CollectorRegistry()
 
 
 def routes(registry: Any, health: Health | None) -> Application:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from downspout.cli import main
-from downspout.cli.run import METRICS_PORT
+from downspout.cli.arguments import METRICS_PORT
 from downspout.clock import SYSTEM_CLOCK
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
 from downspout.settings.table import SETTINGS
