@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -95,7 +95,9 @@ def handle(arguments: argparse.Namespace) -> int:
     log_to_stderr(arguments.quiet, handler)
     if arguments.channel is not None:
         return serve(arguments.channel, _exit_code)
-    with summary_to(arguments.json_path) as out:
+    # What is printed goes to standard error with --json -, and there each line is to be JSON too.
+    prints_are_log = handler is not None and arguments.json_path == "-"
+    with summary_to(arguments.json_path) as out, redirect_stdout(sys.stderr) if prints_are_log else nullcontext():
         name, result = _run(arguments)
         write_json(out, arguments.json_path, {"topology": name, **result.as_dict()})
     return _close(result)

@@ -91,9 +91,7 @@ class JsonLines(io.TextIOBase):
         with self._lock:
             self._rest += text
             if self._rest.endswith("\n"):
-                said, self._rest = self._rest.rstrip("\n"), ""
-                if said:
-                    self.line(line_of(said))
+                self.flush()
         return len(text)
 
     def line(self, line: str) -> None:
@@ -103,7 +101,11 @@ class JsonLines(io.TextIOBase):
             self.out.flush()
 
     def flush(self) -> None:
-        """Each line is flushed as it is written."""
+        """Write what has come so far, if only a part of a line."""
+        with self._lock:
+            said, self._rest = self._rest.rstrip("\n"), ""
+            if said:
+                self.line(line_of(said))
 
     def fileno(self) -> int:
         """The descriptor below."""
@@ -112,6 +114,11 @@ class JsonLines(io.TextIOBase):
     def writable(self) -> bool:
         """It is."""
         return True
+
+    @property
+    def buffer(self) -> Any:
+        """The stream of bytes below; what is written there stays as it is."""
+        return self.out.buffer
 
     @property
     def encoding(self) -> str:  # type: ignore[override]

@@ -36,6 +36,8 @@ class Loud(Bolt):
     auto_fail = True
     def process(self, tup):
         print("two\\nlines", file=sys.stderr)
+        print("to standard output")
+        print("half", end="", file=sys.stderr, flush=True)
         self.logger.info("took %s", "orders[0]@7", extra={"customer": "c1"})
         warnings.warn("look out")
         raise ValueError("no \\"luck\\"")
@@ -137,8 +139,9 @@ def test_every_line_of_a_run_is_an_object(tmp_path: Path) -> None:
     """Log, prints, warnings, tracebacks, the view, the answer to a signal and the summary: all of it can be parsed."""
     (tmp_path / "loud.py").write_text(LOUD)
     process = subprocess.Popen(
-        [sys.executable, "-m", "downspout", "run", "loud.py", "--log-format", "json"],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "downspout", "run", "loud.py", "--log-format", "json", "--json", "-"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
     )  # fmt: skip
     try:
         assert process.stderr is not None
@@ -148,14 +151,16 @@ def test_every_line_of_a_run_is_an_object(tmp_path: Path) -> None:
             if "luck" in line:
                 break
         process.send_signal(signal.SIGTERM)
-        rest = process.communicate(timeout=200)[1]
+        summary, rest = process.communicate(timeout=200)
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 143, rest
+    assert json.loads(summary)["components"]["loud"]["errors"] == 1
     found = [json.loads(line) for line in [*first, *rest.splitlines()]]
     messages = [each["message"] for each in found]
     assert any('no "luck"' in each and "Traceback" in each for each in messages)
+    assert {"two\nlines", "to standard output", "half"} <= set(messages)
     assert any(each.startswith("downspout: SIGTERM: waiting for") for each in messages)
     assert any("stopped after" in each and "tuple tree" in each for each in messages)
     assert all({"time", "level", "logger", "message"} <= each.keys() for each in found)
