@@ -37,6 +37,7 @@ _TABLE = (
     # --- the engine, of each component; KafkaSpout counts acked, failed and errors itself, see below ---
     Metric("emitted", "counter", "tuples", "Tuples emitted on any stream, retries included."),
     Metric("executed", "counter", "tuples", "Tuples that a bolt has taken."),
+    Metric("busy_s", "counter", "seconds", "Time that a bolt's tasks were at work: on tuples, ticks and flushes.", "Divided by `executed` it is Storm's execute latency, by the time that has passed Storm's capacity."),
     Metric("restarts", "counter", "restarts", "Times that a component was made anew, because it raised: where Storm would start its process again."),
     Metric("queued", "gauge", "tuples", "Tuples that wait for a bolt."),
     # --- KafkaSpout ---
@@ -97,6 +98,8 @@ _TABLE = (
     Metric("rejected", "counter", "rows", "Rows that failed, because a value does not go into its column.", "Of the parsers: rows sent to the stream `rejects`."),
     Metric("flushes", "counter", "flushes", "Flushes that wrote something or left it out."),
     Metric("held", "gauge", "rows", "Rows that wait for the next flush."),
+    Metric("held_s", "gauge", "seconds", "How long the oldest of them has waited."),
+    Metric("log_entries", "gauge", "entries", "Length of the directory's commit log.", "All tasks write to one log."),
     # --- each partition of a spout ---
     Metric("committed", "gauge", "offset", "The next offset to read after a restart, as the broker has it.", of="partition"),
     Metric("position", "gauge", "offset", "The next offset to fetch.", of="partition"),
@@ -108,6 +111,8 @@ _TABLE = (
     Metric("failed", "gauge", "records", "Failed records that wait for another try.", of="partition"),
     Metric("blocks", "gauge", "offset", "The offset that holds the commit back while others are done or have failed.", of="partition"),
     Metric("why", "gauge", "text", "What that offset waits for.", of="partition"),
+    Metric("error", "gauge", "text", "With what it failed last; empty if it has not failed.", of="partition"),
+    Metric("cure", "gauge", "text", "What may help.", of="partition"),
     # --- a run: all of its components, tasks and workers ---
     Metric("completed", "counter", "trees", "Tuple trees that are complete.", of="run"),
     Metric("latency_p50_s", "gauge", "seconds", "Median time from a spout's emit to its ack.", of="run"),

@@ -515,7 +515,15 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
         """Return where the group stands in each partition, by its name; after ``deactivate`` as it was left."""
-        return self._partitions if self._session is None else by_partition(self._session, self._now())
+        if self._session is None:
+            return self._partitions
+        now = self._now()
+        explain = self._stalls.explanation(self._session, now, self._next_at, self.whereabouts)
+        return by_partition(self._session, now, explain)
+
+    def report_dead_letters(self) -> Mapping[str, Any]:
+        """Return the dead letters by exception, and the last ones."""
+        return self._dead_lettering.report()
 
     def _now(self) -> int:
         return int(self.clock.monotonic() * 1000)

@@ -21,7 +21,7 @@ from downspout.cli.arguments import (
     exit_codes,
 )
 from downspout.cli.output import aside, check_writable, print_result
-from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError
+from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError, MissingExtraError
 from downspout.formatting import counted, seconds_of
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from downspout.engine.result import RunResult
     from downspout.engine.values import Settings
     from downspout.export.server import Exposure
+    from downspout.run.watchdog import Watchdog
+    from downspout.web.server import Page
 
 
 def add_parser(commands: Any) -> None:
@@ -65,6 +67,13 @@ def add_parser(commands: Any) -> None:
         default="text",
         help="json: each line of standard error is an object with time, level, logger, message, and topic, partition, "
         "offset, component, task and worker where they are known",
+    )
+    parser.add_argument(
+        "--ui",
+        nargs="?",
+        const="",
+        metavar="[HOST:]PORT",
+        help="show the run on a web page, on this machine alone (127.0.0.1:8650) unless a HOST is given",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="seed of shuffles and message ids")
     add_settings(parser)
@@ -131,22 +140,28 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
 def _shown(
     graph: Graph, settings: Settings, arguments: argparse.Namespace, view: Any, options: dict[str, Any]
 ) -> RunResult:
-    """Run the topology while a view and, with ``run.metrics_port``, other programs look at it."""
+    """Run the topology while a view and, with ``run.metrics_port`` and ``--ui``, others look at it."""
     from downspout.run import runner
     from downspout.run.workers.channel import Job
     from downspout.run.workers.supervise import supervise
 
-    with _exposed(graph, settings) as exposure:
-        if exposure is not None:
+    with _exposed(graph, settings) as exposure, _page(arguments.ui, graph, settings) as page:
+        if exposure is not None or page is not None:
             from downspout.run.snapshots import Several
 
-            view = Several(view, exposure.snapshots)
+            view = Several(view, *(each.snapshots for each in (exposure, page) if each is not None))
         if (settings.run.values["run.workers"] or 1) > 1:
             job = Job(arguments.target, arguments.topology, arguments.overrides, options)
             is_json = arguments.log_format == "json"
             how = [*(["--quiet"] if arguments.quiet else []), *(["--log-format=json"] if is_json else [])]
             return supervise(graph, settings, job, view=view, options=how, hand_on=_hand_on() if is_json else None)
-        watching = None if exposure is None else exposure.health.watch
+
+        def watching(watchdog: Watchdog) -> None:
+            if exposure is not None:
+                exposure.health.watch(watchdog)
+            if page is not None:
+                page.watch(watchdog)
+
         return runner.run(graph, overrides=arguments.overrides, options=options, view=view, watching=watching)
 
 
@@ -172,6 +187,21 @@ def _exposed(graph: Graph, settings: Settings) -> Iterator[Exposure | None]:
     host, port = values["run.metrics_host"], values["run.metrics_port"]
     with exposed(host, port, groups, stuck_s=values["run.stuck_s"]) as exposure:
         yield exposure
+
+
+@contextmanager
+def _page(address: str | None, graph: Graph, settings: Settings) -> Iterator[Page | None]:
+    """With ``--ui`` serve a page; without, import nothing."""
+    if address is None:
+        yield None
+        return
+    try:
+        from downspout.web.server import served
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"--ui needs the package {error.name}", cure="pip install 'downspout[ui]'") from None
+    with served(graph, settings, address) as page:
+        print(f"downspout: the run is shown at {page.url}", file=sys.stderr)
+        yield page
 
 
 def warn_if_behind(graph: Graph, settings: Settings, arguments: argparse.Namespace) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from downspout.dead_letters.written import LAST_MAX
 from downspout.engine.bolt_task import BoltTask
 from downspout.engine.graph import Graph
 from downspout.engine.spout_task import SpoutTask
@@ -13,8 +14,10 @@ from downspout.engine.task import Task
 from downspout.engine.world import World
 from downspout.metrics import METRICS
 
-AGES = frozenset(metric.name for metric in METRICS.values() if metric.unit == "seconds")
-"""Of several tasks the longest counts, and not the sum."""
+LARGEST = frozenset(
+    metric.name for metric in METRICS.values() if metric.kind == "gauge" and metric.unit in ("seconds", "entries")
+)
+"""Of several tasks the largest value counts, and not the sum."""
 
 
 @dataclass
@@ -28,6 +31,7 @@ class Counts:
     failed: int = 0
     errors: int = 0
     restarts: int = 0
+    busy_s: float = 0.0
 
 
 COUNTED = tuple(field.name for field in fields(Counts) if field.name != "tasks")
@@ -85,10 +89,13 @@ class RunResult:
     # how many of the failed were tuples without a tree: they do not come again. A spout that emits without an id has no
     # other.
     not_retried: int = 0
-    # by spout and partition, where it stands: see ``downspout.metrics.PARTITION_METRICS``
+    # by spout and partition, where it stands (see ``downspout.metrics.PARTITION_METRICS``), and which task has it
     partitions: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     # the same as ``components`` and ``reports``, task by task
     tasks: Sequence[TaskResult] = ()
+    stacks: Mapping[str, str] = field(default_factory=dict)  # the traceback of each component's last kind of error
+    # by component, what it has dead-lettered: see ``downspout.dead_letters.written``
+    dead_letters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # one by one, where several processes ran (``run.workers``); the other values are those of all
     workers: Sequence[WorkerResult] = ()
 
@@ -150,6 +157,8 @@ def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, d
         not_retried=not_retried,
         partitions=_partitions(spouts),
         tasks=[TaskResult(task.name, task.task_id, {**_values(task), **report}) for task, report in reported],
+        stacks=world.errors.last_stacks(),
+        dead_letters=merged_dead_letters((task.name, task.report_dead_letters()) for task in tasks),
     )
 
 
@@ -159,11 +168,31 @@ def _values(task: Task) -> dict[str, float]:
     return {name: getattr(task, name) for name in COUNTED} | queued
 
 
+def merged_dead_letters(reports: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Return one report for each component, of those of its tasks.
+
+    >>> one = {"topic": "dead", "by_error": {"KeyError": 2}, "last": [{"at_ms": 5}]}
+    >>> merged_dead_letters([("s", one), ("s", {**one, "last": [{"at_ms": 3}]}), ("b", {})])
+    {'s': {'topic': 'dead', 'by_error': {'KeyError': 4}, 'last': [{'at_ms': 3}, {'at_ms': 5}]}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, report in reports:
+        if not report:
+            continue
+        known = found.setdefault(name, {"topic": report["topic"], "by_error": {}, "last": []})
+        for error, count in report["by_error"].items():
+            known["by_error"][error] = known["by_error"].get(error, 0) + count
+        last = [*known["last"], *report["last"]]
+        known["last"] = sorted(last, key=lambda each: each["at_ms"] or 0)[-LAST_MAX:]
+    return found
+
+
 def _partitions(spouts: Sequence[SpoutTask]) -> dict[str, dict[str, Mapping[str, Any]]]:
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for spout in spouts:
         if partitions := spout.report_partitions():
-            found.setdefault(spout.name, {}).update(partitions)
+            owned = {place: {**figures, "owner": spout.place} for place, figures in partitions.items()}
+            found.setdefault(spout.name, {}).update(owned)
     return in_order(found)
 
 
@@ -187,5 +216,5 @@ def _reports(reported: Sequence[tuple[Task, Mapping[str, float]]]) -> dict[str, 
         for name, value in report.items():
             metrics = found.setdefault(task.name, {})
             before = metrics.get(name, 0)
-            metrics[name] = max(before, value) if name in AGES else before + value
+            metrics[name] = max(before, value) if name in LARGEST else before + value
     return found

@@ -106,6 +106,10 @@ class SinkBolt(RowSink):
         """Write the rows that are not in the directory yet."""
         return batch, self.writer.flush(batch.identities, self.builder(batch.table))
 
+    def report(self) -> Mapping[str, float]:
+        """Return what was written, what is held, and how long the log is."""
+        return {**super().report(), "log_entries": self.writer.log.length}
+
     @property
     def steps(self) -> Mapping[str, str]:
         """The step of each input, as the directory knows it."""
