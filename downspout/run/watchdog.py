@@ -75,12 +75,17 @@ class Watchdog:
         return self._engine.ending.has_begun
 
     def hang(self, now: float) -> str:
-        """Return what has kept the loop for ``run.stuck_s``, and where; empty: nothing. For other threads."""
+        """Return what has kept the loop for ``run.stuck_s``, and where, without data; empty: nothing.
+
+        For other threads, which show it to other programs.
+        """
         took = now - self._since
         if not self._since or not self._stuck_s or took < self._stuck_s:
             return ""
         place = self._place
-        return place.at_work(took) if place is not None else f"the loop has not turned for {lasting(took)}"
+        if place is not None:
+            return place.at_work(took, with_values=False)
+        return f"the loop has not turned for {lasting(took)}"
 
     def look(self, now: float) -> None:
         """See whether a call has not returned since the last look, and whether time is up."""

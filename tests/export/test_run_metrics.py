@@ -172,6 +172,26 @@ def test_a_bolt_that_hangs_is_told_and_the_last_metrics_stay(tmp_path: Path, mon
             assert main(["run", str(tmp_path / "counts.py"), *options]) == 143
 
 
+def test_health_shows_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tuple that has no place in Kafka is shown in the log as what it holds, and at the port as a tuple."""
+    monkeypatch.chdir(tmp_path)
+    hangs = ONES.replace("        pass", "        GATE.wait()").replace("[1]", '["jane@example.org"]')
+    (tmp_path / "hangs.py").write_text("import threading\nGATE = threading.Event()\n" + hangs)
+    port = free_port()
+
+    def look() -> None:
+        try:
+            wait(lambda: page(f"http://127.0.0.1:{port}/healthz")[0] == 503)
+            said = page(f"http://127.0.0.1:{port}/healthz")[1]
+            assert re.search(r"takes has worked on a tuple for .+ s, .*hangs.py:13", said), said
+        finally:
+            next(m.GATE for m in list(sys.modules.values()) if hasattr(m, "GATE") and hasattr(m, "Takes")).set()
+
+    with beside(look):
+        options = ["--quiet", "--metrics-port", str(port), "--set", "run.stuck_s=1"]
+        assert main(["run", "hangs.py", *options]) == 143
+
+
 @pytest.fixture
 def ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write a topology without Kafka."""
