@@ -8,7 +8,7 @@ CODE := downspout spouts bolts
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka-demo sql-demo storm-demo spark-demo test check soak soak-ledger soak-tests chaos storm-chaos soak-real mutants lint types doctest format docs jars bench spark-versions fuzz clean
+.PHONY: help demo kafka-demo sql-demo ui-demo storm-demo spark-demo test check soak soak-ledger soak-tests chaos storm-chaos soak-real mutants lint types doctest format docs jars bench spark-versions fuzz clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -27,6 +27,9 @@ kafka-demo: $(VENV)/.demo  ## from Kafka to Kafka exactly once, through ten kill
 
 sql-demo: $(VENV)/.demo  ## from Kafka into SQLite and PostgreSQL exactly once, through ten kills each (FLIGHTS=20000: fewer; KILLS=3)
 	@$(BIN)/python -m demos.to_sql $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
+
+ui-demo: $(VENV)/.demo  ## the main job at a constant rate with some poison, and its web page, until Ctrl-C (RATE=2000; POISON=5000: every so manyth; PORT=8650)
+	@$(BIN)/python -m demos.ui $(if $(RATE),--rate $(RATE)) $(if $(POISON),--poison $(POISON)) $(if $(PORT),--port $(PORT))
 
 storm-demo: $(VENV)/.demo  ## the main job on a real Storm: sparse submit, lag 0, audit, nimbus's counters (FLIGHTS=1000: fewer; FRESH=1: publish anew)
 	@$(BIN)/python -m demos --on storm $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(FRESH),--fresh)
@@ -104,7 +107,7 @@ docs: $(VENV)/.dev  ## write the generated tables, and build the docs site in bu
 jars: $(VENV)/.dev  ## resolve the jars of Kafka and Storm anew, and write down what they must be (downspout/system/jars.json)
 	$(BIN)/python -m docs.jars
 
-BENCHES ?= race growth failures latency fetching workers columns ledger parse wire producing transactions sql compaction storm spark_source spark_topology
+BENCHES ?= race growth failures latency fetching workers metrics columns ledger parse wire producing transactions sql compaction storm spark_source spark_topology
 
 bench: $(VENV)/.dev  ## beside the peers; growth, failures, latency; Storm, Spark; an hour and more (QUICK=1: does it work? BENCHES="race latency")
 	@failed=; for bench in $(BENCHES); do $(BIN)/python -m bench.$$bench $(if $(QUICK),--quick) || failed="$$failed $$bench"; done; \

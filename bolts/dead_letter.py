@@ -113,3 +113,7 @@ class DeadLetterBolt(Bolt):
         if self._box is None:
             return {"dead_lettered": 0, "held": 0, "incomplete": 0}
         return {"dead_lettered": self._box.written, "held": len(self._box), "incomplete": self._box.incomplete}
+
+    def report_dead_letters(self) -> Mapping[str, Any]:
+        """Return the dead letters by exception, and the last ones."""
+        return {} if self._box is None else self._box.report()

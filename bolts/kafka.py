@@ -13,7 +13,7 @@ one, the key. A chunk is sent whole, from its columns, and acked as a unit. What
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, Unpack
 
 import pyarrow as pa
 from streamparse.dsl.bolt import ShellBoltSpec
@@ -42,6 +42,7 @@ from downspout.producing.spout_transaction import Refused
 from downspout.producing.topics import Select, selector
 from downspout.producing.transactions import Transactions
 from downspout.settings.import_path import load
+from downspout.settings.options import ProduceOptions
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import component_config, parse_scope
 from downspout.wire.transacting import TRANSACTIONS
@@ -63,13 +64,13 @@ class KafkaBolt(Bolt):
     stateful: ClassVar[bool] = False  # On Spark, whatever the grouping: nothing is held over the end of a batch
 
     @classmethod
-    def spec(
+    def spec(  # type: ignore[override]  # a base takes any settings, so that its heirs may have theirs
         cls,
         name: str | None = None,
         inputs: Any = None,
         par: int | None = None,
         config: Mapping[str, Any] | None = None,
-        **settings: Any,
+        **settings: Unpack[ProduceOptions],
     ) -> ShellBoltSpec:
         """Put the bolt into a topology.
 

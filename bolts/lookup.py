@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +35,7 @@ from downspout.component import Bolt, input_fields
 from downspout.errors import ConfigError, TopologyError
 from downspout.origins import values_of
 from downspout.parse.rejects import REJECT_FIELDS, REJECTS, Rejects
+from downspout.settings.options import LookupOptions
 from downspout.settings.table import SETTINGS, parse_scope
 from downspout.sink.columns.schema import Columns, Rejected
 
@@ -149,13 +150,13 @@ class LookupBolt(Bolt):
     requires: ClassVar[tuple[str, ...]] = ("origin",)
 
     @classmethod
-    def spec(
+    def spec(  # type: ignore[override]  # a base takes any settings, so that its heirs may have theirs
         cls,
         name: str | None = None,
         inputs: Any = None,
         par: int | None = None,
         config: Mapping[str, Any] | None = None,
-        **settings: Any,
+        **settings: Unpack[LookupOptions],
     ) -> ShellBoltSpec:
         """Put the bolt into a topology.
 

@@ -31,7 +31,7 @@ import contextlib
 import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import pyarrow as pa
 from streamparse import Stream
@@ -46,6 +46,7 @@ from downspout.parse.json import JsonParser, parse_objects, read_object
 from downspout.parse.parser import ChunkParser, read_some
 from downspout.parse.paths import Paths, parse_path
 from downspout.parse.rejects import REJECT_FIELDS, REJECTS, Rejects
+from downspout.settings.options import ParseOptions
 from downspout.settings.table import SETTINGS, parse_scope
 from downspout.sink.columns.schema import Columns
 
@@ -122,13 +123,13 @@ class ParseBolt(Bolt):
     requires: ClassVar[tuple[str, ...]] = ("origin", "value")
 
     @classmethod
-    def spec(
+    def spec(  # type: ignore[override]  # a base takes any settings, so that its heirs may have theirs
         cls,
         name: str | None = None,
         inputs: Any = None,
         par: int | None = None,
         config: Mapping[str, Any] | None = None,
-        **settings: Any,
+        **settings: Unpack[ParseOptions],
     ) -> ShellBoltSpec:
         """Put the bolt into a topology.
 

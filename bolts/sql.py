@@ -16,15 +16,17 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
+from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout.component import input_fields
 from downspout.errors import ConfigError, RecordError, SinkError
 from downspout.formatting import counted
 from downspout.offsets.stores.open_database import open_database
 from downspout.settings.folders import of_project_url
+from downspout.settings.options import SqlOptions
 from downspout.settings.secrets import with_secrets
 from downspout.sink.buffer import Batch
 from downspout.sink.identity.inputs import check_names
@@ -47,6 +49,22 @@ class SqlBolt(RowSink):
     settings_scopes: ClassVar[tuple[str, ...]] = ("sql",)
     stateful: ClassVar[bool] = False
     """On Spark, whatever the grouping: nothing is held over the end of a batch."""
+
+    @classmethod
+    def spec(  # type: ignore[override]  # a base takes any settings, so that its heirs may have theirs
+        cls,
+        name: str | None = None,
+        inputs: Any = None,
+        par: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        **settings: Unpack[SqlOptions],
+    ) -> ShellBoltSpec:
+        """Put the sink into a topology; the arguments are those of :meth:`RowSink.spec`.
+
+        Raises:
+            ConfigError: a setting is unknown, malformed or out of range, or the schema is.
+        """
+        return super().spec(name, inputs, par, config, **settings)
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:

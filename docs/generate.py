@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from docs import grafana, option_types
 from downspout.cli.settings import markdown, notes
-from downspout.metrics import METRICS, PARTITION_METRICS
+from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
 from downspout.settings.table import SETTINGS
 from downspout.spark.source.options import OPTIONS, Option
 from downspout.spark.writing.options import SINK_OPTIONS
@@ -43,7 +44,9 @@ This page is made from the table in `downspout/settings/table.py`.
 METRICS_INTRO = """# Metrics
 
 A component's `report()` holds its metrics; the live view, the summary of a run and `--json` show them. A counter only
-grows, a gauge is the value of the moment.
+grows, a gauge is the value of the moment. [Prometheus](../how-to/watch-in-production.md) reads all of them: a counter
+`rows` as `downspout_rows_total`, a gauge `fetch_mean_s` as `downspout_fetch_mean_seconds`, `lag` of a partition as
+`downspout_partition_lag`, `completed` of a run as `downspout_run_completed_total`.
 
 """
 PARTITIONS_INTRO = """## By partition
@@ -51,6 +54,11 @@ PARTITIONS_INTRO = """## By partition
 A spout's `report_partitions()` holds these for each of its partitions: gauges, of which an unknown one is null. The
 live view shows them by partition and topic, `--json` has them under `partitions`, and they stay after `deactivate` and
 at the end of a run. [Offsets](../concepts/offsets.md) explains the words; `downspout lag` asks Kafka for them.
+
+"""
+RUN_INTRO = """## Of a run
+
+Of all components, tasks and workers together.
 
 """
 SPARK_SOURCE = """# The Kafka source for PySpark
@@ -187,8 +195,15 @@ def metrics_page() -> str:
     table = "\n".join(["| metric | kind | unit | what it says |", "| --- | --- | --- | --- |", *rows])
     rows = [f"| `{m.name}` | {m.unit} | {m.help} |" for m in PARTITION_METRICS.values()]
     partitions = "\n".join(["| name | unit | what it says |", "| --- | --- | --- |", *rows])
+    of_run = "\n".join(
+        [
+            "| metric | kind | unit | what it says |",
+            "| --- | --- | --- | --- |",
+            *(f"| `{m.name}` | {m.kind} | {m.unit} | {m.help} |" for m in RUN_METRICS.values()),
+        ]
+    )
     page = METRICS_INTRO + table + notes({m.name: m.note for m in METRICS.values()}) + "\n"
-    return f"{page}\n{PARTITIONS_INTRO}{partitions}\n"
+    return f"{page}\n{PARTITIONS_INTRO}{partitions}\n\n{RUN_INTRO}{of_run}\n"
 
 
 USES = {"both": "batch, stream", "batch": "batch", "stream": "stream"}
@@ -216,6 +231,7 @@ def options_table(options: Mapping[str, Option]) -> str:
 PAGES = {
     "reference/settings.md": settings_page,
     "reference/metrics.md": metrics_page,
+    "reference/grafana.json": grafana.dashboard,
     "reference/spark-source.md": spark_source_page,
     "reference/spark-sink.md": spark_sink_page,
 }
@@ -225,3 +241,5 @@ if __name__ == "__main__":
         (HERE / name).parent.mkdir(parents=True, exist_ok=True)
         (HERE / name).write_text(make(), encoding="utf-8")
         print(f"wrote docs/{name}")
+    option_types.FILE.write_text(option_types.module(), encoding="utf-8")
+    print(f"wrote {option_types.FILE.name}")

@@ -23,6 +23,8 @@ MOVED = {
     "CHANGELOG.md": "changelog.md",
 }
 """Pages whose place on the site is another than in the repository."""
+KEPT = {".md", ".json", ".css", ".js", ".svg"}
+"""Suffixes of files that are on the site as they are; others are shown as source."""
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[((?:[^][]|\[[^][]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 API = re.compile(r"\bapi/([\w.]+)\.md$", re.MULTILINE)
@@ -47,7 +49,7 @@ def place(file: str) -> str | None:
     """
     if file in MOVED:
         return MOVED[file]
-    if file.startswith(("docs/", "bench/results/")):
+    if file.startswith(("docs/", "bench/results/")) and PurePosixPath(file).suffix in KEPT:
         return file.partition("/")[2]
     return f"source/{file}.md" if (ROOT / file).is_file() else None
 
@@ -122,7 +124,8 @@ def lay_out(target: Path) -> None:
     for name, text in made.items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_text(text, encoding="utf-8")
-    for file in [*ROOT.glob("docs/*.css"), *ROOT.glob("docs/*.js"), *ROOT.glob("bench/results/*.svg")]:
+    beside = ("docs/*.css", "docs/*.js", "docs/reference/*.json", "bench/results/*.svg")
+    for file in [file for pattern in beside for file in ROOT.glob(pattern)]:
         shutil.copy(file, target / str(place(file.relative_to(ROOT).as_posix())))
 
 

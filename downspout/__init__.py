@@ -6,10 +6,28 @@ from downspout import registry
 
 TYPE_CHECKING = False  # as in the registry: nothing is imported here
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+    from typing import Any, Literal
 
+    from downspout.run.call import RunReport
     from downspout.spout.group.noted_commits import CommitNotes
     from downspout.spout.offset_store import OffsetStore, StoreContext
+
+
+def run(
+    topology: Any,
+    *,
+    until: Literal["end"] | None = None,
+    for_s: float | None = None,
+    records: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> RunReport:
+    """Run a topology in this process; return what came of it. See :func:`downspout.run.call.run`."""
+    from downspout.run import call
+
+    return call.run(topology, until=until, for_s=for_s, records=records, settings=settings, quiet=quiet)
 
 
 def _embedded() -> tuple[str, dict[str, str]]:

@@ -12,16 +12,26 @@ from __future__ import annotations
 import os
 import posix
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
 leave_at_once = os._exit  # The real one
 
 
+_shaped: Callable[[str], str] = "downspout: {}".format
+
+
 def say(text: str) -> None:
     """Write a line to standard error from a signal's handler or another thread: not through Python's own buffers."""
     with suppress(OSError):
-        os.write(2, f"downspout: {text}\n".encode())
+        os.write(2, f"{_shaped(text)}\n".encode())
+
+
+def say_as(shaped: Callable[[str], str]) -> None:
+    """Give :func:`say` another form of line."""
+    global _shaped
+    _shaped = shaped
 
 
 def guard() -> None:

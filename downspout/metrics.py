@@ -1,6 +1,6 @@
 """The one table of metrics: what a component counts or measures, with its name and unit.
 
-The live view, the summary of a run and the documentation derive from it.
+The live view, the summary of a run, what Prometheus reads and the documentation derive from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,18 @@ class Metric:
     unit: str  # what one of it is
     help: str  # one sentence
     note: str = ""  # what else there is to say
-    of: str = "component"  # or ``"partition"``: as in a spout's ``report_partitions()``
+    of: str = "component"  # or ``"partition"``: as in a spout's ``report_partitions()``; or ``"run"``
+
+    @property
+    def series(self) -> str:
+        """Its name in Prometheus, in base units.
+
+        >>> METRICS["fetch_mean_s"].series, METRICS["rows"].series, PARTITION_METRICS["lag"].series
+        ('downspout_fetch_mean_seconds', 'downspout_rows_total', 'downspout_partition_lag')
+        """
+        scope = "" if self.of == "component" else f"{self.of}_"
+        name = f"{self.name.removesuffix('_s')}_seconds" if self.unit == "seconds" else self.name
+        return f"downspout_{scope}{name}{'_total' if self.kind == 'counter' else ''}"
 
 
 # One row, one line: it reads as a table.
@@ -26,11 +37,13 @@ _TABLE = (
     # --- the engine, of each component; KafkaSpout counts acked, failed and errors itself, see below ---
     Metric("emitted", "counter", "tuples", "Tuples emitted on any stream, retries included."),
     Metric("executed", "counter", "tuples", "Tuples that a bolt has taken."),
+    Metric("busy_s", "counter", "seconds", "Time that a bolt's tasks were at work: on tuples, ticks and flushes.", "Divided by `executed` it is Storm's execute latency, by the time that has passed Storm's capacity."),
     Metric("restarts", "counter", "restarts", "Times that a component was made anew, because it raised: where Storm would start its process again."),
+    Metric("queued", "gauge", "tuples", "Tuples that wait for a bolt."),
     # --- KafkaSpout ---
     Metric("records", "counter", "tuples", "Tuples emitted, retries included; for chunks, their records."),
-    Metric("acked", "counter", "tuples", "Tuples whose tree is complete; for chunks, their records."),
-    Metric("failed", "counter", "attempts", "Attempts that failed; timeouts are counted separately."),
+    Metric("acked", "counter", "tuples", "Tuples whose tree is complete, of a bolt those that it acked; for chunks, their records."),
+    Metric("failed", "counter", "attempts", "Attempts that failed, of a bolt the tuples that it failed; timeouts are counted separately."),
     Metric("timeouts", "counter", "attempts", "Attempts that timed out; for chunks, their records."),
     Metric("retries", "counter", "tuples", "Tuples emitted again; for chunks, their records."),
     Metric("splits", "counter", "chunks", "Chunks that failed or timed out too often, and are tried again in halves.", "A split counts no attempt."),
@@ -44,7 +57,7 @@ _TABLE = (
     Metric("skipped", "counter", "records", "Records fetched that were in flight already, or done, also by an earlier owner."),
     Metric("stale", "counter", "ids", "Acks and fails from an earlier assignment, or for an unknown id; they change nothing."),
     Metric("unclean", "counter", "starts", "Starts of a partition whose last owner did not shut down cleanly."),
-    Metric("errors", "counter", "errors", "Errors of the client that were retried."),
+    Metric("errors", "counter", "errors", "Errors of the client that were retried, of a bolt its exceptions."),
     Metric("commits_failed", "counter", "commits", "Commits that failed, or had no answer in time.", "The next one says where the spout is then; they are among `errors`."),
     Metric("uncommitted", "counter", "records", "Records beyond the last commit when the spout stopped without another commit.", "The next start processes them again."),
     Metric("retry_later", "counter", "records", "Failed records that waited for their retry when the spout stopped.", "The next start processes them."),
@@ -57,6 +70,7 @@ _TABLE = (
     Metric("retry_waiting", "gauge", "records", "Failed records that wait for their retry."),
     Metric("committed", "gauge", "offsets", "Sum of the committed offsets of the partitions owned."),
     Metric("partitions", "gauge", "partitions", "Partitions owned."),
+    Metric("assigned", "gauge", "consumers", "Consumers that know which partitions they have.", "One that has none, because there are too few, knows it too."),
     Metric("disconnected", "gauge", "consumers", "Consumers that get no answer from a broker.", "There is no connection, or it hangs. Metrics that come from Kafka, `lag` above all, are as of the last answer."),
     Metric("oldest_pending_s", "gauge", "seconds", "Age of the record that holds back a commit, if it is in flight."),
     Metric("still_s", "gauge", "seconds", "Longest time that a partition's commit point has not moved while records wait."),
@@ -85,6 +99,8 @@ _TABLE = (
     Metric("rejected", "counter", "rows", "Rows that failed, because a value does not go into its column.", "Of the parsers: rows sent to the stream `rejects`."),
     Metric("flushes", "counter", "flushes", "Flushes that wrote something or left it out."),
     Metric("held", "gauge", "rows", "Rows that wait for the next flush."),
+    Metric("held_s", "gauge", "seconds", "How long the oldest of them has waited."),
+    Metric("log_entries", "gauge", "entries", "Length of the directory's commit log.", "All tasks write to one log."),
     # --- each partition of a spout ---
     Metric("committed", "gauge", "offset", "The next offset to read after a restart, as the broker has it.", of="partition"),
     Metric("position", "gauge", "offset", "The next offset to fetch.", of="partition"),
@@ -96,9 +112,20 @@ _TABLE = (
     Metric("failed", "gauge", "records", "Failed records that wait for another try.", of="partition"),
     Metric("blocks", "gauge", "offset", "The offset that holds the commit back while others are done or have failed.", of="partition"),
     Metric("why", "gauge", "text", "What that offset waits for.", of="partition"),
+    Metric("error", "gauge", "text", "With what it failed last; empty if it has not failed.", of="partition"),
+    Metric("cure", "gauge", "text", "What may help.", of="partition"),
+    # --- a run: all of its components, tasks and workers ---
+    Metric("completed", "counter", "trees", "Tuple trees that are complete.", of="run"),
+    Metric("latency_p50_s", "gauge", "seconds", "Median time from a spout's emit to its ack.", of="run"),
+    Metric("latency_p99_s", "gauge", "seconds", "The same, 99th percentile.", of="run"),
+    Metric("workers", "gauge", "processes", "Workers that are alive (`--workers`).", of="run"),
+    Metric("worker_restarts", "counter", "restarts", "Times that workers were restarted.", of="run"),
+    Metric("age_s", "gauge", "seconds", "Age of these metrics.", "It grows while one call of a component keeps the loop.", of="run"),
 )
 # fmt: on
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE if metric.of == "component"}
 PARTITION_METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE if metric.of == "partition"}
 """What a spout reports of each of its partitions (``report_partitions``)."""
+RUN_METRICS: dict[str, Metric] = {metric.name: metric for metric in _TABLE if metric.of == "run"}
+"""What there is to say of a run as a whole."""

@@ -59,6 +59,9 @@ class ComponentOffers(Protocol):
     def report(self) -> Mapping[str, float]:
         """Return metrics for the live view and the summary; the names are in ``downspout.metrics``."""
 
+    def report_dead_letters(self) -> Mapping[str, Any]:
+        """Return what it has dead-lettered: see ``downspout.dead_letters.written``; empty where nothing can be."""
+
     def close(self) -> None:
         """Release everything; called once at the end of a run."""
 

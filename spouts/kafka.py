@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import streamparse
 from streamparse import Stream
@@ -32,6 +32,7 @@ from downspout.errors import BrokerError
 from downspout.kafka.client_values import client_values
 from downspout.kafka.clusters import cluster_for
 from downspout.protocols import Failure, SpoutEngine
+from downspout.settings.options import KafkaOptions
 from downspout.settings.table import SETTINGS, component_config, parse_scope
 from downspout.spout.crash_isolation import CrashIsolation
 from downspout.spout.dead_lettering import DeadLettering
@@ -79,7 +80,11 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     @classmethod
     def spec(
-        cls, name: str | None = None, par: int | None = None, config: dict[str, Any] | None = None, **settings: Any
+        cls,
+        name: str | None = None,
+        par: int | None = None,
+        config: dict[str, Any] | None = None,
+        **settings: Unpack[KafkaOptions],
     ) -> ShellSpoutSpec:
         """Put the spout into a topology.
 
@@ -495,7 +500,15 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     def report_partitions(self) -> Mapping[str, Mapping[str, Any]]:
         """Return where the group stands in each partition, by its name; after ``deactivate`` as it was left."""
-        return self._partitions if self._session is None else by_partition(self._session, self._now())
+        if self._session is None:
+            return self._partitions
+        now = self._now()
+        explain = self._stalls.explanation(self._session, now, self._next_at, self.whereabouts)
+        return by_partition(self._session, now, explain)
+
+    def report_dead_letters(self) -> Mapping[str, Any]:
+        """Return the dead letters by exception, and the last ones."""
+        return self._dead_lettering.report()
 
     def _now(self) -> int:
         return int(self.clock.monotonic() * 1000)

@@ -15,7 +15,7 @@ ORDER = (
     *("registry", "errors", "findings", "formatting", "metrics", "clock", "exit_guard"),
     *("settings", "system", "ledger", "origins", "offset_ranges", "protocols", "wire", "component"),
     *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "sink", "sql", "parse"),
-    *("broker", "run", "storm", "spark", "compare", "audit", "testing"),
+    *("broker", "run", "export", "web", "storm", "spark", "compare", "audit", "testing", "scaffold"),
     *("cli", "__main__"),
 )
 """Packages and modules of the library, the lowest first: each imports only what stands before it."""
@@ -23,7 +23,7 @@ ORDER = (
 NEVER = (
     # What a record passes on one machine knows neither other engines nor what looks at it from outside.
     *((low, high) for low in ORDER[: ORDER.index("broker")] for high in ORDER[ORDER.index("broker") :]),
-    *(("run", other) for other in ("broker", "storm", "spark", "compare", "audit", "testing")),
+    *(("run", other) for other in ("broker", "export", "web", "storm", "spark", "compare", "audit", "testing")),
     *((one, other) for one in ("storm", "spark") for other in ("run", "storm", "spark") if one != other),
     *((name, "testing") for name in ORDER if name not in ("testing", "cli")),
 )
@@ -31,6 +31,7 @@ NEVER = (
 
 ROOT_REGISTERS = {
     "registry",
+    "run.call",
     "broker.embedded",
     "spout.offset_store",
     "offsets.stores.sql",

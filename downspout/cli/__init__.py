@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = (
-    "run", "check", "audit", "compact", "compare", "dlq", "kafka", "lag", "offsets", "storm", "spark", "settings",
-    "simulate",
+    "new", "run", "check", "audit", "compact", "compare", "dlq", "kafka", "lag", "offsets", "storm", "spark",
+    "settings", "simulate", "completion",
 )  # fmt: skip
 
 
@@ -77,7 +77,12 @@ def _main(argv: Sequence[str] | None) -> int:
     for place in (os.path.join(os.getcwd(), "src"), os.getcwd()):
         if place not in sys.path:
             sys.path.insert(0, place)
-    arguments = build_parser().parse_args(argv)
+    parser = build_parser()
+    if "_ARGCOMPLETE" in os.environ:
+        from downspout.cli.completion import answer
+
+        answer(parser)
+    arguments = parser.parse_args(argv)
     try:
         code = int(arguments.handler(arguments) or 0)
         finish(sys.stdout)

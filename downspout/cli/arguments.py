@@ -27,6 +27,7 @@ EXIT_CODES = {
     143: "stopped by SIGTERM",
 }
 """What each exit code means, in a few words; docs/reference/exit-codes.md has the whole story."""
+METRICS_PORT = 9464  # That of OpenTelemetry's exporters for Prometheus
 RUN_CODES = (4, 5, 6, 7, 8, 143)  # Those of a run, beside those that every command has
 
 
@@ -96,6 +97,24 @@ def add_summary(parser: argparse.ArgumentParser, quiet: str) -> None:
     )
 
 
+def add_metrics_port(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add ``--metrics-port`` and ``--metrics-host``.
+
+    Args:
+        parser: of the command.
+        what: what is served there.
+    """
+    parser.add_argument(
+        "--metrics-port",
+        type=port_or_any,
+        nargs="?",
+        const=METRICS_PORT,
+        metavar="PORT",
+        help=f"serve {what}; {METRICS_PORT} without PORT, 0 is a free port",
+    )
+    parser.add_argument("--metrics-host", metavar="HOST", help="listen there; default 127.0.0.1, 0.0.0.0 is all")
+
+
 def add_requirements(parser: argparse.ArgumentParser) -> None:
     """Add ``--with``: what a bundle holds besides what it finds by itself."""
     parser.add_argument(
@@ -125,6 +144,11 @@ def _number(text: str, low: int, high: int) -> int:
 def port(text: str) -> int:
     """Return the number of a port."""
     return _number(text, 1, 65535)
+
+
+def port_or_any(text: str) -> int:
+    """Return the number of a port to listen on; 0 is a free one."""
+    return _number(text, 0, 65535)
 
 
 def positive(text: str) -> int:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster, way_in
-from downspout.cli.arguments import exit_codes, natural
+from downspout.cli.arguments import add_metrics_port, exit_codes, natural
 from downspout.cli.records import printable
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError, ConfigError
@@ -59,6 +59,7 @@ def add_parser(commands: Any) -> None:
         "with everything in its log",
     )  # fmt: skip
     parser.add_argument("--timeout", type=_seconds, metavar="TIME", help="give up after this long: 30s, 5m, 1h")
+    add_metrics_port(parser, "the figures for Prometheus, while --watch goes on")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON; with --watch, a line of it per interval")
     form.add_argument("--storm", action="store_true", help="print the JSON of storm-kafka-monitor, of one group")
@@ -79,14 +80,28 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--storm shows one group: Storm's form has no place for its name", cure="one call per group")
     if arguments.timeout and not arguments.watch and arguments.until is None:
         raise ConfigError("--timeout goes with --until or --watch", cure="--until 0 --timeout 60s")
+    if arguments.metrics_port is not None and not arguments.watch:
+        raise ConfigError("--metrics-port goes with --watch: one look is over before Prometheus comes", cure="--watch")
     client = way_in(arguments)[1]
     question = Question(
         arguments.topic,
         committed_only=client.get("isolation_level", "read_committed") == "read_committed",
         with_age=not (arguments.no_age or arguments.storm),
     )
-    with _screen(arguments) as show:
-        return look(arguments, open_cluster(arguments), question, show, SYSTEM_CLOCK)
+    with _exposed(arguments) as take, _screen(arguments) as show:
+        return look(arguments, open_cluster(arguments), question, show, SYSTEM_CLOCK, take)
+
+
+@contextmanager
+def _exposed(arguments: argparse.Namespace) -> Iterator[Callable[[list[GroupLag]], object]]:
+    """With ``--metrics-port`` serve each look; yield what takes it."""
+    if arguments.metrics_port is None:
+        yield lambda found: None
+        return
+    from downspout.export.server import lag_exposed
+
+    with lag_exposed(arguments.metrics_host or "127.0.0.1", arguments.metrics_port) as take:
+        yield take
 
 
 @contextmanager
@@ -102,12 +117,20 @@ def _screen(arguments: argparse.Namespace) -> Iterator[Show]:
         yield lambda text: live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
-def look(arguments: argparse.Namespace, cluster: Cluster, question: Question, show: Show, clock: Clock) -> int:
+def look(
+    arguments: argparse.Namespace,
+    cluster: Cluster,
+    question: Question,
+    show: Show,
+    clock: Clock,
+    take: Callable[[list[GroupLag]], object] = lambda found: None,  # called with each look
+) -> int:
     """Look once, or again and again; return the exit code."""
     begun = clock.monotonic()
     once = not arguments.watch and arguments.until is None
     while True:
         found = [_ask(cluster, group, question, patient=not once) for group in arguments.groups]
+        take(found)
         behind = sum(row.unread for each in found for row in each.partitions)
         told = not any(each.total.problems for each in found)
         within = arguments.until is not None and told and behind <= arguments.until

@@ -53,11 +53,16 @@ class StderrHandler(logging.StreamHandler[TextIO]):
         return sys.stderr
 
 
-def log_to_stderr(quiet: bool) -> None:
-    """Show logs from INFO on (``quiet``: WARNING), and of kafka-python's only warnings, once in a while."""
+def log_to_stderr(quiet: bool, handler: logging.Handler | None = None) -> None:
+    """Show logs from INFO on (``quiet``: WARNING), and of kafka-python's only warnings, once in a while.
+
+    Args:
+        quiet: warnings and errors only.
+        handler: writes them, where that is not to be text.
+    """
     level = logging.WARNING if quiet else logging.INFO
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=level, format=form, handlers=[StderrHandler()])
+    logging.basicConfig(level=level, format=form, handlers=[handler or StderrHandler()])
     logging.getLogger().setLevel(level)
     logging.getLogger("kafka").setLevel(logging.WARNING)
     # The leader of a group that has just been made has no metadata yet, and warns; the next join has it.

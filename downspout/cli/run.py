@@ -6,20 +6,31 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from downspout.cli.arguments import RUN_CODES, add_bounds, add_settings, add_summary, add_topology, exit_codes
+from downspout.cli.arguments import (
+    RUN_CODES,
+    add_bounds,
+    add_metrics_port,
+    add_settings,
+    add_summary,
+    add_topology,
+    exit_codes,
+)
 from downspout.cli.output import aside, check_writable, print_result
-from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError
+from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError, MissingExtraError
 from downspout.formatting import counted, seconds_of
 
 if TYPE_CHECKING:
     from downspout.engine.graph import Graph
     from downspout.engine.result import RunResult
     from downspout.engine.values import Settings
+    from downspout.export.server import Exposure
+    from downspout.run.watchdog import Watchdog
+    from downspout.web.server import Page
 
 
 def add_parser(commands: Any) -> None:
@@ -49,6 +60,21 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--redeploy", action="store_true", default=None, help="use a new topology id, as a new submit on Storm does"
     )
+    add_metrics_port(parser, "metrics for Prometheus, /healthz and /readyz")
+    parser.add_argument(
+        "--log-format",
+        choices=["text", "json"],
+        default="text",
+        help="json: each line of standard error is an object with time, level, logger, message, and topic, partition, "
+        "offset, component, task and worker where they are known",
+    )
+    parser.add_argument(
+        "--ui",
+        nargs="?",
+        const="",
+        metavar="[HOST:]PORT",
+        help="show the run on a web page, on this machine alone (127.0.0.1:8650) unless a HOST is given",
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="seed of shuffles and message ids")
     add_settings(parser)
     add_summary(parser, "no view and no summary")
@@ -70,10 +96,17 @@ def handle(arguments: argparse.Namespace) -> int:
     from downspout.cli.logs import log_to_stderr
     from downspout.run.workers.serve import serve
 
-    log_to_stderr(arguments.quiet)
+    handler = None
+    if arguments.log_format == "json":
+        from downspout.export import json_log
+
+        handler = json_log.install()
+    log_to_stderr(arguments.quiet, handler)
     if arguments.channel is not None:
         return serve(arguments.channel, _exit_code)
-    with summary_to(arguments.json_path) as out:
+    # What is printed goes to standard error with --json -, and there each line is to be JSON too.
+    prints_are_log = handler is not None and arguments.json_path == "-"
+    with summary_to(arguments.json_path) as out, redirect_stdout(sys.stderr) if prints_are_log else nullcontext():
         name, result = _run(arguments)
         write_json(out, arguments.json_path, {"topology": name, **result.as_dict()})
     return _close(result)
@@ -84,9 +117,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
     from downspout.engine import configuration
     from downspout.engine.load import load
     from downspout.engine.values import resolve
-    from downspout.run import live, runner
-    from downspout.run.workers.channel import Job
-    from downspout.run.workers.supervise import supervise
+    from downspout.run import live
 
     options = _options(arguments)
     view = live.make_view(quiet=arguments.quiet)
@@ -94,11 +125,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
     settings = resolve(graph, arguments.overrides, options=options)
     warn_if_behind(graph, settings, arguments)
     try:
-        if (settings.run.values["run.workers"] or 1) > 1:
-            job = Job(arguments.target, arguments.topology, arguments.overrides, options)
-            result = supervise(graph, settings, job, view=view, quiet=arguments.quiet)
-        else:
-            result = runner.run(graph, overrides=arguments.overrides, options=options, view=view)
+        result = _shown(graph, settings, arguments, view, options)
     finally:
         if view is not None:
             view.close()
@@ -108,6 +135,73 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
     for line in dead_letters:
         print(f"downspout: warning: {line}", file=sys.stderr)
     return graph.name, result
+
+
+def _shown(
+    graph: Graph, settings: Settings, arguments: argparse.Namespace, view: Any, options: dict[str, Any]
+) -> RunResult:
+    """Run the topology while a view and, with ``run.metrics_port`` and ``--ui``, others look at it."""
+    from downspout.run import runner
+    from downspout.run.workers.channel import Job
+    from downspout.run.workers.supervise import supervise
+
+    with _exposed(graph, settings) as exposure, _page(arguments.ui, graph, settings) as page:
+        if exposure is not None or page is not None:
+            from downspout.run.snapshots import Several
+
+            view = Several(view, *(each.snapshots for each in (exposure, page) if each is not None))
+        if (settings.run.values["run.workers"] or 1) > 1:
+            job = Job(arguments.target, arguments.topology, arguments.overrides, options)
+            is_json = arguments.log_format == "json"
+            how = [*(["--quiet"] if arguments.quiet else []), *(["--log-format=json"] if is_json else [])]
+            return supervise(graph, settings, job, view=view, options=how, hand_on=_hand_on() if is_json else None)
+
+        def watching(watchdog: Watchdog) -> None:
+            if exposure is not None:
+                exposure.health.watch(watchdog)
+            if page is not None:
+                page.watch(watchdog)
+
+        return runner.run(graph, overrides=arguments.overrides, options=options, view=view, watching=watching)
+
+
+def _hand_on() -> Callable[[int, str], None]:
+    """Return what writes a worker's line as JSON."""
+    from downspout.export.json_log import hand_on
+
+    return hand_on
+
+
+@contextmanager
+def _exposed(graph: Graph, settings: Settings) -> Iterator[Exposure | None]:
+    """With ``run.metrics_port`` serve metrics and health; without, import nothing."""
+    values = settings.run.values
+    if values["run.metrics_port"] is None:
+        yield None
+        return
+    from downspout.engine.values import reads
+    from downspout.export.server import exposed
+
+    spouts = [spout.name for spout in graph.spouts if reads(spout, "kafka")]
+    groups = {name: settings.components[name].values["kafka.group"] or graph.name for name in spouts}
+    host, port = values["run.metrics_host"], values["run.metrics_port"]
+    with exposed(host, port, groups, stuck_s=values["run.stuck_s"]) as exposure:
+        yield exposure
+
+
+@contextmanager
+def _page(address: str | None, graph: Graph, settings: Settings) -> Iterator[Page | None]:
+    """With ``--ui`` serve a page; without, import nothing."""
+    if address is None:
+        yield None
+        return
+    try:
+        from downspout.web.server import served
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"--ui needs the package {error.name}", cure="pip install 'downspout[ui]'") from None
+    with served(graph, settings, address) as page:
+        print(f"downspout: the run is shown at {page.url}", file=sys.stderr)
+        yield page
 
 
 def warn_if_behind(graph: Graph, settings: Settings, arguments: argparse.Namespace) -> None:
@@ -141,6 +235,8 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "run.member": arguments.member,
         "run.redeploy": arguments.redeploy,
         "run.seed": arguments.seed,
+        "run.metrics_port": arguments.metrics_port,
+        "run.metrics_host": arguments.metrics_host,
     }
 
 

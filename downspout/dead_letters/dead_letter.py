@@ -23,6 +23,7 @@ from functools import lru_cache
 from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from downspout.component import Failure
+from downspout.dead_letters.written import Written, WrittenLetters
 from downspout.errors import BrokerError, coordinates
 from downspout.kafka.port import Cluster, ConsumerPort, ProducerPort, Record, TopicPartition
 from downspout.kafka.retry_gate import cure_of, describe
@@ -73,6 +74,8 @@ class DeadLetters:
         self.timeout_s = timeout_s
         self._producer: ProducerPort | None = None
         self._queued: list[Record] = []
+        self._notes: list[Written] = []  # of what is queued
+        self.written = WrittenLetters(topic)
 
     def write(
         self,
@@ -127,6 +130,7 @@ class DeadLetters:
             *_describe_cut(unreadable),
         ]
         self._queued.append(record)
+        self._notes.append(_note(record, attempts, last_failure_ms, failure, unreadable))
         try:
             self._ready().send(
                 self.topic,
@@ -151,7 +155,7 @@ class DeadLetters:
             self._ready().flush(self.timeout_s if timeout_s is None else timeout_s)
         except (KafkaError, BrokerError) as error:
             raise self._drop(error) from error
-        self._queued.clear()
+        self._are_durable()
 
     def acknowledged(self) -> bool:
         """Return whether all queued dead letters are acknowledged by all replicas, without waiting.
@@ -164,8 +168,14 @@ class DeadLetters:
         except (KafkaError, BrokerError) as error:
             raise self._drop(error) from error
         if acknowledged:
-            self._queued.clear()
+            self._are_durable()
         return acknowledged
+
+    def _are_durable(self) -> None:
+        """All that was queued is durable."""
+        self.written.add(self._notes)
+        self._queued.clear()
+        self._notes.clear()
 
     def answered(self, *, late: bool, wait_s: float = 0.0) -> bool:
         """Return whether all queued dead letters are acknowledged by all replicas; send those that wait for a batch.
@@ -193,6 +203,7 @@ class DeadLetters:
         at, others = self._queued[0] if self._queued else None, len(self._queued) - 1
         first = coordinates(at.topic, at.partition, at.offset) if at is not None else "?"
         self._queued.clear()
+        self._notes.clear()
         self.close()
         what = f"{first}: its dead letter" if others < 1 else f"{first} and {others:,} others: their dead letters"
         return BrokerError(
@@ -212,6 +223,17 @@ class DeadLetters:
             self._cluster.ensure_topic(self.topic, 1, TOPIC_CONFIG)
             self._producer = self._cluster.producer(client=PRODUCER)
         return self._producer
+
+
+def _note(
+    record: Record, attempts: int, at_ms: int | None, failure: Failure | None, unreadable: Unreadable | None
+) -> Written:
+    error = (failure.error or failure.kind) if failure is not None else UNKNOWN
+    if unreadable is not None:
+        error = f"unreadable: {unreadable.why}"
+    component = failure.component if failure is not None else ""
+    short = error[:MESSAGE_CHARS_MAX]
+    return Written(record.topic, record.partition, record.offset, short, component, attempts, at_ms)
 
 
 @dataclass(frozen=True, slots=True)

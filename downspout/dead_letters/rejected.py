@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,6 +136,10 @@ class DeadLetterWriter:
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def report(self) -> Mapping[str, Any]:
+        """Return the dead letters by exception, and the last ones."""
+        return self._dead_letters.written.report()
 
     def work(self, *, eager: bool = True) -> None:
         """Send dead letters, and report those that are durable by now, without waiting.

@@ -152,7 +152,7 @@ class BoltTask(Task):
         """Process what is in the queue now, for about ``turn_s``; what arrives meanwhile waits for the next call."""
         clock, count = self.world.clock, len(self.queue)
         now = clock.monotonic()
-        until = now + turn_s
+        begun, until = now, now + turn_s
         while count > 0 and now < until:
             taken = self._run_slice(min(count, self._slice), until)
             count -= taken
@@ -162,6 +162,7 @@ class BoltTask(Task):
             # too.
             fitting = int(SLICE_S / max(now - before, 1e-9) * taken)
             self._slice = max(1, min(2 * self._slice, fitting, MANY_MAX))
+        self.busy_s += now - begun
 
     def _run_slice(self, most: int, until: float) -> int:
         """Process up to ``most`` tuples of the queue, and stop soon after ``until``; return how many were taken."""
@@ -259,6 +260,11 @@ class BoltTask(Task):
 
     def tick(self) -> None:
         """Deliver a tick tuple at once."""
+        begun = self.world.clock.monotonic()
+        self._tick()
+        self.busy_s += self.world.clock.monotonic() - begun
+
+    def _tick(self) -> None:
         tup = Tuple(TICK, "__system", "__tick", -1, (int(self.tick_s) if self.tick_s.is_integer() else self.tick_s,))
         if not self._direct:
             self._run_message(tup)
@@ -303,11 +309,13 @@ class BoltTask(Task):
         return float("inf") if moment is None else float(moment)
 
     def _guarded(self, call: Callable[[], Any]) -> None:
+        begun = self.world.clock.monotonic()
         try:
             call()
             self.instance._current_tups = []
         except USER_ERRORS as error:
             self.crashed(error, None)
+        self.busy_s += self.world.clock.monotonic() - begun
 
     # --- errors -------------------------------------------------------------------------------------------
 

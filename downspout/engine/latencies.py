@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from downspout.engine.acker import Tree
@@ -48,6 +49,30 @@ def _quantiles(sketches: Sequence[Sketch], wanted: Sequence[float]) -> list[floa
     return [weighted[min(len(weighted) - 1, place)][0] for place in places]
 
 
+GROWTH = 1.02  # Each bucket of a histogram is this much wider than the one below
+_PER_E_FOLD = 1 / math.log(GROWTH)
+SHORTEST_S = 1e-6
+
+
+def bucket_of(seconds: float) -> int:
+    """Return the number of a latency's bucket in a histogram."""
+    return int(math.log(max(seconds, SHORTEST_S)) * _PER_E_FOLD // 1)
+
+
+def bucket_quantile_ms(histogram: Mapping[int, float], q: float) -> float | None:
+    """Return a quantile of a histogram in milliseconds, right to 1 %; None if it is empty. O(buckets · log).
+
+    >>> [round(bucket_quantile_ms({bucket_of(0.010): 98.0, bucket_of(2.0): 2.0}, q)) for q in (0.5, 0.99)]
+    [10, 2020]
+    """
+    reached, total = 0.0, sum(histogram.values())
+    for bucket in sorted(histogram):
+        reached += histogram[bucket]
+        if reached > q * total:
+            return float(GROWTH ** (bucket + 0.5) * 1000)
+    return None
+
+
 class Latencies:
     """How long complete trees took: all of the first SAMPLES_MAX, then every second one, every fourth, …"""
 
@@ -55,6 +80,8 @@ class Latencies:
         self._samples: list[float] = []
         self._ordered: list[float] | None = None
         self._stride = 1
+        self.histogram: dict[int, float] = {}
+        """By bucket, how many trees took so long, since the start: what is between two moments is a difference."""
 
     def add(self, completed: Sequence[Tree], now: Callable[[], float]) -> None:
         """Take note of trees that are complete now."""
@@ -62,10 +89,19 @@ class Latencies:
             return
         end = now()
         self._ordered = None
-        self._samples.extend([end - tree.started for tree in completed[:: self._stride]])
+        samples = [end - tree.started for tree in completed[:: self._stride]]
+        self._samples.extend(samples)
+        self._count(samples, len(completed) / len(samples))
         while len(self._samples) > SAMPLES_MAX:
             self._samples = self._samples[::2]
             self._stride *= 2
+
+    def _count(self, samples: Sequence[float], weight: float) -> None:
+        """Enter samples, each of which stands for ``weight`` trees."""
+        histogram = self.histogram
+        for sample in samples:
+            bucket = bucket_of(sample)
+            histogram[bucket] = histogram.get(bucket, 0.0) + weight
 
     def quantile_ms(self, q: float) -> float | None:
         """Return a quantile in milliseconds; None without any complete tree. O(samples · log)."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from downspout.dead_letters.written import LAST_MAX
 from downspout.engine.bolt_task import BoltTask
 from downspout.engine.graph import Graph
 from downspout.engine.spout_task import SpoutTask
@@ -13,8 +14,10 @@ from downspout.engine.task import Task
 from downspout.engine.world import World
 from downspout.metrics import METRICS
 
-AGES = frozenset(metric.name for metric in METRICS.values() if metric.unit == "seconds")
-"""Of several tasks the longest counts, and not the sum."""
+LARGEST = frozenset(
+    metric.name for metric in METRICS.values() if metric.kind == "gauge" and metric.unit in ("seconds", "entries")
+)
+"""Of several tasks the largest value counts, and not the sum."""
 
 
 @dataclass
@@ -28,9 +31,20 @@ class Counts:
     failed: int = 0
     errors: int = 0
     restarts: int = 0
+    busy_s: float = 0.0
 
 
 COUNTED = tuple(field.name for field in fields(Counts) if field.name != "tasks")
+
+
+@dataclass
+class TaskResult:
+    """What one task did: what the engine counts of it, and what its component reports."""
+
+    component: str  # its name
+    task: int  # its id, as in the log; several workers (``run.workers``) have the same
+    values: Mapping[str, float]  # by the names of ``downspout.metrics``
+    worker: int | None = None  # which worker's it is
 
 
 @dataclass
@@ -45,6 +59,7 @@ class WorkerResult:
     in_flight: int = 0  # trees that are open
     lag: float | None = None  # records of its partitions that are not committed; None: not reported yet
     deaths: list[str] = field(default_factory=list)  # how each of its processes died that was not asked to end
+    silent_s: float | None = None  # seconds since its process has reported, or was started; None while there is none
 
 
 @dataclass
@@ -74,8 +89,13 @@ class RunResult:
     # how many of the failed were tuples without a tree: they do not come again. A spout that emits without an id has no
     # other.
     not_retried: int = 0
-    # by spout and partition, where it stands: see ``downspout.metrics.PARTITION_METRICS``
+    # by spout and partition, where it stands (see ``downspout.metrics.PARTITION_METRICS``), and which task has it
     partitions: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    # the same as ``components`` and ``reports``, task by task
+    tasks: Sequence[TaskResult] = ()
+    stacks: Mapping[str, str] = field(default_factory=dict)  # the traceback of each component's last kind of error
+    # by component, what it has dead-lettered: see ``downspout.dead_letters.written``
+    dead_letters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # one by one, where several processes ran (``run.workers``); the other values are those of all
     workers: Sequence[WorkerResult] = ()
 
@@ -93,7 +113,8 @@ class RunResult:
         """Return what :meth:`as_dict` gave, after its way through JSON."""
         components = {name: Counts(**counts) for name, counts in stored["components"].items()}
         workers = [WorkerResult(**worker) for worker in stored["workers"]]
-        return cls(**{**stored, "components": components, "workers": workers})
+        tasks = [TaskResult(**task) for task in stored["tasks"]]
+        return cls(**{**stored, "components": components, "workers": workers, "tasks": tasks})
 
 
 def counts_of(graph: Graph, tasks: Sequence[Task]) -> dict[str, Counts]:
@@ -111,7 +132,8 @@ def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, d
     """Return the metrics of a run as of now."""
     spouts = [task for task in tasks if isinstance(task, SpoutTask)]
     in_flight = sum(spout.in_flight for spout in spouts)
-    reports = _reports(tasks)
+    reported = [(task, task.report()) for task in tasks]
+    reports = _reports(reported)
     not_retried = sum(task.lost for task in tasks if isinstance(task, BoltTask))
     # Each may have come of another spout tuple that counted as complete when it was emitted.
     untracked = max(0, sum(spout.untracked for spout in spouts) - not_retried)
@@ -134,14 +156,43 @@ def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, d
         uncommitted={name: int(count) for name, report in reports.items() if (count := report.get("uncommitted"))},
         not_retried=not_retried,
         partitions=_partitions(spouts),
+        tasks=[TaskResult(task.name, task.task_id, {**_values(task), **report}) for task, report in reported],
+        stacks=world.errors.last_stacks(),
+        dead_letters=merged_dead_letters((task.name, task.report_dead_letters()) for task in tasks),
     )
+
+
+def _values(task: Task) -> dict[str, float]:
+    """Return what the engine counts of a task; what its component reports under the same name is more exact."""
+    queued = {"queued": len(task.queue)} if isinstance(task, BoltTask) else {}
+    return {name: getattr(task, name) for name in COUNTED} | queued
+
+
+def merged_dead_letters(reports: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Return one report for each component, of those of its tasks.
+
+    >>> one = {"topic": "dead", "by_error": {"KeyError": 2}, "last": [{"at_ms": 5}]}
+    >>> merged_dead_letters([("s", one), ("s", {**one, "last": [{"at_ms": 3}]}), ("b", {})])
+    {'s': {'topic': 'dead', 'by_error': {'KeyError': 4}, 'last': [{'at_ms': 3}, {'at_ms': 5}]}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, report in reports:
+        if not report:
+            continue
+        known = found.setdefault(name, {"topic": report["topic"], "by_error": {}, "last": []})
+        for error, count in report["by_error"].items():
+            known["by_error"][error] = known["by_error"].get(error, 0) + count
+        last = [*known["last"], *report["last"]]
+        known["last"] = sorted(last, key=lambda each: each["at_ms"] or 0)[-LAST_MAX:]
+    return found
 
 
 def _partitions(spouts: Sequence[SpoutTask]) -> dict[str, dict[str, Mapping[str, Any]]]:
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for spout in spouts:
         if partitions := spout.report_partitions():
-            found.setdefault(spout.name, {}).update(partitions)
+            owned = {place: {**figures, "owner": spout.place} for place, figures in partitions.items()}
+            found.setdefault(spout.name, {}).update(owned)
     return in_order(found)
 
 
@@ -159,11 +210,11 @@ def in_order(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, 
     return {spout: dict(sorted(partitions.items(), key=rank)) for spout, partitions in found.items()}
 
 
-def _reports(tasks: Sequence[Task]) -> dict[str, dict[str, float]]:
+def _reports(reported: Sequence[tuple[Task, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
-    for task in tasks:
-        for name, value in task.report().items():
+    for task, report in reported:
+        for name, value in report.items():
             metrics = found.setdefault(task.name, {})
             before = metrics.get(name, 0)
-            metrics[name] = max(before, value) if name in AGES else before + value
+            metrics[name] = max(before, value) if name in LARGEST else before + value
     return found

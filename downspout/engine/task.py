@@ -88,6 +88,7 @@ class Task:
         self.outlets: dict[str | None, Outlet] = {}
         self.instance: Any = None
         self.emitted = self.executed = self.acked = self.failed = self.errors = self.restarts = 0
+        self.busy_s = 0.0  # Of bolts: how long they were at work
         self.metrics: dict[str, Any] = {}
         self._emit: Callable[..., list[int] | None] = lambda *args, **kwargs: None
         self._muted = False
@@ -251,6 +252,20 @@ class Task:
         if not isinstance(metrics, Mapping):
             return {}
         return {str(name): value for name, value in metrics.items() if isinstance(value, int | float)}
+
+    def report_dead_letters(self) -> Mapping[str, Any]:
+        """Return what the component has dead-lettered, where it says so.
+
+        Raises:
+            ComponentError: ``report_dead_letters`` raised; a DownspoutError goes through as it is.
+        """
+        report = offered(self.instance, ComponentOffers.report_dead_letters)
+        try:
+            return report() if report is not None else {}
+        except DownspoutError:
+            raise
+        except USER_ERRORS as error:
+            raise self.reported(error, "report_dead_letters") from error
 
     def close(self) -> None:
         """Call the component's ``close``, where it has one, and let go of its log file.

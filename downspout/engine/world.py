@@ -17,6 +17,7 @@ from downspout.protocols import Failure
 
 UNTRACKED = "u"  # First letter of the ids of tuples that belong to no tree
 TICK = "tick"  # The id of tick tuples
+STACK_CHARS_MAX = 8_000  # Of a traceback, its end is kept
 
 
 class Observer(Protocol):
@@ -68,20 +69,29 @@ class ErrorLog:
         self._counts: dict[tuple[str, str, str], int] = {}
         self.first: dict[tuple[str, str, str], str] = {}
         self.last: dict[str, str] = {}  # The last error of each component, in a line
+        self._last_kind: dict[str, tuple[str, str, str]] = {}
+        self._stacks: dict[tuple[str, str, str], str] = {}  # The traceback of the first error of each kind
 
     def report(self, component: str, error: BaseException, about: Callable[[], str]) -> None:
         """Take note of an error; ``about`` says where it was, and is asked only if that is logged."""
         kind = (component, type(error).__name__, raised_at(error))
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
         self.last[component] = error_line(error)
+        self._last_kind[component] = kind
         if count != 1 and count not in _POWERS:
             return
         message = f"{about()}: {error_line(error)}"
         if count == 1:
             self.first[kind] = message
-            self._log.error("%s\n%s", message, "".join(traceback.format_exception(error)).rstrip())
+            stack = "".join(traceback.format_exception(error)).rstrip()
+            self._stacks[kind] = stack[-STACK_CHARS_MAX:]
+            self._log.error("%s\n%s", message, stack)
         else:
             self._log.error("%s (%s time of this error; the first has the traceback)", message, f"{count:,}th")
+
+    def last_stacks(self) -> dict[str, str]:
+        """Return the traceback of each component's last kind of error, as of the first error of that kind."""
+        return {component: self._stacks[kind] for component, kind in self._last_kind.items()}
 
     def summary(self) -> list[str]:
         """Return one line per kind: how often, and the first message."""

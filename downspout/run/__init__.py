@@ -1,1 +1,21 @@
-"""``downspout run`` and ``downspout check`` on one machine: the runner, the live view, several workers."""
+"""``downspout run`` and ``downspout check`` on one machine: the runner, the live view, several workers.
+
+The package can be called, as ``downspout.run(Orders, until="end")`` (:func:`downspout.run.call.run`). When a package is
+first imported, Python puts it into its parent's namespace, here in the place of the function of that name.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Callable(ModuleType):
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        from downspout.run.call import run
+
+        return run(*args, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

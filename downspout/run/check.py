@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from downspout.engine import chunk_findings, transaction_findings
 from downspout.engine import findings as engine_findings
@@ -20,7 +21,7 @@ from downspout.spout import findings as spout_findings
 from downspout.spout.setup import UI_KEYS
 from downspout.sql import findings as sql_findings
 
-__all__ = ["Finding", "findings", "resolve", "values_table"]
+__all__ = ["Finding", "findings", "resolve", "values_of", "values_table"]
 
 FINDERS = (
     engine_findings.findings,
@@ -63,6 +64,18 @@ def values_table(graph: Graph, settings: Settings, *, everything: bool = False) 
 
 
 def _values(resolved: Resolved, scopes: tuple[str, ...], everything: bool) -> Iterator[str]:
+    for key, value, source in values_of(resolved, scopes, everything):
+        yield f"  {key} = {shown(key, value)}  ({source})"
+
+
+def values_of(resolved: Resolved, scopes: tuple[str, ...], everything: bool) -> Iterator[tuple[str, Any, str]]:
+    """Yield key, value and source of each setting that a component of these scopes reads; secrets are among them.
+
+    Args:
+        resolved: its values.
+        scopes: the prefixes of its settings.
+        everything: also what is as by default.
+    """
     for key, value in sorted(resolved.values.items()):
         if key in UI_KEYS:
             continue
@@ -72,4 +85,4 @@ def _values(resolved: Resolved, scopes: tuple[str, ...], everything: bool) -> It
             continue
         if known and SETTINGS[key].scope not in scopes and source != "component":
             continue
-        yield f"  {key} = {shown(key, value)}  ({source})"
+        yield key, value, source

@@ -152,14 +152,14 @@ class TableView:
         if now >= self._due:
             self._due = now + TABLE_EVERY_S
             self._rates.look(metrics := take())
-            self._live.update(_screen(metrics, self._rates, self._console), refresh=True)
+            self._live.update(screen(metrics, self._rates, self._console), refresh=True)
 
     def close(self) -> None:
         """Take the table away."""
         self._live.stop()
 
 
-def _screen(metrics: RunMetrics, rates: Rates, console: Console) -> RenderableType:
+def screen(metrics: RunMetrics, rates: Rates, console: Console) -> RenderableType:
     """Return what a terminal shows."""
     result = metrics.result
     table = _table(metrics, wide=True)

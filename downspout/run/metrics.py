@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from downspout.engine.result import RunResult
@@ -22,6 +22,8 @@ class RunMetrics:
     queues: Mapping[str, tuple[int, int]]
     bounds: Bounds  # when the run stops
     stopping: bool  # whether it is on its way out
+    # by bucket (``downspout.engine.latencies``), how many trees took so long since the start
+    latencies: Mapping[int, float] = field(default_factory=dict)
 
     def gauge(self, name: str) -> float:
         """Return the sum of a gauge over the spouts."""
@@ -54,4 +56,5 @@ def metrics_of(engine: Engine) -> RunMetrics:
     for spout in engine.spouts:
         queued, held = queues[spout.name]
         queues[spout.name] = queued, held + spout.in_flight
-    return RunMetrics(engine.graph.name, engine.result(), queues, engine.bounds, engine.stopping)
+    latencies = dict(engine.world.latencies.histogram)
+    return RunMetrics(engine.graph.name, engine.result(), queues, engine.bounds, engine.stopping, latencies)

@@ -55,10 +55,16 @@ class Place:
         """What it does and where, to follow on what it did."""
         return f" {'on' if self.tups else 'in'} {self.what} ({self.line})"
 
-    def at_work(self, seconds: float) -> str:
-        """Return how long it has worked, on what, and where: `b has worked on clicks[0]@0 for 30 s, bad.py:10`."""
+    def at_work(self, seconds: float, *, with_values: bool = True) -> str:
+        """Return how long it has worked, on what, and where: `b has worked on clicks[0]@0 for 30 s, bad.py:10`.
+
+        Args:
+            seconds: how long.
+            with_values: show what a tuple holds that has no place in Kafka; False: for other eyes than the log's.
+        """
         how = "has worked on" if self.tups else "has been in"
-        return f"{self.name} {how} {self.what} for {lasting(seconds)}, {self.line}"
+        what = self.what if with_values or not self.what.startswith("tuple ") else "a tuple"
+        return f"{self.name} {how} {what} for {lasting(seconds)}, {self.line}"
 
 
 def place_of(frame: FrameType | None) -> Place | None:

@@ -27,12 +27,14 @@ def run(
     target: str | Graph,  # a file, ``module:Class``, or a graph
     *,
     topology: str | None = None,  # which class, where the file holds several
-    overrides: Sequence[str] = (),  # ``--set`` options, ``[COMPONENT:]KEY=VALUE``
+    # ``--set`` options, ``[COMPONENT:]KEY=VALUE``; or a dict, ``{"[COMPONENT:]KEY": value}``
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     options: Mapping[str, Any] | None = None,  # settings as strong as ``overrides``, such as ``{"run.until": "end"}``
     clock: Clock = SYSTEM_CLOCK,  # the time
     view: View | None = None,  # shows the run
     bounds: Bounds | None = None,  # when to stop, where that is not what the settings say
     supervised: bool = False,  # another process watches this one, and sees how it ends
+    watching: Callable[[Watchdog], None] | None = None,  # called with what watches the loop, before it starts
 ) -> RunResult:
     """Run a topology in this process until it ends, is stopped, or fails.
 
@@ -50,6 +52,8 @@ def run(
     watchdog = Watchdog(
         engine, threading.get_ident(), stuck_s=values["run.stuck_s"], drain_s=bounds.drain_s, supervised=supervised
     )
+    if watching is not None:
+        watching(watchdog)
     with signals(engine, watchdog=watchdog) as received, watched(watchdog), calm_gc():
         try:
             result = engine.run()

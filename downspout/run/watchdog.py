@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from downspout.exit_guard import leave_at_once, say
-from downspout.formatting import counted
+from downspout.formatting import counted, lasting
 from downspout.run.places import Place, place_of
 
 if TYPE_CHECKING:
@@ -73,6 +73,19 @@ class Watchdog:
     def has_ended(self) -> bool:
         """Whether the run has begun to end: then no interrupt is wanted."""
         return self._engine.ending.has_begun
+
+    def hang(self, now: float) -> str:
+        """Return what has kept the loop for ``run.stuck_s``, and where, without data; empty: nothing.
+
+        For other threads, which show it to other programs.
+        """
+        took = now - self._since
+        if not self._since or not self._stuck_s or took < self._stuck_s:
+            return ""
+        place = self._place
+        if place is not None:
+            return place.at_work(took, with_values=False)
+        return f"the loop has not turned for {lasting(took)}"
 
     def look(self, now: float) -> None:
         """See whether a call has not returned since the last look, and whether time is up."""

@@ -243,6 +243,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("run.seed", int, None, "Seed of shuffles and message ids; if not set, they are random.", minimum=0),
     Setting("run.restarts_max", int, 3, "Failures that are allowed to a bolt which has not processed anything yet.", minimum=0, note="The run stops when such a bolt has raised on every tuple so far, and on more of them than this. A bolt that has worked before may raise on 100 tuples in a row, and so may one that processes records of a KafkaSpout, which dead-letters them. Retries never count."),
     Setting("run.stuck_s", float, 30.0, "Warn when one call of a component takes this long; 0 never warns.", minimum=0.0, note="The warning names the component, the record and the line of code. It comes again each time the duration has doubled."),
+    Setting("run.metrics_port", int, None, "Port of this machine at which Prometheus reads metrics, and Kubernetes health; 0: a free one.", minimum=0, maximum=65535, note="It needs `downspout[metrics]`. With `run.workers` it is one port for all of them."),
+    Setting("run.metrics_host", str, "127.0.0.1", "Address at which `run.metrics_port` listens.", note="`0.0.0.0` for all addresses of the machine. There is no password: a program that reaches the port reads names, counts and offsets, but no records."),
 )
 # fmt: on
 SETTINGS: dict[str, Setting] = {setting.key: setting for setting in TABLE}

@@ -288,7 +288,8 @@ class RowSink(Bolt):
 
     def report(self) -> Mapping[str, float]:
         """Return what was written, and what is held."""
-        return {**self._figures, "held": len(self._buffer) + len(self._waiting)}
+        held_s = 0.0 if self._oldest is None else self.clock.monotonic() - self._oldest
+        return {**self._figures, "held": len(self._buffer) + len(self._waiting), "held_s": held_s}
 
 
 def _size(tup: Any) -> int:

@@ -7,14 +7,16 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 from urllib.parse import quote
 
 import pyarrow as pa
+from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout.errors import ConfigError
 from downspout.formatting import counted
 from downspout.settings import folders
+from downspout.settings.options import ParquetOptions
 from downspout.settings.table import SETTINGS
 from downspout.sink.buffer import Batch
 from downspout.sink.columns.schema import Columns
@@ -35,6 +37,22 @@ class SinkBolt(RowSink):
     disk: Disk = Disk()
     writer_class: type[SinkWriter] = SinkWriter
     """An engine that commits in another place puts another one here, before ``initialize``."""
+
+    @classmethod
+    def spec(  # type: ignore[override]  # a base takes any settings, so that its heirs may have theirs
+        cls,
+        name: str | None = None,
+        inputs: Any = None,
+        par: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        **settings: Unpack[ParquetOptions],
+    ) -> ShellBoltSpec:
+        """Put the sink into a topology; the arguments are those of :meth:`RowSink.spec`.
+
+        Raises:
+            ConfigError: a setting is unknown, malformed or out of range, or the schema is.
+        """
+        return super().spec(name, inputs, par, config, **settings)
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[Any]:
@@ -87,6 +105,10 @@ class SinkBolt(RowSink):
     def write(self, batch: Batch) -> tuple[Batch, Flushed]:
         """Write the rows that are not in the directory yet."""
         return batch, self.writer.flush(batch.identities, self.builder(batch.table))
+
+    def report(self) -> Mapping[str, float]:
+        """Return what was written, what is held, and how long the log is."""
+        return {**super().report(), "log_entries": self.writer.log.length}
 
     @property
     def steps(self) -> Mapping[str, str]:

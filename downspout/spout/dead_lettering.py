@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from kafka.errors import KafkaError
 
@@ -100,6 +100,10 @@ class DeadLettering:
     def tripped(self) -> bool:
         """Return whether the circuit breaker is open: the run ends."""
         return self._tripped is not None
+
+    def report(self) -> Mapping[str, Any]:
+        """Return the dead letters by exception, and the last ones; empty where there is no topic."""
+        return {} if self._dead_letters is None else self._dead_letters.written.report()
 
     def trip(self, error: RecordError) -> None:
         """End the run, as it is no record's fault that it fails."""

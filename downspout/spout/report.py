@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from downspout.formatting import counted
 from downspout.kafka.port import ConsumerPort
@@ -36,6 +36,7 @@ def summarise(metrics: SpoutMetrics, session: GroupSession | None, now: int) -> 
             "retry_waiting": float(sum(part.ledger.failed for part in parts)),
             "committed": float(sum(max(part.commits.offset, 0) for part in parts)),
             "partitions": float(len(parts)),
+            "assigned": float(session is not None and session.assignment.complete),
             "disconnected": float(session is not None and not session.consumer.connected()),
             "oldest_pending_s": oldest / 1000,
         }
@@ -48,13 +49,20 @@ def final_gauges(session: GroupSession, now: int) -> dict[str, float]:
     return {name: gauges[name] for name in ("lag", "committed", "partitions") if name in gauges}
 
 
-def by_partition(session: GroupSession | None, now: int) -> dict[str, dict[str, Any]]:
+class Explains(Protocol):
+    """Knows what helps a record that blocks; :class:`~downspout.spout.stalls.Why` does."""
+
+    def cure(self, part: Partition, offset: int) -> str:
+        """Return what may help."""
+
+
+def by_partition(session: GroupSession | None, now: int, explains: Explains | None = None) -> dict[str, dict[str, Any]]:
     """Return where the group stands in each partition that is owned; ``downspout.metrics`` explains the names.
 
-    Asks no broker. O(log h) for each partition.
+    Asks no broker. O(log h) for each partition; of one that is blocked by a record that is out, O(open trees).
     """
     parts = session.parts if session is not None else []
-    return {part.place(): _figures(part, session, now) for part in parts} if session is not None else {}
+    return {part.place(): _figures(part, session, now, explains) for part in parts} if session is not None else {}
 
 
 def total_of(partitions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -69,11 +77,13 @@ def total_of(partitions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {"lag": sum(lags) if lags else None} | sums
 
 
-def _figures(part: Partition, session: GroupSession, now: int) -> dict[str, Any]:
+def _figures(part: Partition, session: GroupSession, now: int, explains: Explains | None) -> dict[str, Any]:
     ledger, consumer = part.ledger, session.consumer
     point = ledger.commit_point()
     done = ledger.done_beyond_commit
-    is_held = bool(done or ledger.failed or part.exhausted)
+    is_held = bool(done or ledger.failed or part.exhausted) and ledger.pending
+    last = part.last_failures.get(point) if is_held else None
+    failure = last.failure if last is not None else None
     return {
         "committed": part.commits.offset if part.commits.offset >= 0 else None,
         "position": part.cursor.reading,
@@ -83,8 +93,10 @@ def _figures(part: Partition, session: GroupSession, now: int) -> dict[str, Any]
         "uncommitted": ledger.outstanding,
         "in_flight": ledger.in_flight,
         "failed": ledger.failed,
-        "blocks": point if is_held and ledger.pending else None,
-        "why": _why(part, point, now) if is_held and ledger.pending else "",
+        "blocks": point if is_held else None,
+        "why": _why(part, point, now) if is_held else "",
+        "error": (failure.error or failure.kind) if failure is not None else "",
+        "cure": explains.cure(part, point) if is_held and explains is not None else "",
     }
 
 

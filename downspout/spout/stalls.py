@@ -81,6 +81,10 @@ class Stalls:
             if report is not None:
                 self._warn(tp, part, report, Why(self._setup, self._error(), session, now, called_at, whereabouts))
 
+    def explanation(self, session: GroupSession, now: int, called_at: int, whereabouts: Whereabouts) -> Why:
+        """Return what says of any record why it waits, as of now; arguments as for :meth:`look`."""
+        return Why(self._setup, self._error(), session, now, called_at, whereabouts)
+
     def _look_at_share(self, session: GroupSession, has_any: bool, now: int) -> None:
         """Warn once of a task that has had no partition for as long as a member that died could have kept one."""
         if has_any or session.state is not SessionState.RUNNING:
@@ -139,6 +143,10 @@ class Why:
         self._now = now
         self._called_at = called_at
         self._whereabouts = whereabouts
+
+    def cure(self, part: Partition, offset: int) -> str:
+        """Return what may help."""
+        return self.of(part, offset)[1]
 
     def of(self, part: Partition | None, offset: int) -> tuple[str, str]:
         """Return the reason and what may help."""

@@ -289,4 +289,5 @@ class TransactionDeadLetters(DeadLetters):
 
     def acknowledged(self) -> bool:
         """Return that all is in the transaction."""
+        self._are_durable()
         return True

@@ -9,11 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.clusters import cluster_for
@@ -40,9 +43,13 @@ class Scene:
         }  # fmt: skip
         self.gate.mkdir()
         self.after(10**9)
-        cluster = cluster_for(broker.bootstrap)
-        cluster.ensure_topic(topic, PARTITIONS)
-        producer = cluster.producer()
+        cluster_for(broker.bootstrap).ensure_topic(topic, PARTITIONS)
+        self.produce()
+
+    def produce(self) -> None:
+        """Write EACH records into each partition."""
+        topic = self.topic
+        producer = cluster_for(self.broker.bootstrap).producer()
         for number in range(PARTITIONS * EACH):
             producer.send(topic, key=None, value=str(number).encode(), partition=number % PARTITIONS)
         producer.flush(60)
@@ -177,3 +184,52 @@ def test_a_wrong_setting_is_told_once(scene: Scene) -> None:
     assert "\ndownspout: parquet.schema: number:int63: no type int63. Try: " in scene.said
     assert "restarting in" not in scene.said
     assert [pid for pid in scene.workers if birth(pid)] == []
+
+
+def scraped(url: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Return the labels and values of each metric."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {family.samples[0].name: [(each.labels, each.value) for each in family.samples] for family in families}
+
+
+def status(url: str) -> int:
+    """Return the status of a page."""
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+def test_the_port_of_the_run_shows_all_workers(scene: Scene) -> None:
+    """One port has the metrics of both workers, task by task, and the lag of all partitions; it is ready when both are.
+
+    Their log is JSON, and each line has the number of its worker.
+    """
+    run = scene.start("--metrics-port", "0", "--log-format", "json")
+    scene.wait(lambda: "metrics are at" in scene.said)
+    url = re.findall(r"metrics are at (\S+)/metrics", scene.said)[0]
+    everything = {str(number): 2.0 * EACH for number in range(PARTITIONS)}
+
+    def all_done() -> bool:
+        rows = scraped(url).get("downspout_partition_committed", [])
+        return {labels["partition"]: value for labels, value in rows} == everything
+
+    scene.wait(lambda: status(f"{url}/readyz") == 200)
+    scene.produce()  # now that each worker has its partitions
+    scene.wait(all_done)
+    assert status(f"{url}/healthz") == 200
+    found = scraped(url)
+    rows = found["downspout_executed_total"]
+    executed = {labels["worker"]: value for labels, value in rows if labels["component"] == "gate"}
+    assert executed.keys() == {"1", "2"}
+    assert all(executed.values()), "each has had its share"
+    assert sum(executed.values()) >= 2 * PARTITIONS * EACH  # more, if some came again when the second worker joined
+    assert [value for _, value in found["kafka_consumergroup_lag"]] == [0.0] * PARTITIONS
+    assert found["downspout_run_workers"][0][1] == 2.0
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait(WAIT_S) == 143, scene.said
+    lines = [json.loads(line) for line in scene.said.splitlines()]
+    assert {line.get("worker") for line in lines} == {None, 1, 2}

@@ -8,20 +8,19 @@ stays within what flushes and commits explain; and if every flight is in the fil
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from demos.flights_data import PARTITIONS, TOPIC, TOPIC_CONFIG, Flights, load_flights
+from demos.constant_rate import Publisher
+from demos.flights_data import PARTITIONS, TOPIC, TOPIC_CONFIG
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.port import TopicPartition
@@ -36,7 +35,6 @@ LAG_S_MAX = 45.0
 does its part."""
 SAMPLES_MIN = 8
 DRAIN_S = 120.0
-FLIGHTS = 50_000
 GROUP = "soak"
 TOPOLOGY = "topologies/flight_delays.py"
 
@@ -103,43 +101,6 @@ def brief(samples: Sequence[Sample], lines: int = 12) -> str:
     step = max(1, len(samples) // lines)
     rows = [f"{s.at_s:7.0f} s  {s.memory / 2**20:8.1f} MiB  {s.lag:>9,} lag" for s in samples[::step]]
     return "\n".join(rows)
-
-
-class Publisher(threading.Thread):
-    """Writes flights at a constant rate."""
-
-    def __init__(self, cluster: KafkaCluster, rate: float) -> None:
-        super().__init__(name="publisher", daemon=True)
-        self._cluster = cluster
-        self._rate = rate
-        self._end = threading.Event()
-        self.sent = 0
-
-    def run(self) -> None:
-        """Write until :meth:`end`."""
-        flights = Flights(load_flights(FLIGHTS))
-        rows = itertools.cycle(range(len(flights)))
-        producer = self._cluster.producer(client={"linger_ms": 20})
-        began = time.monotonic()
-        while not self._end.wait(0.05):
-            due = int((time.monotonic() - began) * self._rate) - self.sent
-            for row in itertools.islice(rows, due):
-                record = flights.record(row)
-                producer.send(
-                    TOPIC,
-                    key=record.key,
-                    value=record.value,
-                    partition=self.sent % PARTITIONS,
-                    timestamp_ms=record.timestamp_ms,
-                )
-                self.sent += 1
-        producer.flush(60.0)
-        producer.close()
-
-    def end(self) -> None:
-        """Stop, and wait until all is written."""
-        self._end.set()
-        self.join(90.0)
 
 
 def memory_of(pid: int) -> int:

@@ -23,9 +23,8 @@ def task(name: str, **report: float) -> Any:
 
 def test_counters_of_tasks_are_added_and_ages_are_those_of_the_oldest() -> None:
     """Of several tasks of a component a counter is the sum, and an age the largest."""
-    found = _reports(
-        [task("a", acked=2, oldest_pending_s=7), task("a", acked=3, oldest_pending_s=5), task("b", acked=1)]
-    )
+    tasks = [task("a", acked=2, oldest_pending_s=7), task("a", acked=3, oldest_pending_s=5), task("b", acked=1)]
+    found = _reports([(each, each.report()) for each in tasks])
     assert found == {"a": {"acked": 5, "oldest_pending_s": 7}, "b": {"acked": 1}}
 
 
@@ -69,3 +68,22 @@ class Lost(Topology):
 def test_a_direct_emit_to_a_task_that_does_not_read_goes_nowhere() -> None:
     """As on Storm, a tuple for a task that has not subscribed to the stream is dropped, and its tree completes."""
     assert run_topology(Lost, spouts={"words": [["a"]]}).run.completed == 1
+
+
+class Takes(Bolt):
+    def process(self, tup):
+        """Ack it."""
+
+
+def test_what_each_task_did_is_told_apart() -> None:
+    """Tasks of one component have their own numbers, those that it reports and those that the engine counts."""
+
+    class Pair(Topology):
+        words = Words.spec()
+        takes = Takes.spec(inputs={words: Grouping.fields("word")}, par=2)
+
+    result = run_topology(Pair, spouts={"words": [["a"], ["b"], ["c"], ["d"]]}).run
+    tasks = [task for task in result.tasks if task.component == "takes"]
+    assert len({task.task for task in tasks}) == 2
+    assert sum(task.values["executed"] for task in tasks) == result.components["takes"].executed == 4
+    assert [task.values["queued"] for task in tasks] == [0, 0]

@@ -10,7 +10,10 @@ import venv
 import zipfile
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
+
+from tests.scaffold.readme import commands, shell
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,6 +79,11 @@ def test_the_wheel_has_one_top_level_package(wheel: Path) -> None:
     assert "downspout/spouts/kafka.py" in inside
     assert "downspout/bolts/parquet.py" in inside
     assert "downspout/py.typed" in inside
+    templates = {
+        f"downspout/{path.relative_to(ROOT / 'downspout')}" for path in ROOT.glob("downspout/scaffold/templates/*")
+    }
+    assert templates <= set(inside)
+    assert len(templates) > 10
 
 
 @pytest.mark.slow
@@ -134,3 +142,22 @@ def test_a_stock_quickstart_project_reads_kafka(
     done = run(command, project)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "100 tuple trees complete" in done.stderr
+
+
+@pytest.mark.broker
+def test_a_new_project_runs_as_its_readme_says(clean_environment: Path, tmp_path: Path) -> None:
+    """`downspout new shop` makes a project in which every command of the README ends well, and each record is a row."""
+    bin_folder = clean_environment / "bin"
+    made = run([str(bin_folder / "downspout"), "new", "shop"], tmp_path)
+    assert made.returncode == 0, made.stderr
+    project = tmp_path / "shop"
+    assert "from downspout.spouts.kafka import" in (project / "topologies" / "shop.py").read_text(encoding="utf-8")
+    sections = commands(project / "README.md")
+    assert set(sections) == {"Test", "Run", "Storm", "Spark", "Stop"}
+    with shell(project, tmp_path / "home", sections["Stop"], bin_folder) as there:
+        there.run(*sections["Test"], *sections["Run"], *sections["Stop"])
+        assert "2 passed" in there.said("python -m pytest")
+        assert "exact: 200 offsets" in there.said("downspout audit")
+        assert "'customer_id': 'c" in there.said("python -c")
+    rows = ds.dataset([str(path) for path in (project / "output" / "shop").glob("*.parquet")]).to_table()
+    assert sorted(rows["id"].to_pylist()) == list(range(1, 201))

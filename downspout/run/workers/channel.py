@@ -43,6 +43,7 @@ class Report:
     # by component, tuples that wait, and tuples held
     queues: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     latencies: Sketch = field(default_factory=lambda: Sketch(0, []))  # in few metrics
+    histogram: Mapping[int, float] = field(default_factory=dict)  # the same by bucket
     stopping: bool = False  # whether it is on its way out
     is_last: bool = False  # whether it has ended in order with this
 
@@ -53,6 +54,7 @@ class Report:
             result=RunResult.from_dict(stored["result"]),
             queues={name: (queued, held) for name, (queued, held) in stored["queues"].items()},
             latencies=Sketch(**stored["latencies"]),
+            histogram={int(bucket): count for bucket, count in stored["histogram"].items()},
             stopping=stored["stopping"],
             is_last=stored["is_last"],
         )

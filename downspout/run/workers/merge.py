@@ -13,7 +13,15 @@ from typing import Any
 
 from downspout.engine.latencies import joined, quantile_ms
 from downspout.engine.loop import Bounds
-from downspout.engine.result import AGES, Counts, RunResult, WorkerResult, in_order
+from downspout.engine.result import (
+    LARGEST,
+    Counts,
+    RunResult,
+    TaskResult,
+    WorkerResult,
+    in_order,
+    merged_dead_letters,
+)
 from downspout.metrics import METRICS
 from downspout.run.metrics import RunMetrics
 from downspout.run.workers.channel import Report
@@ -58,8 +66,12 @@ def add_up(earlier: Report, later: Report) -> Report:
         metrics={},
         uncommitted={},
         partitions={},
+        tasks=_tasks(both, ()),
+        stacks={**earlier.result.stacks, **later.result.stacks},
+        dead_letters=_dead_letters(both),
     )
-    return Report(result, {}, joined([earlier.latencies, later.latencies]))
+    latencies = joined([earlier.latencies, later.latencies])
+    return Report(result, {}, latencies, _histogram([earlier, later]))
 
 
 def merge(
@@ -97,11 +109,26 @@ def merge(
         metrics=_by_worker(workers),
         spouts=now[0].spouts if now else (),
         uncommitted=_sums(result.uncommitted for result in now),
-        partitions=_partitions(now),
+        tasks=[task for each in workers for task in _tasks_of(each)],
+        partitions=_partitions(workers),
+        stacks={name: stack for result in results for name, stack in result.stacks.items()},
+        dead_letters=_dead_letters(results),
         workers=[each.worker for each in workers],
     )
     queues = {name: _pair(report.queues.get(name, (0, 0)) for report in latest) for name in names}
-    return RunMetrics(name, result, queues, bounds, reason != "running")
+    return RunMetrics(name, result, queues, bounds, reason != "running", _histogram(every))
+
+
+def _histogram(reports: Sequence[Report]) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for report in reports:
+        for bucket, count in report.histogram.items():
+            found[bucket] = found.get(bucket, 0.0) + count
+    return found
+
+
+def _dead_letters(results: Sequence[RunResult]) -> dict[str, dict[str, Any]]:
+    return merged_dead_letters(each for result in results for each in result.dead_letters.items())
 
 
 def _counts(component: str, results: Sequence[RunResult], now: Sequence[RunResult]) -> Counts:
@@ -128,22 +155,38 @@ def _add(found: dict[str, dict[str, float]], results: Sequence[RunResult], wante
             for name, value in report.items():
                 if wanted(name):
                     before = metrics.get(name, 0)
-                    metrics[name] = max(before, value) if name in AGES else before + value
+                    metrics[name] = max(before, value) if name in LARGEST else before + value
 
 
-def _partitions(now: Sequence[RunResult]) -> dict[str, dict[str, Mapping[str, Any]]]:
+def _tasks_of(worker: WorkerReports) -> list[TaskResult]:
+    """Return what each task of a worker did in all of its lives."""
+    results = [report.result for report in worker.reports]
+    return _tasks(results, results[-1:], worker.worker.number)
+
+
+def _tasks(results: Sequence[RunResult], now: Sequence[RunResult], worker: int | None = None) -> list[TaskResult]:
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for source, wanted in ((results, lambda name: name not in GAUGES), (now, GAUGES.__contains__)):
+        for task in (task for result in source for task in result.tasks):
+            values = found.setdefault((task.component, task.task), {})
+            for name in filter(wanted, task.values):
+                values[name] = values.get(name, 0) + task.values[name]
+    return [TaskResult(component, task, values, worker) for (component, task), values in found.items()]
+
+
+def _partitions(workers: Sequence[WorkerReports]) -> dict[str, dict[str, Mapping[str, Any]]]:
     """Put the partitions of the latest lives together; of two reports of one, that which has committed more is newer.
 
     A worker that has ended keeps what it left, and another may have gone on from there.
     """
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for result in now:
-        for spout, partitions in result.partitions.items():
+    for each in workers:
+        for spout, partitions in each.reports[-1].result.partitions.items() if each.reports else ():
             known = found.setdefault(spout, {})
             for place, figures in partitions.items():
                 before = known.get(place)
                 if before is None or (before["committed"] or 0) <= (figures["committed"] or 0):
-                    known[place] = figures
+                    known[place] = {**figures, "owner": f"worker {each.worker.number}"}
     return in_order(found)
 
 

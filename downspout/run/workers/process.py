@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO, Protocol
 
 from downspout.run.workers.channel import Job, Message, messages, send_job
@@ -47,10 +47,10 @@ class Worker(Protocol):
 class Process:
     """A worker: ``downspout run TARGET --member NUMBER``, with a channel to us."""
 
-    def __init__(self, number: int, job: Job, *, quiet: bool, say: Callable[[str], None]) -> None:
+    def __init__(self, number: int, job: Job, *, options: Sequence[str] = (), say: Callable[[str], None]) -> None:
         ours, its = socket.socketpair()
         command = [sys.executable, "-m", "downspout", "run", job.target, "--member", str(number)]
-        command += ["--channel", str(its.fileno()), *(["--quiet"] if quiet else [])]
+        command += ["--channel", str(its.fileno()), *options]
         with its:
             try:
                 self._process = subprocess.Popen(

@@ -56,9 +56,8 @@ class Reporter:
     @staticmethod
     def _report(engine: Engine, result: RunResult | None = None, is_last: bool = False) -> Report:
         metrics = metrics_of(engine)
-        return Report(
-            result or metrics.result, metrics.queues, engine.world.latencies.sketch(), engine.stopping, is_last
-        )
+        sketch = engine.world.latencies.sketch()
+        return Report(result or metrics.result, metrics.queues, sketch, metrics.latencies, engine.stopping, is_last)
 
 
 def serve(descriptor: int, exit_code: Callable[[RunResult], int]) -> int:

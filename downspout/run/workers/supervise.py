@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 from downspout.engine import configuration
@@ -23,7 +24,15 @@ from downspout.run.workers.supervisor import Supervisor, View
 _LINE = threading.Lock()
 
 
-def supervise(graph: Graph, settings: Settings, job: Job, *, view: View | None, quiet: bool) -> RunResult:
+def supervise(
+    graph: Graph,
+    settings: Settings,
+    job: Job,  # what each worker does
+    *,
+    view: View | None,
+    options: Sequence[str] = (),  # of each worker's command: how it writes its log
+    hand_on: Callable[[int, str], None] | None = None,  # writes a worker's line, with its number; default: ``say``
+) -> RunResult:
     """Run a topology in ``run.workers`` processes until it ends, is stopped, or fails.
 
     Raises:
@@ -42,7 +51,7 @@ def supervise(graph: Graph, settings: Settings, job: Job, *, view: View | None, 
             own["run.seed"] = seed + number - 1
         stop = asdict(replace(bounds, for_s=None, records=left))
         task = replace(job, overrides=[*job.overrides, *plan.overrides], options={**job.options, **own}, bounds=stop)
-        return Process(number, task, quiet=quiet, say=lambda line: say(number, line))
+        return Process(number, task, options=options, say=lambda line: (hand_on or say)(number, line))
 
     supervisor = Supervisor(
         graph.name,

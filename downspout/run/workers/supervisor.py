@@ -69,19 +69,21 @@ class Slot:
     # the last one of the latest life that has sent any, and before it the sum of all earlier lives
     reports: list[Report] = field(default_factory=list)
     has_reported: bool = False  # whether this life has sent a report
+    heard: float = 0.0  # when it sent the last one, or began
     error: DownspoutError | None = None  # that it has reported in this life
     result: WorkerResult = field(init=False)  # what is shown of it
 
     def __post_init__(self) -> None:
         self.result = WorkerResult(self.number, "starting")
 
-    def take(self) -> bool:
+    def take(self, now: float) -> bool:
         """Take in its messages since the last look; return whether this life has sent its first report."""
         first = False
         for message in self.worker.take() if self.worker is not None else ():
             self.error = message.error or self.error
             if message.report is None:
                 continue
+            self.heard = now
             if self.has_reported:
                 self.reports[-1] = message.report
             else:
@@ -170,8 +172,10 @@ class Supervisor:
 
     def metrics(self) -> RunMetrics:
         """Return what all workers have done so far."""
-        reports = [WorkerReports(worker_result(slot.result, slot.reports), slot.reports) for slot in self._slots]
         now, bounds = self._clock.monotonic(), self._bounds
+        for slot in self._slots:
+            slot.result.silent_s = None if slot.worker is None else now - slot.heard
+        reports = [WorkerReports(worker_result(slot.result, slot.reports), slot.reports) for slot in self._slots]
         if bounds.for_s is not None:  # it counts from when the first worker ran, and what is shown from the start
             waited = (now if self._ran_since is None else self._ran_since) - self._begun
             bounds = replace(bounds, for_s=bounds.for_s + waited)
@@ -197,7 +201,7 @@ class Supervisor:
         for slot in self._slots:
             # First whether it is dead, then its messages: so all messages of a dead one are there.
             code = slot.worker.poll() if slot.worker is not None else None
-            if slot.take() and self._ran_since is None:
+            if slot.take(now) and self._ran_since is None:
                 self._ran_since = now - slot.reports[-1].result.duration_s
             if code is not None:
                 self._ended(slot, code, now)
@@ -212,7 +216,7 @@ class Supervisor:
         left = None if self._bounds.records is None else max(1, self._bounds.records - self.done)
         slot.worker = self._start(slot.number, left)
         slot.due, slot.has_reported, slot.error = None, False, None
-        slot.started = self._clock.monotonic()
+        slot.started = slot.heard = self._clock.monotonic()
         slot.result.state, slot.result.pid = "starting", slot.worker.pid
         self._log.info("worker %d runs as process %d", slot.number, slot.worker.pid)
 

@@ -11,7 +11,7 @@ import pytest
 
 from downspout import errors
 from downspout.engine.latencies import Sketch
-from downspout.engine.result import Counts, RunResult, WorkerResult
+from downspout.engine.result import Counts, RunResult, TaskResult, WorkerResult
 from downspout.run.workers import channel
 from downspout.run.workers.channel import Job, Message, Report, Uplink, messages, read_job, send_job
 
@@ -32,6 +32,7 @@ def report(completed: int = 7, metrics: int = 0) -> Report:
         completed=completed, failed=1, timeouts=1, in_flight=2, latency_p50_ms=1.0, latency_p99_ms=None,
         errors=["3 × no"], reports={"spout": {"lag": 2.0}}, metrics={"spout[task 1]": {"text": "x" * metrics}},
         signal=15, spouts=["spout"], uncommitted={"spout": 3}, workers=[WorkerResult(1, "end", None, 1, deaths=["d"])],
+        tasks=[TaskResult("spout", 1, {"lag": 2.0})],
     )  # fmt: skip
     return Report(result, {"spout": (0, 2)}, Sketch(4, [0.1, 0.2]), stopping=True, is_last=True)
 

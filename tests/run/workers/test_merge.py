@@ -8,7 +8,7 @@ from dataclasses import replace
 from downspout.engine.acker import Forest, Tree
 from downspout.engine.latencies import SKETCH, Latencies, joined, quantile_ms
 from downspout.engine.loop import Bounds
-from downspout.engine.result import Counts, RunResult, WorkerResult
+from downspout.engine.result import Counts, RunResult, TaskResult, WorkerResult
 from downspout.run.metrics import RunMetrics
 from downspout.run.workers.channel import Report
 from downspout.run.workers.merge import WorkerReports, add_up, merge, worker_result
@@ -21,7 +21,7 @@ def report(completed: int, *, in_flight: int = 0, tasks: int = 1, **reports: dic
         components={"spout": Counts(tasks, emitted=completed), "sink": Counts(tasks, executed=completed, errors=1)},
         completed=completed, failed=2, timeouts=1, in_flight=in_flight, latency_p50_ms=None, latency_p99_ms=None,
         errors=["1 × no"], reports=reports, metrics={"sink[task 2]": {"size": completed}}, spouts=["spout"],
-        uncommitted={"spout": 1},
+        uncommitted={"spout": 1}, tasks=[TaskResult(name, 0, values) for name, values in reports.items()],
     )  # fmt: skip
     return Report(result, {"spout": (0, in_flight), "sink": (completed, 1)})
 
@@ -67,6 +67,16 @@ def test_lives_that_are_over_are_kept_as_one() -> None:
     assert (apart.result.errors, together.result.errors) == (["worker 1: 1 × no"] * 4, ["worker 1: 1 × no"] * 2)
     apart.result.errors = together.result.errors = []
     assert together == apart
+
+
+def test_tasks_are_told_apart_by_worker() -> None:
+    """Counters of a task are those of all lives of its worker, gauges those of the latest; workers stay apart."""
+    dead, alive = report(1, spout={"records": 150, "lag": 900}), report(1, spout={"records": 15, "lag": 890})
+    found = merged([dead, alive], [report(1, spout={"records": 2, "lag": 7})]).result
+    assert found.tasks == [
+        TaskResult("spout", 0, {"records": 165, "lag": 890}, 1),
+        TaskResult("spout", 0, {"records": 2, "lag": 7}, 2),
+    ]
 
 
 def test_workers_that_have_not_spoken_are_nothing() -> None:

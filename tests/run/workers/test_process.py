@@ -79,7 +79,7 @@ def start(tmp_path: Path, said: list[str]) -> Iterator[Start]:
         path = tmp_path / "made.py"
         path.write_text(TOPOLOGY.format(how=how))
         job = Job(str(path), None, [], {"run.member": 2}, asdict(Bounds(drain_s=drain_s, **bounds)))  # type: ignore[arg-type]
-        started.append(Process(2, job, quiet=False, say=said.append))
+        started.append(Process(2, job, say=said.append))
         return started[-1]
 
     yield one
@@ -154,7 +154,8 @@ def test_an_error_is_told_and_not_printed(start: Start, said: list[str]) -> None
 @pytest.mark.slow
 def test_a_topology_that_is_gone_is_an_error_too(start: Start, tmp_path: Path) -> None:
     """What fails before the run begins is told as well."""
-    process = Process(1, Job(str(tmp_path / "no.py"), None, [], {}, asdict(Bounds())), quiet=True, say=lambda _: None)
+    job = Job(str(tmp_path / "no.py"), None, [], {}, asdict(Bounds()))
+    process = Process(1, job, options=["--quiet"], say=lambda _: None)
     try:
         error = ended(process)[-1].error
     finally:

@@ -344,3 +344,17 @@ def test_a_long_life_is_no_death_in_a_row() -> None:
     result = crew.run()
     assert (result.reason, result.workers[0].restarts, result.completed) == ("end", 10, 10 * 7 + 1)
     assert len(crew.supervisor._slots[0].reports) == 2, "what is kept does not grow with the number of lives"
+
+
+def test_silence_is_counted_from_the_last_report() -> None:
+    """A worker that has begun or reported is not silent; one that says nothing more is, and it shows for how long."""
+    crew = Crew([Life([(0.5, report()), (4.0, report())])], [Life([(0.5, report())])])
+    crew.at = [(10.0, crew.supervisor.stop)]
+    result = crew.run()
+    first, second = (
+        [metrics.result.workers[number].silent_s for metrics in crew.shown if metrics.result.duration_s <= 10.0]
+        for number in (0, 1)
+    )
+    assert max(each for each in first if each is not None) == pytest.approx(6.0, abs=LOOK_S)
+    assert max(each for each in second if each is not None) == pytest.approx(9.5, abs=LOOK_S)
+    assert [worker.silent_s for worker in result.workers] == [None, None]

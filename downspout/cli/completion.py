@@ -1,0 +1,120 @@
+"""``downspout completion``: what a shell needs to complete our commands, by argcomplete.
+
+At each TAB the shell runs ``downspout`` with ``_ARGCOMPLETE`` set. It then prints what fits, and runs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from downspout.cli.arguments import exit_codes
+from downspout.errors import MissingExtraError
+
+SHELLS = ("bash", "zsh", "fish")
+HOW = {
+    "bash": 'add `eval "$(downspout completion bash)"` to ~/.bashrc',
+    "zsh": 'add `eval "$(downspout completion zsh)"` to ~/.zshrc, below compinit',
+    "fish": "`downspout completion fish > ~/.config/fish/completions/downspout.fish`",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "completion",
+        help="print what a shell needs to complete commands at TAB",
+        description="Print what a shell needs to complete commands, options, topologies and settings at TAB. "
+        + "; ".join(f"{shell}: {how}" for shell, how in HOW.items())
+        + ".",
+        epilog=exit_codes(),
+    )
+    parser.add_argument("shell", choices=SHELLS, help="which shell")
+    parser.set_defaults(handler=handle)
+
+
+def handle(arguments: argparse.Namespace) -> int:
+    """Print the script.
+
+    Raises:
+        MissingExtraError: argcomplete is not installed.
+    """
+    try:
+        from argcomplete.shell_integration import shellcode
+    except ImportError:
+        raise MissingExtraError(
+            "completion needs argcomplete, which is not installed", cure="pip install 'downspout[completion]'"
+        ) from None
+    print(shellcode(["downspout"], shell=arguments.shell))
+    return 0
+
+
+def answer(parser: argparse.ArgumentParser) -> None:
+    """Print what fits and end, if it is a shell that asks."""
+    try:
+        import argcomplete
+    except ImportError:
+        sys.exit(1)  # the shell then completes nothing; to go on would run a command that is not finished
+    _add_completers(parser)
+    argcomplete.autocomplete(parser, always_complete_options="long", exit_method=sys.exit)
+
+
+def _add_completers(parser: argparse.ArgumentParser) -> None:
+    """Say of each argument of each command what it takes, by its name."""
+    completers: dict[str, Callable[..., Sequence[str]]] = {
+        "target": topology_files, "topology": topology_files, "overrides": settings, "scope": scopes,
+    }  # fmt: skip
+    for action in _actions(parser):
+        takes_class = action.dest == "topology" and action.metavar in (None, "NAME")
+        if not takes_class and (completer := completers.get(action.dest)) is not None:
+            action.completer = completer  # type: ignore[attr-defined]   # argcomplete looks for it
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for each in set(action.choices.values()):
+                yield from _actions(each)
+
+
+def topology_files(prefix: str, **_: Any) -> list[str]:
+    """Return the Python files and folders that begin so; at first the topologies of the project."""
+    found = [] if prefix else glob.glob("topologies/*.py")
+    for path in glob.glob(f"{glob.escape(prefix)}*") if prefix else []:
+        if os.path.isdir(path):
+            found.append(f"{path}/")
+        elif path.endswith(".py"):
+            found.append(path)
+    return sorted(path for path in found if not os.path.basename(path).startswith("_"))
+
+
+def settings(prefix: str, **_: Any) -> list[str]:
+    """Return the settings that begin so; behind ``=`` the values that there are.
+
+    >>> settings("kafka.emit=")
+    ['kafka.emit=record', 'kafka.emit=chunk']
+    >>> settings("rows:parquet.com")
+    ['rows:parquet.compression=']
+    """
+    from downspout.settings.table import SETTINGS
+
+    name, equals, _value = prefix.partition("=")
+    component, colon, key = name.rpartition(":")
+    head = f"{component}{colon}"
+    if not equals:
+        return [f"{head}{each}=" for each in SETTINGS if each.startswith(key)]
+    setting = SETTINGS.get(key)
+    choices = () if setting is None else setting.choices or (("yes", "no") if setting.kind is bool else ())
+    return [f"{head}{key}={choice}" for choice in choices]
+
+
+def scopes(prefix: str, **_: Any) -> list[str]:
+    """Return the scopes of settings."""
+    from downspout.settings.table import SCOPES
+
+    return sorted(scope for scope in SCOPES if scope.startswith(prefix))

@@ -1,0 +1,6 @@
+"""What operators look at: a run's metrics for Prometheus, its health and readiness for Kubernetes, its log as JSON.
+
+A run that is not to be looked at imports nothing of this. Where it is, another thread answers over HTTP (``server``)
+with what the run's own thread has told (``downspout.run.snapshots``). What the metrics are called, and what they are,
+is the table in ``downspout.metrics``.
+"""

@@ -1,0 +1,182 @@
+"""A log of which each line is a JSON object, for programs that gather logs.
+
+=========================================  ===============================================================
+key                                        what it holds
+=========================================  ===============================================================
+``time``                                   when, in UTC (ISO 8601)
+``level``, ``logger``, ``message``         as of Python's ``logging``
+``topic``, ``partition``, ``offset``       if the message names exactly one place, as ``orders[3]@918``
+``component``, ``task``                    if the message, or the logger, names them, as ``reader[task 4]``
+``exception``                              the traceback, if there is one
+``worker``                                 the number of the worker that wrote it (``--workers``)
+(others)                                   what the call gave as ``extra``
+=========================================  ===============================================================
+
+What is written to standard error without ``logging`` (progress, the summary, what a component prints there) becomes
+such a line as well: its logger is ``stderr``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import re
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from downspout import exit_guard
+
+PLACE = re.compile(r"(?<![\w.\[\]-])([\w.-]+)\[(\d+)\](?:@(\d+))?(?![\w\[])")
+TASK = re.compile(r"(?<![\w.-])([\w.-]+)\[task (\d+)\]")
+COMPONENT = "pystorm.component."
+WARNING = "downspout: warning: "
+STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""Attributes that every record of a log has; others were given as ``extra``."""
+
+
+class JsonFormatter(logging.Formatter):
+    """Makes a JSON object of a record of the log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        message = record.getMessage()
+        entry = _entry(record.created, record.levelname, record.name, message)
+        if record.name.startswith(COMPONENT):
+            entry["component"] = record.name.removeprefix(COMPONENT)
+        entry |= coordinates_of(message)
+        entry |= {key: value for key, value in vars(record).items() if key not in STANDARD}
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return _dumped(entry)
+
+
+def coordinates_of(message: str) -> dict[str, Any]:
+    """Return the place in Kafka and the task that the first line of a message names, if it names one.
+
+    >>> coordinates_of("counts[task 4]: orders[3]@918: KeyError: 'a'")
+    {'topic': 'orders', 'partition': 3, 'offset': 918, 'component': 'counts', 'task': 4}
+    >>> coordinates_of("orders[3] and orders[4] wait")
+    {}
+    """
+    line = message.partition("\n")[0]
+    found: dict[str, Any] = {}
+    places = {match.groups() for match in PLACE.finditer(line)}
+    if len(places) == 1:
+        topic, partition, offset = places.pop()
+        found = {"topic": topic, "partition": int(partition)}
+        if offset is not None:
+            found["offset"] = int(offset)
+    tasks = {match.groups() for match in TASK.finditer(line)}
+    if len(tasks) == 1:
+        component, task = tasks.pop()
+        found |= {"component": component, "task": int(task)}
+    return found
+
+
+class JsonLines(io.TextIOBase):
+    """Standard error of which each line is a JSON object: what is written at once is one message."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.out = out
+        self._lock = threading.RLock()
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        """Write a message, once its line is finished."""
+        with self._lock:
+            self._rest += text
+            if self._rest.endswith("\n"):
+                self.flush()
+        return len(text)
+
+    def line(self, line: str) -> None:
+        """Write a line that is JSON already."""
+        with self._lock:
+            self.out.write(line + "\n")
+            self.out.flush()
+
+    def flush(self) -> None:
+        """Write what has come so far, if only a part of a line."""
+        with self._lock:
+            said, self._rest = self._rest.rstrip("\n"), ""
+            if said:
+                self.line(line_of(said))
+
+    def fileno(self) -> int:
+        """The descriptor below."""
+        return self.out.fileno()
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    @property
+    def buffer(self) -> Any:
+        """The stream of bytes below; what is written there stays as it is."""
+        return self.out.buffer
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """That of the stream below."""
+        return self.out.encoding
+
+
+def line_of(said: str) -> str:
+    """Return the line for what was written without ``logging``."""
+    level = "INFO"
+    if said.startswith(WARNING):
+        said, level = said.removeprefix(WARNING), "WARNING"
+    return _dumped(_entry(time.time(), level, "stderr", said) | coordinates_of(said))
+
+
+class JsonHandler(logging.Handler):
+    """Writes records of the log as JSON."""
+
+    def __init__(self, lines: JsonLines) -> None:
+        super().__init__()
+        self._lines = lines
+        self.setFormatter(JsonFormatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        try:
+            self._lines.line(self.format(record))
+        except Exception:
+            self.handleError(record)
+
+
+def install() -> JsonHandler:
+    """Let all that this process writes to standard error be JSON, until it ends; return the handler for the log."""
+    lines = JsonLines(sys.stderr)
+    sys.stderr = lines
+    exit_guard.say_as(lambda text: line_of(f"downspout: {text}"))
+    return JsonHandler(lines)
+
+
+def hand_on(number: int, line: str) -> None:
+    """Write a line of a worker's, with its number; what is no JSON (a fault in C code writes text) becomes it."""
+    entry: Any = None
+    with contextlib.suppress(ValueError):
+        entry = json.loads(line)
+    if not isinstance(entry, dict):
+        entry = json.loads(line_of(line))
+    text = _dumped(entry | {"worker": number})
+    with contextlib.suppress(OSError, ValueError):  # nothing reads it any more; the run goes on
+        if isinstance(sys.stderr, JsonLines):
+            sys.stderr.line(text)
+        else:
+            sys.stderr.write(text + "\n")
+
+
+def _entry(at: float, level: str, logger: str, message: str) -> dict[str, Any]:
+    when = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"time": when, "level": level, "logger": logger, "message": message}
+
+
+def _dumped(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, ensure_ascii=False, default=str).encode("utf-8", "replace").decode()

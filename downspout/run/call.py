@@ -1,0 +1,97 @@
+"""``downspout.run(Orders, until="end")``: a run from Python, in a script or in a notebook."""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from downspout.engine import configuration
+from downspout.engine.graph import Graph, from_class
+from downspout.engine.load import load, name_of
+from downspout.engine.result import RunResult
+from downspout.engine.values import resolve
+from downspout.errors import ConfigError
+from downspout.run import live, runner
+from downspout.run.notebook import notebook_view
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What came of a run. As text, and at the end of a notebook's cell, it is the summary of ``downspout run``.
+
+    >>> from downspout.engine.result import RunResult
+    >>> nothing = RunResult("end", True, 1.0, {}, completed=3, failed=0, timeouts=0, in_flight=0,
+    ...                     latency_p50_ms=None, latency_p99_ms=None)
+    >>> RunReport("orders", nothing)
+    orders stopped after 1.0 s: the end was reached.
+      3 tuple trees complete (3/s), 0 failed
+    """
+
+    name: str  # of the topology
+    result: RunResult  # counters, latencies, errors
+    warnings: list[str] = field(default_factory=list)  # where dead letters went
+
+    def __repr__(self) -> str:
+        return "\n".join([live.summary(self.name, self.result), *(f"  {line}" for line in self.warnings)])
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows. Texts of records are in it, and none of them is markup."""
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def run(
+    topology: Any,
+    *,
+    until: Literal["end"] | None = None,
+    for_s: float | None = None,
+    records: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> RunReport:
+    """Run a topology in this process; return what came of it.
+
+    The first Ctrl-C, or a notebook's interrupt, lets the run finish what is in flight, and it returns as usual; the
+    second stops it at once.
+
+    Args:
+        topology: a streamparse ``Topology`` class, also one of a notebook's; or its file, or ``module:Class``.
+        until: ``"end"``: stop when all that was in the topics at the start is processed.
+        for_s: stop after so many seconds.
+        records: stop when at least so many tuple trees are done.
+        settings: as strong as the command line's: ``{"kafka.bootstrap": "host:9092", "rows:parquet.flush_rows": 10}``.
+        quiet: show nothing while it runs.
+
+    Raises:
+        DownspoutError: the topology or a setting is wrong, or a component ended the run.
+    """
+    graph = graph_of(topology)
+    options = {"run.until": until, "run.for_s": for_s, "run.records": records}
+    found = resolve(graph, settings or {}, options=options)
+    if (found.run.values["run.workers"] or 1) > 1:
+        raise ConfigError(
+            f"run.workers = {found.run.values['run.workers']}, but downspout.run() runs in this process",
+            cure="`downspout run FILE --workers N`, or run.workers=1",
+        )
+    view = None if quiet else notebook_view() or live.make_view(quiet=False)
+    try:
+        result = runner.run(graph, overrides=settings or {}, options=options, view=view)
+    finally:
+        if view is not None:
+            view.close()
+    warnings = live.dead_letter_lines(result, configuration.dead_letter_topics(graph, found))
+    return RunReport(graph.name, result, warnings)
+
+
+def graph_of(topology: Any) -> Graph:
+    """Return the graph of a class, or of what a command line would name.
+
+    A class of a notebook or of an interactive session has its own name, since there is no file.
+    """
+    if isinstance(topology, str):
+        return load(topology)
+    module = sys.modules.get(getattr(topology, "__module__", ""))
+    has_file = getattr(module, "__file__", None) is not None
+    return from_class(topology, name_of(topology) if has_file else topology.__name__)

@@ -1,0 +1,67 @@
+"""The table of a run in a notebook: one output of the cell, which renews itself."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from downspout.engine.loop import Engine
+from downspout.run.live import TABLE_EVERY_S, Rates, screen
+from downspout.run.metrics import RunMetrics, metrics_of
+
+WIDTH = 140
+FORMAT = '<pre style="line-height:normal;overflow-x:auto">{code}</pre>'
+
+
+def notebook_view() -> NotebookView | None:
+    """Return the view of a notebook, if this process is the kernel of one."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    # A terminal's IPython has no kernel, and a table on the terminal is right there.
+    return NotebookView(_display()) if getattr(shell, "kernel", None) is not None else None
+
+
+def _display() -> Callable[[str], Any]:
+    """Return what shows HTML: first as a new output of the cell, then in its place."""
+    from IPython.display import HTML, DisplayHandle
+
+    handle = DisplayHandle()
+    shown: list[bool] = []
+
+    def show(text: str) -> None:
+        (handle.update if shown else handle.display)(HTML(text))
+        shown.append(True)
+
+    return show
+
+
+class NotebookView:
+    """A table of the components, as HTML."""
+
+    def __init__(self, show: Callable[[str], Any]) -> None:
+        self._show = show
+        self._due: float | None = None
+        self._engine: Engine | None = None
+        self._rates = Rates()
+
+    def update(self, engine: Engine) -> None:
+        """Renew the table where it is time."""
+        now, self._engine = engine.clock.monotonic(), engine
+        if self._due is None or now >= self._due:
+            self._due = now + TABLE_EVERY_S
+            self.look(metrics_of(engine))
+
+    def look(self, metrics: RunMetrics) -> None:
+        """Renew the table. What it says of records is text: rich escapes it."""
+        self._rates.look(metrics)
+        console = Console(file=io.StringIO(), record=True, width=WIDTH, force_jupyter=False)
+        console.print(screen(metrics, self._rates, console))
+        self._show(console.export_html(inline_styles=True, code_format=FORMAT))
+
+    def close(self) -> None:
+        """Show how it ended: the cell keeps this table above its result."""
+        if self._engine is not None:
+            self.look(metrics_of(self._engine))

@@ -1,0 +1,108 @@
+"""The metrics of a run that is under way, for other threads: a scrape, a page.
+
+Only the thread that runs a topology may look at its tasks. So another thread asks, and the run answers at its next look
+(a busy one within a quarter of a second, an idle one within ten milliseconds). While one call of a component keeps the
+loop there is no answer: then the last one is given, with its age. A run that is not asked takes no metrics at all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.run.metrics import RunMetrics, metrics_of
+
+if TYPE_CHECKING:
+    from downspout.engine.loop import Engine
+
+ANSWER_S = 2.0  # How long an answer is waited for
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The metrics of a run, and how old they are."""
+
+    metrics: RunMetrics
+    age_s: float
+
+
+class Looks(Protocol):
+    """A view of a run in this process, and of one in several."""
+
+    def update(self, engine: Engine) -> None:
+        """Look at an engine."""
+
+    def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
+        """Look at metrics where it is time; only then take them."""
+
+
+class Several:
+    """Several views as one."""
+
+    def __init__(self, *views: Looks | None) -> None:
+        self._views = [view for view in views if view is not None]
+
+    def update(self, engine: Engine) -> None:
+        """Look at an engine."""
+        for view in self._views:
+            view.update(engine)
+
+    def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
+        """Look at metrics where it is time."""
+        for view in self._views:
+            view.look(now, take)
+
+
+class Snapshots:
+    """A view of a run, which other threads may ask."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._answered = threading.Condition()
+        self._is_asked = True  # One is taken in any case, so that there is something to give
+        self._answers = 0
+        self._last: tuple[RunMetrics, float] | None = None
+        self._is_closed = False
+
+    # --- for the thread that runs ---
+
+    def update(self, engine: Engine) -> None:
+        """Answer, where another thread has asked."""
+        self.look(engine.clock.monotonic(), lambda: metrics_of(engine))
+
+    def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
+        """Answer, where another thread has asked; only then take metrics."""
+        if not self._is_asked:
+            return
+        metrics = take()
+        with self._answered:
+            self._last = metrics, self._clock.monotonic()
+            self._answers += 1
+            self._is_asked = False
+            self._answered.notify_all()
+
+    def close(self) -> None:
+        """The run has ended: threads that wait get the last answer."""
+        with self._answered:
+            self._is_closed = True
+            self._answered.notify_all()
+
+    # --- for others ---
+
+    def latest(self, wait_s: float = ANSWER_S) -> Snapshot | None:
+        """Ask, and return the answer; the one before where none comes in time. None: the run has not begun.
+
+        Args:
+            wait_s: how long to wait.
+        """
+        with self._answered:
+            before = self._answers
+            self._is_asked = True
+            self._answered.wait_for(lambda: self._answers > before or self._is_closed, wait_s)
+            if self._last is None:
+                return None
+            metrics, taken = self._last
+        return Snapshot(metrics, max(0.0, self._clock.monotonic() - taken))

@@ -1,0 +1,1 @@
+"""A new project, its columns inferred from records: ``downspout new``."""

@@ -1,0 +1,140 @@
+"""The columns of records: a field for each place in the JSON objects, with its type."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from downspout.errors import ConfigError
+from downspout.parse.json import JsonParser
+from downspout.parse.paths import Paths
+from downspout.scaffold.sample import CURE, Sample
+from downspout.scaffold.seen import Seen, Verdict
+from downspout.sink.columns.schema import Columns
+
+DEPTH_MAX = 8
+_BARE = re.compile(r"[^.\[\]\"\s]([^.\[\]\"]*[^.\[\]\"\s])?")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column."""
+
+    name: str
+    path: str  # where the value stands, as ``parse.fields`` has it
+    type: str
+    remark: str = ""
+    is_open: bool = False  # whether a person should look at it
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """The columns, what has none, and which records do not fit."""
+
+    fields: list[Field]
+    left_out: list[tuple[str, str]]  # path and reason
+    unfit: dict[int, str]  # place in the sample → why the record does not fit its columns
+
+
+def infer(sample: Sample) -> Inferred:
+    """Return columns that take the records of a sample.
+
+    Nested objects become fields of their own (``customer_id=customer.id``); arrays, and objects whose keys are data,
+    become lists and maps. A place where values of several kinds stand has no column.
+
+    Raises:
+        ConfigError: there is no column at all.
+
+    >>> lines = [b'{"id": 1, "at": "2026-01-31T12:00:00Z", "customer": {"id": "c7"}}']
+    >>> found = infer(Sample(lines, [1], [json.loads(line) for line in lines], True))
+    >>> [(field.name, field.path, field.type) for field in found.fields]
+    [('id', 'id', 'int64'), ('at', 'at', 'timestamp'), ('customer_id', 'customer.id', 'string')]
+    """
+    root = Seen()
+    for each in sample.objects:
+        root.add(each)
+    taken: set[str] = set()
+    fields: list[Field] = []
+    left_out: list[tuple[str, str]] = []
+    for keys, seen, verdict in _places(root, ()):
+        path = _path(keys)
+        if verdict.type is None:
+            left_out.append((path, verdict.remark))
+            continue
+        remarks = [verdict.remark, _absent(seen, len(sample.objects))]
+        name = _name(keys, taken)
+        fields.append(Field(name, path, verdict.type, "; ".join(filter(None, remarks)), verdict.is_open))
+    if not fields:
+        raise ConfigError("the records have no field whose type is clear", cure=CURE)
+    return Inferred(fields, left_out, _unfit(sample.lines, fields))
+
+
+def _places(seen: Seen, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Seen, Verdict]]:
+    """Yield each place that becomes a column, or could."""
+    for key, inner in seen.fields.items():
+        here = (*keys, key)
+        is_nested = set(inner.kinds) == {"object"} and bool(inner.fields) and not inner.is_map()
+        if is_nested and len(here) < DEPTH_MAX:
+            yield from _places(inner, here)
+        else:
+            yield here, inner, inner.verdict(key)
+
+
+def _absent(seen: Seen, records: int) -> str:
+    missing = records - seen.kinds.total()
+    return f"null or missing in {missing:,} of {records:,}" if missing and seen.kinds else ""
+
+
+def _path(keys: Iterable[str]) -> str:
+    return ".".join(key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in keys)
+
+
+def _name(keys: Sequence[str], taken: set[str]) -> str:
+    """Return a field's name that Python, Storm and Spark take, and no other field has.
+
+    >>> _name(["user", "first-name"], set()), _name(["class"], set()), _name(["ID"], {"id"})
+    ('user_first_name', 'class_', 'ID_2')
+    """
+    name = re.sub(r"\W", "_", "_".join(keys)).strip("_") or "field"
+    name = f"n{name}" if name[0].isdigit() else name
+    name = name if name.isidentifier() else "field"
+    name = f"{name}_" if keyword.iskeyword(name) or name == "origin" else name
+    found, number = name, 1
+    while found.lower() in taken:
+        number += 1
+        found = f"{name}_{number}"
+    taken.add(found.lower())
+    return found
+
+
+def _unfit(lines: Sequence[bytes], fields: Sequence[Field]) -> dict[int, str]:
+    """Return the records that JsonParseBolt would reject with these columns: normally none."""
+    columns = Columns.parse([f"{field.name}:{field.type}" for field in fields])
+    parser = JsonParser(Paths([field.path for field in fields]), columns)
+    found: dict[int, str] = {}
+    for place, line in enumerate(lines):
+        try:
+            parser.parse_one(line)
+        except ValueError as error:
+            found[place] = str(error)
+    return found
+
+
+def said(found: Inferred) -> list[str]:
+    """Return a line for each thing that a person should look at."""
+    lines = [f"{field.name}: {field.type}; {field.remark}" for field in found.fields if field.is_open]
+    return lines + [f"{path}: left out; {reason}" for path, reason in found.left_out]
+
+
+def as_paths(fields: Iterable[Field]) -> list[str]:
+    """Return the value of ``parse.fields``."""
+    return [field.path if field.path == field.name else f"{field.name}={field.path}" for field in fields]
+
+
+def as_types(fields: Iterable[Field]) -> Mapping[str, Any]:
+    """Return the types by field."""
+    return {field.name: field.type for field in fields}

@@ -1,0 +1,195 @@
+"""The page's side: one thread that takes snapshots, remembers them, and answers GET requests.
+
+It asks the run for its metrics once a second (:mod:`downspout.run.snapshots`), and reads nothing else of the run. While
+one call keeps the loop there is no answer; then the watchdog says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from downspout.engine.graph import Graph
+from downspout.engine.values import Settings
+from downspout.run.snapshots import Snapshots
+from downspout.run.watchdog import Watchdog
+from downspout.web.addresses import listen, may_ask_for, parse_address, url_of
+from downspout.web.history import History
+from downspout.web.processes import Processes
+from downspout.web.state import LIMIT_MAX, SORTS, WORST_MAX, State
+
+EVERY_S = 1.0  # How often the run is asked for its metrics
+ANSWER_S = 1.0  # How long it may take to answer
+END_S = 5.0  # How long the thread may take to end
+STATIC = Path(__file__).parent / "static"
+HEADERS = (
+    (b"content-security-policy", b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+     b"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)  # fmt: skip
+"""Sent with every answer: the page runs its own script and nothing else, whatever a record holds."""
+log = logging.getLogger("downspout.web")
+
+
+class Guarded:
+    """Refuses requests under a foreign name, and all that would change something; adds HEADERS."""
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app, self._host = app, host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            return
+        asked = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *HEADERS]
+            await send(message)
+
+        app = self._app
+        if not may_ask_for(asked, self._host):
+            app = PlainTextResponse("This page does not have that name. Try: its address, as it was printed\n", 421)
+        await app(scope, receive, send_guarded)
+
+
+class Page:
+    """Serves the page of one run."""
+
+    def __init__(self, graph: Graph, settings: Settings, address: str) -> None:
+        host, port = parse_address(address)
+        self.snapshots = Snapshots()
+        self._watchdog: Watchdog | None = None
+        self._history = History()
+        self._state = State(graph, settings, self._history, Processes(), os.getpid())
+        self._listener = listen(host, port)
+        self.url = url_of(self._listener)
+        config = uvicorn.Config(
+            Guarded(self._app(), host), lifespan="off", log_config=None, access_log=False, server_header=False,
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._serve, name="downspout-ui", daemon=True)
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def watch(self, watchdog: Watchdog) -> None:
+        """Learn from what watches the loop, where this process runs the topology itself."""
+        self._watchdog = watchdog
+
+    def close(self) -> None:
+        """Answer no more."""
+        self.snapshots.close()
+        self._server.should_exit = True
+        self._thread.join(END_S)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        async def both() -> None:
+            taking = asyncio.create_task(self._take())
+            try:
+                await self._server.serve(sockets=[self._listener])
+            finally:
+                taking.cancel()
+
+        try:
+            asyncio.run(both())
+        except Exception:  # the run goes on without its page
+            log.exception("the page has ended")
+
+    async def _take(self) -> None:
+        while True:
+            begun = time.monotonic()
+            snapshot = await asyncio.to_thread(self.snapshots.latest, ANSWER_S)
+            if snapshot is not None and snapshot.metrics is not self._history.latest:
+                try:
+                    self._history.add(time.time() - snapshot.age_s, snapshot.metrics)
+                except Exception:
+                    log.exception("a snapshot was left out of the page")
+            await asyncio.sleep(max(0.0, begun + EVERY_S - time.monotonic()))
+
+    def _stuck(self) -> str:
+        """Return which call keeps the loop, if one does."""
+        return self._watchdog.hang(time.monotonic()) if self._watchdog is not None else ""
+
+    # --- the answers ---
+
+    def _app(self) -> ASGIApp:
+        routes = [
+            Route(f"/api/{name}", _json(answer), methods=["GET"])
+            for name, answer in {
+                "topology": lambda request: self._state.topology(),
+                "run": lambda request: self._state.run(time.time(), self._stuck()),
+                "partitions": self._partitions,
+                "history": lambda request: self._state.history(_number(request, "since_ms", 0.0)),
+                "settings": lambda request: self._state.settings(),
+            }.items()
+        ]
+        return Starlette(routes=[*routes, Mount("/", StaticFiles(directory=STATIC, html=True))])
+
+    def _partitions(self, request: Request) -> dict[str, Any]:
+        sort = request.query_params.get("sort", "lag")
+        if sort not in SORTS:
+            raise ValueError(f"sort={sort} is not known. Try: one of {', '.join(SORTS)}")
+        offset, limit = _number(request, "offset", 0), _number(request, "limit", WORST_MAX)
+        return self._state.partitions(sort=sort, offset=int(offset), limit=min(int(limit), LIMIT_MAX))
+
+
+def _number(request: Request, name: str, default: float) -> float:
+    text = request.query_params.get(name, "")
+    try:
+        found = float(text) if text else float(default)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise ValueError(f"{name}={text} is not a number of at least 0. Try: {name}=0")
+    return found
+
+
+def _json(answer: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(request: Request) -> Response:
+        try:
+            content, status = answer(request), 200
+        except ValueError as error:
+            content, status = {"error": str(error)}, 400
+        return Response(orjson.dumps(content, default=str), status, media_type="application/json")
+
+    return respond
+
+
+@contextlib.contextmanager
+def served(graph: Graph, settings: Settings, address: str) -> Iterator[Page]:
+    """Serve the page of a run while the context lasts; the run's view must ask its ``snapshots``.
+
+    Raises:
+        ConfigError: the address makes no sense, or its port is taken.
+    """
+    page = Page(graph, settings, address)
+    page.start()
+    try:
+        yield page
+    finally:
+        page.close()

@@ -1,0 +1,311 @@
+"""What the API answers: a run's history as plain data. ``docs/reference/ui-api.md`` explains each name.
+
+All that a run has met, such as an error's text, is a value here and stays one: the page never takes it for markup.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from downspout.engine.graph import Component, Graph, Input
+from downspout.engine.values import Settings
+from downspout.protocols import scopes_of
+from downspout.run.check import values_of
+from downspout.run.live import REASONS
+from downspout.run.metrics import RunMetrics
+from downspout.settings.secrets import HIDDEN, is_secret
+from downspout.web.history import COUNTED, RUN, WINDOWS, History, Point, Window
+from downspout.web.processes import Processes
+
+WORST_MAX = 50  # Partitions that an answer holds unless more are asked for
+LIMIT_MAX = 5_000
+TEXT_MAX = 4_000  # Characters of an error's text
+SORTS = ("partition", "committed", "position", "end", "lag", "lag_s", "done", "in_flight", "failed", "owner")
+SINK = ("rows", "files", "bytes", "flushes", "covered", "rejected", "held", "held_s", "log_entries")
+TRANSACTIONS = ("transactions_committed", "transactions_aborted", "transactions_fenced", "repeated", "discarded")
+
+
+class State:
+    """Answers from a run's history."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        settings: Settings,
+        history: History,
+        processes: Processes,
+        pid: int,  # of the process of a run without workers
+    ) -> None:
+        self._graph, self._settings = graph, settings
+        self._history, self._processes, self._pid = history, processes, pid
+        kafka = [settings.components[spout.name].values for spout in graph.spouts if "kafka" in scopes_of(spout.cls)]
+        # A chunk is one tuple and many records, so tuples that are out say nothing of the time of a record.
+        self._has_chunks = any(values.get("kafka.emit") == "chunk" for values in kafka)
+        self._bootstraps = [str(values.get("kafka.bootstrap") or "") for values in kafka]
+
+    # --- what does not change ---
+
+    def topology(self) -> dict[str, Any]:
+        """Return the graph."""
+        components = [_component(each) for each in self._graph.components.values()]
+        edges = [_edge(each, given) for each in self._graph.components.values() for given in each.inputs]
+        return {"topology": self._graph.name, "engine": "local", "components": components, "edges": edges}
+
+    def settings(self) -> dict[str, Any]:
+        """Return all settings that a component reads, and where each came from; a secret's value is not among them."""
+        rows = [_setting("", *row) for row in values_of(self._settings.run, ("run",), everything=True)]
+        for component in self._graph.components.values():
+            resolved = self._settings.components[component.name]
+            rows += [_setting(component.name, *row) for row in values_of(resolved, scopes_of(component.cls), True)]
+        return {"settings": rows}
+
+    # --- what does ---
+
+    def run(self, now_s: float, stuck: str = "") -> dict[str, Any]:
+        """Return the run as of its last snapshot; ``stuck`` says what keeps the loop if there was none for long."""
+        metrics = self._history.latest
+        if metrics is None:
+            return {"topology": self._graph.name, "state": "starting", "stuck": stuck}
+        windows = {name: self._history.window(seconds) for name, seconds in WINDOWS.items()}
+        result = metrics.result
+        return {
+            "topology": metrics.name,
+            "state": "draining" if metrics.stopping else "running",
+            "at_ms": round(self._history.wall_s * 1000),
+            "age_s": round(max(0.0, now_s - self._history.wall_s), 1),
+            "stuck": stuck,
+            "duration_s": result.duration_s,
+            "totals": self._totals(metrics),
+            "windows": {name: _run_window(window) for name, window in windows.items()},
+            "components": [self._counts(metrics, windows, each) for each in self._graph.components.values()],
+            "edges": self._edges(windows),
+            "partitions": self.partitions(limit=WORST_MAX),
+            "blocked": self._blocked(metrics),
+            "sinks": _reports(metrics, SINK, "flushes"),
+            "transactions": _reports(metrics, TRANSACTIONS, "transactions_committed"),
+            "dead_letters": [self._dead_letters(name, each) for name, each in result.dead_letters.items()],
+            "events": self._history.events.newest_first(),
+            "workers": self._workers(metrics),
+            "errors": [_clipped(error) for error in result.errors[:WORST_MAX]],
+        }
+
+    def partitions(
+        self,
+        *,
+        sort: str = "lag",  # one of SORTS; the largest first, names in their order
+        offset: int = 0,
+        limit: int = WORST_MAX,
+    ) -> dict[str, Any]:
+        """Return the partitions of all spouts."""
+        metrics = self._history.latest
+        found = metrics.result.partitions if metrics is not None else {}
+        rows = [(spout, place, figures) for spout, places in found.items() for place, figures in places.items()]
+        lags = [figures["lag"] for _, _, figures in rows if figures["lag"] is not None]
+        lag_s = self._history.behind_s
+        if sort == "lag_s":
+            rows.sort(key=lambda row: -_or_most(lag_s(row[1], row[2]["committed"])))
+        elif sort == "owner":
+            rows.sort(key=lambda row: str(row[2].get("owner", "")))
+        elif sort != "partition":
+            rows.sort(key=lambda row: -(-1 if row[2][sort] is None else row[2][sort]))
+        chosen = rows[offset : offset + min(limit, LIMIT_MAX)]
+        return {
+            "count": len(rows),
+            "lag": sum(lags) if lags else None,
+            "sort": sort,
+            "offset": offset,
+            "known_s": self._history.known_s,
+            "rows": [self._partition(*row) for row in chosen],
+        }
+
+    def history(self, since_ms: float) -> dict[str, list[Any]]:
+        """Return the points after a moment, by column."""
+        points = [point for point in list(self._history.points) if point.wall_s * 1000 > since_ms]
+        return {field.name: [getattr(point, field.name) for point in points] for field in fields(Point)}
+
+    # --- parts ---
+
+    @staticmethod
+    def _totals(metrics: RunMetrics) -> dict[str, Any]:
+        result = metrics.result
+        return {
+            "completed": result.completed,
+            "failed": result.failed,
+            "timeouts": result.timeouts,
+            "in_flight": result.in_flight,
+            "lag": metrics.lag,
+            "retry_waiting": metrics.gauge("retry_waiting"),
+            "dead_lettered": metrics.dead_letters,
+            "disconnected": metrics.gauge("disconnected"),
+            "latency_p50_ms": result.latency_p50_ms,
+            "latency_p99_ms": result.latency_p99_ms,
+        }
+
+    def _counts(self, metrics: RunMetrics, windows: Mapping[str, Window], component: Component) -> dict[str, Any]:
+        name, result = component.name, metrics.result
+        counts = result.components[name]
+        queued, held = metrics.queues.get(name, (0, 0))
+        loops = max(1, len(result.workers))
+        report = result.reports.get(name, {})
+        is_plain = not self._has_chunks and not component.is_spout
+        return {
+            "name": name,
+            "tasks": counts.tasks,
+            "totals": {each: getattr(counts, each) for each in COUNTED},
+            "windows": {each: _window(window, name, loops, is_plain) for each, window in windows.items()},
+            "queue": queued,
+            "held": held,
+            "last_error": _clipped(result.last_errors.get(name, "")),
+            "stack": result.stacks.get(name, ""),
+            "report": dict(report),
+        }
+
+    def _edges(self, windows: Mapping[str, Window]) -> list[dict[str, Any]]:
+        found = []
+        for component in self._graph.components.values():
+            for given in component.inputs:
+                edge = _edge(component, given)
+                edge["per_s"] = {name: self._edge_per_s(window, component, given) for name, window in windows.items()}
+                found.append(edge)
+        return found
+
+    def _edge_per_s(self, window: Window, target: Component, given: Input) -> float | None:
+        """Return the tuples per second on an edge; None where tuples are not counted by stream or by input."""
+        if len(target.inputs) == 1:
+            return window.per_s(target.name, "executed")
+        if len(self._graph.components[given.source].streams) == 1:
+            times = target.par if given.grouping == "all" else 1
+            return window.per_s(given.source, "emitted") * times
+        return None
+
+    def _partition(self, spout: str, place: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+        topic, _, number = place.removesuffix("]").rpartition("[")
+        lag_s = self._history.behind_s(place, figures["committed"])
+        named = {"spout": spout, "partition": place, "topic": topic, "number": int(number) if number.isdecimal() else 0}
+        return {**named, **figures, "error": _clipped(figures["error"]), "lag_s": lag_s}
+
+    def _blocked(self, metrics: RunMetrics) -> list[dict[str, Any]]:
+        rows = [
+            self._partition(spout, place, figures)
+            for spout, places in metrics.result.partitions.items()
+            for place, figures in places.items()
+            if figures["blocks"] is not None
+        ]
+        return sorted(rows, key=lambda row: (-row["failed"], -row["done"]))[:WORST_MAX]
+
+    def _dead_letters(self, name: str, report: Mapping[str, Any]) -> dict[str, Any]:
+        topic, last = str(report["topic"]), []
+        for letter in reversed(report["last"]):
+            place = ["--topic", letter["topic"], "--partition", str(letter["partition"])]
+            place += ["--offsets", str(letter["offset"])]
+            command = ["downspout", "dlq", "replay", topic, *self._bootstrap(), *place, "--yes"]
+            last.append({**letter, "error": _clipped(letter["error"]), "replay": shlex.join(command)})
+        return {"component": name, "topic": topic, "by_error": dict(report["by_error"]), "last": last}
+
+    def _bootstrap(self) -> list[str]:
+        """Return the option that names the brokers, where it is one for all and holds no secret."""
+        given = set(self._bootstraps)
+        if len(given) != 1 or not (bootstrap := next(iter(given))) or is_secret("kafka.bootstrap", bootstrap):
+            return []
+        return ["--bootstrap", bootstrap]
+
+    def _workers(self, metrics: RunMetrics) -> list[dict[str, Any]]:
+        result = metrics.result
+        if not result.workers:
+            state = "draining" if metrics.stopping else "running"
+            own = {"number": 1, "pid": self._pid, "state": state, "restarts": 0, "deaths": [], "silent_s": None}
+            own |= {"completed": result.completed, "in_flight": result.in_flight, "lag": metrics.lag}
+            return [own | self._processes.use_of(self._pid)]
+        return [
+            {
+                "number": worker.number,
+                "pid": worker.pid,
+                "state": REASONS.get(worker.state, worker.state),
+                "restarts": worker.restarts,
+                "deaths": [*worker.deaths],
+                "completed": worker.completed,
+                "in_flight": worker.in_flight,
+                "lag": worker.lag,
+                "silent_s": worker.silent_s,
+                **self._processes.use_of(worker.pid),
+            }
+            for worker in result.workers
+        ]
+
+
+def _component(component: Component) -> dict[str, Any]:
+    return {
+        "name": component.name,
+        "kind": "spout" if component.is_spout else "bolt",
+        "class": f"{component.cls.__module__}.{component.cls.__name__}",
+        "tasks": component.par,
+        "streams": {stream.name: [*stream.fields] for stream in component.streams.values()},
+    }
+
+
+def _edge(target: Component, given: Input) -> dict[str, Any]:
+    named = {"source": given.source, "stream": given.stream, "target": target.name}
+    return {**named, "grouping": given.grouping, "fields": [*given.fields]}
+
+
+def _run_window(window: Window) -> dict[str, Any]:
+    p50, p99 = window.latency_ms(0.5, 0.99)
+    return {
+        "span_s": window.span_s,
+        "completed_per_s": window.per_s(RUN, "completed"),
+        "failed_per_s": window.per_s(RUN, "failed"),
+        "p50_ms": p50,
+        "p99_ms": p99,
+    }
+
+
+def _window(window: Window, name: str, loops: int, is_plain: bool) -> dict[str, Any]:
+    """Return what a component did in a window: rates, and Storm's execute and process latency and capacity."""
+    executed, acked = window.grown(name, "executed"), window.grown(name, "acked")
+    execute_ms = 1000 * window.grown(name, "busy_s") / executed if executed else None
+    process_ms = None
+    if is_plain and execute_ms is not None and acked:
+        # Little's law: how many are inside, on average, over how many leave per second.
+        process_ms = max(execute_ms, 1000 * window.inside.get(name, 0.0) * window.span_s / acked)
+    rates = {f"{each}_per_s": window.per_s(name, each) for each in ("emitted", "executed", "acked", "failed")}
+    capacity = window.per_s(name, "busy_s") / loops
+    return {**rates, "execute_ms": execute_ms, "process_ms": process_ms, "capacity": capacity}
+
+
+def _reports(metrics: RunMetrics, names: Sequence[str], mark: str) -> list[dict[str, Any]]:
+    """Return these metrics of each component that reports ``mark``."""
+    return [
+        {"component": component, **{name: report.get(name) for name in names}}
+        for component, report in metrics.result.reports.items()
+        if mark in report
+    ]
+
+
+def _setting(component: str, key: str, value: Any, source: str) -> dict[str, Any]:
+    return {"component": component, "key": key, "value": safe(key, value), "source": source}
+
+
+def safe(key: str, value: Any) -> Any:
+    """Return a setting's value without secrets, also where it holds others by name.
+
+    >>> safe("x.options", {"user": "me", "password": "hush", "urls": ["http://me:hush@host"]})
+    {'user': 'me', 'password': '…', 'urls': ['…']}
+    """
+    if is_secret(key, value):
+        return HIDDEN
+    if isinstance(value, Mapping):
+        return {str(name): safe(f"{key}.{name}", each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [safe(key, each) for each in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
+
+
+def _or_most(seconds: float | None) -> float:
+    return float("inf") if seconds is None else seconds

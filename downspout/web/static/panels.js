@@ -1,0 +1,117 @@
+// One function for each panel: from the API's answer to elements.
+import {NONE, byId, bytes, clock, count, details, el, isNone, ms, percent, rate, renew, span, table} from "./dom.js";
+
+export function tiles(run, which) {
+  const {totals} = run, window = run.windows[which];
+  const shown = [
+    ["done per second", rate(window.completed_per_s), `${count(totals.completed)} in all`],
+    ["failed per second", rate(window.failed_per_s), `${count(totals.failed)} in all, ${count(totals.timeouts)} by timeout`, totals.failed && window.failed_per_s ? "warn" : ""],
+    ["latency p50", ms(window.p50_ms), "from emit to ack"],
+    ["latency p99", ms(window.p99_ms), "from emit to ack"],
+    ["lag", count(totals.lag), "records not committed"],
+    ["in flight", count(totals.in_flight), `${count(totals.retry_waiting)} wait for a retry`],
+    ["dead letters", count(totals.dead_lettered), "failed for good", totals.dead_lettered ? "bad" : ""],
+  ];
+  renew("tiles", shown, () => shown.map(([name, value, more, mark]) =>
+    el("div", {class: "tile"}, el("span", {class: "quiet"}, name), el("b", {class: mark ?? ""}, value), el("span", {class: "quiet"}, more))));
+}
+
+// A record that failed is named in full; one that is merely out, as while a sink gathers rows, in a line.
+export function blocked(rows) {
+  const name = (row) => [el("b", {}, `${row.partition}@${row.blocks}`), ` of ${row.spout}: `];
+  const more = (row) => ` (${count(row.done)} done beyond it, ${count(row.lag)} behind)`;
+  renew("blocked", rows, () => (rows.length ? rows.map((row) => (row.error
+    ? el("div", {class: "block"}, ...name(row), el("span", {class: "bad"}, row.why), more(row),
+      el("div", {}, "last error: ", el("code", {}, row.error)), el("div", {}, el("b", {}, "Try: "), row.cure))
+    : el("div", {class: "block quiet"}, ...name(row), row.why, more(row), row.cure ? `. If it stays so: ${row.cure}` : ""))) : null));
+  byId("blocked").classList.toggle("failing", rows.some((row) => row.error));
+}
+
+export function components(run, topology, which) {
+  const kinds = new Map(topology.components.map((each) => [each.name, each.kind]));
+  const rows = run.components.map((each) => ({...each, windows: undefined, report: undefined, window: each.windows[which], kind: kinds.get(each.name)}));
+  renew("components", rows, () => {
+    const shown = table([
+      ["component", (row) => row.name + (row.tasks > 1 ? ` ×${row.tasks}` : ""), {text: true}],
+      ["kind", (row) => row.kind, {text: true}],
+      ["emitted", (row) => count(row.totals.emitted)], ["per s", (row) => rate(row.window.emitted_per_s)],
+      ["executed", (row) => (row.kind === "spout" ? NONE : count(row.totals.executed))],
+      ["per s", (row) => (row.kind === "spout" ? NONE : rate(row.window.executed_per_s))],
+      ["acked", (row) => count(row.totals.acked)], ["failed", (row) => count(row.totals.failed)],
+      ["execute", (row) => ms(row.window.execute_ms)], ["process", (row) => ms(row.window.process_ms)],
+      ["capacity", (row) => (row.kind === "spout" ? NONE : percent(row.window.capacity))],
+      ["queue", (row) => count(row.queue)], ["holds", (row) => count(row.held)],
+      ["errors", (row) => el("span", {class: row.totals.errors ? "bad" : ""}, count(row.totals.errors))],
+    ], rows);
+    const errors = rows.filter((row) => row.last_error).map((row) => el("div", {class: "block"},
+      details(`error ${row.name}`, el("span", {}, `last error in ${row.name}: `, el("code", {}, row.last_error)), el("pre", {}, row.stack))));
+    return [shown, ...errors];
+  });
+}
+
+export function partitions(found, sorting) {
+  renew("partitions", [found, sorting.by], () => table([
+    ["partition", (row) => row.partition, {text: true, sort: "partition"}],
+    ["committed", (row) => count(row.committed), {sort: "committed"}], ["position", (row) => count(row.position), {sort: "position"}],
+    ["end", (row) => count(row.end), {sort: "end"}], ["lag", (row) => count(row.lag), {sort: "lag"}],
+    ["lag in time", (row) => (isNone(row.lag_s) ? `> ${span(found.known_s)}` : span(row.lag_s)), {sort: "lag_s"}],
+    ["done beyond", (row) => count(row.done), {sort: "done"}], ["in flight", (row) => count(row.in_flight), {sort: "in_flight"}],
+    ["failed, waiting", (row) => el("span", {class: row.failed ? "warn" : ""}, count(row.failed)), {sort: "failed"}],
+    ["blocked by", (row) => (isNone(row.blocks) ? "" : el("span", {class: "bad"}, `@${row.blocks}`))],
+    ["owner", (row) => row.owner ?? NONE, {text: true, sort: "owner"}],
+  ], found.rows, sorting));
+}
+
+export function sinks(rows) {
+  renew("sinks", rows, () => (rows.length ? table([
+    ["sink", (row) => row.component, {text: true}], ["rows", (row) => count(row.rows)], ["files", (row) => count(row.files)],
+    ["bytes", (row) => bytes(row.bytes)], ["flushes", (row) => count(row.flushes)], ["rows held", (row) => count(row.held)],
+    ["oldest", (row) => span(row.held_s)], ["log length", (row) => count(row.log_entries)],
+    ["there already", (row) => count(row.covered)], ["rejected", (row) => el("span", {class: row.rejected ? "warn" : ""}, count(row.rejected))],
+  ], rows) : null));
+}
+
+export function transactions(rows) {
+  renew("transactions", rows, () => (rows.length ? table([
+    ["component", (row) => row.component, {text: true}], ["committed", (row) => count(row.transactions_committed)],
+    ["aborted", (row) => count(row.transactions_aborted)], ["fenced", (row) => count(row.transactions_fenced)],
+    ["repeated", (row) => count(row.repeated)], ["discarded", (row) => count(row.discarded)],
+  ], rows) : null));
+}
+
+export function deadLetters(found) {
+  const some = found.filter((each) => each.last.length);
+  renew("dead-letters", some, () => (some.length ? some.flatMap((each) => [
+    el("div", {}, `${each.component} → topic `, el("code", {}, each.topic)),
+    el("div", {class: "chips"}, ...Object.entries(each.by_error).map(([error, times]) => el("span", {class: "chip"}, `${error}: ${count(times)}`))),
+    ...each.last.map((row) => el("div", {class: "block"},
+      el("b", {}, `${row.topic}[${row.partition}]@${row.offset}`),
+      ` failed ${row.attempts === 1 ? "once" : `${count(row.attempts)} times`}${row.component ? `, last in ${row.component}` : ""} at ${clock(row.at_ms)}`,
+      el("div", {}, el("code", {}, row.error)), el("div", {}, "to try it again: ", el("code", {}, row.replay)))),
+  ]) : null));
+}
+
+export function events(rows) {
+  renew("events", rows, () => (rows.length ? table([
+    ["at", (row) => (clock(row.first_ms) === clock(row.last_ms) ? clock(row.last_ms) : `${clock(row.first_ms)} – ${clock(row.last_ms)}`), {text: true}], ["event", (row) => row.kind, {text: true}],
+    ["times", (row) => count(row.count)], ["of", (row) => row.component, {text: true}], ["", (row) => row.text, {long: true}],
+  ], rows) : el("p", {class: "quiet"}, "Nothing yet.")));
+}
+
+export function workers(rows) {
+  renew("workers", rows, () => table([
+    ["worker", (row) => String(row.number)], ["pid", (row) => row.pid ?? NONE], ["state", (row) => row.state, {text: true}],
+    ["restarts", (row) => el("span", {class: row.restarts ? "warn" : "", title: row.deaths.join("\n")}, count(row.restarts))],
+    ["done", (row) => count(row.completed)], ["in flight", (row) => count(row.in_flight)], ["lag", (row) => count(row.lag)],
+    ["CPU", (row) => (isNone(row.cpu_percent) ? NONE : `${Math.round(row.cpu_percent)} %`)], ["memory", (row) => bytes(row.memory_bytes)],
+  ], rows));
+}
+
+export function settings(rows, withDefaults) {
+  const shown = rows.filter((row) => withDefaults || row.source !== "default");
+  renew("settings", shown, () => table([
+    ["component", (row) => row.component || "the run", {text: true}], ["setting", (row) => row.key, {text: true}],
+    ["value", (row) => el("code", {}, isNone(row.value) ? NONE : typeof row.value === "object" ? JSON.stringify(row.value) : String(row.value)), {long: true}],
+    ["from", (row) => row.source, {text: true}],
+  ], shown));
+}

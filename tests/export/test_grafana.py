@@ -1,0 +1,71 @@
+"""The dashboard for Grafana asks for metrics that there are, and for each of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downspout.export.prometheus import GROUP_LAG
+from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
+
+ROOT = Path(__file__).parents[2]
+KNOWN = {metric.series for table in (METRICS, PARTITION_METRICS, RUN_METRICS) for metric in table.values()} | {
+    GROUP_LAG
+}
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> dict[str, Any]:
+    """Read the dashboard."""
+    found: dict[str, Any] = json.loads((ROOT / "docs" / "reference" / "grafana.json").read_text(encoding="utf-8"))
+    return found
+
+
+def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield all panels, also of rows that are closed."""
+    for panel in dashboard["panels"]:
+        yield from panel.get("panels", ()) if panel["type"] == "row" else ()
+        yield panel
+
+
+def expressions(dashboard: dict[str, Any]) -> list[str]:
+    """Return all that is asked of Prometheus."""
+    asked = [target["expr"] for panel in panels(dashboard) for target in panel.get("targets", ())]
+    return asked + [each["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
+
+
+def test_each_expression_names_a_metric(dashboard: dict[str, Any]) -> None:
+    """No panel stays empty because its metric is called otherwise; and no metric is without a panel."""
+    named = [set(re.findall(r"\b(?:downspout|kafka)_\w+", asked)) for asked in expressions(dashboard)]
+    assert all(named)
+    assert set().union(*named) == KNOWN
+
+
+def test_counters_are_shown_as_rates(dashboard: dict[str, Any]) -> None:
+    """A counter is never shown as it is, nor the rate of a gauge."""
+    for panel in panels(dashboard):
+        for target in panel.get("targets", ()):
+            assert ("rate(" in target["expr"]) == ("_total{" in target["expr"]), target["expr"]
+            assert target["expr"].count("(") == target["expr"].count(")")
+
+
+def test_legends_use_labels_that_are_left(dashboard: dict[str, Any]) -> None:
+    """A line is named by labels that its expression keeps."""
+    for panel in panels(dashboard):
+        for target in panel.get("targets", ()):
+            kept = set(re.findall(r"\w+", re.findall(r"by \(([^)]*)\)", target["expr"])[0]))
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= kept
+
+
+def test_panels_have_their_own_number_and_place(dashboard: dict[str, Any]) -> None:
+    """Grafana draws two panels with one id, or at one place, as one."""
+    every = list(panels(dashboard))
+    assert len({panel["id"] for panel in every}) == len(every)
+    for row in [dashboard["panels"], *(panel["panels"] for panel in dashboard["panels"] if panel.get("panels"))]:
+        places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in row]
+        assert len(set(places)) == len(places)

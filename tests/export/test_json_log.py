@@ -1,0 +1,166 @@
+"""`downspout run --log-format json`: each line is an object, and says where in Kafka and in the topology it was."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downspout.export import json_log
+from downspout.export.json_log import JsonFormatter, JsonLines, coordinates_of, hand_on
+
+ROOT = Path(__file__).parents[2]
+
+LOUD = """
+import sys, warnings
+from streamparse import Bolt, Spout, Topology
+
+class Ones(Spout):
+    outputs = ["n"]
+    done = False
+    def next_tuple(self):
+        if not self.done:
+            self.emit([1], tup_id="1")
+        self.done = True
+
+class Loud(Bolt):
+    auto_fail = True
+    def process(self, tup):
+        print("two\\nlines", file=sys.stderr)
+        print("to standard output")
+        print("half", end="", file=sys.stderr, flush=True)
+        self.logger.info("took %s", "orders[0]@7", extra={"customer": "c1"})
+        warnings.warn("look out")
+        raise ValueError("no \\"luck\\"")
+
+class Made(Topology):
+    ones = Ones.spec()
+    loud = Loud.spec(inputs=[ones])
+"""
+
+
+def logged(*arguments: Any, **keywords: Any) -> dict[str, Any]:
+    """Return what becomes of a record."""
+    record = logging.getLogger("downspout.x").makeRecord(
+        "downspout.x", logging.WARNING, "x.py", 1, *arguments, **keywords
+    )
+    found: dict[str, Any] = json.loads(JsonFormatter().format(record))
+    return found
+
+
+def test_a_record_is_an_object() -> None:
+    """It has time, level, logger and message, and the time is one with a zone."""
+    found = logged("%s of %s", (1, 2), None)
+    assert datetime.fromisoformat(found.pop("time")).tzinfo is not None
+    assert found == {"level": "WARNING", "logger": "downspout.x", "message": "1 of 2"}
+
+
+def test_what_the_call_gives_is_kept() -> None:
+    """Fields of ``extra`` are keys, whatever they hold; a traceback is text under ``exception``."""
+    try:
+        raise ValueError("no")
+    except ValueError:
+        found = logged("failed", (), sys.exc_info(), extra={"order": {"id": 7}, "path": Path("x")})
+    assert found["order"] == {"id": 7}
+    assert found["path"] == "x"
+    assert found["exception"].endswith("ValueError: no")
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        ("orders[3]@918: makes no progress", {"topic": "orders", "partition": 3, "offset": 918}),
+        ("group g has no commit for a.b-c[0]: it", {"topic": "a.b-c", "partition": 0}),
+        ("counts[task 4]: orders[3]@918: KeyError", {
+            "topic": "orders", "partition": 3, "offset": 918, "component": "counts", "task": 4}),
+        ("orders[3]@1 and orders[3]@2", {}),
+        ("after\norders[3]@1", {}),
+        ("took [1,000] words [pid=4]", {}),
+        ("x[0][1] and [2]", {}),
+    ],
+)  # fmt: skip
+def test_coordinates_are_fields_where_there_is_one_place(message: str, found: dict[str, Any]) -> None:
+    """Of a message that names several places, or none, nothing is guessed; a traceback is not searched."""
+    assert coordinates_of(message) == found
+
+
+def test_what_is_printed_is_a_line_too() -> None:
+    """A text of several lines that is printed at once is one message, a warning of ours has its level."""
+    out = io.StringIO()
+    lines = JsonLines(out)
+    print("two", "words\nmore", file=lines)
+    print("downspout: warning: 2 dead letters", file=lines)
+    print(file=lines)
+    found = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(each["level"], each["logger"], each["message"]) for each in found] == [
+        ("INFO", "stderr", "two words\nmore"),
+        ("WARNING", "stderr", "2 dead letters"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ['{"level": "INFO", "message": "m"}', "Fatal Python error: Segmentation fault", "[1, 2]"]
+)
+def test_a_workers_line_has_its_number(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON gets a field, and anything else becomes a message."""
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", JsonLines(out))
+    hand_on(2, line)
+    found = json.loads(out.getvalue())
+    assert found["worker"] == 2
+    assert found["message"] == ("m" if "{" in line else line)
+
+
+def test_answers_to_signals_are_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a signal's handler writes, past Python's own buffers, has the same form."""
+    from downspout import exit_guard
+
+    out, written = io.StringIO(), []
+    monkeypatch.setattr(sys, "stderr", out)
+    monkeypatch.setattr(exit_guard, "_shaped", exit_guard._shaped)
+    monkeypatch.setattr(os, "write", lambda descriptor, data: written.append(data))
+    json_log.install()
+    exit_guard.say("waiting")
+    monkeypatch.undo()
+    assert json.loads(written[0])["message"] == "downspout: waiting"
+
+
+@pytest.mark.slow
+def test_every_line_of_a_run_is_an_object(tmp_path: Path) -> None:
+    """Log, prints, warnings, tracebacks, the view, the answer to a signal and the summary: all of it can be parsed."""
+    (tmp_path / "loud.py").write_text(LOUD)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "downspout", "run", "loud.py", "--log-format", "json", "--json", "-"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        first = []
+        for line in process.stderr:
+            first.append(line)
+            if "luck" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        summary, rest = process.communicate(timeout=200)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 143, rest
+    assert json.loads(summary)["components"]["loud"]["errors"] == 1
+    found = [json.loads(line) for line in [*first, *rest.splitlines()]]
+    messages = [each["message"] for each in found]
+    assert any('no "luck"' in each and "Traceback" in each for each in messages)
+    assert {"two\nlines", "to standard output", "half"} <= set(messages)
+    assert any(each.startswith("downspout: SIGTERM: waiting for") for each in messages)
+    assert any("stopped after" in each and "tuple tree" in each for each in messages)
+    assert all({"time", "level", "logger", "message"} <= each.keys() for each in found)

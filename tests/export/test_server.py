@@ -1,0 +1,106 @@
+"""The port beside a run: who may reach it, what it answers, and how it ends."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from downspout.errors import ConfigError, MissingExtraError
+from downspout.export.server import exposed, routes, serving
+
+
+def get(url: str, **headers: str) -> tuple[int, str, str]:
+    """Return status, type and text of a page."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+def test_it_listens_on_loopback_alone() -> None:
+    """The address that is bound is the one asked for, and by default no other machine reaches it."""
+    with exposed("127.0.0.1", 0, {}, stuck_s=30) as exposure:
+        port = int(exposure.url.rpartition(":")[2])
+        assert get(f"{exposure.url}/healthz") == (200, "text/plain; charset=utf-8", "starting\n")
+        with socket.socket() as other:  # another address of this machine is free: nothing listens there
+            other.bind(("127.0.0.2", port))
+
+
+def test_paths_are_three() -> None:
+    """Anything else is not found, says what there is, and shows nothing of the request."""
+    with exposed("127.0.0.1", 0, {}, stuck_s=30) as exposure:
+        exposure.snapshots.close()
+        assert get(f"{exposure.url}/metrics")[0] == 200
+        assert get(f"{exposure.url}/readyz")[::2] == (503, "starting\n")
+        for path in ("/", "/metrics/", "/%3Cscript%3E", "/../etc/passwd"):
+            assert get(exposure.url + path) == (
+                404, "text/plain; charset=utf-8", "there are /metrics, /healthz, /readyz\n"
+            )  # fmt: skip
+
+
+def test_a_newer_prometheus_gets_openmetrics() -> None:
+    """The format is the one that the request asks for."""
+    with serving(routes(CollectorRegistry(), None), "127.0.0.1", 0) as url:
+        assert get(f"{url}/metrics", Accept="application/openmetrics-text")[1].startswith(
+            "application/openmetrics-text"
+        )
+        assert get(f"{url}/metrics")[1].startswith("text/plain")
+        assert get(f"{url}/healthz")[0] == 404
+
+
+def test_only_reading_is_allowed() -> None:
+    """A request that would write is refused."""
+    with (
+        exposed("127.0.0.1", 0, {}, stuck_s=30) as exposure,
+        pytest.raises(urllib.error.HTTPError, match="405"),
+    ):
+        urllib.request.urlopen(f"{exposure.url}/metrics", data=b"x", timeout=60)
+
+
+def test_a_port_in_use_is_one_error_with_a_cure() -> None:
+    """The message names the setting, the port and the address."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(ConfigError, match=rf"run.metrics_port = {port} on 127.0.0.1: Address already in use. Try: "),
+            exposed("127.0.0.1", port, {}, stuck_s=30),
+        ):
+            pytest.fail("it cannot be served")
+
+
+def test_an_address_that_is_not_ours_is_one_error() -> None:
+    """Neither a name that nothing knows nor an address of another machine ends in a traceback."""
+    for host in ("no-such-host.invalid", "192.0.2.1"):
+        with (
+            pytest.raises(ConfigError, match=f"run.metrics_port = 0 on {host}: .+ Try: "),
+            exposed(host, 0, {}, stuck_s=30),
+        ):
+            pytest.fail("it cannot be served")
+
+
+def test_the_port_is_free_again_at_the_end() -> None:
+    """The next run may have the port at once, though a client has not closed its connection."""
+    with exposed("127.0.0.1", 0, {}, stuck_s=30) as exposure:
+        port = int(exposure.url.rpartition(":")[2])
+        silent = socket.create_connection(("127.0.0.1", port))
+    with silent, exposed("127.0.0.1", port, {}, stuck_s=30) as again:
+        assert again.url.endswith(f":{port}")
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """prometheus_client is asked for only where a port is."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with (
+        pytest.raises(MissingExtraError, match=r"downspout\[metrics\]"),
+        exposed("127.0.0.1", 0, {}, stuck_s=30),
+    ):
+        pytest.fail("it cannot be served")

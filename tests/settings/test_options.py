@@ -1,0 +1,99 @@
+"""The types of what a ``spec`` takes: made from the table, and known to type checkers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+
+from docs import option_types
+from downspout.settings import options
+from downspout.settings.table import SETTINGS
+
+ROOT = Path(__file__).resolve().parents[2]
+RIGHT = """
+from collections.abc import Mapping
+
+from bolts.aggregate import AggregateBolt
+from bolts.kafka import KafkaBolt
+from bolts.lookup import LookupBolt
+from bolts.parquet import ParquetBolt
+from bolts.parse import CsvParseBolt, JsonParseBolt
+from bolts.sql import SqlBolt
+from spouts.kafka import KafkaSpout
+
+FIELDS = ["origin", "value"]
+TYPES: Mapping[str, str] = {"a": "int64"}
+spout = KafkaSpout.spec(topics=["a"], fields=FIELDS, start="LATEST", client={"client_id": "x"}, config={}, par=2)
+KafkaSpout.spec(topics="a,b", group=None, commit_period_ms=5, retry_multiplier=2, emit_null=True)
+parse = JsonParseBolt.spec(inputs=[spout], fields=["a"], types=TYPES, carry=("key",))
+CsvParseBolt.spec(inputs=[spout], fields=["a", "-"], types=["a:int64"], on_null="filter")
+LookupBolt.spec(inputs=[parse], table="t.csv", key="a", add=["b"], types={"b": "int64"})
+ParquetBolt.spec("rows", inputs=[parse], directory="out", schema=TYPES, partition_by=["a"], flush_age_s=2)
+AggregateBolt.spec(inputs=[parse], directory="out", schema={"a": "int64"}, keys=["a"], aggregates=["count"])
+SqlBolt.spec(inputs=[parse], database="sqlite:///x.db", table="t", keys=["a"])
+KafkaBolt.spec(inputs=[parse], topic="out", message_field="a", acks="all", transactional=True)
+"""
+WRONG = {
+    "KafkaSpout.spec(topicz=['a'])": "topicz",
+    "KafkaSpout.spec(topics=['a'], start='NEWEST')": "start",
+    "KafkaSpout.spec(topics=['a'], commit_period_ms='soon')": "commit_period_ms",
+    "JsonParseBolt.spec(field=['a'])": "field",
+    "LookupBolt.spec(lookup_table='t.csv')": "lookup_table",
+    "ParquetBolt.spec(dir='out')": "dir",
+    "AggregateBolt.spec(directory='out', flush_rows=1.5)": "flush_rows",
+    "SqlBolt.spec(databse='sqlite:///x.db')": "databse",
+    "KafkaBolt.spec(topics='out')": "topics",
+}
+
+
+def test_the_module_is_what_the_table_says() -> None:
+    """`downspout/settings/options.py` is current (`make docs` writes it)."""
+    assert option_types.FILE.read_text(encoding="utf-8") == option_types.module()
+
+
+@pytest.mark.parametrize("scope", option_types.NAMES)
+def test_each_type_takes_the_default_of_its_setting(scope: str) -> None:
+    """A setting's type holds its default, each of its choices, and null only where it may be unset."""
+    hints = get_type_hints(getattr(options, option_types.NAMES[scope]))
+    for setting in (each for each in SETTINGS.values() if each.scope == scope):
+        hint = hints[setting.key.partition(".")[2]]
+        if not setting.required:
+            assert _takes(hint, setting.default), setting.key
+        assert all(_takes(hint, choice) for choice in setting.choices), setting.key
+        assert _takes(hint, None) == (setting.default is None and not setting.required), setting.key
+
+
+def _takes(hint: Any, value: Any) -> bool:
+    """Return whether a value is of a type."""
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) in (Sequence, Mapping, PathLike):
+        return isinstance(value, get_origin(hint))
+    if args := get_args(hint):
+        return any(_takes(each, value) for each in args)
+    return isinstance(value, hint)
+
+
+@pytest.mark.slow
+def test_mypy_finds_each_mistake_and_accepts_right_use(tmp_path: Path) -> None:
+    """A misspelt option and a value of the wrong type are errors at their line; all other lines are accepted."""
+    lines = [*RIGHT.splitlines(), *WRONG]
+    file = tmp_path / "specs.py"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(file)]
+    environ = {"MYPYPATH": str(ROOT), "PATH": ""}
+    done = subprocess.run(
+        [*command, "--config-file", str(ROOT / "pyproject.toml")],
+        cwd=ROOT, env=environ, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    found = [line.split(":", 3) for line in done.stdout.splitlines() if ": error:" in line]
+    by_line = {int(number): text for name, number, _, text in found if name.endswith("specs.py")}
+    first = len(lines) - len(WRONG) + 1
+    assert set(by_line) == set(range(first, len(lines) + 1)), done.stdout + done.stderr
+    assert all(name in by_line[first + place] for place, name in enumerate(WRONG.values())), done.stdout

@@ -1,0 +1,185 @@
+"""The page in a real Chromium: it shows what the API says, and nothing of a record ever runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from downspout.engine.graph import from_class
+from downspout.engine.latencies import bucket_of
+from downspout.engine.loop import Bounds
+from downspout.engine.values import resolve
+from downspout.run.metrics import RunMetrics
+from downspout.web.server import served
+from tests.web.running import FOR_EVER, SCRIPT, TOPIC, Running, Shop, result, shop
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
+
+RECORDS = 2_400
+HANDLER = "<img src=icon.svg onload=\"document.title='x'\">"
+INLINE = """() => {
+    const made = document.createElement("script");
+    made.textContent = "document.title = 'x'";
+    document.head.append(made);
+}"""
+PARTITIONS = 1_000
+
+
+@pytest.fixture(scope="module")
+def poisoned() -> Iterator[Running]:
+    """A run that has processed all but one record, whose value is a script, and which waits for its retry."""
+    values = [f"order {number}" for number in range(RECORDS)]
+    with shop([SCRIPT, *values], FOR_EVER) as (made, _):
+        made.until(lambda run: run["totals"]["completed"] == RECORDS and bool(run["blocked"]))
+        yield made
+
+
+def cells(page: Page, panel: str, row: int) -> list[str]:
+    """Return the texts of a row of a panel's table."""
+    return page.locator(f"#{panel} tbody tr").nth(row).locator("td").all_inner_texts()
+
+
+def test_the_graph_is_drawn(page: Page, poisoned: Running) -> None:
+    """A box for each component with its tasks, a curve for each input, and the one that has raised is marked."""
+    page.goto(poisoned.url)
+    expect(page.locator("#graph svg .node")).to_have_count(3)
+    assert page.locator("#graph .node-name").all_text_contents() == ["reader", "check", "count ×2"]
+    expect(page.locator("#graph path.edge")).to_have_count(2)
+    expect(page.locator("#graph .box.erring")).to_have_count(1)
+    expect(page.locator("#curves canvas")).to_have_count(3)
+    box = page.locator("#graph svg").bounding_box()
+    assert box is not None
+    assert box["width"] <= 1_440
+
+
+def test_its_numbers_are_those_of_the_api(page: Page, poisoned: Running) -> None:
+    """Totals, each component's counters, and the partition's offsets, as the API has them."""
+    page.goto(poisoned.url)
+    expect(page.locator("#components tbody tr")).to_have_count(3)
+    run = poisoned.api("run")
+    for row, component in enumerate(run["components"]):
+        shown, totals = cells(page, "components", row), component["totals"]
+        executed = "–" if row == 0 else f"{totals['executed']:,}"
+        assert [shown[at] for at in (2, 4, 6, 7)] == [
+            f"{totals['emitted']:,}", executed, f"{totals['acked']:,}", f"{totals['failed']:,}",
+        ]  # fmt: skip
+    assert f"{run['totals']['completed']:,} in all" in page.locator("#tiles").inner_text()
+    (figures,) = poisoned.api("partitions")["rows"]
+    names = ("committed", "position", "end", "lag")
+    assert cells(page, "partitions", 0)[:5] == [f"{TOPIC}[0]", *(f"{figures[name]:,}" for name in names)]
+
+
+def test_a_poison_record_appears_with_its_cure_and_runs_nothing(page: Page, poisoned: Running) -> None:
+    """The record that blocks is named, its value is shown as the text that it is, and what helps stands beside."""
+    page.goto(poisoned.url)
+    blocked = page.locator("#blocked")
+    expect(blocked).to_contain_text(f"{TOPIC}[0]@0")
+    expect(blocked).to_contain_text("failed 1 time, waits for another try")
+    expect(blocked).to_contain_text(SCRIPT)
+    expect(blocked).to_contain_text("Try: repair the bolt")
+    expect(page.locator("#components")).to_contain_text(SCRIPT)
+    page.get_by_text("last error in check").click()
+    expect(page.locator("#components pre")).to_contain_text("Traceback")
+    assert page.title() == "shop"
+    assert page.locator("section script, section img").count() == 0
+
+
+def test_the_policy_stops_a_script_that_gets_in_all_the_same(page: Page, poisoned: Running) -> None:
+    """Were there a hole, inline scripts and handlers would be refused by the browser."""
+    page.goto(poisoned.url)
+    expect(page.locator("#graph svg")).to_be_visible()
+    refused: list[str] = []
+    page.context.on("console", lambda message: refused.append(message.text))
+    frame = page.context.new_page()
+    frame.goto(poisoned.url)
+    frame.evaluate("markup => { document.getElementById('name').innerHTML = markup }", HANDLER)
+    frame.evaluate(INLINE)
+    frame.wait_for_timeout(500)
+    assert frame.title() != "x"
+    assert any("Content Security Policy" in text for text in refused)
+
+
+def test_settings_open_with_their_sources(page: Page, poisoned: Running) -> None:
+    """First what was given; all defaults at a click."""
+    page.goto(poisoned.url)
+    page.locator("#settings summary").click()
+    row = page.locator("#settings tbody tr", has_text="kafka.retry_delay_ms_max").first
+    expect(row).to_contain_text("command line")
+    given = page.locator("#settings tbody tr").count()
+    page.locator("#defaults").check()
+    expect(page.locator("#settings tbody tr", has_text="kafka.retries_max").first).to_contain_text("default")
+    assert page.locator("#settings tbody tr").count() > given
+
+
+def many(done: int, at_s: float) -> RunMetrics:
+    """Return made-up metrics of a run with 1,000 partitions, the last of which is far behind."""
+    none = dict.fromkeys(("done", "uncommitted", "in_flight", "failed"), 0) | dict.fromkeys(
+        ("why", "error", "cure"), ""
+    )
+    partitions = {
+        f"{TOPIC}[{number}]": {
+            **none, "committed": done, "position": done, "end": done + number, "lag": number, "blocks": None,
+            "owner": "reader[task 1]",
+        }
+        for number in range(PARTITIONS)
+    }  # fmt: skip
+    made = result(at_s, done, partitions={"reader": partitions})
+    return RunMetrics(
+        "shop", made, {"reader": (0, 0), "check": (0, 0)}, Bounds(), False, {bucket_of(0.01): float(done)}
+    )
+
+
+def test_a_thousand_partitions_stay_usable(page: Page) -> None:
+    """Fifty rows, the one furthest behind first; the others by turning pages; and an answer every two seconds."""
+    graph = from_class(Shop, "shop")
+    del graph.components["count"]  # type: ignore[attr-defined]
+    with served(graph, resolve(graph, []), "127.0.0.1:0") as shown:
+        shown.snapshots.look(0.0, lambda: many(1_000, 1.0))
+        page.goto(shown.url)
+        expect(page.locator("#partitions tbody tr")).to_have_count(50)
+        expect(page.locator("#partition-count")).to_contain_text("1,000 in all, 499,500 records behind")
+        assert cells(page, "partitions", 0)[0] == f"{TOPIC}[999]"
+        page.locator("#pages").get_by_text("next").click()
+        expect(page.locator("#pages")).to_contain_text("51 to 100 of 1,000")
+        assert cells(page, "partitions", 0)[0] == f"{TOPIC}[949]"
+        page.locator("#partitions th").get_by_text("partition").click()
+        expect(page.locator("#partitions tbody tr").first).to_contain_text(f"{TOPIC}[0]")
+        shown.snapshots.look(10.0, lambda: many(2_000, 11.0))
+        expect(page.locator("#tiles")).to_contain_text("2,000 in all")
+        started = page.evaluate("performance.now()")
+        page.locator("#windows").get_by_text("10 min").click()
+        assert page.evaluate("performance.now()") - started < 5_000
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1_440, 800])
+def test_it_fits_wide_and_narrow_windows_light_and_dark(
+    chromium: Browser, poisoned: Running, width: int, scheme: Any
+) -> None:
+    """Nothing is wider than the window, and the colours follow the browser's scheme."""
+    context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    try:
+        page = context.new_page()
+        page.goto(poisoned.url)
+        expect(page.locator("#graph svg")).to_be_visible(timeout=60_000)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        channels = [int(number) for number in re.findall(r"\d+", back)]
+        assert (sum(channels) < 200) == (scheme == "dark")
+    finally:
+        context.close()
+
+
+def test_a_run_that_has_ended_is_said_to_be_gone(page: Page) -> None:
+    """The page keeps what it shows, and says that it is old."""
+    with shop(["order"]) as (made, _):
+        made.until(lambda run: run["totals"]["completed"] == 1)
+        page.goto(made.url)
+        expect(page.locator("#state")).to_have_text("running")
+    expect(page.locator("#state")).to_have_text("no answer", timeout=60_000)
+    expect(page.locator("#notice")).to_contain_text("it has ended")
+    expect(page.locator("#graph svg .node")).to_have_count(3)
