@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     *("errors", "findings", "formatting", "metrics", "clock", "exit_guard"),
     *("settings", "system", "ledger", "origins", "offset_ranges", "protocols", "wire", "component"),
-    *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "sink", "sql", "parse"),
+    *("kafka", "dead_letters", "producing", "spout", "offsets", "batches", "engine", "sink", "sql", "parse"),
     *("broker", "run", "storm", "spark", "compare", "audit", "testing"),
     *("cli", "__main__"),
 )
@@ -171,15 +171,16 @@ def reach(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def test_the_ledger_is_pure() -> None:
-    """The ledger imports the standard library and sortedcontainers, and nothing that could do I/O or tell time."""
+@pytest.mark.parametrize("core", ["ledger", "batches/core"])
+def test_the_core_is_pure(core: str) -> None:
+    """A core imports the standard library and sortedcontainers, and nothing that could do I/O or tell time."""
     impure = {"os", "io", "socket", "time", "datetime", "threading", "asyncio", "subprocess", "random", "logging"}
     allowed = (set(sys.stdlib_module_names) - impure) | LEDGER_LIBRARIES
     wrong = [
         f"{relative(path)} imports {name}"
-        for path in modules(ROOT / "downspout" / "ledger")
+        for path in modules(ROOT / "downspout" / core)
         for name in imported(path)
-        if room_of(name) != "ledger" and name.split(".")[0] not in allowed
+        if not name.startswith(f"downspout.{core.replace('/', '.')}.") and name.split(".")[0] not in allowed
     ]
     assert not wrong
 

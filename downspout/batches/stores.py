@@ -1,0 +1,199 @@
+"""The two ports of batch transactions: where their metadata is kept, and where keyed state is.
+
+``batch.store`` and a StateBolt's ``state.store`` name a store as a URL. Its scheme is registered here by the package
+that implements it, as for offset stores (``downspout.spout.offset_store``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from downspout.batches.core.attempt import BatchRange, CoordinatorState
+from downspout.errors import BrokerError, ConfigError, FencedError
+from downspout.formatting import nearest
+from downspout.settings.secrets import shown
+
+PartitionId: TypeAlias = str
+"""``topic/partition``, as Trident names the nodes of partitions."""
+Key: TypeAlias = tuple[Any, ...]
+"""The key of a value: JSON values, in the order of the fields."""
+
+
+class BatchStoreError(BrokerError):
+    """A store does not do as it is asked."""
+
+    def __init__(self, message: str, *, cure: str | None = None, passes: bool = False) -> None:
+        super().__init__(message, cure=cure)
+        self.passes = passes
+        """Whether it may work in a moment: the server does not answer, the file is locked."""
+
+
+class BatchIdInUseError(BatchStoreError):
+    """Another topology commits batches under this id."""
+
+
+class StaleCoordinatorError(FencedError):
+    """Another process has claimed the batch id, or a task's share of a state; nothing of the call was stored."""
+
+
+class BatchStore(Protocol):
+    """The metadata of the batches of one id.
+
+    Any of these raises a :class:`BatchStoreError` where the store does not answer, or its content is out of form. What
+    was stored when a call returns is durable. Each write is given the epoch of the coordinator's claim, and raises a
+    :class:`StaleCoordinatorError` where there is a later one.
+    """
+
+    location: str
+    """The URL, for messages; no password is in it."""
+
+    def claim(self, owner: str) -> int:
+        """Become the coordinator; return the epoch, which is higher than any before.
+
+        Args:
+            owner: the topology's id; the same one may claim again, after a restart.
+
+        Raises:
+            BatchIdInUseError: a topology of another id holds the claim, and lives.
+        """
+
+    def release(self, epoch: int) -> None:
+        """Give the claim back, if it is still ours; the epoch is never given out again."""
+
+    def load_coordinator(self) -> CoordinatorState | None:
+        """Return the coordinator's state; None: nothing is stored."""
+
+    def save_coordinator(self, epoch: int, state: CoordinatorState) -> None:
+        """Store the coordinator's state, as a unit."""
+
+    def load_partitions(self, txid: int) -> Sequence[Any] | None:
+        """Return what ``save_partitions`` stored for a transaction; None: nothing."""
+
+    def save_partitions(self, epoch: int, txid: int, partitions: Sequence[Any]) -> None:
+        """Store the partitions of a transaction's first attempt: JSON, as in ``streams.BATCH_FIELDS``."""
+
+    def load_ranges(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, Mapping[int, BatchRange]]:
+        """Return the ranges that are stored of these, by transaction; a partition without any is left out."""
+
+    def list_partitions(self) -> Collection[PartitionId]:
+        """Return all partitions of which ranges are stored."""
+
+    def save_ranges(self, epoch: int, txid: int, ranges: Mapping[PartitionId, BatchRange]) -> None:
+        """Store the ranges of a transaction for some partitions, all of them or none; those stored for it are replaced.
+
+        Where a store cannot write several as a unit (ZooKeeper without multi), ``load_ranges`` must show all or none.
+        """
+
+    def delete_ranges(self, epoch: int, from_txid: int, partitions: Collection[PartitionId]) -> None:
+        """Delete the ranges of these partitions from a transaction on; those below stay."""
+
+    def delete_below(self, epoch: int, txid: int, partitions: Collection[PartitionId]) -> None:
+        """Delete the ranges of these partitions, and the partitions of transactions, below a transaction."""
+
+    def forget_partitions(self, epoch: int, partitions: Collection[PartitionId]) -> None:
+        """Delete all that is stored of partitions that are gone."""
+
+    def close(self) -> None:
+        """Release what is open; a claim that was not given back ends with it, or with the process."""
+
+
+class StateStore(Protocol):
+    """Keyed values, for one task of one state. Opening it claims the task's share: earlier openers are stale then.
+
+    Raises as :class:`BatchStore` does.
+    """
+
+    location: str
+
+    def read(self, keys: Collection[Key]) -> Mapping[Key, Any]:
+        """Return the stored form of each key that is there (``downspout.batches.core.values``)."""
+
+    def write(self, values: Mapping[Key, Any]) -> None:
+        """Store the changes of one commit in one transaction: all of them or none.
+
+        Raises:
+            StaleCoordinatorError: the share has been claimed since by another process.
+        """
+
+    def close(self) -> None:
+        """Release what is open."""
+
+
+@dataclass(frozen=True)
+class BatchStoreContext:
+    """What a store of metadata is opened with, besides its URL."""
+
+    id: str  # ``batch.id``
+    topology: str = ""  # the topology's name
+    topology_id: str = ""  # of this submit; a redeploy has another one
+    password: str | None = None  # resolved
+
+
+@dataclass(frozen=True)
+class StateContext:
+    """What a store of state is opened with, besides its URL."""
+
+    name: str  # of the state: ``state.name``, or the component
+    task: int = 0  # which of the component's tasks this is, from 0
+    tasks: int = 1
+    password: str | None = None  # resolved
+
+
+BatchStoreOpener = Callable[[str, BatchStoreContext], BatchStore]
+StateStoreOpener = Callable[[str, StateContext], StateStore]
+Opener = TypeVar("Opener")
+_batch_stores: dict[str, BatchStoreOpener] = {}
+_state_stores: dict[str, StateStoreOpener] = {}
+
+
+def register_batch_store(scheme: str, open_it: BatchStoreOpener) -> None:
+    """Let ``open_it`` open the stores of metadata whose URL begins with ``scheme://``."""
+    _batch_stores[scheme] = open_it
+
+
+def register_state_store(scheme: str, open_it: StateStoreOpener) -> None:
+    """Let ``open_it`` open the stores of state whose URL begins with ``scheme://``."""
+    _state_stores[scheme] = open_it
+
+
+def _opener(openers: Mapping[str, Opener], location: str, key: str) -> Opener:
+    scheme, colon, _ = location.partition("://")
+    if colon and scheme in openers:
+        return openers[scheme]
+    known = [f"{name}://…" for name in sorted(openers)]
+    raise ConfigError(
+        f"{key} = {shown(key, location)!r} is not a store for this",
+        cure=nearest(f"{scheme}://…", known, f"one of {', '.join(known)}"),
+    )
+
+
+def check_batch_store(location: str, key: str = "batch.store") -> None:
+    """Raise a ConfigError where a URL is of no registered scheme."""
+    _opener(_batch_stores, location, key)
+
+
+def check_state_store(location: str, key: str = "state.store") -> None:
+    """Raise a ConfigError where a URL is of no registered scheme."""
+    _opener(_state_stores, location, key)
+
+
+def open_batch_store(location: str, context: BatchStoreContext) -> BatchStore:
+    """Open the store of metadata at a URL.
+
+    Raises:
+        ConfigError: there is no such scheme, or the URL is out of form.
+        BatchStoreError: the store cannot be opened.
+    """
+    return _opener(_batch_stores, location, "batch.store")(location, context)
+
+
+def open_state_store(location: str, context: StateContext) -> StateStore:
+    """Open the store of state at a URL.
+
+    Raises:
+        ConfigError: there is no such scheme, or the URL is out of form.
+        BatchStoreError: the store cannot be opened.
+    """
+    return _opener(_state_stores, location, "state.store")(location, context)
