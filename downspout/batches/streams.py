@@ -16,9 +16,11 @@ Rules for a task that holds something of a batch, an emitter or a state:
   it has not seen are kept and **not acked** until it comes: if the task were restarted between the two, it would have
   lost what it had acked, and yet seen the beginning.
 * A tuple of an older attempt than the newest of its transaction is acked and dropped; a newer attempt drops what is
-  held of the older ones, and of all later transactions.
+  held of the older ones.
 * A ``$commit`` of an attempt whose beginning it has not seen, or that is not the newest, is answered with *fail*.
 * ``$success`` of a transaction drops what is held up to it. It may be lost.
+
+:class:`downspout.batches.core.held.Held` keeps these rules.
 """
 
 from __future__ import annotations
