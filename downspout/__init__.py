@@ -1,5 +1,6 @@
 """Storm-style spouts and bolts in pure Python: Kafka in, exactly-once Parquet out."""
 
+from downspout.batches.stores import StateContext, StateStore, register_state_store
 from downspout.kafka.schemes import register_scheme
 from downspout.spout.offset_store import OffsetStore, StoreContext, register_store
 
@@ -31,7 +32,14 @@ def _directory(location: str, context: StoreContext) -> OffsetStore:
     return open_directory_store(location, context)
 
 
+def _database_state(location: str, context: StateContext) -> StateStore:
+    from downspout.batches.backends.sql_state import open_sql_state
+
+    return open_sql_state(location, context)
+
+
 register_store("parquet", _directory)
 register_store("zookeeper", _zookeeper)
 for _scheme in ("sqlite", "postgresql", "postgres"):
     register_store(_scheme, _database)
+    register_state_store(_scheme, _database_state)

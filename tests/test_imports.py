@@ -36,6 +36,8 @@ ROOT_REGISTERS = {
     "offsets.stores.sql",
     "offsets.stores.zookeeper",
     "sink.offset_store",
+    "batches.stores",
+    "batches.backends.sql_state",
 }
 """What ``downspout/__init__.py`` joins: the scheme ``embedded`` and its broker, and the schemes of offset stores."""
 

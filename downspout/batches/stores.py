@@ -7,10 +7,12 @@ that implements it, as for offset stores (``downspout.spout.offset_store``).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from downspout.batches.core.attempt import BatchRange, CoordinatorState
+from downspout.batches.core.attempt import Attempt, BatchRange, CoordinatorState
+from downspout.batches.core.values import StateKind
 from downspout.errors import BrokerError, ConfigError, FencedError
 from downspout.formatting import nearest
 from downspout.settings.secrets import shown
@@ -35,7 +37,11 @@ class BatchIdInUseError(BatchStoreError):
 
 
 class StaleCoordinatorError(FencedError):
-    """Another process has claimed the batch id, or a task's share of a state; nothing of the call was stored."""
+    """Another process has claimed the batch id; nothing of the call was stored."""
+
+
+class StaleAttemptError(BatchStoreError):
+    """A later attempt was begun in a state since; nothing of this one was stored."""
 
 
 class BatchStore(Protocol):
@@ -99,23 +105,40 @@ class BatchStore(Protocol):
         """Release what is open; a claim that was not given back ends with it, or with the process."""
 
 
-class StateStore(Protocol):
-    """Keyed values, for one task of one state. Opening it claims the task's share: earlier openers are stale then.
+class StateTransaction(Protocol):
+    """What one task does to a state in one attempt: all of it is stored, or nothing."""
 
-    Raises as :class:`BatchStore` does.
+    def read(self, keys: Collection[Key]) -> Mapping[Key, Any]:
+        """Return the stored form of each key that is there (``downspout.batches.core.values``). O(keys)."""
+
+    def replaced(self) -> Mapping[Key, Any]:
+        """Return the keys that earlier attempts of this transaction have stored, with their stored forms.
+
+        O(1) in a first attempt, else O(keys of the state).
+        """
+
+    def write(self, values: Mapping[Key, Any]) -> None:
+        """Store the form of each key. O(keys)."""
+
+
+class StateStore(Protocol):
+    """The keyed values of one state; any number of tasks share it, each of which has opened it for itself.
+
+    Raises as :class:`BatchStore` does. The latest attempt of all fences those before it: a task that was frozen, or a
+    process that should be dead, stores nothing of an attempt that another has replaced since.
     """
 
     location: str
 
-    def read(self, keys: Collection[Key]) -> Mapping[Key, Any]:
-        """Return the stored form of each key that is there (``downspout.batches.core.values``)."""
-
-    def write(self, values: Mapping[Key, Any]) -> None:
-        """Store the changes of one commit in one transaction: all of them or none.
+    def transaction(self, attempt: Attempt) -> AbstractContextManager[StateTransaction]:
+        """Begin an attempt, and store what the block writes; if the block raises, nothing is stored.
 
         Raises:
-            StaleCoordinatorError: the share has been claimed since by another process.
+            StaleAttemptError: a later attempt was begun before, by whichever task.
         """
+
+    def read_all(self) -> Mapping[Key, Any]:
+        """Return the stored form of all keys, as any reader sees them. O(keys of the state)."""
 
     def close(self) -> None:
         """Release what is open."""
@@ -136,9 +159,10 @@ class StateContext:
     """What a store of state is opened with, besides its URL."""
 
     name: str  # of the state: ``state.name``, or the component
-    task: int = 0  # which of the component's tasks this is, from 0
-    tasks: int = 1
+    kind: StateKind = StateKind.OPAQUE
+    owner: str = ""  # whose transactions are numbered: ``batch.id``
     password: str | None = None  # resolved
+    wait_s: float = 10.0  # how long a lock is waited for
 
 
 BatchStoreOpener = Callable[[str, BatchStoreContext], BatchStore]

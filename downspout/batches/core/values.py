@@ -14,7 +14,7 @@ another series of transactions. The forms are those of Trident's JSON serializer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -108,14 +108,21 @@ class Commit(Generic[Key]):
     >>> after(3), after(2)
     ({'key': [3, 6, 4]}, {'key': [2, 3, 1]})
 
+    An opaque attempt may lack a key that an earlier attempt of the same transaction has stored, since its records are
+    others. Such a key goes back to its previous value: its records come again in a later transaction.
+
+    >>> Commit(StateKind.OPAQUE, 2, {"key": [2, 4, 1]}, replaced=["key"]).changes()
+    {'key': [2, 1, 1]}
+
     Args:
         kind: how values are stored.
         txid: the transaction.
         stored: the stored form of each key that is used; a key that is not there is one without a value.
+        replaced: keys that earlier attempts of this transaction have stored.
     """
 
-    def __init__(self, kind: StateKind, txid: int, stored: Mapping[Key, Any]) -> None:
-        self._kind, self._txid, self._stored = kind, txid, stored
+    def __init__(self, kind: StateKind, txid: int, stored: Mapping[Key, Any], replaced: Collection[Key] = ()) -> None:
+        self._kind, self._txid, self._stored, self._replaced = kind, txid, stored, replaced
         self._bases: dict[Key, Base] = {}
         self._values: dict[Key, Any] = {}
 
@@ -144,6 +151,9 @@ class Commit(Generic[Key]):
 
     def changes(self) -> dict[Key, Any]:
         """Return the stored form of each key that has changed."""
+        if self._kind is StateKind.OPAQUE:
+            for key in self._replaced:
+                self._values.setdefault(key, self._base(key).value)
         return {
             key: stored_form(self._kind, self._bases[key].value, self._txid, value)
             for key, value in self._values.items()
