@@ -76,6 +76,13 @@ _TABLE = (
     # --- other bolts ---
     Metric("missing", "counter", "records", "LookupBolt: records whose key is not in the table."),
     Metric("incomplete", "counter", "records", "DeadLetterBolt: dead letters that do not hold their whole record."),
+    # --- KafkaBatches ---
+    Metric("batch_txid", "gauge", "transaction", "The transaction that is committed next."),
+    Metric("batches_active", "gauge", "transactions", "Transactions that are processed or committed now."),
+    Metric("batches_succeeded", "counter", "transactions", "Transactions that were committed."),
+    Metric("batches_failed", "counter", "attempts", "Attempts that failed or timed out.", "With an attempt all later ones are given up; those are not counted."),
+    Metric("batch_attempts", "counter", "attempts", "Attempts of transactions that were begun."),
+    Metric("batch_s", "gauge", "seconds", "Time from the beginning of the last transaction's last attempt to its success."),
     # --- the sinks ---
     Metric("rows", "counter", "rows", "Rows written."),
     Metric("files", "counter", "files", "Files written."),

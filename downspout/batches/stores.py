@@ -98,9 +98,6 @@ class BatchStore(Protocol):
     def delete_below(self, epoch: int, txid: int, partitions: Collection[PartitionId]) -> None:
         """Delete the ranges of these partitions, and the partitions of transactions, below a transaction."""
 
-    def forget_partitions(self, epoch: int, partitions: Collection[PartitionId]) -> None:
-        """Delete all that is stored of partitions that are gone."""
-
     def close(self) -> None:
         """Release what is open; a claim that was not given back ends with it, or with the process."""
 
