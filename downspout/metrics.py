@@ -91,6 +91,10 @@ _TABLE = (
     Metric("rejected", "counter", "rows", "Rows that failed, because a value does not go into its column.", "Of the parsers: rows sent to the stream `rejects`."),
     Metric("flushes", "counter", "flushes", "Flushes that wrote something or left it out."),
     Metric("held", "gauge", "rows", "Rows that wait for the next flush."),
+    # --- StateBolt ---
+    Metric("batches_applied", "counter", "commits", "Commits of batches that a state's tasks have applied, one for each task."),
+    Metric("batches_refused", "counter", "commits", "Commits that failed in a task: it was restarted meanwhile, or the state could not be written.", "Their batches come again."),
+    Metric("keys_updated", "counter", "keys", "Values of keys that were written."),
     # --- each partition of a spout ---
     Metric("committed", "gauge", "offset", "The next offset to read after a restart, as the broker has it.", of="partition"),
     Metric("position", "gauge", "offset", "The next offset to fetch.", of="partition"),

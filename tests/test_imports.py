@@ -38,6 +38,8 @@ ROOT_REGISTERS = {
     "sink.offset_store",
     "batches.stores",
     "batches.backends.sql_state",
+    "batches.backends.sql_metadata",
+    "batches.backends.zookeeper",
 }
 """What ``downspout/__init__.py`` joins: the scheme ``embedded`` and its broker, and the schemes of offset stores."""
 

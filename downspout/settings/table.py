@@ -218,6 +218,14 @@ TABLE: tuple[Setting, ...] = (
     Setting("parquet.flush_age_s", float, 8.0, "Age of the oldest row held that causes a flush; at most a third of the message timeout.", minimum=0.0),
     Setting("parquet.rebuild", int, 0, "Number of the directory's rebuild: a higher one than before starts the directory anew.", minimum=0, note="Use it to process records again. 0 leaves the directory as it is.", former=("parquet.generation",)),
     Setting("parquet.compression", str, "zstd", "Codec of the files.", choices=("zstd", "snappy", "none")),
+    # --- state: read by StateBolt ---
+    Setting("state.store", str, None, "URL of the database that holds the state: `sqlite:///counts.db`, or `postgresql://user@host/name`.", required=True, note="Three slashes: relative to the project's folder; four: absolute. No password is in it."),
+    Setting("state.password", str, None, "Password for the database, as `env:NAME` or `file:PATH`."),
+    Setting("state.name", str, None, "Name of the state in its store; if not set, the component's.", note="A state belongs to the batches of one `batch.id`."),
+    Setting("state.kind", str, "opaque", "What is stored beside a value, to tell a repeated batch from a new one.", choices=("opaque", "transactional", "non_transactional"), note="[Which kind goes with which batches](../concepts/batches.md)."),
+    Setting("state.key", list, None, "Fields of the tuple that are the key.", required=True),
+    Setting("state.update", str, None, "What a tuple does to the value of its key.", required=True, note="`count`, `sum:field`, `min:field`, `max:field`, `last:field`; or `module.name` of a function that is given the value (at first None) and a tuple's values, or of a class with `init` and `combine`."),
+    Setting("state.lock_wait_s", float, 10.0, "How long a commit waits for a lock that another process holds; then its batch fails, and comes again.", minimum=0.0, maximum=600.0),
     # --- sql: read by SqlBolt ---
     Setting("sql.database", str, None, "URL of the database: `sqlite:///flights.db`, or `postgresql://user@host/name`.", required=True, note="Three slashes: relative to the project's folder; four: absolute. No password is in it."),
     Setting("sql.password", str, None, "Password for the database, as `env:NAME` or `file:PATH`.", note="If it is not set, PostgreSQL's own ways hold, such as `~/.pgpass`."),

@@ -1,0 +1,258 @@
+"""StateBolt: applies batches to keyed values in SQLite or PostgreSQL, each batch exactly once.
+
+::
+
+    counts = StateBolt.spec(
+        inputs={split: Grouping.fields("word")}, store="sqlite:///counts.db", key=["word"], update="count"
+    )
+
+It holds the tuples of each batch, and applies them at the batch's commit: in the order of the transactions, and all of
+a task's share in one transaction of the database. How a value is stored, and so what a repeated batch does to it, is
+the state's kind (``downspout/batches/core/values.py``): ``opaque``, ``transactional`` or ``non_transactional``.
+
+It emits ``(attempt, key …, value)`` for each key that a batch has changed. ``state.update`` says how values change: by
+name (``count``, ``sum:field``), or a function or class of yours (``downspout/batches/updates.py``). For all else a
+subclass overrides :meth:`StateBolt.apply`, which may get, put and update any keys.
+
+``docs/how-to/count-in-batches.md`` begins with a word count.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, ClassVar
+
+from streamparse.dsl.bolt import ShellBoltSpec
+
+from downspout.batches.core.attempt import Attempt
+from downspout.batches.core.held import Held
+from downspout.batches.core.values import Commit, ForeignValueError, StateKind
+from downspout.batches.stores import BatchStoreError, Key, StateContext, check_state_store, open_state_store
+from downspout.batches.streams import ATTEMPT, BATCH, COMMIT, CONTROL, SUCCESS
+from downspout.batches.updates import Update, path_of, update_of
+from downspout.component import Bolt, input_fields
+from downspout.errors import ConfigError, TopologyError
+from downspout.settings.folders import of_project_url
+from downspout.settings.secrets import with_secrets
+from downspout.settings.table import SETTINGS, parse_scope
+
+logger = logging.getLogger("downspout.batches")
+
+__all__ = ["StateBolt"]
+
+
+class _Batch:
+    """What a task holds of one attempt."""
+
+    __slots__ = ("tuples", "waiting")
+
+    def __init__(self) -> None:
+        self.tuples: dict[Key, Any] = {}  # of each key what the update holds
+        self.waiting: list[Any] = []  # not acked, since the beginning was not seen
+
+
+class StateBolt(Bolt):
+    """Keeps a value for each key.
+
+    >>> spec = StateBolt.spec(store="sqlite:///counts.db", key=["word"], update="count")
+    >>> spec.outputs["default"].output_fields
+    ['attempt', 'word', 'count']
+    """
+
+    settings_scopes: ClassVar[tuple[str, ...]] = ("state",)
+    auto_ack = False
+    auto_anchor = False
+
+    @classmethod
+    def spec(
+        cls,
+        name: str | None = None,
+        inputs: Any = None,
+        par: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> ShellBoltSpec:
+        """Put the bolt into a topology.
+
+        Args:
+            name: default: the name of the topology's attribute.
+            inputs: the bolts whose tuples have the key, with a fields grouping on it where there is more than one task.
+            par: how many tasks.
+            config: Storm's settings for this component, and Downspout's with their prefix.
+            settings: settings without the prefix ``state.``; ``update`` may be a function or a class.
+
+        Raises:
+            ConfigError: a setting is missing, unknown or malformed.
+        """
+        if "update" in settings:
+            settings["update"] = path_of(settings["update"])
+        return super().spec(name, inputs, par, config, **settings)
+
+    @classmethod
+    def outputs_of(cls, config: Mapping[str, Any]) -> list[str]:
+        """Return the fields of what is emitted: the attempt, the key, and the value."""
+        for setting, example in (("store", '"sqlite:///counts.db"'), ("key", '["word"]'), ("update", '"count"')):
+            if not config.get(f"state.{setting}"):
+                raise ConfigError(f"state.{setting} is not set", cure=f"{setting}={example}")
+        check_state_store(str(config["state.store"]))
+        keys = list(SETTINGS["state.key"].parse(config["state.key"], "spec"))
+        return [ATTEMPT, *keys, update_of(str(config["state.update"])).name]
+
+    # --- the start ---
+
+    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Read the settings, and open the state.
+
+        Raises:
+            ConfigError, TopologyError: a setting makes no sense, or an input lacks a field.
+            BatchStoreError: the state cannot be used, or belongs to other batches.
+        """
+        settings = parse_scope(with_secrets(storm_conf), "state")
+        self.update: Update = update_of(settings["update"])
+        self.kind = StateKind(settings["kind"])
+        self._keys: list[str] = settings["key"]
+        self._check_inputs(context)
+        self.state = open_state_store(
+            of_project_url(settings["store"], "state.store", storm_conf),
+            StateContext(
+                settings["name"] or str(self.component_name),
+                self.kind,
+                str(storm_conf.get("batch.id") or storm_conf.get("topology.name", "")),
+                settings["password"],
+                settings["lock_wait_s"],
+            ),
+        )
+        self._held = Held(_Batch)
+        self._now: tuple[Any, _Batch | None, bool] = (None, None, False)  # the attempt of the last tuple
+        self._figures = {"batches_applied": 0, "batches_refused": 0, "keys_updated": 0}
+
+    def _check_inputs(self, context: Mapping[str, Any]) -> None:
+        for (source, stream), fields in input_fields(context).items():
+            wanted = [ATTEMPT, *self._keys, *([self.update.field] if self.update.field else [])]
+            if stream in CONTROL:
+                continue
+            if lacking := [field for field in wanted if field not in fields]:
+                raise TopologyError(
+                    f"{self.component_name}: stream {stream!r} of {source!r} has no field {', '.join(lacking)}",
+                    cure=f"one of {', '.join(fields)}" if ATTEMPT in fields else "emit the attempt as the first field",
+                )
+
+    # --- tuples ---
+
+    def process(self, tup: Any) -> None:
+        """Hold a tuple, or do what the coordinator says."""
+        values = tup.values
+        if tup.stream not in CONTROL:
+            self._hold(tup, values)
+            return
+        attempt = Attempt.of(values[0])
+        self._now = (None, None, False)
+        if tup.stream == COMMIT:
+            self._commit(tup, attempt)
+            return
+        if tup.stream == SUCCESS:
+            self._held.success(attempt.txid)
+        elif tup.stream == BATCH and self._held.begin(attempt):
+            batch = self._held.of(attempt)
+            assert batch is not None
+            self.ack_many([*batch.waiting, tup])
+            batch.waiting.clear()
+            return
+        self.ack(tup)
+
+    def _hold(self, tup: Any, values: Any) -> None:
+        if values[0] != self._now[0]:
+            attempt = Attempt.of(values[0])
+            self._now = (values[0], self._held.of(attempt), self._held.has_begun(attempt))
+        _, batch, has_begun = self._now
+        if batch is None:  # of an older attempt
+            self.ack(tup)
+            return
+        key = tuple(getattr(values, name) for name in self._keys)
+        batch.tuples[key] = self.update.add(batch.tuples.get(key), values)
+        if has_begun:
+            self.ack(tup)
+        else:
+            batch.waiting.append(tup)
+
+    # --- the commit ---
+
+    def _commit(self, tup: Any, attempt: Attempt) -> None:
+        """Apply an attempt, and emit what has changed; the batch fails where that cannot be done."""
+        batch = self._held.of(attempt) if self._held.may_commit(attempt) else None
+        if batch is None:
+            self._figures["batches_refused"] += 1
+            error = BatchStoreError(
+                f"{self.component_name}: the beginning of {attempt} was not seen by this process: what came of it may "
+                "be lost. The batch comes again"
+            )
+            self.fail_because(tup, error)
+            return
+        try:
+            changed = self._apply(attempt, batch.tuples)
+        except (BatchStoreError, ForeignValueError) as error:
+            self._figures["batches_refused"] += 1
+            self.fail_because(tup, BatchStoreError(f"{self.component_name}: {attempt}: {error}"))
+            return
+        self._figures["batches_applied"] += 1
+        for row in changed:
+            self.emit([attempt, *row], anchors=[tup])
+        self.ack(tup)
+
+    def _apply(self, attempt: Attempt, held: Mapping[Key, Any]) -> Sequence[Sequence[Any]]:
+        if not held and attempt.attempt == 0:
+            return []  # nothing to store, and no earlier attempt whose keys would have to go back
+        with self.state.transaction(attempt) as change:
+            replaced = change.replaced()
+            stored = _Stored(change, {**replaced, **change.read(held)}, held)
+            commit: Commit[Key] = Commit(self.kind, attempt.txid, stored, replaced)
+            rows = list(self.apply(commit, held))
+            changes = commit.changes()
+            change.write(changes)
+        self._figures["keys_updated"] += len(changes)
+        return rows
+
+    def apply(self, state: Commit[Key], batch: Mapping[Key, Any]) -> Iterable[Sequence[Any]]:
+        """Change the state by a batch; return what is to be emitted, as key and value.
+
+        A subclass may do anything here that depends on nothing but the state and the batch. It runs again where the
+        batch does.
+
+        Args:
+            state: ``get``, ``put`` and ``update`` of any keys; what is changed is stored when this returns.
+            batch: by key what the update holds of the tuples: a combiner's value, or their values as a list.
+        """
+        for key, held in batch.items():
+            state.update(key, partial(self._updated, held))
+        return [(*key, state.get(key)) for key in batch]
+
+    def _updated(self, held: Any, value: Any) -> Any:
+        return self.update.apply(value, held)
+
+    def report(self) -> Mapping[str, float]:
+        """Return how many batches were applied here, and how many failed."""
+        return self._figures
+
+    def close(self) -> None:
+        """Release the connection."""
+        if hasattr(self, "state"):
+            with suppress(Exception):
+                self.state.close()
+
+
+class _Stored(dict[Key, Any]):
+    """Stored forms; a key that was not asked for beforehand is read when it is looked at."""
+
+    def __init__(self, change: Any, known: Mapping[Key, Any], asked: Iterable[Key]) -> None:
+        super().__init__(known)
+        self._change, self._asked = change, {*asked, *known}
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """Return the stored form of a key; ``default``: there is none."""
+        if key not in self._asked:
+            self._asked.add(key)
+            self.update(self._change.read([key]))
+        return super().get(key, default)
