@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 from kafka import errors
 
 from downspout.batches.core.attempt import Attempt, BatchRange
-from downspout.batches.core.held import Held
-from downspout.batches.core.metadata import after, partition_id
+from downspout.batches.core.emitter import EmitterBatches
+from downspout.batches.core.metadata import partition_id
 from downspout.batches.core.shares import share
 from downspout.batches.reader import BatchReader, Limits
 from downspout.batches.setup import BatchSetup
@@ -63,7 +63,7 @@ class Emitting:
         self.starts = BatchStarts(settings, setup.topology_id, log)
         stops = offsets_of("kafka.stop_offsets", settings["stop_offsets"]) if setup.kafka.bounded else {}
         self._stops: Mapping[TopicPartition, int] = stops
-        self._held: Held[Ranges] = Held(dict)
+        self._batches = EmitterBatches[TopicPartition]()
         self._partitions: list[TopicPartition] = []  # all of them
         self._mine: list[TopicPartition] = []
 
@@ -83,19 +83,15 @@ class Emitting:
             KafkaError: the broker refuses, or does not answer.
             BatchStoreError: the store does not do as it is asked.
         """
-        ranges = self._held.of(attempt)
-        if ranges is None:
+        if not self._batches.hear(attempt):
             return None
-        self._held.drop_after(attempt.txid)
-        ranges.clear()
         self._partitions = [TopicPartition(topic, number) for topic, number in partitions]
         self._mine = share(self._partitions, self._setup.kafka.index, self._setup.kafka.tasks)
         self._reader.assign(self._mine)
         stored = self._store.load_ranges([partition_id(*tp) for tp in self._mine]) if self._mine else {}
         read = self._transactional if self._setup.is_transactional else self._fresh
-        found, records = read(attempt.txid, epoch, stored)
-        ranges.update(found)
-        self._held.begin(attempt)
+        ranges, records = read(attempt.txid, epoch, stored)
+        self._batches.begin(attempt, ranges)
         return records
 
     def _fresh(self, txid: int, epoch: int, stored: Stored) -> tuple[Ranges, Records]:
@@ -142,15 +138,7 @@ class Emitting:
         return BatchRange(records[0].offset, records[-1].offset, self._setup.topology_id)
 
     def _before(self, tp: TopicPartition, txid: int, stored: Stored) -> BatchRange | None:
-        """Return the range of a partition in the batch before, or in the last one that holds it."""
-        known = {earlier: found for earlier, found in stored.get(partition_id(*tp), {}).items() if earlier < txid}
-        latest = max(known, default=0)
-        for attempt, ranges in self._held.before(txid):
-            if attempt.txid <= latest:
-                break
-            if tp in ranges:
-                return ranges[tp]
-        return known.get(latest)
+        return self._batches.before(tp, txid, stored.get(partition_id(*tp), {}))
 
     # --- transactional ---
 
@@ -158,12 +146,11 @@ class Emitting:
         """Read what is stored for the batch; of partitions without that, what comes next, which is stored first."""
         again, new = {}, []
         for tp in self._mine:
-            of_tp = stored.get(partition_id(*tp), {})
-            if txid in of_tp:
-                again[tp] = after(of_tp[txid], self._before(tp, txid, stored))
-            elif all(other < txid for other in of_tp):
+            plan = self._batches.plan(tp, txid, stored.get(partition_id(*tp), {}))
+            if plan.again is not None:
+                again[tp] = plan.again
+            elif plan.is_new:
                 new.append(tp)
-            # Otherwise a later batch is stored and this one is not: it has none of this partition's records.
         ranges, records = self._read(txid, stored, new)
         if ranges:
             self._store.save_ranges(epoch, txid, {partition_id(*tp): found for tp, found in ranges.items()})
@@ -209,11 +196,9 @@ class Emitting:
         Raises:
             BatchStoreError: the store does not do as it is asked.
         """
-        if not self._held.may_commit(attempt):
-            return False
-        if self._setup.is_transactional:
-            return True
-        ranges, txid = self._held.of(attempt) or {}, attempt.txid
+        ranges, txid = self._batches.to_commit(attempt), attempt.txid
+        if ranges is None or self._setup.is_transactional:
+            return ranges is not None
         if attempt.attempt:  # an earlier one may have stored ranges of partitions that this one leaves out
             left_out = [partition_id(*tp) for tp in self._mine if tp not in ranges]
             if self._setup.kafka.index == 0:
@@ -227,7 +212,7 @@ class Emitting:
 
     def success(self, attempt: Attempt, epoch: int) -> None:
         """Forget what lies below a transaction that is done."""
-        self._held.success(attempt.txid)
+        self._batches.success(attempt.txid)
         self.starts.committed()
         if self._mine:
             self._store.delete_below(epoch, attempt.txid, [partition_id(*tp) for tp in self._mine])
