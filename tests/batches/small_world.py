@@ -250,9 +250,9 @@ class SmallWorld:
 
     def _send(self, parts: Parts, place: Place, message: Message) -> None:
         parts.queues[place] = (*parts.queues.get(place, ()), message)
-        if message.tree is not None and parts.trees.get(message.tree, 0) >= 0:
-            if place.source == "coordinator" or message.tree in parts.trees:
-                parts.trees[message.tree] = parts.trees.get(message.tree, 0) + 1
+        is_root = message.tree is not None and place.source == "coordinator"
+        if message.tree is not None and (is_root or parts.trees.get(message.tree, -1) >= 0):
+            parts.trees[message.tree] = parts.trees.get(message.tree, 0) + 1
 
     def _answer(self, parts: Parts, tree: Tree) -> None:
         pending, coordinator = parts.trees.pop(tree), parts.coordinator
