@@ -81,7 +81,7 @@ def _stored_first(self: EmitterBatches[str], partition: str, txid: int, stored: 
     return (known[-1:] or ranges[:1] or [None])[0]
 
 
-def _as_stored(self: Coordinator, attempt: Any) -> Any:
+def _one_alone(self: Coordinator, attempt: Any) -> Any:
     """Give up one attempt, and not those behind it."""
     if attempt.txid in self._active and self._active[attempt.txid][0] == attempt:
         del self._active[attempt.txid]
@@ -104,7 +104,11 @@ BROKEN: dict[str, tuple[Bounds, list[tuple[type, str, Any]]]] = {
     "the store's range before memory's": (Bounds(kills=0), [(EmitterBatches, "before", _stored_first)]),
     "later attempts stay when one fails": (
         Bounds(kills=0),
-        [(Coordinator, "failed", _as_stored), (Coordinator, "next_txid", _lowest_missing)],
+        [
+            (Coordinator, "failed", _one_alone),
+            (Coordinator, "next_txid", _lowest_missing),
+            (Held, "drop_after", lambda self, txid: None),  # an emitter gives later batches up too
+        ],
     ),
     "a commit without its beginning": (
         Bounds(active=1, timeouts=0),
