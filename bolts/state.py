@@ -2,8 +2,11 @@
 
 ::
 
+    coordinator, lines = KafkaBatches.spec(topics=["lines"], fields=["value"])
+    split = SplitBolt.spec(inputs=[lines])
     counts = StateBolt.spec(
-        inputs={split: Grouping.fields("word")}, store="sqlite:///counts.db", key=["word"], update="count"
+        coordinator=coordinator, inputs={split: Grouping.fields("word")},
+        store="sqlite:///counts.db", key="word", update="count",
     )
 
 It holds the tuples of each batch, and applies them at the batch's commit: in the order of the transactions, and all of
@@ -25,6 +28,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
+from streamparse import Grouping
 from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout.batches.core.attempt import Attempt
@@ -37,7 +41,8 @@ from downspout.component import Bolt, input_fields
 from downspout.errors import ConfigError, TopologyError
 from downspout.settings.folders import of_project_url
 from downspout.settings.secrets import with_secrets
-from downspout.settings.table import SETTINGS, parse_scope
+from downspout.settings.table import SETTINGS, component_config, parse_scope
+from downspout.wire.transacting import config_of
 
 logger = logging.getLogger("downspout.batches")
 
@@ -54,6 +59,31 @@ class _Batch:
         self.waiting: list[Any] = []  # not acked, since the beginning was not seen
 
 
+def check_pair(conf: Mapping[str, Any]) -> None:
+    """Raise a ConfigError where a state would not hold each record exactly once, and nobody has allowed that.
+
+    >>> check_pair({"batch.kind": "opaque", "state.kind": "opaque"})
+    >>> check_pair({"batch.kind": "opaque", "state.kind": "transactional"})
+    Traceback (most recent call last):
+        ...
+    downspout.errors.ConfigError: batch.kind = opaque with state.kind = transactional is not exactly once: a batch \
+that comes again may hold other records. Try: state.kind=opaque; or state.exactly_once=False, if counts may be wrong
+    """
+    batch, state = (str(conf.get(key) or SETTINGS[key].default) for key in ("batch.kind", "state.kind"))
+    if SETTINGS["state.exactly_once"].parse(conf.get("state.exactly_once", True), "spec") is False:
+        return
+    why = {
+        ("opaque", "transactional"): "a batch that comes again may hold other records",
+        ("opaque", "non_transactional"): "a batch that comes again is applied again",
+        ("transactional", "non_transactional"): "a batch that comes again is applied again",
+    }.get((batch, state))
+    if why is not None:
+        raise ConfigError(
+            f"batch.kind = {batch} with state.kind = {state} is not exactly once: {why}",
+            cure="state.kind=opaque; or state.exactly_once=False, if counts may be wrong",
+        )
+
+
 class StateBolt(Bolt):
     """Keeps a value for each key.
 
@@ -62,7 +92,7 @@ class StateBolt(Bolt):
     ['attempt', 'word', 'count']
     """
 
-    settings_scopes: ClassVar[tuple[str, ...]] = ("state",)
+    settings_scopes: ClassVar[tuple[str, ...]] = ("state", "batch")
     auto_ack = False
     auto_anchor = False
 
@@ -73,6 +103,8 @@ class StateBolt(Bolt):
         inputs: Any = None,
         par: int | None = None,
         config: Mapping[str, Any] | None = None,
+        *,
+        coordinator: Any = None,
         **settings: Any,
     ) -> ShellBoltSpec:
         """Put the bolt into a topology.
@@ -82,6 +114,7 @@ class StateBolt(Bolt):
             inputs: the bolts whose tuples have the key, with a fields grouping on it where there is more than one task.
             par: how many tasks.
             config: Storm's settings for this component, and Downspout's with their prefix.
+            coordinator: that of the batches, as ``KafkaBatches.spec`` returns it.
             settings: settings without the prefix ``state.``; ``update`` may be a function or a class.
 
         Raises:
@@ -89,7 +122,13 @@ class StateBolt(Bolt):
         """
         if "update" in settings:
             settings["update"] = path_of(settings["update"])
-        return super().spec(name, inputs, par, config, **settings)
+        given = {**(config or cls.config or {}), **component_config("state", settings)}
+        if coordinator is not None:
+            inputs = inputs if isinstance(inputs, Mapping) else dict.fromkeys(inputs or (), Grouping.SHUFFLE)
+            inputs = {**inputs, **{coordinator[stream]: Grouping.ALL for stream in CONTROL}}
+            theirs = config_of(coordinator)
+            given = {**{key: theirs[key] for key in ("batch.id", "batch.kind") if key in theirs}, **given}
+        return super().spec(name, inputs, par, given)
 
     @classmethod
     def outputs_of(cls, config: Mapping[str, Any]) -> list[str]:
@@ -115,6 +154,7 @@ class StateBolt(Bolt):
         self.kind = StateKind(settings["kind"])
         self._keys: list[str] = settings["key"]
         self._check_inputs(context)
+        check_pair(storm_conf)
         self.state = open_state_store(
             of_project_url(settings["store"], "state.store", storm_conf),
             StateContext(

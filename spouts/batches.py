@@ -4,7 +4,7 @@
 
     coordinator, lines = KafkaBatches.spec(topics=["lines"], fields=["value"])
     split = SplitBolt.spec(inputs=[lines])
-    counts = StateBolt.spec(coordinator, inputs={split: Grouping.fields("word")}, …)
+    counts = StateBolt.spec(coordinator=coordinator, inputs={split: Grouping.fields("word")}, …)
 
 This is what Storm's Trident does, with plain components: :class:`BatchCoordinator` is a spout, :class:`KafkaBatchBolt`
 a bolt whose tasks share the partitions. What they say to each other, and to the states, is in

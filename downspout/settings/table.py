@@ -223,6 +223,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("state.password", str, None, "Password for the database, as `env:NAME` or `file:PATH`."),
     Setting("state.name", str, None, "Name of the state in its store; if not set, the component's.", note="A state belongs to the batches of one `batch.id`."),
     Setting("state.kind", str, "opaque", "What is stored beside a value, to tell a repeated batch from a new one.", choices=("opaque", "transactional", "non_transactional"), note="[Which kind goes with which batches](../concepts/batches.md)."),
+    Setting("state.exactly_once", bool, True, "Whether a kind is refused that does not hold each record exactly once with these batches."),
     Setting("state.key", list, None, "Fields of the tuple that are the key.", required=True),
     Setting("state.update", str, None, "What a tuple does to the value of its key.", required=True, note="`count`, `sum:field`, `min:field`, `max:field`, `last:field`; or `module.name` of a function that is given the value (at first None) and a tuple's values, or of a class with `init` and `combine`."),
     Setting("state.lock_wait_s", float, 10.0, "How long a commit waits for a lock that another process holds; then its batch fails, and comes again.", minimum=0.0, maximum=600.0),

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from downspout.batches.core.attempt import Attempt, BatchRange, CoordinatorState
+from downspout.batches.core.values import StateKind
 from downspout.batches.stores import (
     BatchIdInUseError,
     BatchStoreContext,
+    BatchStoreError,
     Key,
     PartitionId,
     StaleAttemptError,
@@ -42,6 +44,8 @@ class Values:
 
     forms: dict[Key, tuple[Any, Attempt]] = field(default_factory=dict)
     newest: Attempt = NONE
+    owner: str = ""
+    kind: StateKind = StateKind.OPAQUE
 
 
 class MemoryBatches:
@@ -88,6 +92,7 @@ class MemoryBatchStore:
     def __init__(self, location: str, context: BatchStoreContext) -> None:
         self.location = location
         self._memory = MemoryBatches.named(location)
+        self._id, self._claimed = context.id, 0
 
     def _write(self, what: str, epoch: int, change: Callable[[], None]) -> None:
         if epoch != self._memory.epoch:
@@ -98,8 +103,9 @@ class MemoryBatchStore:
         """Become the coordinator."""
         memory = self._memory
         if memory.owner not in ("", owner):
-            raise BatchIdInUseError(f"{self.location}: {memory.owner} commits batches under this id")
+            raise BatchIdInUseError(f"{self.location}: {memory.owner} commits batches under {self._id}")
         memory.owner, memory.epoch = owner, memory.epoch + 1
+        self._claimed = memory.epoch
         return memory.epoch
 
     def release(self, epoch: int) -> None:
@@ -161,7 +167,8 @@ class MemoryBatchStore:
         self._write(what, epoch, change)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """End the claim."""
+        self.release(self._claimed)
 
 
 class MemoryState:
@@ -170,13 +177,19 @@ class MemoryState:
     def __init__(self, location: str, context: StateContext) -> None:
         self.location = location
         self._memory = MemoryBatches.named(location)
-        self._state = self._memory.states.setdefault(context.name, Values())
+        found = Values(owner=context.owner, kind=context.kind)
+        self._state = self._memory.states.setdefault(context.name, found)
+        if (self._state.owner, self._state.kind) != (context.owner, context.kind):
+            raise BatchStoreError(
+                f"{location}: state {context.name} belongs to the batches of {self._state.owner}, and is "
+                f"{self._state.kind.value}"
+            )
 
     @contextmanager
     def transaction(self, attempt: Attempt) -> Iterator[MemoryStateTransaction]:
         """Begin an attempt, and store what the block writes."""
-        if attempt < self._state.newest:
-            raise StaleAttemptError(f"{self.location}: {self._state.newest} came before {attempt}")
+        if attempt < self._state.newest and self._state.kind is not StateKind.NON_TRANSACTIONAL:
+            raise StaleAttemptError(f"{self.location}: after {self._state.newest}, {attempt} comes too late")
         self._state.newest = attempt
         begun = MemoryStateTransaction(self._state, attempt)
         yield begun

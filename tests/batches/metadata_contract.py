@@ -86,7 +86,7 @@ class MetadataContract:
         store.delete_below(epoch, 3, [P1])
         assert store.load_ranges([P0, P1]) == {P0: ranged(1, 2, 3), P1: ranged(3, 4)}
         assert [store.load_partitions(txid) for txid in (2, 3)] == [None, [["lines", 3]]]
-        store.forget_partitions(epoch, [P1, P2])
+        store.delete_ranges(epoch, 0, [P1, P2])
         store.delete_below(epoch, 4, [])
         assert (list(store.list_partitions()), store.load_partitions(3)) == ([P0], None)
         store.save_ranges(epoch, 5, {P1: BatchRange(5, 5)})
@@ -117,7 +117,6 @@ class MetadataContract:
                 partial(store.save_ranges, before, 5, ranges),
                 partial(store.delete_ranges, before, 1, [P0]),
                 partial(store.delete_below, before, 9, [P0]),
-                partial(store.forget_partitions, before, [P0]),
             ]
             for write in writes:
                 with pytest.raises(StaleCoordinatorError):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,20 @@ from demos.postgres import PASSWORD, PostgresServer
 from downspout.batches.backends.sql_metadata import open_sql_metadata
 from downspout.batches.core.attempt import BatchRange, CoordinatorState
 from downspout.batches.stores import BatchIdInUseError, BatchStoreContext, BatchStoreError, open_batch_store
+from downspout.testing.memory_batches import MemoryBatches
 from tests.batches.metadata_contract import MINE, P0, MetadataContract, Open
 from tests.batches.zookeeper_metadata import OpenNodes, ZooKeeperMetadataContract
 from tests.offsets.fake_nodes import FakeNodes
+
+
+class TestMemory(MetadataContract):
+    """The one for tests, which holds one id."""
+
+    @pytest.fixture
+    def open_bare(self) -> Iterator[Open]:
+        """Open one memory for each id."""
+        with MemoryBatches("wc"), MemoryBatches("other"):
+            yield lambda context: open_batch_store(f"memory://{context.id}", context)
 
 
 class TestSqlite(MetadataContract):

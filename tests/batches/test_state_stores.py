@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from downspout.batches.backends.sql_state import open_sql_state
 from downspout.batches.core.attempt import Attempt
 from downspout.batches.stores import BatchStoreError, open_state_store
 from downspout.errors import ConfigError
-from downspout.testing.memory_state import MemoryState, StateMemory
+from downspout.testing.memory_batches import MemoryBatches
 from tests.batches.state_contract import MINE, THE, Open, StateContract, put
 
 
@@ -20,10 +21,10 @@ class TestMemory(StateContract):
     """The one for tests."""
 
     @pytest.fixture
-    def open_bare(self) -> Open:
+    def open_bare(self) -> Iterator[Open]:
         """Open one memory."""
-        memory = StateMemory()
-        return lambda context: MemoryState(memory, context)
+        with MemoryBatches("state") as memory:
+            yield lambda context: open_state_store(memory.location, context)
 
 
 class TestSqlite(StateContract):

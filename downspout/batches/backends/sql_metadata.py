@@ -236,11 +236,6 @@ class SqlMetadata:
             self._delete(partitions, f"AND txid < {mark}", txid)
             self._database.run(f"DELETE FROM {PARTITIONS} WHERE batch_id = {mark} AND txid < {mark}", (self._id, txid))
 
-    def forget_partitions(self, epoch: int, partitions: Collection[PartitionId]) -> None:
-        """Delete all of these partitions."""
-        with self._writing(epoch):
-            self._delete(partitions, "")
-
     def _delete(self, partitions: Collection[PartitionId], which: str, *values: int) -> None:
         mark = self._database.mark
         if rows := [(self._id, name, *values) for name in sorted(partitions)]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from downspout.batches.core.attempt import Attempt
@@ -53,6 +53,31 @@ def open_sql_state(location: str, context: StateContext) -> SqlState:
         state.close()
         raise
     return state
+
+
+def read_state(location: str, name: str, password: str | None = None) -> dict[Key, Any]:
+    """Return the value of each key of a state, as of the last commit. For readers: nothing is written.
+
+    Args:
+        location: the URL of the database, as ``state.store`` has it.
+        name: of the state: ``state.name``, or the component's.
+        password: for the database.
+
+    Raises:
+        BatchStoreError: the database cannot be read, or has no such state.
+    """
+    database = open_database(location, SETTING, password=password, password_setting=PASSWORD_SETTING, wait_s=10.0)
+    mark = database.mark
+    where = f"{location}: state {name}"
+    with _errors(), closing(database):
+        kinds = database.run(f"SELECT kind FROM {STATES} WHERE state = {mark}", (name,))
+        if not kinds:
+            raise BatchStoreError(f"{where} does not exist", cure=f"one of SELECT state FROM {STATES}")
+        rows = database.run(f"SELECT key, value FROM {VALUES} WHERE state = {mark} ORDER BY key", (name,))
+    found = parsed(where, rows)
+    if kinds[0][0] == StateKind.NON_TRANSACTIONAL.value:
+        return found
+    return {key: form[1] for key, form in found.items() if form[1] is not None}
 
 
 class SqlState:

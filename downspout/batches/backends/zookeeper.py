@@ -221,16 +221,6 @@ class ZooKeeperMetadata:
 
         self._write(epoch, operations)
 
-    def forget_partitions(self, epoch: int, partitions: Collection[PartitionId]) -> None:
-        """Delete all of these partitions, their nodes too."""
-
-        def operations() -> list[Operation]:
-            nodes = [path for name in partitions for path in self._paths(name) if self._nodes.get(path) is not None]
-            ranges = self._deletions(partitions, lambda txid: True)
-            return ranges + [Operation("delete", path) for path in nodes if not _is_shared(path)]
-
-        self._write(epoch, operations)
-
     def _deletions(self, partitions: Collection[PartitionId], is_old: Callable[[int], bool]) -> list[Operation]:
         paths = dict.fromkeys(path for name in partitions for path in self._paths(name))
         return [Operation("delete", f"{path}/{txid}") for path in paths for txid in self._txids(path) if is_old(txid)]
@@ -278,7 +268,7 @@ class ZooKeeperMetadata:
         with _errors():
             self._patiently(attempt)
 
-    def _patiently(self, work: Callable[[], Any]) -> Any:
+    def _patiently(self, work: Callable[[], T]) -> T:
         for _ in range(TRIES):
             try:
                 return work()
@@ -300,11 +290,6 @@ class ZooKeeperMetadata:
             raise BatchStoreError(
                 f"{self.location}: {path}: {error}", cure="look at that node, and delete it"
             ) from None
-
-
-def _is_shared(path: str) -> bool:
-    """Return whether a node's name does not say of which topic it is."""
-    return path.rpartition("/")[2].startswith("partition_") and path.rpartition("/")[0].endswith("/user")
 
 
 def _are_kafkas(partitions: Sequence[Any]) -> bool:

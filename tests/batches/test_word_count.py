@@ -1,0 +1,96 @@
+"""KafkaBatches and StateBolt together, on the local engine: counts in SQLite."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from streamparse import Grouping, Topology
+
+from bolts.state import StateBolt
+from downspout.batches.backends.sql_state import read_state
+from downspout.component import Bolt
+from downspout.errors import DownspoutError
+from downspout.testing import FakeKafka, run_topology
+from spouts.batches import KafkaBatches
+from tests.batches.counting import LINES, Split, counted
+
+pytestmark = pytest.mark.fake_only("the batches' reading has a twin in tests/broker/test_batches_broker.py")
+
+
+class Top(Bolt):
+    """Takes what a state emits."""
+
+    seen: ClassVar[list[tuple[Any, ...]]] = []
+
+    def process(self, tup: Any) -> None:
+        """Note it."""
+        self.seen.append(tuple(tup.values))
+
+
+def word_count(kind: str, folder: Path, state: str | None = None, **settings: Any) -> type[Topology]:
+    """Return a topology whose metadata and state are in files of a folder."""
+    source = KafkaBatches.spec(
+        topics=["lines"], fields=["value"], emit_interval_ms=0, records_max=4, kind=kind,
+        store=f"sqlite:///{folder}/batches.db", par=2, max_active=2,
+    )  # fmt: skip
+
+    class WordCount(Topology):  # type: ignore[misc]
+        coordinator, lines = source
+        split = Split.spec(inputs=[lines], par=2)
+        counts = StateBolt.spec(
+            coordinator=coordinator, inputs={split: Grouping.fields("word")}, par=2,
+            store=f"sqlite:///{folder}/counts.db", kind=state or kind, key="word", update="count", **settings,
+        )  # fmt: skip
+        top = Top.spec(inputs=[counts])
+
+    return WordCount
+
+
+@pytest.fixture
+def kafka() -> Iterator[FakeKafka]:
+    """A topic with three partitions."""
+    with FakeKafka("states") as kafka:
+        kafka.create_topic("lines", 3)
+        yield kafka
+
+
+def produce(kafka: FakeKafka, lines: list[str]) -> None:
+    """Write lines."""
+    for number, line in enumerate(lines):
+        kafka.produce("lines", value=line.encode(), partition=number % 3)
+
+
+def counts(folder: Path) -> dict[str, int]:
+    """Return what is in the file."""
+    return {key[0]: value for key, value in read_state(f"sqlite:///{folder}/counts.db", "counts").items()}
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_two_runs_count_each_word_once(kafka: FakeKafka, tmp_path: Path, kind: str) -> None:
+    """A second run goes on where the first one ended, and what the state emits is the new value of each key."""
+    Top.seen.clear()
+    config = {"kafka.bootstrap": "fake://states"}
+    for part in (LINES * 3, LINES[:4]):
+        produce(kafka, part)
+        assert run_topology(word_count(kind, tmp_path), config=config).run.reason == "end"
+    wanted = counted(LINES * 3 + LINES[:4])
+    assert counts(tmp_path) == wanted
+    highest = Counter[str]()
+    for _, word, value in Top.seen:
+        highest[word] = max(highest[word], value)
+    assert highest == wanted
+
+
+def test_a_pair_that_is_not_exactly_once_is_refused(kafka: FakeKafka, tmp_path: Path) -> None:
+    """Opaque batches do not run into a transactional state, unless the user allows it."""
+    produce(kafka, LINES)
+    config = {"kafka.bootstrap": "fake://states"}
+    with pytest.raises(DownspoutError, match="is not exactly once"):
+        run_topology(word_count("opaque", tmp_path, "transactional"), config=config)
+    allowed = word_count("opaque", tmp_path, "transactional", exactly_once=False)
+    run_topology(allowed, config=config)
+    assert counts(tmp_path) == counted(LINES)
