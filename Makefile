@@ -8,7 +8,7 @@ CODE := downspout spouts bolts
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka-demo sql-demo storm-demo spark-demo test check soak soak-ledger soak-tests chaos storm-chaos soak-real mutants lint types doctest format docs jars bench spark-versions fuzz clean
+.PHONY: help demo kafka-demo sql-demo batch-demo storm-demo spark-demo test check soak soak-ledger soak-tests chaos storm-chaos soak-real mutants lint types doctest format docs jars bench spark-versions fuzz clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -27,6 +27,9 @@ kafka-demo: $(VENV)/.demo  ## from Kafka to Kafka exactly once, through ten kill
 
 sql-demo: $(VENV)/.demo  ## from Kafka into SQLite and PostgreSQL exactly once, through ten kills each (FLIGHTS=20000: fewer; KILLS=3)
 	@$(BIN)/python -m demos.to_sql $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
+
+batch-demo: $(VENV)/.demo  ## words and flights counted in batches, opaque and transactional, through ten kills each (FLIGHTS=20000: fewer; KILLS=3)
+	@$(BIN)/python -m demos.to_batches $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
 storm-demo: $(VENV)/.demo  ## the main job on a real Storm: sparse submit, lag 0, audit, nimbus's counters (FLIGHTS=1000: fewer; FRESH=1: publish anew)
 	@$(BIN)/python -m demos --on storm $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(FRESH),--fresh)

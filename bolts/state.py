@@ -37,7 +37,7 @@ from downspout.batches.core.values import Commit, ForeignValueError, StateKind
 from downspout.batches.stores import BatchStoreError, Key, StateContext, check_state_store, open_state_store
 from downspout.batches.streams import ATTEMPT, BATCH, COMMIT, CONTROL, SUCCESS
 from downspout.batches.updates import Update, path_of, update_of
-from downspout.component import Bolt, input_fields
+from downspout.component import Bolt, input_fields, task_number
 from downspout.errors import ConfigError, TopologyError
 from downspout.settings.folders import of_project_url
 from downspout.settings.secrets import with_secrets
@@ -170,15 +170,25 @@ class StateBolt(Bolt):
         self._figures = {"batches_applied": 0, "batches_refused": 0, "keys_updated": 0}
 
     def _check_inputs(self, context: Mapping[str, Any]) -> None:
+        wanted = [ATTEMPT, *self._keys, *([self.update.field] if self.update.field else [])]
         for (source, stream), fields in input_fields(context).items():
-            wanted = [ATTEMPT, *self._keys, *([self.update.field] if self.update.field else [])]
             if stream in CONTROL:
                 continue
+            grouping = context.get("source->stream->grouping", {}).get(source, {}).get(stream, {})
+            if task_number(context)[1] > 1 and not self._keeps_keys_together(grouping):
+                raise TopologyError(
+                    f"{self.component_name}: tuples of one key from {source!r} may reach several of its tasks",
+                    cure=f"inputs={{{source}: Grouping.fields({', '.join(map(repr, self._keys))})}}, or one task",
+                )
             if lacking := [field for field in wanted if field not in fields]:
                 raise TopologyError(
                     f"{self.component_name}: stream {stream!r} of {source!r} has no field {', '.join(lacking)}",
                     cure=f"one of {', '.join(fields)}" if ATTEMPT in fields else "emit the attempt as the first field",
                 )
+
+    def _keeps_keys_together(self, grouping: Mapping[str, Any]) -> bool:
+        kind, fields = str(grouping.get("type", "")).upper(), grouping.get("fields") or []
+        return kind in ("", "GLOBAL") or (kind == "FIELDS" and set(fields) <= set(self._keys))
 
     # --- tuples ---
 

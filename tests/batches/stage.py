@@ -40,7 +40,12 @@ class Stage:
         bolt.fail = lambda given: self.failed.setdefault(given.id, "")
         bolt.fail_because = lambda tup, error: self.failed.__setitem__(tup.id, str(error))
         bolt.emit = lambda values, anchors: self.emitted.append(list(values))
-        settings = {"topology.name": "t", "state.store": store, "state.key": ["word"], "state.update": "count"}
+        settings: dict[str, Any] = {
+            "topology.name": "t",
+            "state.store": store,
+            "state.key": ["word"],
+            "state.update": "count",
+        }
         settings["state.exactly_once"] = False
         settings |= {key.replace("__", "."): value for key, value in conf.items()}
         fields = {"split": {"default": list(Word._fields)}, "batches": {BATCH: ["attempt", "epoch", "partitions"]}}

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow.dataset as ds
 import pytest
 from streamparse import Grouping, Topology
 
+from bolts.parquet import ParquetBolt
 from bolts.state import StateBolt
 from downspout.batches.backends.sql_state import read_state
 from downspout.component import Bolt
-from downspout.errors import DownspoutError
+from downspout.errors import DownspoutError, TopologyError
 from downspout.testing import FakeKafka, run_topology
 from spouts.batches import KafkaBatches
 from tests.batches.counting import LINES, Split, counted
@@ -94,3 +96,48 @@ def test_a_pair_that_is_not_exactly_once_is_refused(kafka: FakeKafka, tmp_path: 
     allowed = word_count("opaque", tmp_path, "transactional", exactly_once=False)
     run_topology(allowed, config=config)
     assert counts(tmp_path) == counted(LINES)
+
+
+def test_several_tasks_need_a_grouping_on_the_key(kafka: FakeKafka, tmp_path: Path) -> None:
+    """Tuples of one key that may reach several tasks are refused, with the grouping to take."""
+    topology = word_count("opaque", tmp_path)
+    counts = next(spec for spec in topology.specs if spec.name == "counts")
+    split = next(source for source in counts.inputs if source.componentId == "split")
+    counts.inputs[split] = Grouping.SHUFFLE
+    with pytest.raises(TopologyError, match=r"of one key from 'split' may reach several.*Grouping.fields\('word'\)"):
+        run_topology(topology, config={"kafka.bootstrap": "fake://states"})
+
+
+class Sometimes(Bolt):
+    """Hands lines on; the first attempt of each batch fails at its last line, after the others have got through."""
+
+    outputs: ClassVar[list[str]] = ["attempt", "origin", "value"]
+
+    def process(self, tup: Any) -> None:
+        """Emit, or fail."""
+        if tup.values.attempt[1] == 0 and tup.values.value in ("over", "a fox"):
+            self.fail(tup)
+            return
+        self.emit(list(tup.values))
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_parquet_holds_each_record_of_a_batch_once(kafka: FakeKafka, tmp_path: Path, kind: str) -> None:
+    """A ParquetBolt tells rows apart by their records: of attempts that fail nothing is there twice, or missing."""
+    source = KafkaBatches.spec(
+        topics=["lines"], fields=["origin", "value"], emit_interval_ms=0, records_max=4, kind=kind,
+        store=f"sqlite:///{tmp_path}/batches.db",
+    )  # fmt: skip
+
+    class Rows(Topology):  # type: ignore[misc]
+        coordinator, lines = source
+        sometimes = Sometimes.spec(inputs=[lines])
+        rows = ParquetBolt.spec(
+            inputs=[sometimes], directory=str(tmp_path / "out"), schema={"value": "string"}, flush_rows=1
+        )
+
+    produce(kafka, LINES * 3)
+    assert run_topology(Rows, config={"kafka.bootstrap": "fake://states"}).run.reason == "end"
+    found = ds.dataset(tmp_path / "out", format="parquet").to_table().to_pydict()
+    assert sorted(found["value"]) == sorted(LINES * 3)
+    assert len(set(zip(found["_partition"], found["_offset"], strict=True))) == len(LINES * 3)
