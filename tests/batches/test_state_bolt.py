@@ -71,6 +71,16 @@ def test_each_kind_stores_its_form(url: str, kind: str, first: dict[str, Any], s
     assert stage.emitted == [[Attempt(1, 0), "a", 2], [Attempt(1, 0), "b", 1], [Attempt(2, 0), "a", 3]]
 
 
+def test_attempts_may_be_plain_lists(url: str) -> None:
+    """Over Storm's pipe an attempt becomes a list, and a key's tuple too; all is as before."""
+    stage = Stage(url)
+    stage.begin([1, 0])  # type: ignore[arg-type]   # as JSON has it
+    stage.words([1, 0], "a", "b", "a")  # type: ignore[arg-type]
+    assert stage.commit([1, 0])  # type: ignore[arg-type]
+    stage.succeed([1, 0])  # type: ignore[arg-type]
+    assert stage.stored() == {"a": [1, 2, None], "b": [1, 1, None]}
+
+
 def test_nothing_is_stored_before_the_commit(url: str) -> None:
     """Tuples are acked when they are held, and the state changes at the commit."""
     stage = Stage(url)

@@ -5,16 +5,18 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from demos.postgres import PASSWORD, PostgresServer
-from downspout.batches.backends.sql_state import open_sql_state
+from downspout.batches.backends.sql_state import open_sql_state, read_state
 from downspout.batches.core.attempt import Attempt
+from downspout.batches.core.values import StateKind
 from downspout.batches.stores import BatchStoreError, open_state_store
 from downspout.errors import ConfigError
 from downspout.testing.memory_batches import MemoryBatches
-from tests.batches.state_contract import MINE, THE, Open, StateContract, put
+from tests.batches.state_contract import MINE, OF, THE, Open, StateContract, put
 
 
 class TestMemory(StateContract):
@@ -59,6 +61,38 @@ def test_a_locked_file_is_named_and_may_pass(tmp_path: Path) -> None:
     put(store, Attempt(1, 0), {THE: [1, 1, None]})
     assert store.read_all() == {THE: [1, 1, None]}
     store.close()
+
+
+def test_a_full_disk_stores_nothing(tmp_path: Path) -> None:
+    """Where the disk is full the whole transaction is undone, and the error says what to do; with room it goes on."""
+    store: Any = open_state_store(f"sqlite:///{tmp_path}/state.db", MINE)
+    put(store, Attempt(1, 0), {THE: [1, 1, None]})
+    (pages,) = store._database.run("PRAGMA page_count")[0]
+    store._database.run(f"PRAGMA max_page_count = {pages}")
+    many = {(f"{'x' * 400}{number}",): [2, number, None] for number in range(200)}
+    with pytest.raises(BatchStoreError, match=r"full.*free the disk"):
+        put(store, Attempt(2, 0), {THE: [2, 2, 1], **many})
+    assert store.read_all() == {THE: [1, 1, None]}
+    store._database.run("PRAGMA max_page_count = 100000")
+    put(store, Attempt(2, 1), {THE: [2, 2, 1], **many})
+    assert len(store.read_all()) == 201
+    store.close()
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    """A store in a folder that does not exist is an error with the command that makes it."""
+    with pytest.raises(BatchStoreError, match=rf"there is no folder {tmp_path}/nowhere.*mkdir -p"):
+        open_state_store(f"sqlite:///{tmp_path}/nowhere/state.db", MINE)
+
+
+def test_readers_need_only_the_name(tmp_path: Path) -> None:
+    """A reader sees each key's value, whatever the kind, and not those that went back to none."""
+    url = f"sqlite:///{tmp_path}/state.db"
+    put(open_state_store(url, MINE), Attempt(1, 0), {THE: [1, 3, None], OF: [1, None, None]})
+    put(open_state_store(url, replace(MINE, name="plain", kind=StateKind.NON_TRANSACTIONAL)), Attempt(1, 0), {THE: 4})
+    assert (read_state(url, "counts"), read_state(url, "plain")) == ({THE: 3}, {THE: 4})
+    with pytest.raises(BatchStoreError, match="state other does not exist"):
+        read_state(url, "other")
 
 
 def test_foreign_content_is_named(tmp_path: Path) -> None:

@@ -11,11 +11,16 @@ import pyarrow.dataset as ds
 import pytest
 from streamparse import Grouping, Topology
 
+from bolts.kafka import KafkaBolt
 from bolts.parquet import ParquetBolt
 from bolts.state import StateBolt
 from downspout.batches.backends.sql_state import read_state
 from downspout.component import Bolt
+from downspout.engine.graph import from_class
+from downspout.engine.transaction_findings import findings
+from downspout.engine.values import resolve
 from downspout.errors import DownspoutError, TopologyError
+from downspout.kafka.port import TopicPartition
 from downspout.testing import FakeKafka, run_topology
 from spouts.batches import KafkaBatches
 from tests.batches.counting import LINES, Split, counted
@@ -141,3 +146,42 @@ def test_parquet_holds_each_record_of_a_batch_once(kafka: FakeKafka, tmp_path: P
     found = ds.dataset(tmp_path / "out", format="parquet").to_table().to_pydict()
     assert sorted(found["value"]) == sorted(LINES * 3)
     assert len(set(zip(found["_partition"], found["_offset"], strict=True))) == len(LINES * 3)
+
+
+def test_kafka_holds_each_record_of_a_batch_at_least_once(kafka: FakeKafka, tmp_path: Path) -> None:
+    """A KafkaBolt's records are all there; those of attempts that failed may be there twice."""
+    kafka.create_topic("copies", 1)
+    source = KafkaBatches.spec(
+        topics=["lines"], fields=["origin", "value"], emit_interval_ms=0, store=f"sqlite:///{tmp_path}/batches.db"
+    )
+
+    class Copies(Topology):  # type: ignore[misc]
+        coordinator, lines = source
+        sometimes = Sometimes.spec(inputs=[lines])
+        out = KafkaBolt.spec(inputs=[sometimes], topic="copies", message_field="value")
+
+    produce(kafka, LINES * 2)
+    assert run_topology(Copies, config={"kafka.bootstrap": "fake://states"}).run.reason == "end"
+    reader, copies = kafka.consumer(group=None), TopicPartition("copies", 0)
+    reader.assign([copies])
+    reader.seek(copies, 0)
+    found = Counter[str]()
+    while reader.position(copies) < reader.end_offsets([copies])[copies]:
+        found.update((record.value or b"").decode() for record in reader.poll(0, 1000).get(copies, ()))
+    reader.close()
+    assert found.total() > len(LINES * 2)  # the first attempt had written some
+    assert not Counter(LINES * 2) - found
+    assert set(found) == set(LINES)
+
+
+def test_a_transactional_kafka_bolt_is_refused(tmp_path: Path) -> None:
+    """Kafka's own transactions hold a spout's offsets, and a coordinator of batches has none."""
+    source = KafkaBatches.spec(topics=["lines"], fields=["origin", "value"], store=f"sqlite:///{tmp_path}/batches.db")
+
+    class Copies(Topology):  # type: ignore[misc]
+        coordinator, lines = source
+        out = KafkaBolt.spec(inputs=[lines], topic="copies", message_field="value", transactional=True)
+
+    graph = from_class(Copies, "copies")
+    found = [str(finding) for finding in findings(graph, resolve(graph, environ={}))]
+    assert any("it is transactional, and coordinator is not a KafkaSpout: it has no offsets" in each for each in found)
