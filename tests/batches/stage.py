@@ -18,6 +18,7 @@ class Word(NamedTuple):
     attempt: Any
     word: str
     size: int | None = 1
+    group: str = "all"
 
 
 class Stage:

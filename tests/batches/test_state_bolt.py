@@ -185,13 +185,12 @@ def test_a_frozen_task_stores_nothing_late(url: str) -> None:
 )
 def test_updates_by_name_and_of_the_users(url: str, update: str, name: str, wanted: Any) -> None:
     """Sums, minima, maxima, the last value, a reducer and a combiner: over batches and within them."""
-    stage = Stage(url, state__update=update, state__key=["attempt"])
+    stage = Stage(url, state__update=update, state__key=["group"])
     spec = StateBolt.spec(store=url, key=["word"], update=update)
     assert spec.outputs["default"].output_fields == ["attempt", "word", name]
-    stage.bolt._keys = []  # one value for all
     stage.batch(Attempt(1, 0), "ab")
     stage.batch(Attempt(2, 0), "abc")
-    assert stage.bolt.state.read_all() == {(): [2, wanted, "ab" if wanted == "abc" else stage.emitted[0][-1]]}
+    assert stage.bolt.state.read_all() == {("all",): [2, wanted, "ab" if wanted == "abc" else stage.emitted[0][-1]]}
 
 
 def test_nulls_are_left_out_of_sums(url: str) -> None:
