@@ -23,9 +23,11 @@ subclass overrides :meth:`StateBolt.apply`, which may get, put and update any ke
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from streamparse import Grouping
@@ -82,6 +84,14 @@ that comes again may hold other records. Try: state.kind=opaque; or state.exactl
             f"batch.kind = {batch} with state.kind = {state} is not exactly once: {why}",
             cure="state.kind=opaque; or state.exactly_once=False, if counts may be wrong",
         )
+
+
+def _key_maker(places: Sequence[int]) -> Callable[[Any], Key]:
+    """Return the function that makes a key of the values at some places. It runs for each tuple."""
+    if len(places) == 1:
+        (place,) = places
+        return lambda values: (values[place],)
+    return itemgetter(*places) if places else lambda values: ()
 
 
 class StateBolt(Bolt):
@@ -166,6 +176,7 @@ class StateBolt(Bolt):
             ),
         )
         self._held = Held(_Batch)
+        self._key_makers: dict[type, Callable[[Any], Key]] = {}  # by the type of a stream's values
         self._now: tuple[Any, _Batch | None, bool] = (None, None, False)  # the attempt of the last tuple
         self._figures = {"batches_applied": 0, "batches_refused": 0, "keys_updated": 0}
 
@@ -213,15 +224,49 @@ class StateBolt(Bolt):
             return
         self.ack(tup)
 
+    def process_many(self, tups: list[Any]) -> int:
+        """Hold the first of these, as many as are of one attempt whose beginning was seen, and one stream."""
+        _, source, stream, _, values = tups[0]
+        if stream in CONTROL:
+            return 0
+        attempt = values[0]
+        batch, has_begun = self._newest(attempt)
+        if batch is None or not has_begun:
+            return 0
+        # The attempt is mostly the same object. Compared are equal ones too: over Storm's pipe each is one of its own.
+        rows = [
+            each[4]
+            for each in takewhile(
+                lambda tup: tup[2] == stream and tup[1] == source and (tup[4][0] is attempt or tup[4][0] == attempt),
+                tups,
+            )
+        ]
+        self.update.add_many(batch.tuples, list(map(self._key_of(values), rows)), rows)
+        self.ack_many(tups[: len(rows)])
+        return len(rows)
+
+    def _newest(self, given: Any) -> tuple[_Batch | None, bool]:
+        """Return what is held of an attempt, and whether its beginning was seen; None: there is a newer one."""
+        if given is not self._now[0] and given != self._now[0]:
+            attempt = Attempt.of(given)
+            self._now = (given, self._held.of(attempt), self._held.has_begun(attempt))
+        return self._now[1:]
+
+    def _key_of(self, values: Any) -> Callable[[Any], Key]:
+        """Return the function that makes the key of such values."""
+        found = self._key_makers.get(type(values))
+        if found is None:
+            places = [values._fields.index(name) for name in self._keys]
+            found = _key_maker(places)
+            self._key_makers[type(values)] = found
+        return found
+
     def _hold(self, tup: Any, values: Any) -> None:
-        if values[0] != self._now[0]:
-            attempt = Attempt.of(values[0])
-            self._now = (values[0], self._held.of(attempt), self._held.has_begun(attempt))
-        _, batch, has_begun = self._now
+        batch, has_begun = self._newest(values[0])
         if batch is None:  # of an older attempt
             self.ack(tup)
             return
-        key = tuple(getattr(values, name) for name in self._keys)
+        key = self._key_of(values)(values)
         batch.tuples[key] = self.update.add(batch.tuples.get(key), values)
         if has_begun:
             self.ack(tup)

@@ -14,7 +14,8 @@ tuples. Either's order of the tuples within a batch is not defined.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol
@@ -105,6 +106,21 @@ class Update:
             return [values]
         held.append(values)
         return held
+
+    def add_many(self, held: dict[Any, Any], keys: Sequence[Any], rows: Sequence[Any]) -> None:
+        """Add a tuple of each key to what is held by key, as :meth:`add` does one.
+
+        >>> held = {"a": 1}
+        >>> Update("count", Count()).add_many(held, ["a", "b", "a"], [("a",), ("b",), ("a",)])
+        >>> held
+        {'a': 3, 'b': 1}
+        """
+        if type(self.combiner) is Count:
+            for key, count in Counter(keys).items():
+                held[key] = held.get(key, 0) + count
+            return
+        for key, values in zip(keys, rows, strict=True):
+            held[key] = self.add(held.get(key), values)
 
     def apply(self, value: Any, held: Any) -> Any:
         """Return a key's value, after what is held of a batch."""
