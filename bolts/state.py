@@ -41,12 +41,15 @@ from downspout.batches.streams import ATTEMPT, BATCH, COMMIT, CONTROL, SUCCESS
 from downspout.batches.updates import Update, path_of, update_of
 from downspout.component import Bolt, input_fields, task_number
 from downspout.errors import ConfigError, TopologyError
+from downspout.kafka.retry_gate import LogThrottle
 from downspout.settings.folders import of_project_url
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import SETTINGS, component_config, parse_scope
 from downspout.wire.transacting import config_of
 
 logger = logging.getLogger("downspout.batches")
+
+AGAIN = "the batch comes again"
 
 __all__ = ["StateBolt"]
 
@@ -178,6 +181,7 @@ class StateBolt(Bolt):
         self._held = Held(_Batch)
         self._key_makers: dict[type, Callable[[Any], Key]] = {}  # by the type of a stream's values
         self._now: tuple[Any, _Batch | None, bool] = (None, None, False)  # the attempt of the last tuple
+        self._throttle = LogThrottle()
         self._figures = {"batches_applied": 0, "batches_refused": 0, "keys_updated": 0}
 
     def _check_inputs(self, context: Mapping[str, Any]) -> None:
@@ -279,23 +283,29 @@ class StateBolt(Bolt):
         """Apply an attempt, and emit what has changed; the batch fails where that cannot be done."""
         batch = self._held.of(attempt) if self._held.may_commit(attempt) else None
         if batch is None:
-            self._figures["batches_refused"] += 1
-            error = BatchStoreError(
-                f"{self.component_name}: the beginning of {attempt} was not seen by this process: what came of it may "
-                "be lost. The batch comes again"
-            )
-            self.fail_because(tup, error)
+            why = f"its beginning was not seen by this process, which may have lost what came of it: {AGAIN}"
+            self._refuse(tup, BatchStoreError(f"{self.component_name}: {attempt}: {why}", passes=True))
             return
         try:
             changed = self._apply(attempt, batch.tuples)
         except (BatchStoreError, ForeignValueError) as error:
-            self._figures["batches_refused"] += 1
-            self.fail_because(tup, BatchStoreError(f"{self.component_name}: {attempt}: {error}"))
+            passes = isinstance(error, BatchStoreError) and error.passes
+            self._refuse(tup, BatchStoreError(f"{self.component_name}: {attempt}: {error}", passes=passes))
             return
         self._figures["batches_applied"] += 1
         for row in changed:
             self.emit([attempt, *row], anchors=[tup])
         self.ack(tup)
+
+    def _refuse(self, tup: Any, error: BatchStoreError) -> None:
+        """Fail a commit. What may work in the next attempt counts as no error of the bolt, however often it comes."""
+        self._figures["batches_refused"] += 1
+        if not error.passes:
+            self.fail_because(tup, error)
+            return
+        if self._throttle.due("refused", int(self.clock.monotonic() * 1000)):
+            logger.warning("%s", error)
+        self.fail(tup)
 
     def _apply(self, attempt: Attempt, held: Mapping[Key, Any]) -> Sequence[Sequence[Any]]:
         if not held and attempt.attempt == 0:
