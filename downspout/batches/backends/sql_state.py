@@ -39,6 +39,9 @@ CREATE = (
 )
 KEYS_MAX = 500
 """Keys of one statement."""
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
+"""Made once: they run for each key of a batch, and ``json.dumps`` makes an encoder for each call."""
 
 
 def open_sql_state(location: str, context: StateContext) -> SqlState:
@@ -205,7 +208,7 @@ def parsed(where: str, rows: Iterable[tuple[Any, ...]]) -> dict[Key, Any]:
     found: dict[Key, Any] = {}
     for key, text in rows:
         try:
-            found[_key(json.loads(key))] = json.loads(text)
+            found[_key(_decode(key))] = _decode(text)
         except (ValueError, TypeError, RecursionError):
             raise BatchStoreError(
                 f"{where}, key {key}: {text[:60]!r} is not JSON of ours", cure="restore that row, or delete it"
@@ -219,12 +222,12 @@ def _key(values: Any) -> Key:
 
 
 def _text(key: Key) -> str:
-    return json.dumps(list(key), ensure_ascii=False, separators=(",", ":"))
+    return _encode(list(key))
 
 
 def _value(where: str, key: Key, value: Any) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return _encode(value)
     except (TypeError, ValueError) as error:
         raise BatchStoreError(
             f"{where}, key {_text(key)}: {value!r} is not JSON ({error})", cure="a value of numbers, texts and lists"
