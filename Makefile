@@ -66,9 +66,9 @@ soak-ledger: $(VENV)/.dev  ## the proofs of the ledger at length: larger models,
 soak-tests: $(VENV)/.dev  ## the tests of make test, each of their sweeps whole, and those that make test has a sample of (an hour and more)
 	DOWNSPOUT_SOAK=1 $(PYTEST) --timeout 3600 --ignore tests/ledger
 
-chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; EMIT=chunk; REPORT=FILE), or TO=kafka: from Kafka to Kafka (KILLS=100 FLIGHTS=200000)
-ifeq ($(TO),kafka)
-	@$(BIN)/python -m tests.chaos.to_kafka $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; EMIT=chunk; REPORT=FILE), or TO=kafka: from Kafka to Kafka, TO=batches: batches into states (KILLS=100 FLIGHTS=200000)
+ifneq ($(filter kafka batches,$(TO)),)
+	@$(BIN)/python -m tests.chaos.to_$(TO) $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 else
 	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(EMIT),--emit $(EMIT)) $(if $(REPORT),--report $(REPORT))
 endif
