@@ -36,6 +36,7 @@ from streamparse.dsl.bolt import ShellBoltSpec
 from downspout.batches.core.attempt import Attempt
 from downspout.batches.core.held import Held
 from downspout.batches.core.values import Commit, ForeignValueError, StateKind
+from downspout.batches.pairs import check_pair
 from downspout.batches.stores import BatchStoreError, Key, StateContext, check_state_store, open_state_store
 from downspout.batches.streams import ATTEMPT, BATCH, COMMIT, CONTROL, SUCCESS
 from downspout.batches.updates import Update, path_of, update_of
@@ -62,31 +63,6 @@ class _Batch:
     def __init__(self) -> None:
         self.tuples: dict[Key, Any] = {}  # of each key what the update holds
         self.waiting: list[Any] = []  # not acked, since the beginning was not seen
-
-
-def check_pair(conf: Mapping[str, Any]) -> None:
-    """Raise a ConfigError where a state would not hold each record exactly once, and nobody has allowed that.
-
-    >>> check_pair({"batch.kind": "opaque", "state.kind": "opaque"})
-    >>> check_pair({"batch.kind": "opaque", "state.kind": "transactional"})
-    Traceback (most recent call last):
-        ...
-    downspout.errors.ConfigError: batch.kind = opaque with state.kind = transactional is not exactly once: a batch \
-that comes again may hold other records. Try: state.kind=opaque; or state.exactly_once=False, if counts may be wrong
-    """
-    batch, state = (str(conf.get(key) or SETTINGS[key].default) for key in ("batch.kind", "state.kind"))
-    if SETTINGS["state.exactly_once"].parse(conf.get("state.exactly_once", True), "spec") is False:
-        return
-    why = {
-        ("opaque", "transactional"): "a batch that comes again may hold other records",
-        ("opaque", "non_transactional"): "a batch that comes again is applied again",
-        ("transactional", "non_transactional"): "a batch that comes again is applied again",
-    }.get((batch, state))
-    if why is not None:
-        raise ConfigError(
-            f"batch.kind = {batch} with state.kind = {state} is not exactly once: {why}",
-            cure="state.kind=opaque; or state.exactly_once=False, if counts may be wrong",
-        )
 
 
 def _key_maker(places: Sequence[int]) -> Callable[[Any], Key]:

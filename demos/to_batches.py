@@ -167,8 +167,9 @@ class BatchDemo:
         what = "equal a plain count" if not wrong else f"differ from a plain count in {len(wrong)} keys"
         return Finding(
             is_right,
-            f"{counted.kind}: {counted.kills} kills{short}, {counted.hits} of them in a batch, {counted.batches} batches, "
-            f"{counted.seconds:.0f} s: {len(counted.found):,} keys of {job.records:,} records {what}",
+            f"{counted.kind}: {counted.kills} kills{short}, {counted.hits} of them in a batch, "
+            f"{counted.batches} batches, {counted.seconds:.0f} s: "
+            f"{len(counted.found):,} keys of {job.records:,} records {what}",
         )
 
 

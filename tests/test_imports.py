@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     *("errors", "findings", "formatting", "metrics", "clock", "exit_guard"),
     *("settings", "system", "ledger", "origins", "offset_ranges", "protocols", "wire", "component"),
-    *("kafka", "dead_letters", "producing", "spout", "offsets", "batches", "engine", "sink", "sql", "parse"),
+    *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "batches", "sink", "sql", "parse"),
     *("broker", "run", "storm", "spark", "compare", "audit", "testing"),
     *("cli", "__main__"),
 )

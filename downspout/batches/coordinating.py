@@ -227,7 +227,12 @@ class Coordinating:
         self._due = deque(each for each in self._due if isinstance(each, Store) or each.attempt.txid not in later)
         if failure is not None and failure.kind == "exception":
             self._raised(attempt, failure)
-        if self._throttle.due("failed", now):
+        if failure is not None and failure.kind == "timeout" and self._throttle.due("timeout", now):
+            self._log.warning(
+                "%s timed out. If that goes on, a batch takes longer than the message timeout. Try: a smaller "
+                "batch.records_max, or a longer topology.message.timeout.secs", attempt,
+            )  # fmt: skip
+        elif self._throttle.due("failed", now):
             why = f": {failure.component} {failure.error}" if failure and failure.error else ""
             self._log.warning("%s failed%s; it begins again, and so do the %d after it", attempt, why, len(later) - 1)
 
