@@ -8,7 +8,7 @@ CODE := downspout spouts bolts
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka-demo sql-demo ui-demo storm-demo spark-demo test check soak soak-ledger soak-tests chaos storm-chaos soak-real mutants lint types doctest format docs jars bench spark-versions fuzz clean
+.PHONY: help demo kafka-demo sql-demo batch-demo ui-demo storm-demo spark-demo test check soak soak-ledger soak-tests chaos storm-chaos soak-real mutants lint types doctest format docs jars bench spark-versions fuzz clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -27,6 +27,9 @@ kafka-demo: $(VENV)/.demo  ## from Kafka to Kafka exactly once, through ten kill
 
 sql-demo: $(VENV)/.demo  ## from Kafka into SQLite and PostgreSQL exactly once, through ten kills each (FLIGHTS=20000: fewer; KILLS=3)
 	@$(BIN)/python -m demos.to_sql $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
+
+batch-demo: $(VENV)/.demo  ## words and flights counted in batches, opaque and transactional, through ten kills each (FLIGHTS=20000: fewer; KILLS=3)
+	@$(BIN)/python -m demos.to_batches $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
 ui-demo: $(VENV)/.demo  ## the main job at a constant rate with some poison, and its web page, until Ctrl-C (RATE=2000; POISON=5000: every so manyth; PORT=8650)
 	@$(BIN)/python -m demos.ui $(if $(RATE),--rate $(RATE)) $(if $(POISON),--poison $(POISON)) $(if $(PORT),--port $(PORT))
@@ -66,9 +69,9 @@ soak-ledger: $(VENV)/.dev  ## the proofs of the ledger at length: larger models,
 soak-tests: $(VENV)/.dev  ## the tests of make test, each of their sweeps whole, and those that make test has a sample of (an hour and more)
 	DOWNSPOUT_SOAK=1 $(PYTEST) --timeout 3600 --ignore tests/ledger
 
-chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; EMIT=chunk; REPORT=FILE), or TO=kafka: from Kafka to Kafka (KILLS=100 FLIGHTS=200000)
-ifeq ($(TO),kafka)
-	@$(BIN)/python -m tests.chaos.to_kafka $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; EMIT=chunk; REPORT=FILE), or TO=kafka: from Kafka to Kafka, TO=batches: batches into states (KILLS=100 FLIGHTS=200000)
+ifneq ($(filter kafka batches,$(TO)),)
+	@$(BIN)/python -m tests.chaos.to_$(TO) $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 else
 	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(EMIT),--emit $(EMIT)) $(if $(REPORT),--report $(REPORT))
 endif

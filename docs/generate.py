@@ -19,7 +19,9 @@ TITLES = {
     "lookup": ("LookupBolt", "Arguments of `LookupBolt.spec(...)`, without the prefix."),
     "produce": ("KafkaBolt", "Arguments of `KafkaBolt.spec(...)`, without the prefix."),
     "parquet": ("ParquetBolt and AggregateBolt", "Arguments of their `spec(...)`, without the prefix."),
+    "state": ("StateBolt", "Arguments of `StateBolt.spec(...)`, without the prefix."),
     "sql": ("SqlBolt", "Arguments of `SqlBolt.spec(...)`, without the prefix."),
+    "batch": ("KafkaBatches", "Arguments of `KafkaBatches.spec(...)`, without the prefix."),
     "run": ("The local engine", "Most have an option of `downspout run`."),
 }
 INTRO = """# Settings

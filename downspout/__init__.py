@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any, Literal
 
+    from downspout.batches.stores import BatchStore, BatchStoreContext, StateContext, StateStore
     from downspout.run.call import RunReport
     from downspout.spout.group.noted_commits import CommitNotes
     from downspout.spout.offset_store import OffsetStore, StoreContext
@@ -60,7 +61,28 @@ def _notes(directory: Path, group: str) -> CommitNotes:
     return SinkNotes(directory, group)
 
 
+def _database_batches(location: str, context: BatchStoreContext) -> BatchStore:
+    from downspout.batches.backends.sql_metadata import open_sql_metadata
+
+    return open_sql_metadata(location, context)
+
+
+def _zookeeper_batches(location: str, context: BatchStoreContext) -> BatchStore:
+    from downspout.batches.backends.zookeeper import open_zookeeper_metadata
+
+    return open_zookeeper_metadata(location, context)
+
+
+def _database_state(location: str, context: StateContext) -> StateStore:
+    from downspout.batches.backends.sql_state import open_sql_state
+
+    return open_sql_state(location, context)
+
+
+_DATABASES = ("sqlite", "postgresql", "postgres")
 registry.schemes["embedded"] = _embedded
 registry.stores |= {"parquet": _directory, "zookeeper": _zookeeper}
-registry.stores |= dict.fromkeys(("sqlite", "postgresql", "postgres"), _database)
+registry.stores |= dict.fromkeys(_DATABASES, _database)
 registry.notes.append(_notes)
+registry.batch_stores |= {"zookeeper": _zookeeper_batches} | dict.fromkeys(_DATABASES, _database_batches)
+registry.state_stores |= dict.fromkeys(_DATABASES, _database_state)

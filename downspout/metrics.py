@@ -91,6 +91,13 @@ _TABLE = (
     # --- other bolts ---
     Metric("missing", "counter", "records", "LookupBolt: records whose key is not in the table."),
     Metric("incomplete", "counter", "records", "DeadLetterBolt: dead letters that do not hold their whole record."),
+    # --- KafkaBatches ---
+    Metric("batch_txid", "gauge", "transaction", "The transaction that is committed next."),
+    Metric("batches_active", "gauge", "transactions", "Transactions that are processed or committed now."),
+    Metric("batches_succeeded", "counter", "transactions", "Transactions that were committed."),
+    Metric("batches_failed", "counter", "attempts", "Attempts that failed or timed out.", "With an attempt all later ones are given up; those are not counted."),
+    Metric("batch_attempts", "counter", "attempts", "Attempts of transactions that were begun."),
+    Metric("batch_s", "gauge", "seconds", "Time from the beginning of the last transaction's last attempt to its success."),
     # --- the sinks ---
     Metric("rows", "counter", "rows", "Rows written."),
     Metric("files", "counter", "files", "Files written."),
@@ -101,6 +108,10 @@ _TABLE = (
     Metric("held", "gauge", "rows", "Rows that wait for the next flush."),
     Metric("held_s", "gauge", "seconds", "How long the oldest of them has waited."),
     Metric("log_entries", "gauge", "entries", "Length of the directory's commit log.", "All tasks write to one log."),
+    # --- StateBolt ---
+    Metric("batches_applied", "counter", "commits", "Commits of batches that a state's tasks have applied, one for each task."),
+    Metric("batches_refused", "counter", "commits", "Commits that failed in a task: it was restarted meanwhile, or the state could not be written.", "Their batches come again."),
+    Metric("keys_updated", "counter", "keys", "Values of keys that were written."),
     # --- each partition of a spout ---
     Metric("committed", "gauge", "offset", "The next offset to read after a restart, as the broker has it.", of="partition"),
     Metric("position", "gauge", "offset", "The next offset to fetch.", of="partition"),

@@ -17,3 +17,7 @@ stores: dict[str, Callable[[str, Any], Any]] = {}
 """What opens the offset stores whose URL has a scheme (``downspout.spout.offset_store``)."""
 notes: list[Callable[[Path, str], Any]] = []
 """What opens the notes of commits in a directory (``downspout.spout.group.noted_commits``)."""
+batch_stores: dict[str, Callable[[str, Any], Any]] = {}
+"""What opens the stores of batches' metadata whose URL has a scheme (``downspout.batches.stores``)."""
+state_stores: dict[str, Callable[[str, Any], Any]] = {}
+"""Likewise the stores of keyed state."""

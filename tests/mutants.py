@@ -1,9 +1,9 @@
 """``make mutants``: change the code in small ways, and see that the quick tests notice.
 
-The ledger is changed in every way that mutmut knows. The other packages have some ten thousand mutants, each of which
-takes seconds, so of these a sample is drawn, the same for the same seed. A mutant that survives is no proof of a
-missing test: it may be equal to the original, or change a text that only people read. So the list is read, not just
-the table.
+The ledger and the core of batches are changed in every way that mutmut knows. The other packages have some ten thousand
+mutants, each of which takes seconds, so of these a sample is drawn, the same for the same seed. A mutant that survives
+is no proof of a missing test: it may be equal to the original, or change a text that only people read. So the list is
+read, not just the table.
 """
 
 from __future__ import annotations
@@ -57,6 +57,15 @@ class Package:
 
 PACKAGES = {
     "ledger": Package(("downspout/ledger/*",), ("tests/ledger",), 0.95),
+    "batches": Package(
+        ("downspout/batches/core/*",),
+        (
+            "tests/batches/test_coordinator.py",
+            "tests/batches/test_kafka_batches.py",
+            "tests/batches/test_state_bolt.py",
+        ),
+        0.95,
+    ),
     "spout": Package(
         ("downspout/spout/*", "spouts/kafka.py"),
         ("tests/spout", "tests/ledger", "tests/system", "tests/wire", "tests/producing"),

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     *("registry", "errors", "findings", "formatting", "metrics", "clock", "exit_guard"),
     *("settings", "system", "ledger", "origins", "offset_ranges", "protocols", "wire", "component"),
-    *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "sink", "sql", "parse"),
+    *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "batches", "sink", "sql", "parse"),
     *("broker", "run", "export", "web", "storm", "spark", "compare", "audit", "testing", "scaffold"),
     *("cli", "__main__"),
 )
@@ -39,9 +39,13 @@ ROOT_REGISTERS = {
     "sink.offset_store",
     "spout.group.noted_commits",
     "sink.commit_notes",
+    "batches.stores",
+    "batches.backends.sql_state",
+    "batches.backends.sql_metadata",
+    "batches.backends.zookeeper",
 }
-"""What ``downspout/__init__.py`` joins: the scheme ``embedded`` and its broker, the schemes of offset stores, and the
-notes of commits."""
+"""What ``downspout/__init__.py`` joins: the scheme ``embedded`` and its broker, the schemes of offset stores and
+of the stores of batches, and the notes of commits."""
 
 NOT_YET: dict[tuple[str, str], str] = {}
 """Imports against the rule, each with what is to take its place. The list only gets shorter."""
@@ -182,15 +186,16 @@ def reach(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def test_the_ledger_is_pure() -> None:
-    """The ledger imports the standard library and sortedcontainers, and nothing that could do I/O or tell time."""
+@pytest.mark.parametrize("core", ["ledger", "batches/core"])
+def test_the_core_is_pure(core: str) -> None:
+    """A core imports the standard library and sortedcontainers, and nothing that could do I/O or tell time."""
     impure = {"os", "io", "socket", "time", "datetime", "threading", "asyncio", "subprocess", "random", "logging"}
     allowed = (set(sys.stdlib_module_names) - impure) | LEDGER_LIBRARIES
     wrong = [
         f"{relative(path)} imports {name}"
-        for path in modules(ROOT / "downspout" / "ledger")
+        for path in modules(ROOT / "downspout" / core)
         for name in imported(path)
-        if room_of(name) != "ledger" and name.split(".")[0] not in allowed
+        if not name.startswith(f"downspout.{core.replace('/', '.')}.") and name.split(".")[0] not in allowed
     ]
     assert not wrong
 

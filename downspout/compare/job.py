@@ -140,7 +140,7 @@ def freeze(target: str, topology: str | None, overrides: Sequence[str], director
     graph = load(target, topology)
     settings = resolve(graph, overrides)
     confs = {name: resolved.values for name, resolved in settings.components.items()}
-    if others := [spout.name for spout in graph.spouts if not reads(spout, "kafka")]:
+    if others := [spout.name for spout in graph.spouts if not reads(spout, "kafka") or reads(spout, "batch")]:
         raise ConfigError(
             f"{graph.name}: only Kafka gives the same records again, and {', '.join(others)} is not a KafkaSpout",
             cure="a topology whose spouts are KafkaSpouts",

@@ -29,7 +29,7 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
         spouts = [each for each in _upstream(graph, sink) if each.is_spout]
         for spout in spouts:
             sinks_of.setdefault(spout.name, []).append(sink.name)
-            if not reads(spout, "kafka"):
+            if not reads(spout, "kafka") or reads(spout, "batch"):
                 yield Finding(
                     True, sink.name, f"it is transactional, and {spout.name} is not a KafkaSpout: it has no offsets",
                     "transactional=False, or a KafkaSpout",

@@ -38,7 +38,7 @@ class Node(NamedTuple):
 class Operation:
     """One step of a transaction."""
 
-    kind: str  # "create", "set", "check" or "delete"
+    kind: str  # "create", "ephemeral" (ends with the session), "set", "check" or "delete"
     path: str
     data: bytes = b""
     version: int = ANY  # that the node must have
@@ -169,6 +169,7 @@ class KazooNodes:
         transaction = self._client.transaction()
         steps: dict[str, Callable[[Operation], Any]] = {
             "create": lambda each: transaction.create(each.path, each.data),
+            "ephemeral": lambda each: transaction.create(each.path, each.data, ephemeral=True),
             "set": lambda each: transaction.set_data(each.path, each.data, each.version),
             "check": lambda each: transaction.check(each.path, each.version),
             "delete": lambda each: transaction.delete(each.path, each.version),

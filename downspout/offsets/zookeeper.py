@@ -23,7 +23,8 @@ from downspout.offsets.places import Kind, Place
 from downspout.offsets.znodes import Node, Nodes
 
 PARTITION = re.compile(r"partition_(\d{1,9})")
-CLIENT_PARTITION = re.compile(r"(.+)@(\d{1,9})")  # Of the newer Trident spout: topic@N
+CLIENT_PARTITION = re.compile(r"(.+)@(\d{1,9})")  # Of Storm 2's Trident spout: topic@N
+NUMBER = re.compile(r"\d{1,9}")  # Of Storm 1's: topic/N
 WATCH_S = 5.0
 """Two of the spout's ``stateUpdateIntervalMs``, and some time to spare."""
 
@@ -177,7 +178,8 @@ def _read_trident(nodes: Nodes, found: Found) -> None:
     user = f"{found.path}/user"
     for name in nodes.children(user):
         below = nodes.children(f"{user}/{name}")
-        if any(PARTITION.fullmatch(each) for each in below):
+        is_partition = PARTITION.fullmatch(name) or CLIENT_PARTITION.fullmatch(name)
+        if not is_partition and any(PARTITION.fullmatch(each) or NUMBER.fullmatch(each) for each in below):
             for each in below:
                 _read_batches(nodes, found, f"{user}/{name}/{each}", name, each, currtx)
         else:
@@ -195,6 +197,8 @@ def _read_batches(nodes: Nodes, found: Found, path: str, topic: str, name: str, 
     """Go on behind the last transaction that is committed; where none is known, at the beginning of the first."""
     if (match := PARTITION.fullmatch(name)) is not None:
         number = int(match[1])
+    elif topic and NUMBER.fullmatch(name):
+        number = int(name)
     elif (match := CLIENT_PARTITION.fullmatch(name)) is not None:
         topic, number = match[1], int(match[2])
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from downspout.batches import findings as batch_findings
 from downspout.engine import chunk_findings, transaction_findings
 from downspout.engine import findings as engine_findings
 from downspout.engine.graph import Graph
@@ -29,6 +30,7 @@ FINDERS = (
     sql_findings.findings,
     chunk_findings.findings,
     transaction_findings.findings,
+    batch_findings.findings,
     sharing.findings,
 )
 """Each is given the graph and its values; a KafkaSpout's settings are looked at besides, and a KafkaBolt's."""

@@ -40,8 +40,9 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
 def refuse_spouts(graph: Graph, workers: int) -> None:
     """Raise a TopologyError for a spout that several processes cannot share."""
     for spout in graph.spouts:
-        # Only a consumer group gives each its part. Any other spout would emit all that it has in each of them.
-        if not reads(spout, "kafka"):
+        # Only a consumer group gives each its part. Any other spout would emit all that it has in each of them; and
+        # coordinators of batches would throw each other out.
+        if not reads(spout, "kafka") or reads(spout, "batch"):
             raise TopologyError(
                 f"run.workers = {workers}: {spout.name} ({spout.cls.__name__}) is not a KafkaSpout, so each "
                 "worker would emit all of its tuples",

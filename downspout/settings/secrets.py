@@ -14,7 +14,7 @@ from downspout.settings.table import CLIENT_PREFIX
 SECRET = re.compile(r"(password|passphrase|secret|token|credentials?|jaas[._]config|keytab)\Z", re.IGNORECASE)
 REFERENCE = re.compile(r"(env|file):.")
 HIDDEN = "…"
-REFERENCES_ONLY = ("kafka.offset_store_password", "sql.password")
+REFERENCES_ONLY = ("kafka.offset_store_password", "sql.password", "state.password")
 """Settings of ours that take a reference and no secret: they are new, so nobody has written a secret there yet."""
 PASSWORD_IN_URL = re.compile(r"://[^/?#@:]*:(?!\d{1,5}/)(?:(?!\?\w+=)[^@])*@|[?&]password=", re.IGNORECASE)
 """Also one whose ``/``, ``?`` or ``#`` is not escaped, and which a parser of URLs takes for something else therefore;

@@ -219,6 +219,15 @@ TABLE: tuple[Setting, ...] = (
     Setting("parquet.flush_age_s", float, 8.0, "Age of the oldest row held that causes a flush; at most a third of the message timeout.", minimum=0.0),
     Setting("parquet.rebuild", int, 0, "Number of the directory's rebuild: a higher one than before starts the directory anew.", minimum=0, note="Use it to process records again. 0 leaves the directory as it is.", former=("parquet.generation",)),
     Setting("parquet.compression", str, "zstd", "Codec of the files.", choices=("zstd", "snappy", "none")),
+    # --- state: read by StateBolt ---
+    Setting("state.store", str, None, "URL of the database that holds the state: `sqlite:///counts.db`, or `postgresql://user@host/name`.", required=True, note="Three slashes: relative to the project's folder; four: absolute. No password is in it."),
+    Setting("state.password", str, None, "Password for the database, as `env:NAME` or `file:PATH`."),
+    Setting("state.name", str, None, "Name of the state in its store; if not set, the component's.", note="A state belongs to the batches of one `batch.id`."),
+    Setting("state.kind", str, "opaque", "What is stored beside a value, to tell a repeated batch from a new one.", choices=("opaque", "transactional", "non_transactional"), note="[Which kind goes with which batches](../concepts/batches.md)."),
+    Setting("state.exactly_once", bool, True, "Whether a kind is refused that does not hold each record exactly once with these batches."),
+    Setting("state.key", list, None, "Fields of the tuple that are the key.", required=True),
+    Setting("state.update", str, None, "What a tuple does to the value of its key.", required=True, note="`count`, `sum:field`, `min:field`, `max:field`, `last:field`; or `module.name` of a function that is given the value (at first None) and a tuple's values, or of a class with `init` and `combine`."),
+    Setting("state.lock_wait_s", float, 10.0, "How long a commit waits for a lock that another process holds; then its batch fails, and comes again.", minimum=0.0, maximum=600.0),
     # --- sql: read by SqlBolt ---
     Setting("sql.database", str, None, "URL of the database: `sqlite:///flights.db`, or `postgresql://user@host/name`.", required=True, note="Three slashes: relative to the project's folder; four: absolute. No password is in it."),
     Setting("sql.password", str, None, "Password for the database, as `env:NAME` or `file:PATH`.", note="If it is not set, PostgreSQL's own ways hold, such as `~/.pgpass`."),
@@ -231,6 +240,16 @@ TABLE: tuple[Setting, ...] = (
     Setting("sql.flush_age_s", float, 2.0, "Age of the oldest row held that causes a flush; at most a third of the message timeout.", minimum=0.0),
     Setting("sql.lock_wait_s", float, 10.0, "How long a flush waits for a lock that another process holds.", minimum=0.0, maximum=600.0),
     Setting("sql.reconnect_s", float, 30.0, "How long a flush tries to reach a server that does not answer.", minimum=0.0, maximum=3_600.0),
+    # --- batch: read by KafkaBatches ---
+    Setting("batch.kind", str, "opaque", "What a batch that is tried again holds.", choices=("opaque", "transactional"), note="`transactional`: exactly the records of its first attempt, or the run stops. `opaque`: perhaps others, so that it goes on without a partition that is gone; its states must be opaque too. [The pairs that are exactly once](../concepts/batches.md)."),
+    Setting("batch.max_active", int, 1, "Most batches that are processed at once; they are committed one after the other.", minimum=1, maximum=1_000),
+    Setting("batch.emit_interval_ms", int, 500, "Least time between the beginnings of two batches.", minimum=0, maximum=86_400_000),
+    Setting("batch.records_max", int, 10_000, "Most records in a batch; each partition has an equal share of them.", minimum=1),
+    Setting("batch.bytes_max", int, 16 * 1024 * 1024, "Most bytes of keys and values in a batch; each partition has an equal share, and one record at least.", minimum=1),
+    Setting("batch.store", str, "sqlite:///batches.db", "URL of the store that holds the metadata of batches.", note="On Storm with several machines it must be one that all of them reach."),
+    Setting("batch.store_password", str, None, "Password for the store, as `env:NAME` or `file:PATH`."),
+    Setting("batch.id", str, None, "Name under which the store holds this series of batches; if not set, the topology's name."),
+    Setting("batch.attempts_max", int, 10, "Attempts of one transaction, in a row, in which a bolt raised, before the run stops.", minimum=1, note="Timeouts, and fails without an exception, do not count."),
     # --- run: read by the local engine ---
     Setting("run.until", str, None, "`end`: stop when all that was in the log at the start is processed.", choices=("end",)),
     Setting("run.for_s", float, None, "Stop after this long.", minimum=0.0),

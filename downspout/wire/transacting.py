@@ -32,7 +32,8 @@ def connect_transactions(specs: Iterable[Any]) -> None:
     by_name = {spec.name: spec for spec in specs}
     for sink in [spec for spec in by_name.values() if _is_transactional(spec)]:
         for name in set(_spouts_of(sink.name, by_name)):
-            if "kafka" in scopes_of(getattr(by_name[name], "component_cls", None)):
+            scopes = scopes_of(getattr(by_name[name], "component_cls", None))
+            if "kafka" in scopes and "batch" not in scopes:  # a coordinator of batches reads no records
                 _connect(by_name[name], sink)
 
 

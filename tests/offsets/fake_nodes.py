@@ -19,6 +19,7 @@ class FakeNodes:
     tree: dict[str, Node] = field(default_factory=lambda: {"/": Node(b"", 0)})
     down: bool = False
     forbidden: set[str] = field(default_factory=set)
+    mine: set[str] = field(default_factory=set)  # what ends with this session
     lost: list[bool] = field(default_factory=list)  # answers to the next transactions: True if it was done before
 
     def get(self, path: str) -> Node | None:
@@ -54,14 +55,15 @@ class FakeNodes:
         if self.lost and not self.lost[0]:
             del self.lost[0]
             raise OffsetStoreError("zookeeper://fake: ConnectionLoss", passes=True)
-        tree = dict(self.tree)
+        tree, made = dict(self.tree), list[str]()
         for kind, path, data, version in ((each.kind, each.path, each.data, each.version) for each in operations):
             self._ask(path)
             node = tree.get(path)
-            if kind == "create":
+            if kind in ("create", "ephemeral"):
                 if node is not None or (path.rpartition("/")[0] or "/") not in tree:
                     raise Conflict(path)
                 tree[path] = Node(data, 0)
+                made += [path] if kind == "ephemeral" else []
                 continue
             if node is None or version not in (ANY, node.version):
                 raise Conflict(path)
@@ -73,12 +75,17 @@ class FakeNodes:
                 del tree[path]
         self.tree.clear()
         self.tree.update(tree)
+        self.mine.update(made)
         if self.lost:
             del self.lost[0]
             raise OffsetStoreError("zookeeper://fake: ConnectionLoss", passes=True)
 
     def close(self) -> None:
         """End the session."""
+        with LOCK:
+            for path in self.mine:
+                self.tree.pop(path, None)
+            self.mine.clear()
 
     def _ask(self, path: str) -> None:
         if self.down:

@@ -145,8 +145,9 @@ class ZooKeeperContract(StoreContract):
             put(nodes, f"{root}/t/user/partition_0/{number}", (old % (start, end)).encode())
         put(nodes, f"{root}/t/user/orders@1/5", b'{"firstOffset":3,"lastOffset":7,"topologyId":"x"}')
         put(nodes, f"{root}/t/user/orders@2/6", b'{"firstOffset":4,"lastOffset":9,"topologyId":"x"}')
+        put(nodes, f"{root}/t/user/orders/4/5", b'{"firstOffset":3,"lastOffset":7,"topologyId":"x"}')  # Storm 1
         put(nodes, f"{root}/t/user/orders@3/5", b"null")
         found = read_state(nodes, f"{root}/t")
-        assert found.offsets == {P0: 20, P1: 8, TopicPartition("orders", 2): 4}
+        assert found.offsets == {P0: 20, P1: 8, TopicPartition("orders", 2): 4, TopicPartition("orders", 4): 8}
         assert found.notes[0].startswith('transaction 6 is the next to be committed, {"6":1} attempts')
         assert found.notes[1].startswith(f"{root}/t/user/orders@3/5 counts as no node")

@@ -10,9 +10,9 @@ import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 from streamparse import Topology
@@ -46,6 +46,8 @@ class IntoSql(Topology):
 class Life(killing.Life):
     """One process, whose statements are moments at which it may die."""
 
+    openers: ClassVar[tuple[str, ...]] = OPENERS
+
     def __init__(self, world: World, kill: Killer) -> None:
         super().__init__(world, lambda number, name: None)  # type: ignore[arg-type]   # what it needs of a world is there
         self._kill, self.moments = kill, 0
@@ -70,7 +72,9 @@ class Life(killing.Life):
         def stepped(*args: Any, **options: Any) -> Any:
             return Stepped(self, open_database(*args, **options))
 
-        with patch(OPENERS[0], stepped), patch(OPENERS[1], stepped):
+        with ExitStack() as stack:
+            for opener in self.openers:
+                stack.enter_context(patch(opener, stepped))
             ended = super().run()
         assert ended or self.is_dead, "it ended with an error"
         return ended

@@ -139,6 +139,9 @@ def _refusals(component: Component, conf: Mapping[str, Any]) -> Iterator[str]:
         if not reads(component, "kafka"):
             yield f"{name} ({component.cls.__name__}) is not a KafkaSpout: Spark can only plan batches of offsets"
             return
+        if reads(component, "batch"):
+            yield f"{name} coordinates batches of its own, and on Spark the micro-batches are Spark's"
+            return
         if str(conf.get("kafka.guarantee")).upper() == "AT_MOST_ONCE":
             yield f"{name} demands AT_MOST_ONCE, and Spark repeats a batch that did not finish"
         if conf.get("kafka.listener"):

@@ -318,7 +318,7 @@ def _resolved(graph: Graph, given: Mapping[str, Any]) -> dict[str, dict[str, Any
 
 
 def _kafka_spouts(graph: Graph) -> list[Component]:
-    return [spout for spout in graph.spouts if reads(spout, "kafka")]
+    return [spout for spout in graph.spouts if reads(spout, "kafka") and not reads(spout, "batch")]
 
 
 def _kafka(conf: Mapping[str, Any]) -> dict[str, Any]:

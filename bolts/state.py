@@ -1,0 +1,339 @@
+"""StateBolt: applies batches to keyed values in SQLite or PostgreSQL, each batch exactly once.
+
+::
+
+    coordinator, lines = KafkaBatches.spec(topics=["lines"], fields=["value"])
+    split = SplitBolt.spec(inputs=[lines])
+    counts = StateBolt.spec(
+        coordinator=coordinator, inputs={split: Grouping.fields("word")},
+        store="sqlite:///counts.db", key="word", update="count",
+    )
+
+It holds the tuples of each batch, and applies them at the batch's commit: in the order of the transactions, and all of
+a task's share in one transaction of the database. How a value is stored, and so what a repeated batch does to it, is
+the state's kind (``downspout/batches/core/values.py``): ``opaque``, ``transactional`` or ``non_transactional``.
+
+It emits ``(attempt, key …, value)`` for each key that a batch has changed. ``state.update`` says how values change: by
+name (``count``, ``sum:field``), or a function or class of yours (``downspout/batches/updates.py``). For all else a
+subclass overrides :meth:`StateBolt.apply`, which may get, put and update any keys.
+
+``docs/how-to/count-in-batches.md`` begins with a word count.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import takewhile
+from operator import itemgetter
+from typing import Any, ClassVar
+
+from streamparse import Grouping
+from streamparse.dsl.bolt import ShellBoltSpec
+
+from downspout.batches.core.attempt import Attempt
+from downspout.batches.core.held import Held
+from downspout.batches.core.values import Commit, ForeignValueError, StateKind
+from downspout.batches.pairs import check_pair
+from downspout.batches.stores import BatchStoreError, Key, StateContext, check_state_store, open_state_store
+from downspout.batches.streams import ATTEMPT, BATCH, COMMIT, CONTROL, SUCCESS
+from downspout.batches.updates import Update, path_of, update_of
+from downspout.component import Bolt, input_fields, task_number
+from downspout.errors import ConfigError, TopologyError
+from downspout.kafka.retry_gate import LogThrottle
+from downspout.settings.folders import of_project_url
+from downspout.settings.secrets import with_secrets
+from downspout.settings.table import SETTINGS, component_config, parse_scope
+from downspout.wire.transacting import config_of
+
+logger = logging.getLogger("downspout.batches")
+
+AGAIN = "the batch comes again"
+
+__all__ = ["StateBolt"]
+
+
+class _Batch:
+    """What a task holds of one attempt."""
+
+    __slots__ = ("tuples", "waiting")
+
+    def __init__(self) -> None:
+        self.tuples: dict[Key, Any] = {}  # of each key what the update holds
+        self.waiting: list[Any] = []  # not acked, since the beginning was not seen
+
+
+def _key_maker(places: Sequence[int]) -> Callable[[Any], Key]:
+    """Return the function that makes a key of the values at some places. It runs for each tuple."""
+    if len(places) == 1:
+        (place,) = places
+        return lambda values: (values[place],)
+    return itemgetter(*places) if places else lambda values: ()
+
+
+class StateBolt(Bolt):
+    """Keeps a value for each key.
+
+    >>> spec = StateBolt.spec(store="sqlite:///counts.db", key=["word"], update="count")
+    >>> spec.outputs["default"].output_fields
+    ['attempt', 'word', 'count']
+    """
+
+    settings_scopes: ClassVar[tuple[str, ...]] = ("state", "batch")
+    auto_ack = False
+    auto_anchor = False
+
+    @classmethod
+    def spec(
+        cls,
+        name: str | None = None,
+        inputs: Any = None,
+        par: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        coordinator: Any = None,
+        **settings: Any,
+    ) -> ShellBoltSpec:
+        """Put the bolt into a topology.
+
+        Args:
+            name: default: the name of the topology's attribute.
+            inputs: the bolts whose tuples have the key, with a fields grouping on it where there is more than one task.
+            par: how many tasks.
+            config: Storm's settings for this component, and Downspout's with their prefix.
+            coordinator: that of the batches, as ``KafkaBatches.spec`` returns it.
+            settings: settings without the prefix ``state.``; ``update`` may be a function or a class.
+
+        Raises:
+            ConfigError: a setting is missing, unknown or malformed.
+        """
+        if "update" in settings:
+            settings["update"] = path_of(settings["update"])
+        given = {**(config or cls.config or {}), **component_config("state", settings)}
+        if coordinator is not None:
+            inputs = inputs if isinstance(inputs, Mapping) else dict.fromkeys(inputs or (), Grouping.SHUFFLE)
+            inputs = {**inputs, **{coordinator[stream]: Grouping.ALL for stream in CONTROL}}
+            theirs = config_of(coordinator)
+            given = {**{key: theirs[key] for key in ("batch.id", "batch.kind") if key in theirs}, **given}
+        return super().spec(name, inputs, par, given)
+
+    @classmethod
+    def outputs_of(cls, config: Mapping[str, Any]) -> list[str]:
+        """Return the fields of what is emitted: the attempt, the key, and the value."""
+        for setting, example in (("store", '"sqlite:///counts.db"'), ("key", '["word"]'), ("update", '"count"')):
+            if not config.get(f"state.{setting}"):
+                raise ConfigError(f"state.{setting} is not set", cure=f"{setting}={example}")
+        check_state_store(str(config["state.store"]))
+        keys = list(SETTINGS["state.key"].parse(config["state.key"], "spec"))
+        return [ATTEMPT, *keys, update_of(str(config["state.update"])).name]
+
+    # --- the start ---
+
+    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Read the settings, and open the state.
+
+        Raises:
+            ConfigError, TopologyError: a setting makes no sense, or an input lacks a field.
+            BatchStoreError: the state cannot be used, or belongs to other batches.
+        """
+        settings = parse_scope(with_secrets(storm_conf), "state")
+        self.update: Update = update_of(settings["update"])
+        self.kind = StateKind(settings["kind"])
+        self._keys: list[str] = settings["key"]
+        self._check_inputs(context)
+        check_pair(storm_conf)
+        self.state = open_state_store(
+            of_project_url(settings["store"], "state.store", storm_conf),
+            StateContext(
+                settings["name"] or str(self.component_name),
+                self.kind,
+                str(storm_conf.get("batch.id") or storm_conf.get("topology.name", "")),
+                settings["password"],
+                settings["lock_wait_s"],
+            ),
+        )
+        self._held = Held(_Batch)
+        self._key_makers: dict[type, Callable[[Any], Key]] = {}  # by the type of a stream's values
+        self._now: tuple[Any, _Batch | None, bool] = (None, None, False)  # the attempt of the last tuple
+        self._throttle = LogThrottle()
+        self._figures = {"batches_applied": 0, "batches_refused": 0, "keys_updated": 0}
+
+    def _check_inputs(self, context: Mapping[str, Any]) -> None:
+        wanted = [ATTEMPT, *self._keys, *([self.update.field] if self.update.field else [])]
+        for (source, stream), fields in input_fields(context).items():
+            if stream in CONTROL:
+                continue
+            grouping = context.get("source->stream->grouping", {}).get(source, {}).get(stream, {})
+            if task_number(context)[1] > 1 and not self._keeps_keys_together(grouping):
+                raise TopologyError(
+                    f"{self.component_name}: tuples of one key from {source!r} may reach several of its tasks",
+                    cure=f"inputs={{{source}: Grouping.fields({', '.join(map(repr, self._keys))})}}, or one task",
+                )
+            if lacking := [field for field in wanted if field not in fields]:
+                raise TopologyError(
+                    f"{self.component_name}: stream {stream!r} of {source!r} has no field {', '.join(lacking)}",
+                    cure=f"one of {', '.join(fields)}" if ATTEMPT in fields else "emit the attempt as the first field",
+                )
+
+    def _keeps_keys_together(self, grouping: Mapping[str, Any]) -> bool:
+        kind, fields = str(grouping.get("type", "")).upper(), grouping.get("fields") or []
+        return kind in ("", "GLOBAL") or (kind == "FIELDS" and set(fields) <= set(self._keys))
+
+    # --- tuples ---
+
+    def process(self, tup: Any) -> None:
+        """Hold a tuple, or do what the coordinator says."""
+        values = tup.values
+        if tup.stream not in CONTROL:
+            self._hold(tup, values)
+            return
+        attempt = Attempt.of(values[0])
+        self._now = (None, None, False)
+        if tup.stream == COMMIT:
+            self._commit(tup, attempt)
+            return
+        if tup.stream == SUCCESS:
+            self._held.success(attempt.txid)
+        elif tup.stream == BATCH and self._held.begin(attempt):
+            batch = self._held.of(attempt)
+            assert batch is not None
+            self.ack_many([*batch.waiting, tup])
+            batch.waiting.clear()
+            return
+        self.ack(tup)
+
+    def process_many(self, tups: list[Any]) -> int:
+        """Hold the first of these, as many as are of one attempt whose beginning was seen, and one stream."""
+        _, source, stream, _, values = tups[0]
+        if stream in CONTROL:
+            return 0
+        attempt = values[0]
+        batch, has_begun = self._newest(attempt)
+        if batch is None or not has_begun:
+            return 0
+        # The attempt is mostly the same object. Compared are equal ones too: over Storm's pipe each is one of its own.
+        rows = [
+            each[4]
+            for each in takewhile(
+                lambda tup: tup[2] == stream and tup[1] == source and (tup[4][0] is attempt or tup[4][0] == attempt),
+                tups,
+            )
+        ]
+        self.update.add_many(batch.tuples, list(map(self._key_of(values), rows)), rows)
+        self.ack_many(tups[: len(rows)])
+        return len(rows)
+
+    def _newest(self, given: Any) -> tuple[_Batch | None, bool]:
+        """Return what is held of an attempt, and whether its beginning was seen; None: there is a newer one."""
+        if given is not self._now[0] and given != self._now[0]:
+            attempt = Attempt.of(given)
+            self._now = (given, self._held.of(attempt), self._held.has_begun(attempt))
+        return self._now[1:]
+
+    def _key_of(self, values: Any) -> Callable[[Any], Key]:
+        """Return the function that makes the key of such values."""
+        found = self._key_makers.get(type(values))
+        if found is None:
+            places = [values._fields.index(name) for name in self._keys]
+            found = _key_maker(places)
+            self._key_makers[type(values)] = found
+        return found
+
+    def _hold(self, tup: Any, values: Any) -> None:
+        batch, has_begun = self._newest(values[0])
+        if batch is None:  # of an older attempt
+            self.ack(tup)
+            return
+        key = self._key_of(values)(values)
+        batch.tuples[key] = self.update.add(batch.tuples.get(key), values)
+        if has_begun:
+            self.ack(tup)
+        else:
+            batch.waiting.append(tup)
+
+    # --- the commit ---
+
+    def _commit(self, tup: Any, attempt: Attempt) -> None:
+        """Apply an attempt, and emit what has changed; the batch fails where that cannot be done."""
+        batch = self._held.of(attempt) if self._held.may_commit(attempt) else None
+        if batch is None:
+            why = f"its beginning was not seen by this process, which may have lost what came of it: {AGAIN}"
+            self._refuse(tup, BatchStoreError(f"{self.component_name}: {attempt}: {why}", passes=True))
+            return
+        try:
+            changed = self._apply(attempt, batch.tuples)
+        except (BatchStoreError, ForeignValueError) as error:
+            passes = isinstance(error, BatchStoreError) and error.passes
+            self._refuse(tup, BatchStoreError(f"{self.component_name}: {attempt}: {error}", passes=passes))
+            return
+        self._figures["batches_applied"] += 1
+        for row in changed:
+            self.emit([attempt, *row], anchors=[tup])
+        self.ack(tup)
+
+    def _refuse(self, tup: Any, error: BatchStoreError) -> None:
+        """Fail a commit. What may work in the next attempt counts as no error of the bolt, however often it comes."""
+        self._figures["batches_refused"] += 1
+        if not error.passes:
+            self.fail_because(tup, error)
+            return
+        if self._throttle.due("refused", int(self.clock.monotonic() * 1000)):
+            logger.warning("%s", error)
+        self.fail(tup)
+
+    def _apply(self, attempt: Attempt, held: Mapping[Key, Any]) -> Sequence[Sequence[Any]]:
+        if not held and attempt.attempt == 0:
+            return []  # nothing to store, and no earlier attempt whose keys would have to go back
+        with self.state.transaction(attempt) as change:
+            replaced = change.replaced()
+            stored = _Stored(change, {**replaced, **change.read(held)}, held)
+            commit: Commit[Key] = Commit(self.kind, attempt.txid, stored, replaced)
+            rows = list(self.apply(commit, held))
+            changes = commit.changes()
+            change.write(changes)
+        self._figures["keys_updated"] += len(changes)
+        return rows
+
+    def apply(self, state: Commit[Key], batch: Mapping[Key, Any]) -> Iterable[Sequence[Any]]:
+        """Change the state by a batch; return what is to be emitted, as key and value.
+
+        A subclass may do anything here that depends on nothing but the state and the batch. It runs again where the
+        batch does.
+
+        Args:
+            state: ``get``, ``put`` and ``update`` of any keys; what is changed is stored when this returns.
+            batch: by key what the update holds of the tuples: a combiner's value, or their values as a list.
+        """
+        for key, held in batch.items():
+            state.update(key, partial(self._updated, held))
+        return [(*key, state.get(key)) for key in batch]
+
+    def _updated(self, held: Any, value: Any) -> Any:
+        return self.update.apply(value, held)
+
+    def report(self) -> Mapping[str, float]:
+        """Return how many batches were applied here, and how many failed."""
+        return self._figures
+
+    def close(self) -> None:
+        """Release the connection."""
+        if hasattr(self, "state"):
+            with suppress(Exception):
+                self.state.close()
+
+
+class _Stored(dict[Key, Any]):
+    """Stored forms; a key that was not asked for beforehand is read when it is looked at."""
+
+    def __init__(self, change: Any, known: Mapping[Key, Any], asked: Iterable[Key]) -> None:
+        super().__init__(known)
+        self._change, self._asked = change, {*asked, *known}
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """Return the stored form of a key; ``default``: there is none."""
+        if key not in self._asked:
+            self._asked.add(key)
+            self.update(self._change.read([key]))
+        return super().get(key, default)

@@ -1,0 +1,244 @@
+"""Keyed state in tables of SQLite or PostgreSQL.
+
+One task's share of an attempt is one transaction of the database. It begins with the state's own row, which names the
+latest attempt: a later one replaces it, and an earlier one is refused. The row stays locked up to the end, shared among
+the tasks of one attempt. So a later attempt begins only when what earlier ones do has ended, and from then on none of
+them is stored.
+
+Keys and values are JSON: ``["the"]`` and ``[3, 120, 118]`` in the form of the state's kind
+(``downspout/batches/core/values.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+from downspout.batches.core.attempt import Attempt
+from downspout.batches.core.values import StateKind
+from downspout.batches.stores import BatchStoreError, Key, StaleAttemptError, StateContext
+from downspout.offsets.stores.database import (
+    Database,
+    DatabaseError,
+    LockedError,
+    LostError,
+    create_tables,
+    transaction,
+)
+from downspout.offsets.stores.open_database import open_database
+
+SETTING, PASSWORD_SETTING = "state.store", "state.password"
+STATES, VALUES = "downspout_states", "downspout_state"
+CREATE = (
+    f"{STATES} (state TEXT PRIMARY KEY, owner TEXT NOT NULL, kind TEXT NOT NULL, "
+    "txid BIGINT NOT NULL, first_attempt BIGINT NOT NULL, attempt BIGINT NOT NULL)",
+    f"{VALUES} (state TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, "
+    "txid BIGINT NOT NULL, attempt BIGINT NOT NULL, PRIMARY KEY (state, key))",
+)
+KEYS_MAX = 500
+"""Keys of one statement."""
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
+"""Made once: they run for each key of a batch, and ``json.dumps`` makes an encoder for each call."""
+
+
+def open_sql_state(location: str, context: StateContext) -> SqlState:
+    """Open a state in the database at a URL: make what is missing, and see that it is ours."""
+    database = open_database(
+        location, SETTING, password=context.password, password_setting=PASSWORD_SETTING, wait_s=context.wait_s
+    )
+    state = SqlState(database, context)
+    try:
+        state.open()
+    except BaseException:
+        state.close()
+        raise
+    return state
+
+
+def read_state(location: str, name: str, password: str | None = None) -> dict[Key, Any]:
+    """Return the value of each key of a state, as of the last commit. For readers: nothing is written.
+
+    Args:
+        location: the URL of the database, as ``state.store`` has it.
+        name: of the state: ``state.name``, or the component's.
+        password: for the database.
+
+    Raises:
+        BatchStoreError: the database cannot be read, or has no such state.
+    """
+    database = open_database(location, SETTING, password=password, password_setting=PASSWORD_SETTING, wait_s=10.0)
+    mark = database.mark
+    where = f"{location}: state {name}"
+    with _errors(), closing(database):
+        kinds = database.run(f"SELECT kind FROM {STATES} WHERE state = {mark}", (name,))
+        if not kinds:
+            raise BatchStoreError(f"{where} does not exist", cure=f"one of SELECT state FROM {STATES}")
+        rows = database.run(f"SELECT key, value FROM {VALUES} WHERE state = {mark} ORDER BY key", (name,))
+    found = parsed(where, rows)
+    if kinds[0][0] == StateKind.NON_TRANSACTIONAL.value:
+        return found
+    return {key: form[1] for key, form in found.items() if form[1] is not None}
+
+
+class SqlState:
+    """See :class:`~downspout.batches.stores.StateStore`."""
+
+    def __init__(self, database: Database, context: StateContext) -> None:
+        self.location = database.location
+        self._database, self._context = database, context
+        mark = database.mark
+        self._add = (
+            f"INSERT INTO {STATES} (state, owner, kind, txid, first_attempt, attempt) "
+            f"VALUES ({mark}, {mark}, {mark}, -1, -1, -1) ON CONFLICT (state) DO NOTHING"
+        )
+        self._begin = (
+            f"UPDATE {STATES} SET first_attempt = CASE WHEN txid = {mark} THEN first_attempt ELSE {mark} END, "
+            f"txid = {mark}, attempt = {mark} "
+            f"WHERE state = {mark} AND owner = {mark} AND (txid < {mark} OR (txid = {mark} AND attempt < {mark}))"
+        )
+        self._look = f"SELECT owner, kind, txid, first_attempt, attempt FROM {STATES} WHERE state = {mark}"
+        self._lock = "" if self.location.startswith("sqlite:") else " FOR SHARE"  # SQLite has one writer at a time
+        self._list = f"SELECT key, value FROM {VALUES} WHERE state = {mark} ORDER BY key"
+
+    def open(self) -> None:
+        """Make the tables and the state's row where they are missing; raise where the state is another's."""
+        context = self._context
+        with _errors():
+            create_tables(self._database, CREATE)
+            with transaction(self._database):
+                self._database.run(self._add, (context.name, context.owner, context.kind.value))
+                self._check(self._database.run(self._look, (context.name,)), None)
+
+    @contextmanager
+    def transaction(self, attempt: Attempt) -> Iterator[SqlStateTransaction]:
+        """Begin an attempt, and store what the block writes."""
+        txid, number, context = *attempt, self._context
+        with _errors(), transaction(self._database):
+            if context.kind is not StateKind.NON_TRANSACTIONAL:
+                values = (txid, number, txid, number, context.name, context.owner, txid, txid, number)
+                self._database.run(self._begin, values)
+            first = self._check(self._database.run(self._look + self._lock, (context.name,)), attempt)
+            yield SqlStateTransaction(self._database, context, attempt, is_replay=number > first)
+
+    def _check(self, rows: list[tuple[Any, ...]], attempt: Attempt | None) -> int:
+        """Return the first attempt of this transaction; raise where the state is not ours to change."""
+        context = self._context
+        where = f"{self.location}: state {context.name}"
+        if not rows:
+            raise BatchStoreError(f"{where} is gone from table {STATES}", cure="start again; do not delete there")
+        owner, kind, *newest = rows[0]
+        if owner != context.owner:
+            raise BatchStoreError(
+                f"{where} belongs to the batches of {owner}, and these are of {context.owner}: each numbers its own",
+                cure=f"another state.name; or batch.id={owner}, if that topology runs no more",
+            )
+        if kind != context.kind.value:
+            raise BatchStoreError(
+                f"{where} is {kind}, and its values cannot be taken as {context.kind.value}",
+                cure=f"state.kind={kind}, or another state.name",
+            )
+        txid, first, number = newest
+        is_fenced = attempt is not None and context.kind is not StateKind.NON_TRANSACTIONAL
+        if is_fenced and (txid, number) != attempt:
+            raise StaleAttemptError(
+                f"{where} has seen {Attempt(txid, number)}; {attempt} comes too late, and nothing of it was stored",
+                cure="if batch.store was emptied, or is another one: another state.name, or empty the state too",
+            )
+        return int(first)
+
+    def read_all(self) -> Mapping[Key, Any]:
+        """Return all keys."""
+        with _errors():
+            return self._parsed(self._database.run(self._list, (self._context.name,)))
+
+    def _parsed(self, rows: Iterable[tuple[Any, ...]]) -> dict[Key, Any]:
+        return parsed(f"{self.location}: state {self._context.name}", rows)
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._database.close()
+
+
+class SqlStateTransaction:
+    """See :class:`~downspout.batches.stores.StateTransaction`."""
+
+    def __init__(self, database: Database, context: StateContext, attempt: Attempt, *, is_replay: bool) -> None:
+        self._database, self._state, self._attempt, self._is_replay = database, context.name, attempt, is_replay
+        self._where = f"{database.location}: state {context.name}"
+
+    def read(self, keys: Collection[Key]) -> Mapping[Key, Any]:
+        """Return the stored form of each key that is there."""
+        mark, found, wanted = self._database.mark, dict[Key, Any](), [_text(key) for key in keys]
+        for start in range(0, len(wanted), KEYS_MAX):
+            some = wanted[start : start + KEYS_MAX]
+            statement = (
+                f"SELECT key, value FROM {VALUES} WHERE state = {mark} AND key IN ({', '.join([mark] * len(some))})"
+            )
+            found.update(parsed(self._where, self._database.run(statement, (self._state, *some))))
+        return found
+
+    def replaced(self) -> Mapping[Key, Any]:
+        """Return what earlier attempts of this transaction have stored."""
+        if not self._is_replay:
+            return {}
+        mark = self._database.mark
+        statement = f"SELECT key, value FROM {VALUES} WHERE state = {mark} AND txid = {mark} AND attempt < {mark}"
+        return parsed(self._where, self._database.run(statement, (self._state, *self._attempt)))
+
+    def write(self, values: Mapping[Key, Any]) -> None:
+        """Store the form of each key."""
+        mark = self._database.mark
+        statement = (
+            f"INSERT INTO {VALUES} (state, key, value, txid, attempt) VALUES ({', '.join([mark] * 5)}) "
+            "ON CONFLICT (state, key) DO UPDATE SET value = excluded.value, txid = excluded.txid, "
+            "attempt = excluded.attempt"
+        )
+        texts = {_text(key): _value(self._where, key, value) for key, value in values.items()}
+        # In one order: two that write the same keys never wait for each other.
+        rows = [(self._state, key, text, *self._attempt) for key, text in sorted(texts.items())]
+        if rows:
+            self._database.run_many(statement, rows)
+
+
+def parsed(where: str, rows: Iterable[tuple[Any, ...]]) -> dict[Key, Any]:
+    """Return the keys and values of rows; they are untrusted."""
+    found: dict[Key, Any] = {}
+    for key, text in rows:
+        try:
+            found[_key(_decode(key))] = _decode(text)
+        except (ValueError, TypeError, RecursionError):
+            raise BatchStoreError(
+                f"{where}, key {key}: {text[:60]!r} is not JSON of ours", cure="restore that row, or delete it"
+            ) from None
+    return found
+
+
+def _key(values: Any) -> Key:
+    """Return a key that JSON has made a list of; so it has of a tuple within it."""
+    return tuple(_key(value) if isinstance(value, list) else value for value in values)
+
+
+def _text(key: Key) -> str:
+    return _encode(list(key))
+
+
+def _value(where: str, key: Key, value: Any) -> str:
+    try:
+        return _encode(value)
+    except (TypeError, ValueError) as error:
+        raise BatchStoreError(
+            f"{where}, key {_text(key)}: {value!r} is not JSON ({error})", cure="a value of numbers, texts and lists"
+        ) from None
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Say errors of the database as the port does."""
+    try:
+        yield
+    except DatabaseError as error:
+        passes = isinstance(error, LostError | LockedError)
+        raise BatchStoreError(error.message, cure=error.cure or None, passes=passes) from error

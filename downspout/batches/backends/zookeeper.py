@@ -1,0 +1,313 @@
+"""The metadata of batches in ZooKeeper, where and as Trident keeps it, so that either goes on where the other stopped.
+
+``zookeeper://hosts/root`` keeps an id at ``root/<id>``; without a root it is Storm's, ``/transactional``::
+
+    coordinator/currtx, coordinator/currattempts, coordinator/meta/<txid>
+    user/<topic>@<N>/<txid>                              user/partition_N and others of older spouts are read too
+    coordinator/downspout                                the claim: owner and epoch
+    coordinator/downspout/lease                          is there as long as the session of who claimed
+
+Trident knows of no claim: while its topology runs, nothing keeps the two apart. Each write of ours is one transaction
+with a check of the claim's node. Keyed state is not kept here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from downspout.batches.core.attempt import BatchRange, CoordinatorState
+from downspout.batches.core.metadata import (
+    after,
+    decode_partitions,
+    decode_range,
+    decode_state,
+    encode_attempts,
+    encode_partitions,
+    encode_range,
+    partition_id,
+)
+from downspout.batches.stores import (
+    BatchIdInUseError,
+    BatchStoreContext,
+    BatchStoreError,
+    PartitionId,
+    StaleCoordinatorError,
+)
+from downspout.errors import ConfigError
+from downspout.offsets.znodes import Conflict, Location, Node, Nodes, Operation, location_of, open_nodes
+from downspout.offsets.zookeeper import CLIENT_PARTITION, PARTITION
+from downspout.spout.offset_store import OffsetStoreError
+
+T = TypeVar("T")
+SETTING = "batch.store"
+ROOT = "/transactional"
+TRIES = 10
+"""How often a transaction that meets another is begun anew."""
+NUMBER = re.compile(r"\d{1,18}")
+
+
+def open_zookeeper_metadata(location: str, context: BatchStoreContext) -> ZooKeeperMetadata:
+    """Open the store at a URL."""
+    found = location_of(location, SETTING)
+    if "/" in context.id or context.id in (".", "..", ""):
+        raise ConfigError(f"batch.id = {context.id!r} cannot be a node of ZooKeeper", cure="a name without slash")
+    with _errors():
+        return ZooKeeperMetadata(open_nodes(found, context.password), found, context)
+
+
+class ZooKeeperMetadata:
+    """See :class:`~downspout.batches.stores.BatchStore`."""
+
+    def __init__(self, nodes: Nodes, location: Location, context: BatchStoreContext) -> None:
+        self.location = location.shown
+        self._nodes, self._context = nodes, context
+        base = f"{location.path or ROOT}/{context.id}"
+        self._user, self._coordinator = f"{base}/user", f"{base}/coordinator"
+        self._claim, self._lease = f"{base}/coordinator/downspout", f"{base}/coordinator/downspout/lease"
+
+    # --- the claim ---
+
+    def claim(self, owner: str) -> int:
+        """Become the coordinator."""
+        with _errors():
+            for path in (f"{self._coordinator}/meta", self._user):
+                self._nodes.ensure(path)
+            return self._patiently(lambda: self._try_claim(owner))
+
+    def _try_claim(self, owner: str) -> int:
+        claim, lease = self._nodes.get(self._claim), self._nodes.get(self._lease)
+        before, topology, epoch = self._read_claim(claim)
+        if lease is not None and before != owner:
+            raise BatchIdInUseError(
+                f"{self.location}: batch.id {self._context.id} is in use by topology {topology} ({before}), which runs",
+                cure="another batch.id; or stop that topology, and wait until its session is over",
+            )
+        data = _bytes({"owner": owner, "topology": self._context.topology, "epoch": epoch + 1})
+        kind, version = ("create", -1) if claim is None else ("set", claim.version)
+        operations = [Operation(kind, self._claim, data, version)]
+        if lease is not None:  # of our own topology's former life, whose session may end at any time
+            operations.append(Operation("delete", self._lease))
+        self._nodes.transact([*operations, Operation("ephemeral", self._lease)])
+        return epoch + 1
+
+    def release(self, epoch: int) -> None:
+        """Give the claim back."""
+        with _errors():
+            claim = self._nodes.get(self._claim)
+            if claim is not None and self._read_claim(claim)[2] == epoch and self._nodes.get(self._lease) is not None:
+                try:
+                    self._nodes.transact(
+                        [Operation("check", self._claim, version=claim.version), Operation("delete", self._lease)]
+                    )
+                except Conflict:
+                    return  # another process has claimed meanwhile
+
+    def _read_claim(self, node: Node | None) -> tuple[str, str, int]:
+        if node is None:
+            return "", "", 0
+        values = self._json(self._claim, node.data)
+        try:
+            owner, topology, epoch = values["owner"], values["topology"], values["epoch"]
+            return str(owner), str(topology), int(epoch)
+        except (KeyError, TypeError, ValueError):
+            raise BatchStoreError(
+                f"{self.location}: {self._claim} is not of our form: {node.data[:60]!r}", cure="delete that node"
+            ) from None
+
+    # --- the coordinator ---
+
+    def load_coordinator(self) -> CoordinatorState | None:
+        """Return the coordinator's state; Trident's too."""
+        with _errors():
+            # One write holds both; between two looks a coordinator that is not ours any more may write.
+            current, attempts = (self._get(f"{self._coordinator}/{name}") for name in ("currtx", "currattempts"))
+            if current is None and attempts is None:
+                return None
+            return self._parsed(self._coordinator, lambda: decode_state(current, attempts))
+
+    def save_coordinator(self, epoch: int, state: CoordinatorState) -> None:
+        """Store the coordinator's state, in one transaction."""
+        values = {"currtx": state.current, "currattempts": encode_attempts(state)}
+
+        def operations() -> list[Operation]:
+            puts = [self._put(f"{self._coordinator}/{name}", value) for name, value in values.items()]
+            if self._nodes.get(self._lease) is None:  # our session was over, and we are in another one
+                puts.append(Operation("ephemeral", self._lease))
+            return puts
+
+        self._write(epoch, operations)
+
+    def load_partitions(self, txid: int) -> Sequence[Any] | None:
+        """Return the partitions of a transaction."""
+        with _errors():
+            found = self._get(path := f"{self._coordinator}/meta/{txid}")
+            if found is None:
+                return None
+            if not isinstance(found, list) or not any(isinstance(each, Mapping) for each in found):
+                return list(found) if isinstance(found, list) else [found]
+            partitions: Sequence[Any] = self._parsed(path, lambda: decode_partitions(found))
+            return partitions
+
+    def save_partitions(self, epoch: int, txid: int, partitions: Sequence[Any]) -> None:
+        """Store the partitions of a transaction."""
+        form = encode_partitions(partitions) if _are_kafkas(partitions) else partitions
+        self._write(epoch, lambda: [self._put(f"{self._coordinator}/meta/{txid}", form)])
+
+    # --- ranges ---
+
+    def load_ranges(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, Mapping[int, BatchRange]]:
+        """Return the ranges of these, by transaction; those that an older spout has left too."""
+        with _errors():
+            found = {name: self._load(name) for name in partitions}
+        return {name: ranges for name, ranges in found.items() if ranges}
+
+    def _load(self, name: PartitionId) -> dict[int, BatchRange]:
+        read: dict[int, BatchRange] = {}
+        for path in self._paths(name):
+            for txid in self._txids(path):
+                value = None if txid in read else self._get(where := f"{path}/{txid}")
+                if value is not None:
+                    read[txid] = self._parsed(where, partial(decode_range, value))
+        ranges: dict[int, BatchRange] = {}
+        previous = None
+        for txid in sorted(read):
+            previous = ranges[txid] = after(read[txid], previous)
+        return ranges
+
+    def list_partitions(self) -> Collection[PartitionId]:
+        """Return all partitions of which ranges are stored, and whose topic the path says."""
+        found = set[PartitionId]()
+        with _errors():
+            for name in self._nodes.children(self._user):
+                if (match := CLIENT_PARTITION.fullmatch(name)) is not None:
+                    below = [(match[1], int(match[2]))] if self._txids(f"{self._user}/{name}") else []
+                else:
+                    numbers = [PARTITION.fullmatch(each) or NUMBER.fullmatch(each) for each in self._below(name)]
+                    below = [(name, int(each[0].removeprefix("partition_"))) for each in numbers if each]
+                found |= {partition_id(*each) for each in below}
+        return sorted(found)
+
+    def _below(self, name: str) -> list[str]:
+        path = f"{self._user}/{name}"
+        return (
+            [] if PARTITION.fullmatch(name) else [e for e in self._nodes.children(path) if self._txids(f"{path}/{e}")]
+        )
+
+    def save_ranges(self, epoch: int, txid: int, ranges: Mapping[PartitionId, BatchRange]) -> None:
+        """Store the ranges of a transaction, in one transaction."""
+        paths = {name: self._paths(name)[0] for name in ranges}
+        with _errors():
+            for path in paths.values():
+                self._nodes.ensure(path)
+        puts = {f"{paths[name]}/{txid}": encode_range(found) for name, found in sorted(ranges.items())}
+        self._write(epoch, lambda: [self._put(path, value) for path, value in puts.items()])
+
+    def delete_ranges(self, epoch: int, from_txid: int, partitions: Collection[PartitionId]) -> None:
+        """Delete the ranges of these from a transaction on."""
+        self._write(epoch, lambda: self._deletions(partitions, lambda txid: txid >= from_txid))
+
+    def delete_below(self, epoch: int, txid: int, partitions: Collection[PartitionId]) -> None:
+        """Delete what is below a transaction."""
+        meta = f"{self._coordinator}/meta"
+
+        def operations() -> list[Operation]:
+            old = [Operation("delete", f"{meta}/{each}") for each in self._txids(meta) if each < txid]
+            return old + self._deletions(partitions, lambda each: each < txid)
+
+        self._write(epoch, operations)
+
+    def _deletions(self, partitions: Collection[PartitionId], is_old: Callable[[int], bool]) -> list[Operation]:
+        paths = dict.fromkeys(path for name in partitions for path in self._paths(name))
+        return [Operation("delete", f"{path}/{txid}") for path in paths for txid in self._txids(path) if is_old(txid)]
+
+    def close(self) -> None:
+        """End the session, and with it the claim."""
+        self._nodes.close()
+
+    # --- inside ---
+
+    def _paths(self, name: PartitionId) -> tuple[str, ...]:
+        """Return where a partition's ranges may be: at first by today's spout, then by those before it."""
+        topic, _, number = name.rpartition("/")
+        names = (f"{topic}@{number}", f"{topic}/{number}", f"{topic}/partition_{number}", f"partition_{number}")
+        return tuple(f"{self._user}/{each}" for each in names)
+
+    def _txids(self, path: str) -> list[int]:
+        return [int(each) for each in self._nodes.children(path) if NUMBER.fullmatch(each)]
+
+    def _get(self, path: str) -> Any:
+        node = self._nodes.get(path)
+        return None if node is None or not node.data else self._json(path, node.data)
+
+    def _put(self, path: str, value: Any) -> Operation:
+        node = self._nodes.get(path)
+        if node is None:
+            return Operation("create", path, _bytes(value))
+        return Operation("set", path, _bytes(value), node.version)
+
+    def _write(self, epoch: int, operations: Callable[[], list[Operation]]) -> None:
+        """Do some operations in one transaction, in which the claim with this epoch holds."""
+
+        def attempt() -> None:
+            claim = self._nodes.get(self._claim)
+            _, topology, now = self._read_claim(claim)
+            if claim is None or now != epoch:
+                raise StaleCoordinatorError(
+                    f"{self.location}: batch.id {self._context.id} was claimed by another process (epoch {epoch} is "
+                    f"over: it is {now}, of topology {topology}); nothing was stored",
+                    cure="one topology for each batch.id",
+                )
+            if found := operations():
+                self._nodes.transact([Operation("check", self._claim, version=claim.version), *found])
+
+        with _errors():
+            self._patiently(attempt)
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        for _ in range(TRIES):
+            try:
+                return work()
+            except Conflict:
+                continue
+        raise BatchStoreError(
+            f"{self.location}: batch.id {self._context.id} was changed by others each time",
+            cure="one topology for each batch.id; stop Trident's, which writes there too",
+            passes=True,
+        )
+
+    def _json(self, path: str, data: bytes) -> Any:
+        return self._parsed(path, lambda: json.loads(data))
+
+    def _parsed(self, path: str, parse: Callable[[], T]) -> T:
+        try:
+            return parse()
+        except (ValueError, RecursionError) as error:
+            raise BatchStoreError(
+                f"{self.location}: {path}: {error}", cure="look at that node, and delete it"
+            ) from None
+
+
+def _are_kafkas(partitions: Sequence[Any]) -> bool:
+    """Return whether these are partitions as our emitter has them, and Trident's spout too."""
+    return all(
+        isinstance(each, list | tuple) and len(each) == 2 and isinstance(each[0], str) and type(each[1]) is int
+        for each in partitions
+    )
+
+
+def _bytes(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Say errors of ZooKeeper as the port does."""
+    try:
+        yield
+    except OffsetStoreError as error:
+        raise BatchStoreError(error.message, cure=error.cure, passes=error.passes) from error

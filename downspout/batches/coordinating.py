@@ -1,0 +1,280 @@
+"""The coordinator at work: the state machine of ``core.coordinator``, joined with a store, a source, and a clock.
+
+One call of :meth:`Coordinating.turn` is one turn: take the claim, do what is due, begin a batch. What the state machine
+asks for is done in its order, and nothing past a write that has not succeeded: a store that is locked or away for a
+while holds up all that depends on it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from downspout.batches.core.attempt import Attempt, CoordinatorState
+from downspout.batches.core.coordinator import Action, Coordinator, EmitBatch, EmitCommit, Status, Store
+from downspout.batches.stores import BatchStore, BatchStoreError
+from downspout.batches.streams import BATCH, COMMIT, SUCCESS, message_id, of_message_id
+from downspout.errors import ComponentError
+from downspout.kafka.retry_gate import LogThrottle
+from downspout.protocols import Failure
+
+AGAIN_MS = 200
+"""How long a store is left alone that could not be written."""
+
+
+class BatchSource(Protocol):
+    """What a coordinator knows of the source that its emitter reads."""
+
+    def partitions(self, now: int) -> Sequence[Any] | None:
+        """Return the partitions as of now, in an order that does not change; None: not known yet."""
+
+    def is_ready(self, txid: int) -> bool:
+        """Return whether a transaction may begin."""
+
+    def end_reached(self, current: int) -> bool:
+        """Return whether a bounded run has all up to its end in transactions before ``current``."""
+
+
+@dataclass
+class BatchMetrics:
+    """What a coordinator counts."""
+
+    succeeded: int = 0
+    failed: int = 0
+    attempts: int = 0
+    batch_s: float = 0.0
+
+
+@dataclass
+class _Begun:
+    """What is known of a transaction that is active."""
+
+    partitions: Sequence[Any]
+    at: int
+
+
+@dataclass
+class _Errors:
+    """The attempts of one transaction in a row in which a bolt has raised."""
+
+    by_txid: dict[int, int] = field(default_factory=dict)
+
+    def count(self, txid: int) -> int:
+        self.by_txid[txid] = self.by_txid.get(txid, 0) + 1
+        return self.by_txid[txid]
+
+
+class Coordinating:
+    """Drives the batches of one id.
+
+    Args:
+        store: their metadata.
+        owner: the topology's id.
+        source: what the emitter reads.
+        emit: emits values to a stream, with a message id or None.
+        settings: those of the scope ``batch``.
+        log: for warnings.
+    """
+
+    def __init__(
+        self,
+        store: BatchStore,
+        owner: str,
+        source: BatchSource,
+        emit: Callable[[str, list[Any], str | None], None],
+        settings: Mapping[str, Any],
+        log: logging.Logger,
+    ) -> None:
+        self._store, self._owner, self._source, self._emit = store, owner, source, emit
+        self._is_transactional = settings["kind"] == "transactional"
+        self._max_active: int = settings["max_active"]
+        self._interval_ms: int = settings["emit_interval_ms"]
+        self._attempts_max: int = settings["attempts_max"]
+        self._log = log
+        self._throttle = LogThrottle()
+        self._coordinator = Coordinator(CoordinatorState(), self._max_active)
+        self._epoch: int | None = None
+        self._due: deque[Action] = deque()
+        self._begun: dict[int, _Begun] = {}
+        self._errors = _Errors()
+        self._begin_at = self._again_at = 0
+        self._has_ended = False
+        self.metrics = BatchMetrics()
+
+    # --- turns ---
+
+    def turn(self, now: int, *, begins: bool = True) -> None:
+        """Do what is due at a time in milliseconds.
+
+        Args:
+            now: on a clock that never goes back.
+            begins: whether batches may begin.
+
+        Raises:
+            BatchStoreError: the store does not do as it is asked, and another try will not help.
+            StaleCoordinatorError: another process coordinates these batches.
+        """
+        if now < self._again_at:
+            return
+        try:
+            if self._claimed() and self._do_what_is_due(now) and begins:
+                self._begin(now)
+        except BatchStoreError as error:
+            if not error.passes:
+                raise
+            self._again_at = now + AGAIN_MS
+            if self._throttle.due("store", now):
+                self._log.warning("%s; goes on trying", error)
+
+    def _claimed(self) -> bool:
+        """Take the claim, and what is stored, once."""
+        if self._epoch is None:
+            epoch = self._store.claim(self._owner)
+            state = self._store.load_coordinator() or CoordinatorState()
+            self._epoch, self._coordinator = epoch, Coordinator(state, self._max_active)
+        return True
+
+    def _do_what_is_due(self, now: int) -> bool:
+        assert self._epoch is not None
+        while self._due:
+            action = self._due[0]
+            if isinstance(action, Store):
+                self._store.save_coordinator(self._epoch, action.state)
+                self._due.popleft()
+                continue
+            self._due.popleft()
+            attempt = action.attempt
+            if isinstance(action, EmitBatch):
+                self.metrics.attempts += 1
+                values = [attempt, self._epoch, self._begun[attempt.txid].partitions]
+                self._emit(BATCH, values, message_id(BATCH, attempt))
+            elif isinstance(action, EmitCommit):
+                self._emit(COMMIT, [attempt, self._epoch], message_id(COMMIT, attempt))
+            else:
+                self._succeeded(attempt, now)
+        return True
+
+    def _succeeded(self, attempt: Attempt, now: int) -> None:
+        assert self._epoch is not None
+        begun = self._begun.pop(attempt.txid)
+        self._errors.by_txid.pop(attempt.txid, None)
+        self.metrics.succeeded += 1
+        self.metrics.batch_s = (now - begun.at) / 1000
+        self._emit(SUCCESS, [attempt, self._epoch], None)
+        if self._is_transactional:
+            self._store.delete_below(self._epoch, attempt.txid, ())
+
+    def _begin(self, now: int) -> None:
+        """Begin the next batch, if it is time."""
+        txid = self._coordinator.next_txid()
+        if txid is None or now < self._begin_at or self.end_reached() or not self._source.is_ready(txid):
+            return
+        partitions = self._partitions(txid, now)
+        if partitions is None:
+            return
+        others = [self._begun[attempt.txid].partitions for attempt, _ in self._coordinator.active]
+        if others and others[-1] != partitions:
+            # A partition may go from one task to another now. The other task would not know where it stands, as long as
+            # batches that hold it are not committed.
+            return
+        self._begin_at = now + self._interval_ms
+        self._begun[txid] = _Begun(partitions, now)
+        self._due += self._coordinator.begin(txid)
+        self._do_what_is_due(now)
+
+    def _partitions(self, txid: int, now: int) -> Sequence[Any] | None:
+        """Return the partitions of an attempt; None: they are not known yet."""
+        assert self._epoch is not None
+        if not self._is_transactional:
+            return self._source.partitions(now)
+        if self._coordinator.is_replay(txid):
+            stored = self._store.load_partitions(txid)
+            if stored is not None:
+                return stored
+        partitions = self._source.partitions(now)
+        if partitions is not None:
+            self._store.save_partitions(self._epoch, txid, partitions)
+        return partitions
+
+    # --- answers ---
+
+    def acked(self, tup_id: str, now: int) -> None:
+        """Take an ack; of an attempt that is not active it changes nothing."""
+        stream, attempt = of_message_id(tup_id)
+        done = self._coordinator.processed if stream == BATCH else self._coordinator.committed
+        self._due += done(attempt)
+        self.turn(now, begins=False)
+
+    def failed(self, tup_id: str, failure: Failure | None, now: int) -> None:
+        """Take a fail; of an attempt that is not active it changes nothing.
+
+        Raises:
+            ComponentError: a bolt has raised in too many attempts of this transaction.
+        """
+        stream, attempt = of_message_id(tup_id)
+        expected = Status.PROCESSING if stream == BATCH else Status.COMMITTING
+        if (attempt, expected) not in self._coordinator.active:
+            return
+        self.metrics.failed += 1
+        given_up = self._coordinator.failed(attempt)
+        for each in given_up:
+            self._begun.pop(each.txid)
+        later = {each.txid for each in given_up}
+        # What is due and not emitted yet of an attempt that is given up, is not emitted. Its number stays stored.
+        self._due = deque(each for each in self._due if isinstance(each, Store) or each.attempt.txid not in later)
+        if failure is not None and failure.kind == "exception":
+            self._raised(attempt, failure)
+        if failure is not None and failure.kind == "timeout" and self._throttle.due("timeout", now):
+            self._log.warning(
+                "%s timed out. If that goes on, a batch takes longer than the message timeout. Try: a smaller "
+                "batch.records_max, or a longer topology.message.timeout.secs", attempt,
+            )  # fmt: skip
+        elif self._throttle.due("failed", now):
+            why = f": {failure.component} {failure.error}" if failure and failure.error else ""
+            self._log.warning("%s failed%s; it begins again, and so do the %d after it", attempt, why, len(later) - 1)
+
+    def _raised(self, attempt: Attempt, failure: Failure) -> None:
+        if self._errors.count(attempt.txid) >= self._attempts_max:
+            raise ComponentError(
+                f"transaction {attempt.txid}: {failure.component} raised in {self._attempts_max} attempts in a row, "
+                f"at last {failure.error}; nothing past transaction {attempt.txid - 1} is committed",
+                cure="correct what the error names, and start again: it goes on with this transaction",
+            )
+
+    # --- the end ---
+
+    def end_reached(self) -> bool:
+        """Return whether all of a bounded run is committed."""
+        if not self._has_ended and self._epoch is not None and not self._due:
+            self._has_ended = self._source.end_reached(self._coordinator.current)
+        return self._has_ended
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is active or due."""
+        return self._coordinator.is_idle and not self._due
+
+    def report(self) -> dict[str, float]:
+        """Return the metrics."""
+        counted = self.metrics
+        return {
+            "batch_txid": self._coordinator.current,
+            "batches_active": sum(1 for _ in self._coordinator.active),
+            "batches_succeeded": counted.succeeded,
+            "batches_failed": counted.failed,
+            "batch_attempts": counted.attempts,
+            "batch_s": counted.batch_s,
+        }
+
+    def close(self) -> None:
+        """Give the claim back, and close the store."""
+        try:
+            if self._epoch is not None:
+                self._store.release(self._epoch)
+        except BatchStoreError as error:
+            self._log.warning("%s", error)
+        finally:
+            self._store.close()

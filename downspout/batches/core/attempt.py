@@ -1,0 +1,70 @@
+"""The values of batch transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+FIRST_TXID = 1
+FIRST_ATTEMPT = 0
+
+
+class Attempt(NamedTuple):
+    """One try of a transaction. The first field of each tuple of a batch; over Storm's pipe it is a JSON list."""
+
+    txid: int  # from 1
+    attempt: int  # from 0, as in Trident; of one transaction, later tries have higher ones
+
+    @classmethod
+    def of(cls, value: Sequence[Any]) -> Attempt:
+        """Return ``value`` as an Attempt; it may have become a plain list on Storm's pipe.
+
+        >>> Attempt.of([3, 0])
+        Attempt(txid=3, attempt=0)
+
+        Raises:
+            ValueError: it is no attempt.
+        """
+        if type(value) is cls:
+            return value
+        try:
+            txid, attempt = value
+            return cls(int(txid), int(attempt))
+        except (TypeError, ValueError):
+            raise ValueError(f"{value!r} is not an attempt (txid, attempt)") from None
+
+    def __str__(self) -> str:
+        """Return how messages name it: ``transaction 3, attempt 0``."""
+        return f"transaction {self.txid}, attempt {self.attempt}"
+
+
+class BatchRange(NamedTuple):
+    """Which records of a partition are in a batch: from ``first`` to ``last``, both included.
+
+    An empty one has ``last = first - 1`` and ``first`` is the position, so the next start is ``last + 1`` in each case.
+    """
+
+    first: int
+    last: int
+    topology_id: str = ""  # of the topology that stored it; empty where unknown
+
+    @property
+    def next(self) -> int:
+        """Where the next batch starts.
+
+        >>> BatchRange(5, 9).next, BatchRange.empty(10).next
+        (10, 10)
+        """
+        return self.last + 1
+
+    @classmethod
+    def empty(cls, position: int, topology_id: str = "") -> BatchRange:
+        """Return the range of a partition that has no records in a batch."""
+        return cls(position, position - 1, topology_id)
+
+
+class CoordinatorState(NamedTuple):
+    """What a coordinator stores: the transaction to commit next, and the last attempt of each that may be active."""
+
+    current: int = FIRST_TXID
+    attempts: Mapping[int, int] = {}

@@ -1,0 +1,134 @@
+"""The metadata of a batch and partition as JSON: Trident's form of today and that of Kafka 0.8's spout.
+
+Today's is ``{"firstOffset": 5, "lastOffset": 9, "topologyId": "…"}``. That of 0.8 is ``{"offset": 5, "nextOffset": 10,
+"instanceId": "…", "partition": 0, "broker": {…}, "topic": "…", "topology": {"name": "…", "id": "…"}}``. Both are read,
+today's is written. Trident writes a batch without records as one whose first and last offset are both that before the
+position; ours has its first offset *at* the position, which Trident reads as empty too, and which cannot be taken for
+a batch of one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from downspout.batches.core.attempt import BatchRange, CoordinatorState
+
+
+class ForeignMetadataError(ValueError):
+    """Stored metadata is of no known form."""
+
+
+def encode_range(found: BatchRange) -> dict[str, Any]:
+    """Return the metadata of a range.
+
+    >>> encode_range(BatchRange(5, 9, "wc-1"))
+    {'firstOffset': 5, 'lastOffset': 9, 'topologyId': 'wc-1'}
+    """
+    return {"firstOffset": found.first, "lastOffset": found.last, "topologyId": found.topology_id}
+
+
+def decode_range(value: Any) -> BatchRange:
+    """Return the range that metadata of either form says.
+
+    >>> decode_range({"offset": 5, "nextOffset": 10, "instanceId": "x", "topology": {"id": "wc-1", "name": "wc"}})
+    BatchRange(first=5, last=9, topology_id='wc-1')
+    >>> decode_range({"firstOffset": 9, "lastOffset": 9, "topologyId": "wc-1"}).next
+    10
+
+    Raises:
+        ForeignMetadataError: it is of neither form.
+    """
+    if not isinstance(value, Mapping):
+        raise ForeignMetadataError(f"{value!r} is not the metadata of a batch")
+    if "firstOffset" in value:
+        first, last, topology = value["firstOffset"], value.get("lastOffset"), value.get("topologyId")
+    else:
+        first, after, named = value.get("offset"), value.get("nextOffset"), value.get("topology")
+        last = after - 1 if type(after) is int else None
+        topology = named.get("id") if isinstance(named, Mapping) else None
+    if type(first) is not int or type(last) is not int or last < first - 1 or not isinstance(topology, str | None):
+        raise ForeignMetadataError(f"{dict(value)!r} is not the metadata of a batch")
+    return BatchRange(first, last, topology or "")
+
+
+def after(found: BatchRange, previous: BatchRange | None) -> BatchRange:
+    """Return a stored range with Trident's form of an empty batch recognised, by what the batch before it holds.
+
+    >>> after(BatchRange(9, 9), BatchRange(5, 9))
+    BatchRange(first=10, last=9, topology_id='')
+    >>> after(BatchRange(9, 9), BatchRange(5, 8))
+    BatchRange(first=9, last=9, topology_id='')
+    """
+    if found.first == found.last and (found.last < 0 or (previous is not None and previous.last == found.last)):
+        return BatchRange.empty(found.next, found.topology_id)
+    return found
+
+
+def encode_attempts(state: CoordinatorState) -> dict[str, int]:
+    """Return the attempt ids as JSON has them: its keys are texts.
+
+    >>> encode_attempts(CoordinatorState(3, {3: 1, 4: 0}))
+    {'3': 1, '4': 0}
+    """
+    return {str(txid): attempt for txid, attempt in state.attempts.items()}
+
+
+def decode_state(current: Any, attempts: Any) -> CoordinatorState:
+    """Return the coordinator's state.
+
+    >>> decode_state(3, {"2": 5, "3": 1})
+    CoordinatorState(current=3, attempts={2: 5, 3: 1})
+
+    Args:
+        current: the content of ``currtx``; None: there is none.
+        attempts: the content of ``currattempts``; None: there is none.
+
+    Raises:
+        ForeignMetadataError: one of them is of another form.
+    """
+    if type(current) is not int and current is not None:
+        raise ForeignMetadataError(f"currtx is {current!r}, not a number")
+    try:
+        known = {int(txid): attempt for txid, attempt in (attempts or {}).items()}
+    except (AttributeError, TypeError, ValueError):
+        known = {0: None}
+    if any(type(attempt) is not int for attempt in known.values()):
+        raise ForeignMetadataError(f"currattempts is {attempts!r}, not attempts by transaction")
+    return CoordinatorState(1 if current is None else max(1, current), known)
+
+
+def encode_partitions(partitions: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return the coordinator's metadata of a transaction, as Trident's Kafka spout has it.
+
+    >>> encode_partitions([["orders", 0]])
+    [{'topic': 'orders', 'partition': 0}]
+    """
+    return [{"topic": topic, "partition": partition} for topic, partition in partitions]
+
+
+def decode_partitions(value: Any) -> list[list[Any]]:
+    """Return the partitions that the coordinator's metadata names.
+
+    >>> decode_partitions([{"topic": "orders", "partition": 0}])
+    [['orders', 0]]
+
+    Raises:
+        ForeignMetadataError: it is of another form.
+    """
+    try:
+        found = [[each["topic"], each["partition"]] for each in value]
+    except (TypeError, KeyError):
+        raise ForeignMetadataError(f"{value!r} does not name partitions") from None
+    if not all(isinstance(topic, str) and type(number) is int for topic, number in found):
+        raise ForeignMetadataError(f"{value!r} does not name partitions")
+    return found
+
+
+def partition_id(topic: str, partition: int) -> str:
+    """Return the name of a partition's metadata, as Trident's Kafka spout has it.
+
+    >>> partition_id("orders", 3)
+    'orders/3'
+    """
+    return f"{topic}/{partition}"

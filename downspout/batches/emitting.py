@@ -1,0 +1,223 @@
+"""An emitter task at work: which records of its partitions are in a batch, and what is stored of that.
+
+*Transactional*: the ranges are stored before anything is emitted, and an attempt that finds them stored reads exactly
+those records. *Opaque*: the ranges are kept in memory, and stored when the batch is committed; each attempt reads what
+comes after the batch before, and may leave out a partition that cannot be read.
+
+Where a batch begins is known from the batch before it: from memory, if this process has seen its latest attempt, or
+from the store. If neither knows it, because the process was restarted between two batches that are not committed, two
+batches may overlap in memory; but the commit of the first then finds a task that has not seen its beginning, fails,
+and all later ones are given up with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from kafka import errors
+
+from downspout.batches.core.attempt import Attempt, BatchRange
+from downspout.batches.core.emitter import EmitterBatches
+from downspout.batches.core.metadata import partition_id
+from downspout.batches.core.shares import share
+from downspout.batches.reader import BatchReader, Limits
+from downspout.batches.setup import BatchSetup
+from downspout.batches.starts import BatchStarts, Logs, logs_one_by_one
+from downspout.batches.stores import BatchStore, PartitionId
+from downspout.clock import Clock
+from downspout.errors import DataLossError, coordinates
+from downspout.kafka.port import ConsumerPort, Record, TopicPartition
+from downspout.spout.group.explicit_offsets import offsets_of
+
+TIME_SHARE = 1 / 3
+"""How much of the message timeout may pass while the records of a batch that is tried again are waited for."""
+
+Stored: TypeAlias = Mapping[PartitionId, Mapping[int, BatchRange]]
+Ranges: TypeAlias = dict[TopicPartition, BatchRange]
+Records: TypeAlias = dict[TopicPartition, list[Record]]
+
+
+class NotYetError(Exception):
+    """The records of a transactional batch have not all come: the attempt fails, and the next one goes on waiting."""
+
+
+class Emitting:
+    """The batches of one emitter task.
+
+    Args:
+        setup: the settings.
+        consumer: reads; nothing else uses it.
+        store: the metadata of the batches.
+        clock: for time limits.
+        log: for warnings.
+    """
+
+    def __init__(
+        self, setup: BatchSetup, consumer: ConsumerPort, store: BatchStore, clock: Clock, log: logging.Logger
+    ) -> None:
+        settings = setup.kafka.settings
+        self._setup, self._consumer, self._store, self._clock = setup, consumer, store, clock
+        self._reader = BatchReader(consumer, clock, settings["poll_timeout_ms"])
+        self.starts = BatchStarts(settings, setup.topology_id, log)
+        stops = offsets_of("kafka.stop_offsets", settings["stop_offsets"]) if setup.kafka.bounded else {}
+        self._stops: Mapping[TopicPartition, int] = stops
+        self._batches = EmitterBatches[TopicPartition]()
+        self._partitions: list[TopicPartition] = []  # all of them
+        self._mine: list[TopicPartition] = []
+
+    # --- a batch ---
+
+    def batch(self, attempt: Attempt, epoch: int, partitions: Sequence[Sequence[Any]]) -> Records | None:
+        """Return the records of this task in an attempt; None: it is stale.
+
+        Args:
+            attempt: which one.
+            epoch: of its coordinator.
+            partitions: all partitions of the batch, as ``[topic, partition]``.
+
+        Raises:
+            DataLossError: records are gone.
+            NotYetError: records cannot be read yet.
+            KafkaError: the broker refuses, or does not answer.
+            BatchStoreError: the store does not do as it is asked.
+        """
+        if not self._batches.hear(attempt):
+            return None
+        self._partitions = [TopicPartition(topic, number) for topic, number in partitions]
+        self._mine = share(self._partitions, self._setup.kafka.index, self._setup.kafka.tasks)
+        self._reader.assign(self._mine)
+        stored = self._store.load_ranges([partition_id(*tp) for tp in self._mine]) if self._mine else {}
+        read = self._transactional if self._setup.is_transactional else self._fresh
+        ranges, records = read(attempt.txid, epoch, stored)
+        self._batches.begin(attempt, ranges)
+        return records
+
+    def _fresh(self, txid: int, epoch: int, stored: Stored) -> tuple[Ranges, Records]:
+        """Read what comes after the batch before."""
+        return self._read(txid, stored, self._mine)
+
+    def _read(self, txid: int, stored: Stored, partitions: Collection[TopicPartition]) -> tuple[Ranges, Records]:
+        if not partitions:
+            return {}, {}
+        logs = self._logs(partitions)
+        before = {tp: self._before(tp, txid, stored) for tp in partitions}
+        starts = {tp: self.starts.of(tp, before[tp], logs, self._consumer) for tp in partitions if tp in logs.ends}
+        ends = {tp: min(logs.ends[tp], self._stops.get(tp, logs.ends[tp])) for tp in starts}
+        batch = self._setup.batch
+        limits = Limits.of(batch["records_max"], batch["bytes_max"], len(self._partitions))
+        read = self._reader.fresh(starts, ends, limits)
+        ranges = {tp: self._range(each.records, each.position) for tp, each in read.items()}
+        # A partition that cannot be read now has no records in the batch, and its next offset stays.
+        ranges.update(
+            {tp: BatchRange.empty(it.next, it.topology_id) for tp, it in before.items() if it and tp not in starts}
+        )
+        return ranges, {tp: each.records for tp, each in read.items()}
+
+    def _logs(self, partitions: Collection[TopicPartition]) -> Logs:
+        """Ask where logs begin and end; in an opaque batch a partition may be missing in the answer.
+
+        Raises:
+            KafkaError: the broker does not answer.
+        """
+        consumer = self._consumer
+        try:
+            return Logs(consumer.beginning_offsets(partitions), consumer.end_offsets(partitions))
+        except errors.KafkaError:
+            if self._setup.is_transactional:
+                raise
+            found = logs_one_by_one(self._setup.cluster, partitions, self._setup.reads_committed)
+            if not found.ends:
+                raise
+            return found
+
+    def _range(self, records: Sequence[Record], position: int) -> BatchRange:
+        if not records:
+            return BatchRange.empty(position, self._setup.topology_id)
+        return BatchRange(records[0].offset, records[-1].offset, self._setup.topology_id)
+
+    def _before(self, tp: TopicPartition, txid: int, stored: Stored) -> BatchRange | None:
+        return self._batches.before(tp, txid, stored.get(partition_id(*tp), {}))
+
+    # --- transactional ---
+
+    def _transactional(self, txid: int, epoch: int, stored: Stored) -> tuple[Ranges, Records]:
+        """Read what is stored for the batch; of partitions without that, what comes next, which is stored first."""
+        again, new = {}, []
+        for tp in self._mine:
+            plan = self._batches.plan(tp, txid, stored.get(partition_id(*tp), {}))
+            if plan.again is not None:
+                again[tp] = plan.again
+            elif plan.is_new:
+                new.append(tp)
+        ranges, records = self._read(txid, stored, new)
+        if ranges:
+            self._store.save_ranges(epoch, txid, {partition_id(*tp): found for tp, found in ranges.items()})
+        return {**again, **ranges}, {**self._again(txid, again), **records}
+
+    def _again(self, txid: int, ranges: Ranges) -> Records:
+        """Read exactly the records of a batch that is tried again.
+
+        Raises:
+            DataLossError: some of them are gone.
+            NotYetError: some cannot be read yet.
+        """
+        wanted = {tp: (found.first, found.last) for tp, found in ranges.items() if found.last >= found.first}
+        if not wanted:
+            return {}
+        begins, ends = self._consumer.beginning_offsets(wanted), self._consumer.end_offsets(wanted)
+        for tp, (first, last) in wanted.items():
+            if not begins[tp] <= first or not last < ends[tp]:
+                raise self._gone(txid, tp, first, last, f"the log holds {begins[tp]} to {ends[tp]}")
+        until_s = self._clock.monotonic() + self._setup.timeout_s * TIME_SHARE
+        found = self._reader.exactly(wanted, until_s)
+        if found is None:
+            raise NotYetError(f"transaction {txid}: its records cannot be read yet")
+        for tp, (first, last) in wanted.items():
+            read = [record.offset for record in found[tp]]
+            if not read or read[0] != first or read[-1] != last:
+                has = f"those that are there are {read[0]} to {read[-1]}" if read else "none of them is there"
+                raise self._gone(txid, tp, first, last, has)
+        return found
+
+    def _gone(self, txid: int, tp: TopicPartition, first: int, last: int, has: str) -> DataLossError:
+        return DataLossError(
+            f"{coordinates(tp.topic, tp.partition, first)}: transaction {txid} holds the offsets {first} to {last}, "
+            f"but {has}: it cannot be emitted as it was",
+            cure="a longer retention; batch.kind=opaque, with opaque states, goes on without records that are gone",
+        )
+
+    # --- commit and success ---
+
+    def commit(self, attempt: Attempt, epoch: int) -> bool:
+        """Store the ranges of an opaque batch; return whether this process has seen all of it.
+
+        Raises:
+            BatchStoreError: the store does not do as it is asked.
+        """
+        ranges, txid = self._batches.to_commit(attempt), attempt.txid
+        if ranges is None or self._setup.is_transactional:
+            return ranges is not None
+        if attempt.attempt:  # an earlier one may have stored ranges of partitions that this one leaves out
+            left_out = [partition_id(*tp) for tp in self._mine if tp not in ranges]
+            if self._setup.kafka.index == 0:
+                known = {partition_id(*tp) for tp in self._partitions}
+                left_out += [name for name in self._store.list_partitions() if name not in known]
+            if left_out:
+                self._store.delete_ranges(epoch, txid, left_out)
+        if ranges:
+            self._store.save_ranges(epoch, txid, {partition_id(*tp): found for tp, found in ranges.items()})
+        return True
+
+    def success(self, attempt: Attempt, epoch: int) -> None:
+        """Forget what lies below a transaction that is done."""
+        self._batches.success(attempt.txid)
+        self.starts.committed()
+        if self._mine:
+            self._store.delete_below(epoch, attempt.txid, [partition_id(*tp) for tp in self._mine])
+
+    def close(self) -> None:
+        """Release consumer and store."""
+        self._reader.close()
+        self._store.close()

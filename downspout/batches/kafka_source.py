@@ -1,0 +1,114 @@
+"""What the coordinator knows of Kafka: the partitions of its topics, and where a bounded run ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kafka import errors
+
+from downspout.batches.core.metadata import partition_id
+from downspout.batches.setup import BatchSetup
+from downspout.batches.stores import BatchStore
+from downspout.errors import coordinates
+from downspout.kafka.port import ConsumerPort, TopicPartition
+from downspout.kafka.retry_gate import RetryGate
+from downspout.spout.group.bounds import missing_topics, no_topic
+from downspout.spout.group.explicit_offsets import offsets_of
+from downspout.spout.group.partition_source import partitions_to_read
+from downspout.spout.spout_metrics import SpoutMetrics
+
+
+class KafkaSource:
+    """Lists partitions. See :class:`downspout.batches.coordinating.BatchSource`.
+
+    Args:
+        setup: the settings.
+        consumer: asks Kafka; reads nothing.
+        store: the metadata of the batches.
+        is_ready: the component's hook.
+        log: for warnings.
+    """
+
+    def __init__(
+        self,
+        setup: BatchSetup,
+        consumer: ConsumerPort,
+        store: BatchStore,
+        is_ready: Callable[[int], bool],
+        log: logging.Logger,
+    ) -> None:
+        self._setup, self._consumer, self._store, self._log = setup, consumer, store, log
+        self.is_ready = is_ready
+        self._settings = setup.kafka.settings
+        self._gate = RetryGate("listing partitions", self._settings["bootstrap"], SpoutMetrics(), log)
+        self._known: list[list[Any]] | None = None
+        self._look_at = 0
+        self._ends: dict[TopicPartition, int] | None = None
+        self._looked_for_end = 0
+        self._missed: set[str] = set()
+
+    def partitions(self, now: int) -> Sequence[Any] | None:
+        """Return the partitions; if Kafka does not answer, those that it last named.
+
+        Raises:
+            BrokerError: Kafka refuses, or a bounded run lacks a topic.
+        """
+        if now >= self._look_at and not self._gate.waits(now):
+            try:
+                self._look(now)
+                self._gate.succeeded(now)
+            except errors.KafkaError as error:
+                self._gate.record_error(error, now)
+        return self._known
+
+    def _look(self, now: int) -> None:
+        missing = set(missing_topics(self._consumer, self._settings["topics"] or []))
+        for topic in sorted(missing - self._missed):
+            if self._setup.kafka.bounded and self._ends is None:
+                raise no_topic(topic, self._settings["bootstrap"])
+            self._log.warning("topic %s does not exist on %s; waits for it", topic, self._settings["bootstrap"])
+        self._missed = missing
+        found = sorted(partitions_to_read(self._consumer, self._settings))
+        if self._setup.kafka.bounded and self._ends is None:
+            self._ends = self._ends_of(found)
+        if found:
+            # A bounded run reads what was there at its start, so partitions that are added later are not in it.
+            self._known = [[*tp] for tp in found if self._ends is None or tp in self._ends]
+        self._look_at = now + self._settings["refresh_period_ms"]
+
+    def _ends_of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        ends = dict(self._consumer.end_offsets(partitions)) if partitions else {}
+        for tp, stop in offsets_of("kafka.stop_offsets", self._settings["stop_offsets"]).items():
+            if tp in ends:
+                if stop > ends[tp]:
+                    self._log.warning("%s ends at %d, before kafka.stop_offsets: so does the run",
+                                      coordinates(*tp), ends[tp])  # fmt: skip
+                ends[tp] = min(stop, ends[tp])
+        return ends
+
+    @property
+    def ends(self) -> Mapping[TopicPartition, int] | None:
+        """Where a bounded run ends; None: it is not bounded, or that is not known yet."""
+        return self._ends
+
+    def end_reached(self, current: int) -> bool:
+        """Return whether a bounded run has all up to its end in transactions before ``current``. One read per commit.
+
+        Raises:
+            BatchStoreError: the store does not answer.
+        """
+        if self._ends is None or self._looked_for_end == current:
+            return False
+        ranges = self._store.load_ranges([partition_id(*tp) for tp in self._ends])
+        self._looked_for_end = current
+        for tp, end in self._ends.items():
+            done = [found.next for txid, found in ranges.get(partition_id(*tp), {}).items() if txid < current]
+            if end > 0 and max(done, default=-1) < end:
+                return False
+        return True
+
+    def close(self) -> None:
+        """Release the consumer."""
+        self._consumer.close()

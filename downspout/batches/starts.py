@@ -1,0 +1,104 @@
+"""Where a partition starts in a batch: after the batch before, or where ``kafka.start`` says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from downspout.batches.core.attempt import BatchRange
+from downspout.errors import DataLossError, coordinates
+from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition
+from downspout.ledger.start import Start, start_at
+from downspout.spout.group.explicit_offsets import offsets_of
+
+
+class Logs(NamedTuple):
+    """Where the logs of some partitions begin and end."""
+
+    begins: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+
+
+def logs_one_by_one(cluster: Cluster, partitions: Collection[TopicPartition], reads_committed: bool) -> Logs:
+    """Ask where logs begin and end, and leave out those of which Kafka does not say."""
+    begins, ends = {}, {}
+    found = cluster.describe_logs({tp.topic for tp in partitions})
+    for tp in partitions:
+        log = found[tp.topic].partitions.get(tp.partition)
+        end = None if log is None else log.stable if reads_committed else log.high_watermark
+        if log is not None and log.begin is not None and end is not None:
+            begins[tp], ends[tp] = log.begin, end
+    return Logs(begins, ends)
+
+
+class BatchStarts:
+    """Decides where partitions start.
+
+    Args:
+        settings: those of the scope ``kafka``.
+        topology_id: of this submit.
+        log: for warnings.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], topology_id: str, log: logging.Logger) -> None:
+        self._strategy: str = settings["start"]
+        self._timestamp_ms: int = settings["start_timestamp_ms"] or 0
+        at_start = "latest" if self._strategy.endswith("LATEST") else "earliest"
+        self._policy = at_start if settings["on_data_loss"] == "start" else settings["on_data_loss"]
+        self._offsets = offsets_of("kafka.start_offsets", settings["start_offsets"])
+        self._topology_id, self._log = topology_id, log
+        self._decided: dict[TopicPartition, int] = {}  # by the strategy, until a batch is committed
+        self.lost = 0
+
+    def of(self, tp: TopicPartition, before: BatchRange | None, logs: Logs, consumer: ConsumerPort) -> int:
+        """Return where a partition starts.
+
+        Args:
+            tp: the partition.
+            before: its range in the batch before; None: there is none.
+            logs: where the logs begin and end.
+            consumer: asked where the strategy goes by time.
+
+        Raises:
+            DataLossError: records are gone that were in no batch yet, and ``kafka.on_data_loss`` says ``fail``.
+        """
+        ours = before is not None and before.topology_id == self._topology_id
+        start = start_at(self._strategy, committed=before is not None, by_this_topology=ours)
+        if start is Start.COMMITTED and before is not None:
+            return self._in_range(tp, before.next, logs.begins[tp], logs.ends[tp])
+        # A batch that is tried again starts where its first attempt did: the end of the log has moved on meanwhile.
+        if tp not in self._decided:
+            self._decided[tp] = self._by_strategy(start, tp, logs, consumer)
+        return self._decided[tp]
+
+    def committed(self) -> None:
+        """Forget what the strategy decided: what was stored counts from now on."""
+        self._decided.clear()
+
+    def _by_strategy(self, start: Start, tp: TopicPartition, logs: Logs, consumer: ConsumerPort) -> int:
+        if start is Start.END:
+            return logs.ends[tp]
+        if start is Start.TIMESTAMP:
+            found = consumer.offsets_for_times({tp: self._timestamp_ms}).get(tp)
+            return logs.ends[tp] if found is None else found
+        if start is Start.OFFSET and tp in self._offsets:
+            return self._in_range(tp, self._offsets[tp], logs.begins[tp], logs.ends[tp])
+        return logs.begins[tp]
+
+    def _in_range(self, tp: TopicPartition, offset: int, begin: int, end: int) -> int:
+        if begin <= offset <= end:
+            return offset
+        place = coordinates(tp.topic, tp.partition, offset)
+        if self._policy == "fail":
+            raise DataLossError(
+                f"{place}: the next batch starts here, but the log holds {begin} to {end}",
+                cure="kafka.on_data_loss=earliest goes on with what is left; retention may be too short",
+            )
+        start = begin if self._policy == "earliest" else end
+        lost = max(0, start - offset)
+        self.lost += lost
+        self._log.warning(
+            "%s: the log holds %d to %d; %d offsets are lost; goes on at %d", place, begin, end, lost, start
+        )
+        return start

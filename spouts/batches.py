@@ -1,0 +1,315 @@
+"""KafkaBatches: the records of Kafka topics in numbered batches, committed strictly in order.
+
+::
+
+    coordinator, lines = KafkaBatches.spec(topics=["lines"], fields=["value"])
+    split = SplitBolt.spec(inputs=[lines])
+    counts = StateBolt.spec(coordinator=coordinator, inputs={split: Grouping.fields("word")}, …)
+
+This is what Storm's Trident does, with plain components: :class:`BatchCoordinator` is a spout, :class:`KafkaBatchBolt`
+a bolt whose tasks share the partitions. What they say to each other, and to the states, is in
+``downspout.batches.streams``. The first field of each tuple is its attempt, and a bolt in between hands it on.
+
+Coordinator and emitter can be replaced: by subclasses (:meth:`BatchCoordinator.is_ready` is meant for that), or by any
+spout and bolt that emit on the same streams.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import streamparse
+from kafka import errors
+from streamparse import Grouping, Stream
+from streamparse.dsl.bolt import ShellBoltSpec
+from streamparse.dsl.spout import ShellSpoutSpec
+
+from downspout.batches.coordinating import Coordinating
+from downspout.batches.core.attempt import Attempt
+from downspout.batches.emitting import Emitting, NotYetError, Records
+from downspout.batches.kafka_source import KafkaSource
+from downspout.batches.setup import BatchSetup, check, check_ackers
+from downspout.batches.stores import BatchStoreError, StaleCoordinatorError
+from downspout.batches.streams import ATTEMPT, BATCH, COMMIT, CONTROL, FIELDS
+from downspout.clock import SYSTEM_CLOCK, Clock
+from downspout.component import Bolt
+from downspout.errors import ConfigError, RecordError, coordinates
+from downspout.kafka.port import Record, TopicPartition
+from downspout.kafka.retry_gate import LogThrottle, describe
+from downspout.protocols import Failure, SpoutEngine
+from downspout.settings.table import SETTINGS, component_config, parse_scope
+from downspout.spout.emit.tuple_maker import rows_maker, tuple_maker
+from downspout.wire import Wired
+from downspout.wire.specs import SpoutSpec
+
+
+class BatchCoordinator(Wired, streamparse.Spout):
+    """Says which batches begin, and commits them one after the other. It has one task."""
+
+    outputs: ClassVar[list[Stream]] = [Stream(list(FIELDS[stream]), name=stream) for stream in CONTROL]
+    settings_scopes: ClassVar[tuple[str, ...]] = ("batch", "kafka")
+    retries_failed: ClassVar[bool] = True
+    clock: Clock = SYSTEM_CLOCK
+    engine_services: SpoutEngine | None = None
+    _batches: Coordinating | None = None
+
+    def is_ready(self, txid: int) -> bool:
+        """Return whether a transaction may begin now. For subclasses; asked before each attempt."""
+        return True
+
+    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Read the settings and open the store; the claim is taken by the first ``next_tuple``.
+
+        Raises:
+            ConfigError: the settings make no sense.
+            BrokerError: no broker answers.
+            BatchStoreError: the store cannot be opened.
+        """
+        log = self.logger or logging.getLogger(__name__)
+        check_ackers(storm_conf, self.component_name or "BatchCoordinator")
+        setup = BatchSetup.of(storm_conf, context)
+        if setup.kafka.tasks > 1:
+            raise ConfigError(f"{self.component_name}: {setup.kafka.tasks} tasks, but one coordinates", cure="par=1")
+        consumer = setup.open_consumer(log)
+        try:
+            store = setup.open_store()
+        except BaseException:
+            consumer.close()
+            raise
+        self._source = KafkaSource(setup, consumer, store, self.is_ready, log)
+        self._batches = Coordinating(store, setup.topology_id, self._source, self._send, setup.batch, log)
+        self._active = True
+
+    def _send(self, stream: str, values: list[Any], tup_id: str | None) -> None:
+        self.emit(values, tup_id=tup_id, stream=stream)
+
+    def _now(self) -> int:
+        return int(self.clock.monotonic() * 1000)
+
+    def next_tuple(self) -> None:
+        """One turn: claim, what is due, and perhaps the beginning of a batch."""
+        assert self._batches is not None
+        self._batches.turn(self._now(), begins=self._active)
+
+    def attend(self) -> None:
+        """Do what is due while the engine does not ask for tuples."""
+        assert self._batches is not None
+        self._batches.turn(self._now(), begins=False)
+
+    def ack(self, tup_id: str) -> None:
+        """A batch is processed, or committed."""
+        assert self._batches is not None
+        self._batches.acked(tup_id, self._now())
+
+    def fail(self, tup_id: str) -> None:
+        """An attempt failed, or timed out: it and all later ones begin again."""
+        self.fail_with(tup_id, None)
+
+    def fail_with(self, tup_id: str, failure: Failure | None) -> None:
+        """Take a fail, with its reason where the engine knows it.
+
+        Raises:
+            ComponentError: a bolt has raised in too many attempts of a transaction.
+        """
+        assert self._batches is not None
+        self._batches.failed(tup_id, failure, self._now())
+
+    def activate(self) -> None:
+        """Let batches begin again."""
+        self._active = True
+
+    def deactivate(self) -> None:
+        """Let no batch begin; those that are active go on to their end."""
+        self._active = False
+
+    def exhausted(self) -> bool:
+        """Return whether a bounded run has everything up to its end in committed batches."""
+        return self._batches is not None and self._batches.end_reached()
+
+    def end_reached(self) -> bool:
+        """Return whether, besides, no batch is active."""
+        return self._batches is not None and self._batches.end_reached() and self._batches.is_idle
+
+    def finish(self) -> bool:
+        """Return whether what is due is done."""
+        self.attend()
+        return self._batches is None or self._batches.is_idle
+
+    def report(self) -> Mapping[str, float]:
+        """Return how many batches were begun, failed and committed."""
+        return {} if self._batches is None else self._batches.report()
+
+    def close(self) -> None:
+        """Give the claim back."""
+        if self._batches is not None:
+            self._batches.close()
+            self._source.close()
+
+
+class _Makers(NamedTuple):
+    many: Callable[[Sequence[Record]], list[tuple[Any, ...]] | None]
+    one: Callable[[Record], list[Any]]
+
+
+class KafkaBatchBolt(Bolt):
+    """Emits the records of batches; its tasks share the partitions."""
+
+    auto_ack = False
+    auto_anchor = False
+    outputs: ClassVar[list[str]] = [ATTEMPT, *SETTINGS["kafka.fields"].default]
+    settings_scopes: ClassVar[tuple[str, ...]] = ("batch", "kafka")
+    _emitting: Emitting | None = None
+
+    @classmethod
+    def outputs_of(cls, config: Mapping[str, Any]) -> Any:
+        """Return the attempt and the fields of the records."""
+        return [ATTEMPT, *parse_scope(config, "kafka")["fields"]]
+
+    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Read the settings, and open consumer and store.
+
+        Raises:
+            ConfigError: the settings make no sense.
+            BrokerError: no broker answers.
+            BatchStoreError: the store cannot be opened.
+        """
+        self._log = self.logger or logging.getLogger(__name__)
+        setup = BatchSetup.of(storm_conf, context)
+        self._settings = setup.kafka.settings
+        self._consumer = consumer = setup.open_consumer(self._log)
+        try:
+            store = setup.open_store()
+        except BaseException:
+            consumer.close()
+            raise
+        self._emitting = Emitting(setup, consumer, store, self.clock, self._log)
+        self._makers: dict[str, _Makers] = {}
+        self._throttle = LogThrottle()
+        self._records = 0
+
+    def process(self, tup: Any) -> None:
+        """Emit a batch, commit it, or forget it: as the stream says."""
+        assert self._emitting is not None
+        attempt, epoch = Attempt.of(tup.values[0]), tup.values[1]
+        try:
+            if tup.stream == BATCH:
+                self._emit_batch(tup, attempt, self._emitting.batch(attempt, epoch, tup.values[2]))
+            elif tup.stream == COMMIT:
+                if not self._emitting.commit(attempt, epoch):
+                    self._later(tup, attempt, "this task has not seen its beginning")
+                    return
+            else:
+                self._emitting.success(attempt, epoch)
+        except (errors.KafkaError, BatchStoreError, StaleCoordinatorError, NotYetError) as error:
+            if not _passes(error):
+                raise
+            self._later(tup, attempt, describe(error))
+            return
+        self.ack(tup)
+
+    def _later(self, tup: Any, attempt: Attempt, why: str) -> None:
+        """Fail what may work in the next attempt."""
+        if self._throttle.due("later", int(self.clock.monotonic() * 1000)):
+            self._log.warning("%s: %s fails: %s", self.component_name, attempt, why)
+        self.fail(tup)
+
+    def _emit_batch(self, tup: Any, attempt: Attempt, found: Records | None) -> None:
+        """Emit the records of this task, anchored to the batch."""
+        for tp, records in (found or {}).items():
+            if records:
+                rows = self._rows(tp, records)
+                self._records += len(rows)
+                self.emit_many([[attempt, *row] for row in rows], [tup] * len(rows))
+
+    def _rows(self, tp: TopicPartition, records: Sequence[Record]) -> Sequence[Sequence[Any]]:
+        """Return the values of the tuples of records.
+
+        Raises:
+            RecordError: one cannot be decoded.
+        """
+        makers = self._makers.get(tp.topic)
+        if makers is None:
+            names, key, value = (self._settings[name] for name in ("fields", "key_format", "value_format"))
+            how = names, key, value, self._consumer.topic_id(tp.topic), self._settings["honour_replays"]
+            makers = self._makers[tp.topic] = _Makers(rows_maker(*how), tuple_maker(*how))
+        if (rows := makers.many(records)) is not None:
+            return rows
+        found = []
+        for record in records:
+            try:
+                found.append(makers.one(record))
+            except ValueError as error:
+                raise RecordError(
+                    f"{coordinates(tp.topic, tp.partition, record.offset)}: it cannot be decoded: {describe(error)}",
+                    cure="kafka.value_format=bytes and kafka.key_format=bytes, and a bolt that decodes and may reject",
+                ) from error
+        return found
+
+    def report(self) -> Mapping[str, float]:
+        """Return how many records were emitted, those of attempts that failed included, and how many were lost."""
+        return {"records": self._records, "lost": self._emitting.starts.lost} if self._emitting else {}
+
+    def close(self) -> None:
+        """Release consumer and store."""
+        if self._emitting is not None:
+            self._emitting.close()
+
+
+def _passes(error: Exception) -> bool:
+    """Return whether the next attempt may succeed."""
+    if isinstance(error, BatchStoreError):
+        return error.passes
+    return isinstance(error, StaleCoordinatorError | NotYetError) or bool(getattr(error, "retriable", False))
+
+
+class BatchSpecs(NamedTuple):
+    """The two components of a source of batches."""
+
+    coordinator: ShellSpoutSpec
+    emitter: ShellBoltSpec
+
+
+class KafkaBatches:
+    """A source of batches, which is two components."""
+
+    @staticmethod
+    def spec(
+        *,
+        par: int = 1,
+        config: Mapping[str, Any] | None = None,
+        coordinator: type[BatchCoordinator] = BatchCoordinator,
+        emitter: type[KafkaBatchBolt] = KafkaBatchBolt,
+        **settings: Any,
+    ) -> BatchSpecs:
+        """Put both components into a topology.
+
+        >>> coordinator, lines = KafkaBatches.spec(topics=["lines"], fields=["value"], kind="transactional")
+        >>> lines.outputs["default"].output_fields
+        ['attempt', 'value']
+
+        Args:
+            par: how many tasks emit; they share the partitions.
+            config: Storm's settings for both, and ours by their whole names.
+            coordinator: a subclass of the coordinator, to be taken in its place.
+            emitter: a subclass of the emitter, likewise.
+            settings: those of ``downspout settings batch`` and ``downspout settings kafka``, without the prefix.
+
+        Raises:
+            ConfigError: a setting is unknown, malformed, out of range, or does not go with batches.
+        """
+        of_batch = {name: value for name, value in settings.items() if f"batch.{name}" in SETTINGS}
+        of_kafka = {name: value for name, value in settings.items() if name not in of_batch}
+        given = {**(config or {}), **component_config("batch", of_batch), **component_config("kafka", of_kafka)}
+        check(parse_scope(given, "kafka", "spec"))
+        head = SpoutSpec(
+            coordinator,
+            command="streamparse_run",
+            script=f"{coordinator.__module__}.{coordinator.__name__}",
+            par=1,
+            config=given,
+            outputs=[Stream(list(FIELDS[stream]), name=stream) for stream in CONTROL],
+        )
+        body = emitter.spec(inputs={head[stream]: Grouping.ALL for stream in CONTROL}, par=par, config=given)
+        return BatchSpecs(head, body)

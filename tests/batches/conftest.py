@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from downspout.testing import FakeKafka
+from downspout.testing.memory_batches import MemoryBatches
+
+
+@pytest.fixture
+def kafka() -> Iterator[FakeKafka]:
+    """A topic with three partitions."""
+    with FakeKafka("batches") as kafka:
+        kafka.create_topic("lines", 3)
+        yield kafka
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryBatches]:
+    """What outlives a run."""
+    with MemoryBatches("test") as memory:
+        yield memory

@@ -1,0 +1,89 @@
+"""A StateBolt as an engine would build it, and tuples as a coordinator and a bolt would emit them."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, NamedTuple
+
+from pystorm.component import Tuple
+
+from bolts.state import StateBolt
+from downspout.batches.core.attempt import Attempt
+from downspout.batches.streams import BATCH, COMMIT, SUCCESS
+
+
+class Word(NamedTuple):
+    """What a bolt emits."""
+
+    attempt: Any
+    word: str
+    size: int | None = 1
+    group: str = "all"
+
+
+class Stage:
+    """One task of a StateBolt, and what it did with tuples.
+
+    Args:
+        store: the URL of its store.
+        cls: its class.
+        conf: its settings, with ``__`` for the dot.
+    """
+
+    def __init__(self, store: str, cls: type[StateBolt] = StateBolt, **conf: Any) -> None:
+        self.acked: list[str] = []
+        self.failed: dict[str, str] = {}
+        self.emitted: list[list[Any]] = []
+        self._ids = 0
+        bolt: Any = cls(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
+        bolt.component_name, bolt.task_id = "counts", 3
+        bolt.ack = lambda given: self.acked.append(str(getattr(given, "id", given)))
+        bolt.fail = lambda given: self.failed.setdefault(given.id, "")
+        bolt.fail_because = lambda tup, error: self.failed.__setitem__(tup.id, str(error))
+        bolt.emit = lambda values, anchors: self.emitted.append(list(values))
+        settings: dict[str, Any] = {
+            "topology.name": "t",
+            "state.store": store,
+            "state.key": ["word"],
+            "state.update": "count",
+        }
+        settings["state.exactly_once"] = False
+        settings |= {key.replace("__", "."): value for key, value in conf.items()}
+        fields = {"split": {"default": list(Word._fields)}, "batches": {BATCH: ["attempt", "epoch", "partitions"]}}
+        bolt.initialize(settings, {"source->stream->fields": fields})
+        self.bolt: StateBolt = bolt
+
+    def send(self, stream: str, values: Any) -> str:
+        """Give it a tuple; return the tuple's id."""
+        self._ids += 1
+        name = f"{stream} {self._ids}"
+        self.bolt.process(Tuple(name, "split", stream, 2, values))
+        return name
+
+    def words(self, attempt: Attempt, *words: str) -> list[str]:
+        """Give it words of a batch; return the ids of the tuples."""
+        return [self.send("default", Word(attempt, word, len(word))) for word in words]
+
+    def begin(self, attempt: Attempt) -> str:
+        """Let an attempt begin."""
+        return self.send(BATCH, (attempt, 1, []))
+
+    def commit(self, attempt: Attempt) -> bool:
+        """Let it commit; return whether it acked that."""
+        name = self.send(COMMIT, (attempt, 1))
+        assert (name in self.acked) != (name in self.failed)
+        return name in self.acked
+
+    def succeed(self, attempt: Attempt) -> None:
+        """Say that a transaction is done."""
+        self.send(SUCCESS, (attempt, 1))
+
+    def batch(self, attempt: Attempt, *words: str) -> bool:
+        """Let a batch come, and commit; return whether that was acked."""
+        self.begin(attempt)
+        self.words(attempt, *words)
+        return self.commit(attempt)
+
+    def stored(self) -> dict[str, Any]:
+        """Return what the state holds, by word."""
+        return {key[0]: value for key, value in self.bolt.state.read_all().items()}

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from streamparse import Grouping, Topology
+
+from bolts.state import StateBolt
+from downspout.engine.graph import from_class
+from downspout.errors import TopologyError
+from downspout.run import check, sharing
+from spouts.batches import KafkaBatches
+from tests.batches.counting import Split
+
+
+def found(batches: dict[str, Any] | None = None, state: dict[str, Any] | None = None, **config: Any) -> list[str]:
+    """Return what `downspout check` says of a word count, changed as asked; Storm's keys with ``__`` for the dot."""
+    source = KafkaBatches.spec(topics=["lines"], fields=["value"], **(batches or {}))
+    given = {"store": "sqlite:///counts.db", "key": ["word"], "update": "count", **(state or {})}
+
+    class Counted(Topology):
+        coordinator, lines = source
+        split = Split.spec(inputs=[lines])
+        counts = StateBolt.spec(coordinator=coordinator, inputs={split: Grouping.fields("word")}, **given)
+
+    Counted.config = {key.replace("__", "."): value for key, value in config.items()}
+    graph = from_class(Counted, "counted")
+    return [str(finding) for finding in check.findings(graph, check.resolve(graph, environ={}))]
+
+
+def test_a_word_count_in_batches_has_nothing_wrong() -> None:
+    """Opaque batches with an opaque state, and transactional ones with either kind that knows them."""
+    assert found() == []
+    assert found({"kind": "transactional"}) == []
+    assert found({"kind": "transactional"}, {"kind": "transactional"}) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "state", "config", "what"),
+    [
+        ({}, {"kind": "transactional"}, {}, "error: counts: batch.kind = opaque with state.kind = transactional"),
+        ({}, {"kind": "non_transactional"}, {}, "error: counts: batch.kind = opaque with state.kind = non_trans"),
+        (
+            {"kind": "transactional"},
+            {"kind": "non_transactional"},
+            {},
+            "error: counts: batch.kind = transactional with",
+        ),
+        ({}, {}, {"topology__acker__executors": 0}, "error: coordinator: coordinator: topology.acker.executors = 0"),
+        ({}, {}, {"topology__workers": 2}, "error: coordinator: batch.store is a file of one machine"),
+        ({}, {}, {"topology__workers": 2}, "error: counts: state.store is a file of one machine"),
+        ({"store": "mongo://x"}, {}, {}, "error: coordinator: batch.store = 'mongo://x' is not a store for this"),
+        ({}, {}, {"topology__message__timeout__secs": 1}, "warning: coordinator: batches of 10000 records may take"),
+        ({"records_max": 10**6}, {}, {}, "warning: coordinator: batches of 1000000 records may take longer than"),
+    ],
+)
+def test_what_is_wrong_is_found(
+    batches: dict[str, Any], state: dict[str, Any], config: dict[str, Any], what: str
+) -> None:
+    """Pairs, ackers, machines, stores, and a message timeout that is shorter than a batch."""
+    assert [line for line in found(batches, state, **config) if line.startswith(what)]
+
+
+def test_a_pair_that_is_allowed_is_not_named() -> None:
+    """``state.exactly_once=False`` says that counts may be wrong."""
+    assert found({}, {"kind": "non_transactional", "exactly_once": False}) == []
+
+
+def test_two_coordinators_with_one_id_are_found() -> None:
+    """They would throw each other out."""
+
+    class Two(Topology):
+        one, lines = KafkaBatches.spec(topics=["lines"], fields=["value"])
+        two, others = KafkaBatches.spec(topics=["others"], fields=["value"])
+        split = Split.spec(inputs=[lines, others])
+
+    graph = from_class(Two, "two")
+    lines = [str(each) for each in check.findings(graph, check.resolve(graph, environ={}))]
+    assert [line for line in lines if "batch.id = two is that of" in line]
+
+
+def test_several_processes_are_refused() -> None:
+    """Each would have a coordinator."""
+
+    class Counted(Topology):
+        coordinator, lines = KafkaBatches.spec(topics=["lines"], fields=["value"])
+        split = Split.spec(inputs=[lines])
+
+    with pytest.raises(TopologyError, match=r"run.workers = 2: coordinator"):
+        sharing.refuse_spouts(from_class(Counted, "counted"), 2)

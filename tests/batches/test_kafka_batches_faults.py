@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from downspout.errors import BrokerError, ComponentError, ConfigError, DataLossError
+from downspout.testing import Crash, Fail, FakeKafka, Lose, VirtualClock, run_topology
+from downspout.testing.memory_batches import MemoryBatches
+from spouts.batches import BatchCoordinator, KafkaBatches
+from tests.batches.counting import LINES, counted, values_of, word_count
+
+pytestmark = pytest.mark.fake_only("what Kafka loses, and when, is said by the fake")
+CONFIG = {"kafka.bootstrap": "fake://batches", "batch.store": "memory://test"}
+
+
+def produce(kafka: FakeKafka, lines: list[str]) -> None:
+    """Write lines to three partitions."""
+    for number, line in enumerate(lines):
+        kafka.produce("lines", value=line.encode(), partition=number % 3)
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fail("split", 1), Fail("split", 9), Fail("counts", 2), Fail("counts", 31)],
+        [Crash("split", 3), Crash("counts", 7), Crash("lines", 2)],
+        [Lose("split", 4), Lose("counts", 12), Lose("lines", 3)],
+        [Fail("lines", number) for number in range(1, 9)],
+    ],
+    ids=["fails", "exceptions", "time-outs", "no beginning, commit or success is taken"],
+)
+def test_a_batch_that_fails_begins_again(kafka: FakeKafka, memory: MemoryBatches, kind: str, faults: list[Any]) -> None:
+    """Whichever tuple of it fails, raises or is lost, each word is counted once in the end."""
+    produce(kafka, LINES * 3)
+    topology = word_count(kind, 2, max_active=2, records_max=6)
+    result = run_topology(topology, config=CONFIG, faults=faults)
+    assert values_of(memory.states["counts"], kind) == counted(LINES * 3)
+    coordinator = result.components["coordinator"][0]
+    assert coordinator.report()["batches_failed"] >= 1
+    assert coordinator.report()["batch_attempts"] > coordinator.report()["batches_succeeded"]
+
+
+def test_a_bolt_that_always_raises_stops_the_run(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """After so many attempts the error names the transaction, and nothing past it is committed."""
+    produce(kafka, LINES)
+    topology = word_count(attempts_max=3)
+    with pytest.raises(ComponentError, match=r"transaction 1: split raised in 3 attempts in a row") as error:
+        run_topology(topology, config=CONFIG, faults=[Crash("split", number) for number in range(1, 60)])
+    assert "nothing past transaction 0 is committed" in str(error.value)
+    assert "counts" not in memory.states or not memory.states["counts"].forms
+
+
+def test_a_value_that_cannot_be_decoded_is_named(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """The error names the record and the cure."""
+    kafka.produce("lines", value=b"\xff", partition=1)
+    topology = word_count(attempts_max=2)
+    with pytest.raises(ComponentError, match=r"lines\[1\]@0: it cannot be decoded.*kafka.value_format=bytes"):
+        run_topology(topology, config=CONFIG)
+
+
+def _stopped_while_active(kafka: FakeKafka, memory: MemoryBatches, kind: str) -> None:
+    """Leave a first batch that is stored and not committed."""
+    produce(kafka, LINES)
+    with pytest.raises(ComponentError):
+        run_topology(word_count(kind, attempts_max=1), config=CONFIG, faults=[Crash("counts", 1), Crash("counts", 2)])
+    assert memory.coordinator is not None
+    assert memory.coordinator.attempts == {1: 0}
+
+
+def test_a_transactional_batch_whose_records_are_gone_stops_the_run(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """The error names transaction, partition and offsets; a smaller batch is never emitted."""
+    _stopped_while_active(kafka, memory, "transactional")
+    kafka.delete_records("lines", 1, 1)
+    with pytest.raises(DataLossError, match=r"lines\[1\]@0: transaction 1 holds the offsets 0 to 1, but the log"):
+        run_topology(word_count("transactional", attempts_max=2), config={**CONFIG, "kafka.on_data_loss": "earliest"})
+    assert not memory.states["counts"].forms
+
+
+def test_an_opaque_batch_goes_on_without_records_that_are_gone(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """With ``kafka.on_data_loss=earliest`` it counts what is left."""
+    _stopped_while_active(kafka, memory, "opaque")
+    kafka.delete_records("lines", 1, 1)
+    run_topology(word_count(), config={**CONFIG, "kafka.on_data_loss": "earliest"})
+    left = [line for number, line in enumerate(LINES) if number != 1]
+    assert values_of(memory.states["counts"], "opaque") == counted(left)
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_records_that_are_gone_before_their_batch(kafka: FakeKafka, memory: MemoryBatches, kind: str) -> None:
+    """By default the run stops; with ``earliest`` they are counted as lost."""
+    produce(kafka, LINES)
+    run_topology(word_count(kind), config=CONFIG)
+    produce(kafka, LINES)
+    kafka.delete_records("lines", 2, 3)
+    with pytest.raises(DataLossError, match=r"lines\[2\]@2: the next batch starts here, but the log holds 3 to 4"):
+        run_topology(word_count(kind, attempts_max=2), config=CONFIG)
+    result = run_topology(word_count(kind), config={**CONFIG, "kafka.on_data_loss": "earliest"})
+    assert result.components["lines"][0].report()["lost"] == 1
+    assert values_of(memory.states["counts"], kind) == counted([*LINES, *LINES[:2], *LINES[3:]])
+
+
+def test_partitions_that_are_added_are_read(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """They come to tasks in turns, from their beginning, and others may change their task."""
+    produce(kafka, LINES)
+    run_topology(word_count(par=2), config=CONFIG)
+    kafka.add_partitions("lines", 5)
+    for partition in range(5):
+        kafka.produce("lines", value=b"added", partition=partition)
+    run_topology(word_count(par=2), config=CONFIG)
+    assert values_of(memory.states["counts"], "opaque") == counted([*LINES, *["added"] * 5])
+
+
+def test_a_topology_without_ackers_is_refused(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """Nothing would tell when a batch is processed."""
+    with pytest.raises(ConfigError, match=r"acker.executors = 0: without ackers nothing tells when a batch"):
+        run_topology(word_count(), config={**CONFIG, "topology.acker.executors": 0})
+
+
+def test_a_second_topology_with_one_batch_id_is_refused(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """While the first one lives; nothing of the second is committed."""
+    memory.owner = "other-1-2"
+    with pytest.raises(BrokerError, match="other-1-2 commits batches under"):
+        run_topology(word_count(), config=CONFIG)
+
+
+def test_a_topic_that_does_not_exist(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """A bounded run names it."""
+    with pytest.raises(BrokerError, match="topic nothing does not exist on fake://batches"):
+        run_topology(word_count(topics=["nothing"]), config=CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"emit": "chunk"}, "kafka.emit = 'chunk' does not go with KafkaBatches"),
+        ({"translator": ["string"]}, "kafka.translator = "),
+        ({"offset_store": "sqlite:///x.db"}, "kafka.offset_store = "),
+        ({"guarantee": "AT_MOST_ONCE"}, "kafka.guarantee = 'AT_MOST_ONCE'"),
+        ({"max_actve": 3}, "unknown setting kafka.max_actve"),
+    ],
+)
+def test_settings_that_batches_do_not_have_are_refused(settings: dict[str, Any], what: str) -> None:
+    """Where the topology is made."""
+    with pytest.raises(ConfigError, match=what):
+        KafkaBatches.spec(topics=["lines"], **settings)
+
+
+def test_a_batch_waits_until_the_coordinator_is_ready(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """The hook of a subclass is asked before each attempt."""
+    produce(kafka, LINES)
+    clock = VirtualClock()
+    begun = clock.monotonic()
+
+    class Later(BatchCoordinator):
+        def is_ready(self, txid: int) -> bool:
+            return self.clock.monotonic() >= begun + 100 * txid
+
+    result = run_topology(word_count(coordinator=Later, records_max=3), config=CONFIG, clock=clock)
+    assert clock.monotonic() - begun >= 200
+    assert result.components["coordinator"][0].report()["batches_succeeded"] == 2
+
+
+@pytest.mark.parametrize("interval_ms", [0, 700])
+def test_batches_begin_at_intervals(kafka: FakeKafka, memory: MemoryBatches, interval_ms: int) -> None:
+    """The throttle counts from beginning to beginning."""
+    produce(kafka, LINES * 4)
+    clock = VirtualClock()
+    begun = clock.monotonic()
+    run_topology(word_count(emit_interval_ms=interval_ms, records_max=6), config=CONFIG, clock=clock)
+    assert memory.coordinator is not None
+    passed = clock.monotonic() - begun
+    assert passed >= (memory.coordinator.current - 2) * interval_ms / 1000
+    assert passed < 5
+
+
+def test_an_origin_is_handed_on(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """Fields are those of KafkaSpout, behind the attempt."""
+    produce(kafka, LINES[:2])
+    result = run_topology(word_count(fields=["value", "origin", "offset"]), config=CONFIG)
+    first = result.emitted("lines")[0]
+    assert first._fields == ("attempt", "value", "origin", "offset")
+    assert first.attempt == (1, 0)
+    assert (first.origin.topic, first.origin.offset) == ("lines", 0)
+
+
+def test_nothing_is_left_behind_of_what_is_done(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """Of each partition the last range stays, and no partitions of transactions that are done but the last."""
+    produce(kafka, LINES * 3)
+    run_topology(word_count("transactional", 2, records_max=3, max_active=2), config=CONFIG)
+    assert memory.coordinator is not None
+    assert {len(ranges) for ranges in memory.ranges.values()} <= {1, 2}
+    assert min(memory.partitions, default=memory.coordinator.current) >= memory.coordinator.current - 1
+    assert memory.coordinator.attempts == {}

@@ -1,0 +1,126 @@
+"""Kill the process before and after any statement that it sends to the database: counts are exact."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bolts.state import StateBolt
+from downspout.batches.backends.sql_metadata import SqlMetadata
+from downspout.batches.backends.sql_state import SqlStateTransaction
+from downspout.batches.core.values import Base
+from tests.batches.killing import World
+from tests.soaking import SOAK
+
+pytestmark = [pytest.mark.fake_only("stops a process between any two statements, in virtual time")]
+
+RECOVERIES = ("at once", "with other batches", "killed again")
+"""An opaque batch that comes again with another ``batch.records_max`` holds other records, fewer of them above all; a
+transactional one holds the same, and only those after it differ."""
+EVERY = 1 if SOAK else 9
+"""In ``make test`` every so many-th moment is tried."""
+ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+_folders = itertools.count()
+
+
+def moments(folder: Path, kind: str) -> list[str]:
+    """Return the statement of each moment of a run that nothing happens to."""
+    found: list[str] = []
+    world = World(folder, kind)
+
+    def note(number: int, statement: str) -> bool:
+        found.append(statement)
+        return False
+
+    assert world.lives(note)
+    assert world.violations() == []
+    return found
+
+
+def recover(world: World, recovery: str, moment: int) -> None:
+    """Let whoever comes after the dead go on to the end."""
+    if recovery == "killed again":
+        # Somewhere else in its life than the first: it has less to do, so the moment is counted round.
+        world.lives(lambda number, _: number == 1 + moment * 7 % 60, **{"batch.records_max": 7})
+    assert world.lives(**({} if recovery == "at once" else {"batch.records_max": 2}))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_kill_at_any_statement_neither_loses_nor_doubles_a_record(kind: str) -> None:
+    """Before and after each statement of coordinator, emitters and states, with each recovery: counts exact."""
+    root = Path(tempfile.mkdtemp(dir=ROOM))
+    try:
+        points = moments(root / "whole", kind)
+        wrong: list[str] = []
+        cells = Counter[str]()
+        for turn, moment in enumerate(range(1, len(points) + 1, EVERY)):
+            for recovery in RECOVERIES if SOAK else (RECOVERIES[turn % 3],):
+                world = World(folder := root / str(next(_folders)), kind)
+                assert not world.lives(lambda number, _, moment=moment: number == moment)
+                recover(world, recovery, moment)
+                cells[recovery] += 1
+                wrong += [f"{moment} {points[moment - 1]}, {recovery}: {each}" for each in world.violations()]
+                shutil.rmtree(folder)
+        assert wrong == []
+        assert len(cells) == 3
+        assert len(points) > 100
+        print(f"{kind}: {len(points)} moments, {sum(cells.values())} cells")
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def as_trident(patch: pytest.MonkeyPatch) -> None:
+    """Let keys that a later attempt lacks keep what an earlier one has stored, as Trident does."""
+    patch.setattr(SqlStateTransaction, "replaced", lambda self: {})
+
+
+def acked_first(patch: pytest.MonkeyPatch) -> None:
+    """Say that a commit is done, and do it never."""
+    patch.setattr(StateBolt, "_apply", lambda self, attempt, held: [])
+
+
+def forgetful(patch: pytest.MonkeyPatch) -> None:
+    """Store no attempt: after a restart the numbers begin again."""
+    real = SqlMetadata.save_coordinator
+
+    def save(self: Any, epoch: int, state: Any) -> None:
+        real(self, epoch, state._replace(current=1))
+
+    patch.setattr(SqlMetadata, "save_coordinator", save)
+
+
+def without_txid(patch: pytest.MonkeyPatch) -> None:
+    """Apply a batch to whatever is stored, as if no attempt had been before."""
+    patch.setattr(
+        "downspout.batches.core.values.base",
+        lambda kind, stored, txid: Base(None if stored is None else stored[1]),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", [as_trident, acked_first, forgetful, without_txid])
+def test_the_matrix_sees_what_is_wrong(mutant: Callable[[Any], None], tmp_path: Path) -> None:
+    """Each way to count twice or not at all is found at some moment."""
+    with pytest.MonkeyPatch.context() as patch:
+        mutant(patch)
+        for moment in range(40, 200, 4):
+            world = World(tmp_path / str(moment), "opaque")
+            if not world.lives(lambda number, _, moment=moment: number == moment):
+                try:
+                    ended = world.lives(**{"batch.records_max": 2})
+                except AssertionError:  # it ended with an error: the mutant is found
+                    return
+                if not ended:
+                    continue
+            if world.violations():
+                return
+    pytest.fail("it was not found")

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bolts.state import StateBolt
+from downspout.batches.core.attempt import Attempt
+from downspout.batches.core.values import Commit
+from downspout.batches.stores import BatchStoreError, Key
+from downspout.errors import ConfigError
+from tests.batches.stage import Stage, Word
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A new file."""
+    return f"sqlite:///{tmp_path}/state.db"
+
+
+def longest(value: str | None, tup: Any) -> str:
+    """Keep the longest word: a reducer of a user's."""
+    return max(value or "", str(tup.word), key=len)
+
+
+class Letters:
+    """Which letters there are: a combiner of a user's."""
+
+    def init(self, values: Any) -> list[str]:
+        """Return the letters of a word."""
+        return sorted(set(values.word))
+
+    def combine(self, one: list[str], other: list[str]) -> list[str]:
+        """Return those of both."""
+        return sorted({*one, *other})
+
+
+class FirstSeen(StateBolt):
+    """Puts and gets: which transaction a word came with first."""
+
+    def apply(self, state: Commit[Key], batch: Mapping[Key, Any]) -> Iterable[list[Any]]:
+        """Put what is not there; count all in a key of no tuple."""
+        for key in batch:
+            if state.get(key) is None:
+                state.put(key, "new")
+                yield [*key, "new"]
+        state.update(("*",), lambda value: (value or 0) + len(batch))
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        ("opaque", {"a": [1, 2, None], "b": [1, 1, None]}, {"a": [2, 3, 2], "b": [1, 1, None]}),
+        ("transactional", {"a": [1, 2], "b": [1, 1]}, {"a": [2, 3], "b": [1, 1]}),
+        ("non_transactional", {"a": 2, "b": 1}, {"a": 3, "b": 1}),
+    ],
+)
+def test_each_kind_stores_its_form(url: str, kind: str, first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Values are stored in the JSON forms of Trident, and each key that a batch has changed is emitted."""
+    stage = Stage(url, state__kind=kind)
+    assert stage.batch(Attempt(1, 0), "a", "b", "a")
+    assert stage.stored() == first
+    stage.succeed(Attempt(1, 0))
+    assert stage.batch(Attempt(2, 0), "a")
+    assert stage.stored() == second
+    assert stage.emitted == [[Attempt(1, 0), "a", 2], [Attempt(1, 0), "b", 1], [Attempt(2, 0), "a", 3]]
+
+
+def test_attempts_may_be_plain_lists(url: str) -> None:
+    """Over Storm's pipe an attempt becomes a list, and a key's tuple too; all is as before."""
+    stage = Stage(url)
+    stage.begin([1, 0])  # type: ignore[arg-type]   # as JSON has it
+    stage.words([1, 0], "a", "b", "a")  # type: ignore[arg-type]
+    assert stage.commit([1, 0])  # type: ignore[arg-type]
+    stage.succeed([1, 0])  # type: ignore[arg-type]
+    assert stage.stored() == {"a": [1, 2, None], "b": [1, 1, None]}
+
+
+def test_nothing_is_stored_before_the_commit(url: str) -> None:
+    """Tuples are acked when they are held, and the state changes at the commit."""
+    stage = Stage(url)
+    begin = stage.begin(Attempt(1, 0))
+    tuples = stage.words(Attempt(1, 0), "a", "a")
+    assert (stage.acked, stage.stored()) == ([begin, *tuples], {})
+    assert stage.commit(Attempt(1, 0))
+    assert stage.stored() == {"a": [1, 2, None]}
+
+
+def test_tuples_before_the_beginning_are_not_acked(url: str) -> None:
+    """What comes before a task has seen the beginning is held and not acked until then."""
+    stage = Stage(url)
+    early = stage.words(Attempt(1, 0), "a")
+    assert stage.acked == []
+    begin = stage.begin(Attempt(1, 0))
+    late = stage.words(Attempt(1, 0), "a")
+    assert sorted(stage.acked) == sorted([*early, begin, *late])
+    assert stage.commit(Attempt(1, 0))
+    assert stage.stored() == {"a": [1, 2, None]}
+
+
+def test_a_restarted_task_fails_the_commit(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A task that has lost what it held says so; the next attempt brings all again, and nothing counts twice."""
+    stage = Stage(url)
+    stage.begin(Attempt(1, 0))
+    stage.words(Attempt(1, 0), "a")
+    stage.bolt.close()
+    again = Stage(url)
+    assert not again.commit(Attempt(1, 0))
+    assert "counts: transaction 1, attempt 0: its beginning was not seen by this process" in caplog.text
+    assert again.batch(Attempt(1, 1), "a")
+    assert again.stored() == {"a": [1, 1, None]}
+
+
+def test_an_older_attempt_is_acked_and_dropped(url: str) -> None:
+    """Tuples of an attempt that was replaced change nothing, and its commit fails."""
+    stage = Stage(url)
+    stage.begin(Attempt(1, 0))
+    stage.words(Attempt(1, 0), "a")
+    stage.begin(Attempt(1, 1))
+    late = stage.words(Attempt(1, 0), "a", "b")
+    assert stage.acked[-2:] == late
+    assert not stage.commit(Attempt(1, 0))
+    stage.words(Attempt(1, 1), "b")
+    assert stage.commit(Attempt(1, 1))
+    assert stage.stored() == {"b": [1, 1, None]}
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_batch_that_was_applied_and_comes_again_counts_once(url: str, kind: str) -> None:
+    """The commit was applied, its answer was lost, and the same records come in the next attempt."""
+    stage = Stage(url, state__kind=kind)
+    stage.batch(Attempt(1, 0), "a", "b")
+    stage.batch(Attempt(1, 1), "a", "b")
+    assert {word: value[1] for word, value in stage.stored().items()} == {"a": 1, "b": 1}
+    assert stage.emitted[2:] == [[Attempt(1, 1), "a", 1], [Attempt(1, 1), "b", 1]]
+
+
+def test_a_key_that_the_next_attempt_lacks_goes_back(url: str) -> None:
+    """An opaque batch that comes again without a record leaves no trace of it, and the record counts once later."""
+    stage = Stage(url)
+    stage.batch(Attempt(1, 0), "a", "b")
+    stage.succeed(Attempt(1, 0))
+    stage.batch(Attempt(2, 0), "a", "b", "c")  # applied, but another task failed
+    stage.batch(Attempt(2, 1), "b")  # a partition was away
+    assert stage.stored() == {"a": [2, 1, 1], "b": [2, 2, 1], "c": [2, None, None]}
+    stage.succeed(Attempt(2, 1))
+    stage.batch(Attempt(3, 0), "a", "c")
+    assert {word: value[1] for word, value in stage.stored().items()} == {"a": 2, "b": 2, "c": 1}
+
+
+def test_an_empty_attempt_puts_back_what_an_earlier_one_changed(url: str) -> None:
+    """So does an attempt without any record."""
+    stage = Stage(url)
+    stage.batch(Attempt(1, 0), "a")
+    stage.batch(Attempt(1, 1))
+    assert stage.stored() == {"a": [1, None, None]}
+
+
+def test_a_frozen_task_stores_nothing_late(url: str) -> None:
+    """A task that wakes up after another process has committed a later attempt is refused, and says why."""
+    frozen, other = Stage(url), Stage(url)
+    frozen.begin(Attempt(1, 0))
+    frozen.words(Attempt(1, 0), "a")
+    other.batch(Attempt(1, 1), "b")
+    assert not frozen.commit(Attempt(1, 0))
+    assert "comes too late" in next(iter(frozen.failed.values()))
+    assert other.stored() == {"b": [1, 1, None]}
+
+
+@pytest.mark.parametrize(
+    ("update", "name", "wanted"),
+    [
+        ("sum:size", "sum_size", 5),
+        ("min:size", "min_size", 2),
+        ("max:size", "max_size", 3),
+        ("last:word", "last_word", "abc"),
+        ("tests.batches.test_state_bolt.longest", "value", "abc"),
+        ("tests.batches.test_state_bolt.Letters", "value", ["a", "b", "c"]),
+    ],
+)
+def test_updates_by_name_and_of_the_users(url: str, update: str, name: str, wanted: Any) -> None:
+    """Sums, minima, maxima, the last value, a reducer and a combiner: over batches and within them."""
+    stage = Stage(url, state__update=update, state__key=["group"])
+    spec = StateBolt.spec(store=url, key=["word"], update=update)
+    assert spec.outputs["default"].output_fields == ["attempt", "word", name]
+    stage.batch(Attempt(1, 0), "ab")
+    stage.batch(Attempt(2, 0), "abc")
+    assert stage.bolt.state.read_all() == {("all",): [2, wanted, "ab" if wanted == "abc" else stage.emitted[0][-1]]}
+
+
+def test_nulls_are_left_out_of_sums(url: str) -> None:
+    """A null adds nothing, also where it is all that comes."""
+    stage = Stage(url, state__update="sum:size")
+    stage.begin(Attempt(1, 0))
+    for values in ((Attempt(1, 0), "a", None), (Attempt(1, 0), "b", 2), (Attempt(1, 0), "b", None)):
+        stage.send("default", Word(*values))
+    stage.commit(Attempt(1, 0))
+    assert stage.stored() == {"a": [1, None, None], "b": [1, 2, None]}
+
+
+def test_a_subclass_gets_and_puts_any_keys(url: str) -> None:
+    """A user's own ``apply`` sees the state as of the batch, changes keys that no tuple had, and is repeatable."""
+    stage = Stage(url, FirstSeen)
+    stage.batch(Attempt(1, 0), "a")
+    stage.batch(Attempt(2, 0), "a", "b")
+    stage.batch(Attempt(2, 1), "a", "b")
+    assert stage.stored() == {"a": [1, "new", None], "b": [2, "new", None], "*": [2, 3, 1]}
+    assert stage.emitted == [[Attempt(1, 0), "a", "new"], [Attempt(2, 0), "b", "new"], [Attempt(2, 1), "b", "new"]]
+
+
+def test_what_cannot_be_stored_fails_the_batch_by_name(
+    tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A foreign value and a locked file fail the commit, with state and key, and nothing of the batch is stored."""
+    stage = Stage(url, state__lock_wait_s=0.05)
+    stage.batch(Attempt(1, 0), "a", "b")
+    with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert not stage.batch(Attempt(2, 0), "a")
+        other.execute("ROLLBACK")
+        other.execute("UPDATE downspout_state SET value = '\"x\"' WHERE key = '[\"b\"]'")
+    assert not stage.batch(Attempt(2, 1), "a", "b")
+    assert stage.stored() == {"a": [1, 1, None], "b": "x"}
+    locked, foreign = stage.failed.values()
+    assert locked == ""  # it may pass, so it is no error of the bolt
+    assert "counts: transaction 2, attempt 0: " in caplog.text
+    assert "is locked" in caplog.text
+    assert "key ('b',): 'x' is not the stored form of a value of kind opaque" in foreign
+
+
+def test_batches_of_another_topology_are_refused_at_the_start(url: str) -> None:
+    """A state belongs to one series of batches; ``batch.id`` names it, and else the topology."""
+    Stage(url)
+    with pytest.raises(BatchStoreError, match="belongs to the batches of t, and these are of other"):
+        Stage(url, batch__id="other")
+    Stage(url, state__name="mine", batch__id="other")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"store": None}, "state.store is not set"),
+        ({"key": None}, "state.key is not set"),
+        ({"update": None}, "state.update is not set"),
+        ({"update": "median:size"}, "is not an update"),
+        ({"update": "tests.batches.nowhere"}, "cannot be imported"),
+        ({"update": lambda value, tup: value}, "cannot be imported by other processes"),
+        ({"store": "redis://host/0"}, "is not a store for this"),
+    ],
+)
+def test_a_wrong_setting_is_named(given: dict[str, Any], said: str) -> None:
+    """Each is found where the topology is written."""
+    settings = {"store": "sqlite:///x.db", "key": "word", "update": "count", **given}
+    with pytest.raises(ConfigError, match=said):
+        StateBolt.spec(**{key: value for key, value in settings.items() if value is not None})
+
+
+def test_functions_and_classes_travel_by_name() -> None:
+    """What is given as a function is in the configuration as its import path."""
+    spec = StateBolt.spec(store="sqlite:///x.db", key="word", update=longest)
+    assert json.loads(spec.config)["state.update"] == "tests.batches.test_state_bolt.longest"

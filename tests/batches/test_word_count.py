@@ -1,0 +1,187 @@
+"""KafkaBatches and StateBolt together, on the local engine: counts in SQLite."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow.dataset as ds
+import pytest
+from streamparse import Grouping, Topology
+
+from bolts.kafka import KafkaBolt
+from bolts.parquet import ParquetBolt
+from bolts.state import StateBolt
+from downspout.batches.backends.sql_state import read_state
+from downspout.component import Bolt
+from downspout.engine.graph import from_class
+from downspout.engine.transaction_findings import findings
+from downspout.engine.values import resolve
+from downspout.errors import DownspoutError, TopologyError
+from downspout.kafka.port import TopicPartition
+from downspout.testing import FakeKafka, run_topology
+from spouts.batches import KafkaBatches
+from tests.batches.counting import LINES, Split, counted
+
+pytestmark = pytest.mark.fake_only("the batches' reading has a twin in tests/broker/test_batches_broker.py")
+
+
+class Top(Bolt):
+    """Takes what a state emits."""
+
+    seen: ClassVar[list[tuple[Any, ...]]] = []
+
+    def process(self, tup: Any) -> None:
+        """Note it."""
+        self.seen.append(tuple(tup.values))
+
+
+def word_count(kind: str, folder: Path, state: str | None = None, **settings: Any) -> type[Topology]:
+    """Return a topology whose metadata and state are in files of a folder."""
+    source = KafkaBatches.spec(
+        topics=["lines"], fields=["value"], emit_interval_ms=0, records_max=4, kind=kind,
+        store=f"sqlite:///{folder}/batches.db", par=2, max_active=2,
+    )  # fmt: skip
+
+    class WordCount(Topology):  # type: ignore[misc]
+        coordinator, lines = source
+        split = Split.spec(inputs=[lines], par=2)
+        counts = StateBolt.spec(
+            coordinator=coordinator, inputs={split: Grouping.fields("word")}, par=2,
+            store=f"sqlite:///{folder}/counts.db", kind=state or kind, key="word", update="count", **settings,
+        )  # fmt: skip
+        top = Top.spec(inputs=[counts])
+
+    return WordCount
+
+
+@pytest.fixture
+def kafka() -> Iterator[FakeKafka]:
+    """A topic with three partitions."""
+    with FakeKafka("states") as kafka:
+        kafka.create_topic("lines", 3)
+        yield kafka
+
+
+def produce(kafka: FakeKafka, lines: list[str]) -> None:
+    """Write lines."""
+    for number, line in enumerate(lines):
+        kafka.produce("lines", value=line.encode(), partition=number % 3)
+
+
+def counts(folder: Path) -> dict[str, int]:
+    """Return what is in the file."""
+    return {key[0]: value for key, value in read_state(f"sqlite:///{folder}/counts.db", "counts").items()}
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_two_runs_count_each_word_once(kafka: FakeKafka, tmp_path: Path, kind: str) -> None:
+    """A second run goes on where the first one ended, and what the state emits is the new value of each key."""
+    Top.seen.clear()
+    config = {"kafka.bootstrap": "fake://states"}
+    for part in (LINES * 3, LINES[:4]):
+        produce(kafka, part)
+        assert run_topology(word_count(kind, tmp_path), config=config).run.reason == "end"
+    wanted = counted(LINES * 3 + LINES[:4])
+    assert counts(tmp_path) == wanted
+    highest = Counter[str]()
+    for _, word, value in Top.seen:
+        highest[word] = max(highest[word], value)
+    assert highest == wanted
+
+
+def test_a_pair_that_is_not_exactly_once_is_refused(kafka: FakeKafka, tmp_path: Path) -> None:
+    """Opaque batches do not run into a transactional state, unless the user allows it."""
+    produce(kafka, LINES)
+    config = {"kafka.bootstrap": "fake://states"}
+    with pytest.raises(DownspoutError, match="is not exactly once"):
+        run_topology(word_count("opaque", tmp_path, "transactional"), config=config)
+    allowed = word_count("opaque", tmp_path, "transactional", exactly_once=False)
+    run_topology(allowed, config=config)
+    assert counts(tmp_path) == counted(LINES)
+
+
+def test_several_tasks_need_a_grouping_on_the_key(kafka: FakeKafka, tmp_path: Path) -> None:
+    """Tuples of one key that may reach several tasks are refused, with the grouping to take."""
+    topology = word_count("opaque", tmp_path)
+    counts = next(spec for spec in topology.specs if spec.name == "counts")
+    split = next(source for source in counts.inputs if source.componentId == "split")
+    counts.inputs[split] = Grouping.SHUFFLE
+    with pytest.raises(TopologyError, match=r"of one key from 'split' may reach several.*Grouping.fields\('word'\)"):
+        run_topology(topology, config={"kafka.bootstrap": "fake://states"})
+
+
+class Sometimes(Bolt):
+    """Hands lines on; the first attempt of each batch fails at its last line, after the others have got through."""
+
+    outputs: ClassVar[list[str]] = ["attempt", "origin", "value"]
+
+    def process(self, tup: Any) -> None:
+        """Emit, or fail."""
+        if tup.values.attempt[1] == 0 and tup.values.value in ("over", "a fox"):
+            self.fail(tup)
+            return
+        self.emit(list(tup.values))
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_parquet_holds_each_record_of_a_batch_once(kafka: FakeKafka, tmp_path: Path, kind: str) -> None:
+    """A ParquetBolt tells rows apart by their records: of attempts that fail nothing is there twice, or missing."""
+    source = KafkaBatches.spec(
+        topics=["lines"], fields=["origin", "value"], emit_interval_ms=0, records_max=4, kind=kind,
+        store=f"sqlite:///{tmp_path}/batches.db",
+    )  # fmt: skip
+
+    class Rows(Topology):  # type: ignore[misc]
+        coordinator, lines = source
+        sometimes = Sometimes.spec(inputs=[lines])
+        rows = ParquetBolt.spec(
+            inputs=[sometimes], directory=str(tmp_path / "out"), schema={"value": "string"}, flush_rows=1
+        )
+
+    produce(kafka, LINES * 3)
+    assert run_topology(Rows, config={"kafka.bootstrap": "fake://states"}).run.reason == "end"
+    found = ds.dataset(tmp_path / "out", format="parquet").to_table().to_pydict()
+    assert sorted(found["value"]) == sorted(LINES * 3)
+    assert len(set(zip(found["_partition"], found["_offset"], strict=True))) == len(LINES * 3)
+
+
+def test_kafka_holds_each_record_of_a_batch_at_least_once(kafka: FakeKafka, tmp_path: Path) -> None:
+    """A KafkaBolt's records are all there; those of attempts that failed may be there twice."""
+    kafka.create_topic("copies", 1)
+    source = KafkaBatches.spec(
+        topics=["lines"], fields=["origin", "value"], emit_interval_ms=0, store=f"sqlite:///{tmp_path}/batches.db"
+    )
+
+    class Copies(Topology):  # type: ignore[misc]
+        coordinator, lines = source
+        sometimes = Sometimes.spec(inputs=[lines])
+        out = KafkaBolt.spec(inputs=[sometimes], topic="copies", message_field="value")
+
+    produce(kafka, LINES * 2)
+    assert run_topology(Copies, config={"kafka.bootstrap": "fake://states"}).run.reason == "end"
+    reader, copies = kafka.consumer(group=None), TopicPartition("copies", 0)
+    reader.assign([copies])
+    reader.seek(copies, 0)
+    found = Counter[str]()
+    while reader.position(copies) < reader.end_offsets([copies])[copies]:
+        found.update((record.value or b"").decode() for record in reader.poll(0, 1000).get(copies, ()))
+    reader.close()
+    assert found.total() > len(LINES * 2)  # the first attempt had written some
+    assert not Counter(LINES * 2) - found
+    assert set(found) == set(LINES)
+
+
+def test_a_transactional_kafka_bolt_is_refused(tmp_path: Path) -> None:
+    """Kafka's own transactions hold a spout's offsets, and a coordinator of batches has none."""
+    source = KafkaBatches.spec(topics=["lines"], fields=["origin", "value"], store=f"sqlite:///{tmp_path}/batches.db")
+
+    class Copies(Topology):  # type: ignore[misc]
+        coordinator, lines = source
+        out = KafkaBolt.spec(inputs=[lines], topic="copies", message_field="value", transactional=True)
+
+    graph = from_class(Copies, "copies")
+    found = [str(finding) for finding in findings(graph, resolve(graph, environ={}))]
+    assert any("it is transactional, and coordinator is not a KafkaSpout: it has no offsets" in each for each in found)

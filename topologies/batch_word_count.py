@@ -1,0 +1,50 @@
+"""Word count in batches: the count of each word, exact and up to date in a database, as Storm's Trident keeps it.
+
+    coordinator ─▶ lines ──▶ split ──▶ counts
+
+``lines`` emits the records of numbered batches, ``split`` makes words of them and hands the attempt on, and ``counts``
+adds up each batch and applies it to the state at the batch's commit::
+
+    downspout kafka produce lines < some.txt
+    downspout run topologies/batch_word_count.py --until end
+    sqlite3 counts.db "SELECT key, value FROM downspout_state WHERE state = 'counts'"
+
+``word_count.py`` counts the same words into files, where a reader finishes the sums. ``make batch-demo`` runs both
+kinds of batches and kills them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import streamparse
+from streamparse import Grouping, Topology
+
+from bolts.split import split_words
+from bolts.state import StateBolt
+from spouts.batches import KafkaBatches
+
+
+class SplitBolt(streamparse.Bolt):
+    """Makes words of lines; a null has none."""
+
+    outputs: ClassVar[list[str]] = ["attempt", "word"]
+
+    def process(self, tup: Any) -> None:
+        """Emit each word, the attempt before it."""
+        for word in split_words(tup.values.value or ""):
+            self.emit([tup.values.attempt, word])
+
+
+class BatchWordCount(Topology):
+    """Kafka in, counts in a database."""
+
+    coordinator, lines = KafkaBatches.spec(topics=["lines"], fields=["value"])
+    split = SplitBolt.spec(inputs=[lines])
+    counts = StateBolt.spec(
+        coordinator=coordinator,
+        inputs={split: Grouping.fields("word")},
+        store="sqlite:///counts.db",
+        key="word",
+        update="count",
+    )
