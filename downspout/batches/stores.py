@@ -1,7 +1,7 @@
 """The two ports of batch transactions: where their metadata is kept, and where keyed state is.
 
-``batch.store`` and a StateBolt's ``state.store`` name a store as a URL. Its scheme is in ``downspout.registry``, as those of
-offset stores are (``downspout.spout.offset_store``).
+``batch.store`` and a StateBolt's ``state.store`` name a store as a URL. Its scheme is in
+``downspout.registry``, as those of offset stores are (``downspout.spout.offset_store``).
 """
 
 from __future__ import annotations
@@ -196,7 +196,8 @@ def open_batch_store(location: str, context: BatchStoreContext) -> BatchStore:
         ConfigError: there is no such scheme, or the URL is out of form.
         BatchStoreError: the store cannot be opened.
     """
-    return _opener(registry.batch_stores, location, "batch.store")(location, context)
+    open_it: BatchStoreOpener = _opener(registry.batch_stores, location, "batch.store")
+    return open_it(location, context)
 
 
 def open_state_store(location: str, context: StateContext) -> StateStore:
@@ -206,4 +207,5 @@ def open_state_store(location: str, context: StateContext) -> StateStore:
         ConfigError: there is no such scheme, or the URL is out of form.
         BatchStoreError: the store cannot be opened.
     """
-    return _opener(registry.state_stores, location, "state.store")(location, context)
+    open_it: StateStoreOpener = _opener(registry.state_stores, location, "state.store")
+    return open_it(location, context)

@@ -65,6 +65,8 @@ class KafkaOptions(TypedDict, total=False):
     """Most bytes of keys, values and headers in one chunk."""
     commit_period_ms: int
     """Time between commits."""
+    commit: Literal["sync", "async", "combined"]
+    """Whether the spout waits for the broker's answer to a commit."""
     offset_store: str
     """Where offsets are kept: ``kafka`` for the consumer group, or the URL of a store, such as
     ``sqlite:///offsets.db``."""
