@@ -16,6 +16,8 @@ from downspout.component import SINKS
 from downspout.errors import SinkError
 from downspout.kafka.port import OffsetAndMetadata, TopicPartition
 from downspout.sink.commit_notes import SinkNotes
+from downspout.sink.skips import Step, note_skips
+from downspout.sink.skips import rows_of as log_of
 from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import layout_of
 from downspout.spout.setup import Setup
@@ -137,6 +139,28 @@ def test_what_others_have_committed_is_not_compared(job: Job) -> None:
     job.commit(12)
     assert job.run() == []
     job.commit(3)
+    assert job.run() == []
+
+
+def test_a_commit_of_a_member_that_was_thrown_out_changes_no_note(job: Job) -> None:
+    """It is refused by Kafka, and must not take back what the present owner has noted: that would be an alarm."""
+    notes = SinkNotes(job.out, GROUP)
+    notes.note({ZERO: 7})
+    assert notes.read() == {ZERO: 10}
+
+
+def test_what_a_seek_has_skipped_is_no_alarm(job: Job) -> None:
+    """A group that was moved forward with a note in the directory lacks nothing there; without the note it does."""
+    for _ in range(10, 15):
+        job.kafka.produce(TOPIC, b"more", partition=0)
+    metadata = job.kafka.committed(GROUP)[ZERO].metadata
+    copy_sink(job.out, job.copy.with_name("noted"))
+    job.commit(15, metadata)
+    (warning,) = job.run()
+    assert f"{TOPIC}[0]@10 to @14" in warning
+    delete_sink(job.out)
+    move_sink(job.copy.with_name("noted"), job.out)
+    note_skips(job.out, [Step((TOPIC, job.topic_id, 0), [(10, 15)], [])], log_of(job.out), "w")
     assert job.run() == []
 
 
