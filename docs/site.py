@@ -23,7 +23,7 @@ MOVED = {
     "CHANGELOG.md": "changelog.md",
 }
 """Pages whose place on the site is another than in the repository."""
-KEPT = {".md", ".json", ".css", ".js", ".svg"}
+KEPT = {".md", ".json", ".css", ".js", ".svg", ".png"}
 """Suffixes of files that are on the site as they are; others are shown as source."""
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[((?:[^][]|\[[^][]*\])*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
@@ -124,9 +124,11 @@ def lay_out(target: Path) -> None:
     for name, text in made.items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_text(text, encoding="utf-8")
-    beside = ("docs/*.css", "docs/*.js", "docs/reference/*.json", "bench/results/*.svg")
+    beside = ("docs/*.css", "docs/*.js", "docs/images/*.png", "docs/reference/*.json", "bench/results/*.svg")
     for file in [file for pattern in beside for file in ROOT.glob(pattern)]:
-        shutil.copy(file, target / str(place(file.relative_to(ROOT).as_posix())))
+        there = target / str(place(file.relative_to(ROOT).as_posix()))
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, there)
 
 
 def build(folder: Path) -> Path:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 OffsetRange = tuple[int, int]
 OffsetRanges = list[OffsetRange]
@@ -24,6 +25,8 @@ def of_offsets(offsets: Iterable[int] | NDArray[np.int64]) -> OffsetRanges:
     >>> of_offsets([5, 3, 4, 9, 9])
     [(3, 6), (9, 10)]
     """
+    import numpy as np  # commands know of ranges whose arguments are only looked at
+
     given: NDArray[Any] = offsets if isinstance(offsets, np.ndarray) else np.array(list(offsets), dtype=np.int64)
     ordered = np.unique(given)
     if not len(ordered):
@@ -35,9 +38,12 @@ def of_offsets(offsets: Iterable[int] | NDArray[np.int64]) -> OffsetRanges:
 def runs_of(rising: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the starts and the ends of the ranges that rising offsets make; at least one is given. O(n).
 
+    >>> import numpy as np
     >>> [bound.tolist() for bound in runs_of(np.array([3, 4, 5, 9]))]
     [[3, 9], [6, 10]]
     """
+    import numpy as np
+
     breaks = np.flatnonzero(np.diff(rising) != 1)
     return rising[np.concatenate(([0], breaks + 1))], rising[np.concatenate((breaks, [-1]))] + 1
 

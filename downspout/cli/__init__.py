@@ -24,8 +24,8 @@ COMMANDS = (
 CLOSED_PIPE = 141  # 128 + SIGPIPE, as shells say of a program whose reader has gone. Not 0: the rest is unknown.
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser with all commands."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser with all commands, or for one of them alone: its module is then the only one to be imported."""
     from downspout.cli.arguments import EXIT_CODES, exit_codes
 
     parser = argparse.ArgumentParser(
@@ -35,12 +35,19 @@ def build_parser() -> argparse.ArgumentParser:
         + exit_codes(*EXIT_CODES)
         + " `downspout audit` has some more.",
     )
-    parser.add_argument("--version", action="version", version=f"downspout {_version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parser.set_defaults(handler=lambda _: parser.print_help())
-    for name in COMMANDS:
+    for name in [command] if command in COMMANDS else COMMANDS:
         importlib.import_module(f"downspout.cli.{name}").add_parser(commands)
     return parser
+
+
+class _Version(argparse.Action):
+    """Looks up the version when it is asked for, which takes longer than all else that a help needs."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.exit(message=f"downspout {_version()}\n")
 
 
 def _version() -> str:
@@ -77,7 +84,8 @@ def _main(argv: Sequence[str] | None) -> int:
     for place in (os.path.join(os.getcwd(), "src"), os.getcwd()):
         if place not in sys.path:
             sys.path.insert(0, place)
-    parser = build_parser()
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(words[0] if words else None)
     if "_ARGCOMPLETE" in os.environ:
         from downspout.cli.completion import answer
 

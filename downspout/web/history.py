@@ -172,9 +172,9 @@ def sample_of(metrics: RunMetrics) -> Sample:
         counters |= {(name, each): value for each, value in report.items() if each in COUNTERS}
     inside = {name: max(0, held - queued) for name, (queued, held) in metrics.queues.items()}
     ends = {
-        place: figures["end"]
+        place: end
         for partitions in result.partitions.values()
         for place, figures in partitions.items()
-        if figures["end"] is not None
+        if (end := figures.get("end")) is not None  # a spout of the user's may report what it likes
     }
     return Sample(result.duration_s, counters, metrics.latencies, inside, ends)

@@ -103,14 +103,14 @@ class State:
         metrics = self._history.latest
         found = metrics.result.partitions if metrics is not None else {}
         rows = [(spout, place, figures) for spout, places in found.items() for place, figures in places.items()]
-        lags = [figures["lag"] for _, _, figures in rows if figures["lag"] is not None]
+        lags = [lag for _, _, figures in rows if (lag := figures.get("lag")) is not None]
         lag_s = self._history.behind_s
         if sort == "lag_s":
-            rows.sort(key=lambda row: -_or_most(lag_s(row[1], row[2]["committed"])))
+            rows.sort(key=lambda row: -_or_most(lag_s(row[1], row[2].get("committed"))))
         elif sort == "owner":
             rows.sort(key=lambda row: str(row[2].get("owner", "")))
         elif sort != "partition":
-            rows.sort(key=lambda row: -(-1 if row[2][sort] is None else row[2][sort]))
+            rows.sort(key=lambda row: -_or_none(row[2].get(sort)))
         chosen = rows[offset : offset + min(limit, LIMIT_MAX)]
         return {
             "count": len(rows),
@@ -183,18 +183,18 @@ class State:
 
     def _partition(self, spout: str, place: str, figures: Mapping[str, Any]) -> dict[str, Any]:
         topic, _, number = place.removesuffix("]").rpartition("[")
-        lag_s = self._history.behind_s(place, figures["committed"])
+        lag_s = self._history.behind_s(place, figures.get("committed"))
         named = {"spout": spout, "partition": place, "topic": topic, "number": int(number) if number.isdecimal() else 0}
-        return {**named, **figures, "error": _clipped(figures["error"]), "lag_s": lag_s}
+        return {**named, **figures, "error": _clipped(str(figures.get("error", ""))), "lag_s": lag_s}
 
     def _blocked(self, metrics: RunMetrics) -> list[dict[str, Any]]:
         rows = [
             self._partition(spout, place, figures)
             for spout, places in metrics.result.partitions.items()
             for place, figures in places.items()
-            if figures["blocks"] is not None
+            if figures.get("blocks") is not None
         ]
-        return sorted(rows, key=lambda row: (-row["failed"], -row["done"]))[:WORST_MAX]
+        return sorted(rows, key=lambda row: (-_or_none(row.get("failed")), -_or_none(row.get("done"))))[:WORST_MAX]
 
     def _dead_letters(self, name: str, report: Mapping[str, Any]) -> dict[str, Any]:
         topic, last = str(report["topic"]), []
@@ -305,6 +305,10 @@ def safe(key: str, value: Any) -> Any:
 
 def _clipped(text: str) -> str:
     return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"
+
+
+def _or_none(value: float | None) -> float:
+    return -1 if value is None else value
 
 
 def _or_most(seconds: float | None) -> float:

@@ -11,14 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
-BLOCK = re.compile(r"^```\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+"""A block: its language, none for commands, and its text."""
 LIMIT_S = 600
 
 
 def commands(readme: Path) -> dict[str, list[str]]:
     """Return the commands of each section."""
     sections = SECTION.findall(readme.read_text(encoding="utf-8"))
-    return {title: [line for block in BLOCK.findall(text) for line in block.splitlines()] for title, text in sections}
+    return {
+        title: [line for language, block in BLOCK.findall(text) if not language for line in block.splitlines()]
+        for title, text in sections
+    }
 
 
 class Shell:

@@ -31,6 +31,8 @@ def test_what_failed_blocks_by_its_failures(kafka: Kafka) -> None:
     (figures,) = driver.spout.report_partitions().values()
     assert (figures["done"], figures["failed"], figures["in_flight"]) == (6, 1, 0)
     assert (figures["blocks"], figures["why"]) == (3, "failed 1 time, waits for another try")
+    assert figures["error"] == "fail"
+    assert figures["cure"].startswith("repair the bolt, or fewer tries")
 
 
 def test_nothing_blocks_where_acks_come_in_order(kafka: Kafka) -> None:
@@ -40,6 +42,7 @@ def test_nothing_blocks_where_acks_come_in_order(kafka: Kafka) -> None:
     driver.ack([0, 1])
     (figures,) = driver.spout.report_partitions().values()
     assert (figures["blocks"], figures["why"], figures["done"]) == (None, "", 0)
+    assert (figures["error"], figures["cure"]) == ("", "")
 
 
 def test_partitions_add_up_to_the_report(wide: Kafka) -> None:

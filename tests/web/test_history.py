@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+from downspout.engine.graph import from_class
 from downspout.engine.latencies import bucket_of
 from downspout.engine.loop import Bounds
 from downspout.engine.result import WorkerResult
+from downspout.engine.values import resolve
 from downspout.run.metrics import RunMetrics
 from downspout.web.history import RUN, WINDOWS, History
-from tests.web.running import result
+from downspout.web.processes import Processes
+from downspout.web.state import SORTS, State
+from tests.web.running import Shop, result
 
 
 def metrics(at_s: float, done: int, latencies: dict[int, float] | None = None, **other: Any) -> RunMetrics:
@@ -108,3 +112,15 @@ def test_a_worker_that_is_restarted_is_on_the_time_line() -> None:
         history.add(second, metrics(second, 0, workers=[worker]))
     (found,) = history.events.newest_first()
     assert (found["kind"], found["component"], found["text"]) == ("worker", "worker 2", "was killed by signal 9")
+
+
+def test_a_spout_of_the_users_may_report_what_it_likes() -> None:
+    """Partitions with other figures than KafkaSpout's are no error, and have no lag."""
+    history = History()
+    history.add(1, metrics(1, 0, partitions={"reader": {"queue": {"depth": 3}}}))
+    assert history.behind_s("queue", None) is None
+    graph = from_class(Shop, "shop")
+    state = State(graph, resolve(graph, []), history, Processes(), 1)
+    for sort in SORTS:
+        (row,) = state.partitions(sort=sort)["rows"]
+        assert (row["partition"], row["depth"], row["lag_s"], row["error"]) == ("queue", 3, None, "")

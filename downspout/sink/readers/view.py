@@ -14,10 +14,9 @@ import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from downspout.errors import SinkError
 from downspout.sink.columns import hive
@@ -28,6 +27,9 @@ from downspout.sink.log.entry import DataFile
 from downspout.sink.ownership import lost_log
 from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import Layout
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 ORIGIN_COLUMNS = tuple(ORIGIN_SCHEMA.names)
 """What the sinks write beside the row: which record it came from, and which of that record's rows it is."""
@@ -79,6 +81,8 @@ class View:
 
     def guarantee(self, path: str) -> ds.Expression:
         """Return what its folders say of all rows of a data file."""
+        import pyarrow.dataset as ds  # which imports pandas, where it is installed: half a second of a start
+
         made: ds.Expression = ds.scalar(True)
         for name, value in self.folders(path).items():
             field = ds.field(name)

@@ -28,13 +28,14 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 def report(completed: int = 7, metrics: int = 0) -> Report:
     """Return a report with something in every field."""
     result = RunResult(
-        reason="signal", drained=True, duration_s=1.5, components={"spout": Counts(1, 2, 3, 4, 5, 6, 7)},
+        reason="signal", drained=True, duration_s=1.5, components={"spout": Counts(1, 2, 3, 4, 5, 6, 7, 0.5)},
         completed=completed, failed=1, timeouts=1, in_flight=2, latency_p50_ms=1.0, latency_p99_ms=None,
         errors=["3 × no"], reports={"spout": {"lag": 2.0}}, metrics={"spout[task 1]": {"text": "x" * metrics}},
         signal=15, spouts=["spout"], uncommitted={"spout": 3}, workers=[WorkerResult(1, "end", None, 1, deaths=["d"])],
-        tasks=[TaskResult("spout", 1, {"lag": 2.0})],
+        tasks=[TaskResult("spout", 1, {"lag": 2.0})], stacks={"spout": "Traceback"},
+        dead_letters={"spout": {"topic": "dead", "by_error": {"KeyError": 2}, "last": [{"offset": 7}]}},
     )  # fmt: skip
-    return Report(result, {"spout": (0, 2)}, Sketch(4, [0.1, 0.2]), stopping=True, is_last=True)
+    return Report(result, {"spout": (0, 2)}, Sketch(4, [0.1, 0.2]), {-116: 1.5}, stopping=True, is_last=True)
 
 
 def test_a_report_arrives_as_it_was_sent(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -126,3 +126,20 @@ def test_partitions_are_put_together_and_the_newer_report_of_one_counts() -> Non
         "t[10]": 1,
     }
     assert list(found["spout"]) == ["t[0]", "t[2]", "t[10]"]
+
+
+def test_histograms_dead_letters_and_tracebacks_are_those_of_all_lives() -> None:
+    """What a life that is over has counted stays; of dead letters the last ten by time, of tracebacks the newest."""
+
+    def life(number: int) -> Report:
+        made = report(number)
+        letters = {"topic": "dead", "by_error": {"KeyError": number}, "last": [{"at_ms": 7 * number, "offset": number}]}
+        made.result.dead_letters = {"spout": letters}
+        made.result.stacks = {"sink": f"Traceback {number}"}
+        return replace(made, histogram={5: float(number), number: 1.0})
+
+    found = merged([add_up(life(1), life(2)), life(3)], [life(4)])
+    assert found.latencies == {5: 10.0, 1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}
+    assert found.result.dead_letters["spout"]["by_error"] == {"KeyError": 10}
+    assert [each["offset"] for each in found.result.dead_letters["spout"]["last"]] == [1, 2, 3, 4]
+    assert found.result.stacks == {"sink": "Traceback 4"}
