@@ -54,7 +54,7 @@ def state_writer(**settings: Any) -> Callable[[DataFrame, int], None]:
 
     def changed(state: Commit[Key], batch: Mapping[Key, Any]) -> Sequence[Sequence[Any]]:
         for key, held in batch.items():
-            state.update(key, lambda value, held=held: update.apply(value, held))
+            state.put(key, update.apply(state.get(key), held))
         return ()
 
     def write(frame: DataFrame, number: int) -> None:
@@ -89,9 +89,10 @@ def _folding(text: str, keys: Sequence[str]) -> Callable[[Iterator[pa.RecordBatc
     def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
+        row_type: Any = namedtuple  # a NamedTuple takes no fields that are known only here
         update, held = update_of(text), dict[Key, Any]()
         for batch in batches:
-            made: Any = namedtuple("Row", batch.schema.names)  # its fields are known here first
+            made = row_type("Row", batch.schema.names)
             for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 row = made(*values)
                 key = tuple(getattr(row, name) for name in keys)
