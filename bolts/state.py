@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 from streamparse import Grouping
 from streamparse.dsl.bolt import ShellBoltSpec
 
+from downspout.batches.applying import apply
 from downspout.batches.core.attempt import Attempt
 from downspout.batches.core.held import Held
 from downspout.batches.core.values import Commit, ForeignValueError, StateKind
@@ -286,15 +287,9 @@ class StateBolt(Bolt):
     def _apply(self, attempt: Attempt, held: Mapping[Key, Any]) -> Sequence[Sequence[Any]]:
         if not held and attempt.attempt == 0:
             return []  # nothing to store, and no earlier attempt whose keys would have to go back
-        with self.state.transaction(attempt) as change:
-            replaced = change.replaced()
-            stored = _Stored(change, {**replaced, **change.read(held)}, held)
-            commit: Commit[Key] = Commit(self.kind, attempt.txid, stored, replaced)
-            rows = list(self.apply(commit, held))
-            changes = commit.changes()
-            change.write(changes)
-        self._figures["keys_updated"] += len(changes)
-        return rows
+        applied = apply(self.state, self.kind, attempt, held, self.apply)
+        self._figures["keys_updated"] += applied.changed
+        return applied.rows
 
     def apply(self, state: Commit[Key], batch: Mapping[Key, Any]) -> Iterable[Sequence[Any]]:
         """Change the state by a batch; return what is to be emitted, as key and value.
@@ -322,18 +317,3 @@ class StateBolt(Bolt):
         if hasattr(self, "state"):
             with suppress(Exception):
                 self.state.close()
-
-
-class _Stored(dict[Key, Any]):
-    """Stored forms; a key that was not asked for beforehand is read when it is looked at."""
-
-    def __init__(self, change: Any, known: Mapping[Key, Any], asked: Iterable[Key]) -> None:
-        super().__init__(known)
-        self._change, self._asked = change, {*asked, *known}
-
-    def get(self, key: Key, default: Any = None) -> Any:
-        """Return the stored form of a key; ``default``: there is none."""
-        if key not in self._asked:
-            self._asked.add(key)
-            self.update(self._change.read([key]))
-        return super().get(key, default)

@@ -8,9 +8,9 @@ while holds up all that depends on it.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from downspout.batches.core.attempt import Attempt, CoordinatorState
@@ -56,17 +56,6 @@ class _Begun:
     at: int
 
 
-@dataclass
-class _Errors:
-    """The attempts of one transaction in a row in which a bolt has raised."""
-
-    by_txid: dict[int, int] = field(default_factory=dict)
-
-    def count(self, txid: int) -> int:
-        self.by_txid[txid] = self.by_txid.get(txid, 0) + 1
-        return self.by_txid[txid]
-
-
 class Coordinating:
     """Drives the batches of one id.
 
@@ -99,7 +88,7 @@ class Coordinating:
         self._epoch: int | None = None
         self._due: deque[Action] = deque()
         self._begun: dict[int, _Begun] = {}
-        self._errors = _Errors()
+        self._raised_in: Counter[int] = Counter()  # attempts of a transaction in which a bolt has raised
         self._begin_at = self._again_at = 0
         self._has_ended = False
         self.metrics = BatchMetrics()
@@ -120,7 +109,9 @@ class Coordinating:
         if now < self._again_at:
             return
         try:
-            if self._claimed() and self._do_what_is_due(now) and begins:
+            self._claim()
+            self._do_what_is_due(now)
+            if begins:
                 self._begin(now)
         except BatchStoreError as error:
             if not error.passes:
@@ -129,15 +120,14 @@ class Coordinating:
             if self._throttle.due("store", now):
                 self._log.warning("%s; goes on trying", error)
 
-    def _claimed(self) -> bool:
+    def _claim(self) -> None:
         """Take the claim, and what is stored, once."""
         if self._epoch is None:
             epoch = self._store.claim(self._owner)
             state = self._store.load_coordinator() or CoordinatorState()
             self._epoch, self._coordinator = epoch, Coordinator(state, self._max_active)
-        return True
 
-    def _do_what_is_due(self, now: int) -> bool:
+    def _do_what_is_due(self, now: int) -> None:
         assert self._epoch is not None
         while self._due:
             action = self._due[0]
@@ -155,12 +145,11 @@ class Coordinating:
                 self._emit(COMMIT, [attempt, self._epoch], message_id(COMMIT, attempt))
             else:
                 self._succeeded(attempt, now)
-        return True
 
     def _succeeded(self, attempt: Attempt, now: int) -> None:
         assert self._epoch is not None
         begun = self._begun.pop(attempt.txid)
-        self._errors.by_txid.pop(attempt.txid, None)
+        self._raised_in.pop(attempt.txid, None)
         self.metrics.succeeded += 1
         self.metrics.batch_s = (now - begun.at) / 1000
         self._emit(SUCCESS, [attempt, self._epoch], None)
@@ -237,7 +226,8 @@ class Coordinating:
             self._log.warning("%s failed%s; it begins again, and so do the %d after it", attempt, why, len(later) - 1)
 
     def _raised(self, attempt: Attempt, failure: Failure) -> None:
-        if self._errors.count(attempt.txid) >= self._attempts_max:
+        self._raised_in[attempt.txid] += 1
+        if self._raised_in[attempt.txid] >= self._attempts_max:
             raise ComponentError(
                 f"transaction {attempt.txid}: {failure.component} raised in {self._attempts_max} attempts in a row, "
                 f"at last {failure.error}; nothing past transaction {attempt.txid - 1} is committed",
@@ -249,7 +239,11 @@ class Coordinating:
     def end_reached(self) -> bool:
         """Return whether all of a bounded run is committed."""
         if not self._has_ended and self._epoch is not None and not self._due:
-            self._has_ended = self._source.end_reached(self._coordinator.current)
+            try:
+                self._has_ended = self._source.end_reached(self._coordinator.current)
+            except BatchStoreError as error:
+                if not error.passes:
+                    raise
         return self._has_ended
 
     @property

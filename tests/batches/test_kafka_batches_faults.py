@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
+from downspout.batches.stores import BatchStoreError, StaleCoordinatorError
 from downspout.errors import BrokerError, ComponentError, ConfigError, DataLossError
 from downspout.testing import Crash, Fail, FakeKafka, Lose, VirtualClock, run_topology
 from downspout.testing.memory_batches import MemoryBatches
@@ -193,3 +195,50 @@ def test_nothing_is_left_behind_of_what_is_done(kafka: FakeKafka, memory: Memory
     assert {len(ranges) for ranges in memory.ranges.values()} <= {1, 2}
     assert min(memory.partitions, default=memory.coordinator.current) >= memory.coordinator.current - 1
     assert memory.coordinator.attempts == {}
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_store_that_is_locked_now_and_then_is_waited_for(
+    kafka: FakeKafka, memory: MemoryBatches, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What depends on a write waits until it has succeeded; the counts are exact, and a warning says why."""
+    produce(kafka, LINES * 2)
+    chance = random.Random(1)
+
+    def locked(when: str, what: str) -> None:
+        if when == "before" and what != "write" and chance.random() < 0.5:
+            raise BatchStoreError("batches.db is locked", passes=True)
+
+    memory.hook = locked
+    result = run_topology(word_count(kind, 2, records_max=6), config=CONFIG)
+    assert result.run.reason == "end"
+    assert values_of(memory.states["counts"], kind) == counted(LINES * 2)
+    assert "batches.db is locked; goes on trying" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["save_coordinator", "save_ranges"])
+def test_a_store_that_fails_for_good_stops_the_run(kafka: FakeKafka, memory: MemoryBatches, what: str) -> None:
+    """The error is the store's, and nothing past the last write is committed."""
+    produce(kafka, LINES)
+
+    def full(when: str, name: str) -> None:
+        if when == "before" and name == what:
+            raise BatchStoreError("batches.db: the disk is full", cure="make room")
+
+    memory.hook = full
+    with pytest.raises(BatchStoreError, match="the disk is full"):
+        run_topology(word_count("transactional"), config=CONFIG)
+    assert "counts" not in memory.states or not memory.states["counts"].forms
+
+
+def test_a_coordinator_whose_claim_is_taken_stops(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """The first write after that is refused, and with it all that depends on it."""
+    produce(kafka, LINES)
+
+    def taken(when: str, what: str) -> None:
+        if when == "after" and what == "save_ranges":
+            memory.epoch += 1
+
+    memory.hook = taken
+    with pytest.raises(StaleCoordinatorError):
+        run_topology(word_count(records_max=3), config=CONFIG)

@@ -31,12 +31,12 @@ class Counted(Topology):
     config = {{"topology.message.timeout.secs": 10, "topology.max.spout.pending": 20}}
     coordinator, lines = KafkaBatches.spec(
         topics=["{topic}"], fields=["value"], par=2, records_max=200, emit_interval_ms=100, max_active=2,
-        store="sqlite:///{file}",
+        store="sqlite:///{file}", kind="{kind}",
     )
     split = Split.spec(inputs=[lines], par=2)
     counts = StateBolt.spec(
         coordinator=coordinator, inputs={{split: Grouping.fields("word")}}, par=2, store="sqlite:///{file}",
-        key=["word"], update="count",
+        key=["word"], update="count", kind="{kind}",
     )
 """
 
@@ -61,10 +61,11 @@ def wait_for(file: Path, words: int) -> None:
         time.sleep(0.3)
 
 
-def test_counts_survive_the_death_of_any_component(storm: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_counts_survive_the_death_of_any_component(storm: Place, tmp_path: Path, kind: str) -> None:
     """Coordinator, an emitter and a state task are killed while batches are active: the counts are exact."""
     file, topic = tmp_path / "batches.db", storm.publish(RECORDS)
-    text = TOPOLOGY.format(topic=topic, file=file)
+    text = TOPOLOGY.format(topic=topic, file=file, kind=kind)
     (storm.project / "topologies" / f"{topic}.py").write_text(text, encoding="utf-8")
     code, output = storm.sparse("submit", "-n", topic)
     assert code == 0, output

@@ -25,14 +25,3 @@ class ShoutWithOrigin(Bolt):
     def process(self, tup):
         """Shout."""
         self.emit([tup.values.origin, None, tup.values.value.upper()])
-
-
-class Digits(Bolt):
-    """Hands on each digit of a batch's values, one tuple for each."""
-
-    outputs: ClassVar = ["attempt", "digit"]
-
-    def process(self, tup):
-        """Split."""
-        for digit in tup.values.value.removeprefix("value "):
-            self.emit([tup.values.attempt, digit])
