@@ -47,6 +47,7 @@ from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.runs import read_runs
 from downspout.sink.sink_bolt import directory_of
 from downspout.sink.storage.layout import incarnation_of
+from downspout.sink.storage.places import storage_of
 from downspout.spout.group.bounds import partitions_of
 
 _REPLACED = frozenset({"kafka.group", "kafka.start", "run.until"})
@@ -109,7 +110,7 @@ def _behind(
 ) -> Iterator[str]:
     values = parse_scope(with_secrets(spout_conf), "kafka")
     directory = directory_of(str(conf["parquet.directory"]), conf)
-    log = CommitLog(directory)
+    log = CommitLog(directory, storage_of(directory, conf.get("parquet.storage_options")))
     log.refresh()
     starts_anew = int(conf["parquet.rebuild"] or 0) > log.rebuild
     # With another kafka.start the group's commit may not be where reading begins.
