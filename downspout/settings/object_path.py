@@ -115,7 +115,7 @@ written. Try: a path where HDFS is mounted (its NFS gateway, or FUSE), or s3://â
         return _object_url(text, what)
     scheme = text.partition(":/")[0].lower() if ":/" in text else ""
     if scheme in _CURES:
-        raise ConfigError(f"{what} is on {scheme}, which cannot be written", cure=_CURES[scheme])
+        raise ConfigError(f"{what} is on {scheme}, which is not supported", cure=_CURES[scheme])
     return local_path(text, what)
 
 

@@ -19,11 +19,15 @@ from typing import Any, TypeVar
 
 from downspout.settings.object_path import ObjectPath
 
-CREATE_ATTEMPTS = 4
-"""How often an entry is sent whose answers get lost, after the client's own attempts, before the flush fails."""
+ATTEMPTS = 4
+"""How often a request is sent whose answer broke off, or an entry whose answer was lost, beside the client's own."""
 CAUSE_CHARS_MAX = 300
 
 _Answer = TypeVar("_Answer")
+
+
+class TornError(OSError):
+    """An answer broke off."""
 
 
 class ObjectStore:
@@ -44,10 +48,15 @@ class ObjectStore:
         """
         import obstore.exceptions as refused
 
-        try:
-            return send()
-        except (refused.BaseError, OSError) as error:
-            raise _as_os_error(kind, path, error) from None
+        for attempt in range(ATTEMPTS):
+            try:
+                return send()
+            except (refused.BaseError, OSError) as error:
+                failed = _as_os_error(kind, path, error)
+            # The client below asks again after most failures, but not after an answer that broke off.
+            if not isinstance(failed, TornError) or kind in ("create", "page") or attempt == ATTEMPTS - 1:
+                raise failed
+        raise AssertionError("the last attempt returns or raises")
 
     def write(self, path: Path, content: bytes) -> None:
         """Write an object whole; it is durable when this returns."""
@@ -92,12 +101,20 @@ class ObjectStore:
         """Yield what a listing says of the objects below a folder, page by page."""
         import obstore
 
-        pages = self._request("list", folder, lambda: obstore.list(self._client, _key(folder), offset=after))
+        failures = 0
+        pages = obstore.list(self._client, _key(folder), offset=after)
         while True:
             try:
-                page = self._request("list", folder, lambda: next(pages))
+                page = self._request("page", folder, lambda: next(pages))  # noqa: B023
             except StopIteration:
                 return
+            except TornError:
+                if (failures := failures + 1) == ATTEMPTS:
+                    raise
+                pages = obstore.list(self._client, _key(folder), offset=after)
+                continue
+            if page:
+                after, failures = page[-1]["path"], 0
             yield from page
 
     # --- made of them -----------------------------------------------------------------------------------
@@ -127,21 +144,19 @@ class ObjectStore:
         The race: the request arrives and its answer is lost. Sent again, by us or by the client below us, it meets
         itself and is told that the name is taken. So what is there is compared with ours.
         """
-        for attempt in range(CREATE_ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             try:
                 self._create(path, content)
                 return True
             except FileExistsError:
                 return self.read(path) == content
-            except PermissionError:
-                raise
-            except OSError:
-                if attempt == CREATE_ATTEMPTS - 1:
-                    raise  # it may be there, or arrive yet: see ``Storage.is_remote``
-            try:
-                return self.read(path) == content
-            except OSError:
-                continue
+            except OSError as error:
+                # It may be there, or arrive yet (``Storage.is_remote``): look, and send it again if it is not there.
+                try:
+                    return self.read(path) == content
+                except OSError as unseen:
+                    if attempt == ATTEMPTS - 1 or not isinstance(unseen, FileNotFoundError):
+                        raise error from None
         raise AssertionError("the last attempt returns or raises")
 
     def replace(self, path: Path, content: bytes, temporary: Path) -> None:
@@ -216,7 +231,8 @@ def _as_os_error(kind: str, path: Path, error: Exception) -> OSError:
             return OSError(number, f"{what} ({_short(text)})", str(path))
     if isinstance(error, refused.PermissionDeniedError | refused.UnauthenticatedError):
         return PermissionError(errno.EACCES, f"the store refuses to {kind} ({_short(text)})", str(path))
-    return OSError(errno.EIO, f"the request to {kind} failed ({_short(text)})", str(path))
+    made = TornError if "body" in text and "status code" not in text else OSError
+    return made(errno.EIO, f"the request to {kind} failed ({_short(text)})", str(path))
 
 
 _CAUSES = (
