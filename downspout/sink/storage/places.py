@@ -26,7 +26,11 @@ OPTIONS = "parquet.storage_options"
 SECRET_OPTIONS = ("key", "secret", "token", "password", "credential", "service_account")
 """Words in the names of options whose values must be references."""
 REQUEST_TIMEOUT_S = 120.0
-RETRIES = {"max_retries": 8, "retry_timeout": timedelta(seconds=60)}
+RETRIES: dict[str, Any] = {
+    "max_retries": 14,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=10), "base": 2},
+}
 """Of an answer 429 or 5xx and of a lost connection, with growing pauses: about as long as a tuple may take."""
 
 
