@@ -177,7 +177,7 @@ def _is_refused(log: CommitLog) -> bool:
     """
     log.check_complete()
     staging, directory, _ = log.layout.places
-    there = {path.relative_to(directory).as_posix() for path in visible_files(directory)}
+    there = {path.relative_to(directory).as_posix() for path in visible_files(directory, log.disk)}
     gone = [path for path in log.files if path not in there and not log.layout.holds(log.disk, staging, path)]
     unknown = [path for path in there if incarnation_of(path) and path not in log.files and path not in log.removed]
     return bool(gone or unknown)

@@ -30,6 +30,7 @@ from downspout.sink.storage.data_files import below
 from downspout.sink.storage.hashing import hash_of, hash_of_file, is_known
 from downspout.sink.storage.layout import incarnation_of, is_visible, layout_of
 from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
 
 _ORIGIN = ("_topic", "_topic_id", "_partition", "_offset", "_path")
 _TEXTS = ("_topic", "_topic_id", "_path")
@@ -83,10 +84,10 @@ class Found:
         return sorted({*self.rows, *self.logged})
 
 
-def visible_files(directory: Path) -> Iterator[Path]:
+def visible_files(directory: Path, disk: Storage | None = None) -> Iterator[Path]:
     """Yield the files that readers of a directory take for its data, whatever their names end in."""
     if isinstance(directory, ObjectPath):
-        found = storage_of(directory).files_below(directory)
+        found = (disk or storage_of(directory)).files_below(directory)
         yield from sorted(path for path in found if is_visible(path.relative_to(directory).as_posix()))
         return
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():

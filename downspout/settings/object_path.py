@@ -105,8 +105,8 @@ def place_path(given: str | os.PathLike[str], what: str) -> str:
     >>> place_path("hdfs://node:8020/out", "parquet.directory = 'hdfs://node:8020/out' (spec)")
     Traceback (most recent call last):
         ...
-    downspout.errors.ConfigError: parquet.directory = 'hdfs://node:8020/out' (spec) is on hdfs, which cannot be \
-written. Try: a path where HDFS is mounted (its NFS gateway, or FUSE), or s3://… through an S3 gateway such as Ozone's
+    downspout.errors.ConfigError: parquet.directory = 'hdfs://node:8020/out' (spec) is on hdfs, which is not \
+supported. Try: a path where HDFS is mounted (its NFS gateway, or FUSE), or s3://… through an S3 gateway such as Ozone's
     """
     if isinstance(given, ObjectPath):
         return str(given)

@@ -36,6 +36,11 @@ class Cut:
 def cut_to_copy(directory: Path, disk: Storage | None = None) -> Cut:
     """Let a directory's log end where its files do. O(entries). Raises OSError: the disk says no."""
     disk = disk or storage_of(directory)
+    if disk.is_remote:
+        raise SinkError(
+            f"{directory} is on an object store, where a log cannot be cut: objects have no links",
+            cure="restore the log of the same copy beside it; or another parquet.directory",
+        )
     log = CommitLog(directory, disk, checkpoints=False)
     entries = log.refresh()
     log.check_complete()

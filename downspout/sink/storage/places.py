@@ -16,15 +16,12 @@ from typing import Any
 
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.settings.object_path import ObjectPath
-from downspout.settings.secrets import REFERENCE, with_secrets
+from downspout.settings.secrets import OPEN_OPTION, REFERENCE, STORAGE_OPTIONS, with_secrets
 from downspout.settings.table import SETTINGS
 from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.object_store import ObjectStore
 from downspout.sink.storage.port import Storage
 
-OPTIONS = "parquet.storage_options"
-SECRET_OPTIONS = ("key", "secret", "token", "password", "credential", "service_account")
-"""Words in the names of options whose values must be references."""
 REQUEST_TIMEOUT_S = 120.0
 RETRIES: dict[str, Any] = {
     "max_retries": 14,
@@ -50,7 +47,8 @@ def storage_of(directory: Path, options: Iterable[str] | None = None) -> Storage
     """
     if not isinstance(directory, ObjectPath):
         return Disk()
-    given = SETTINGS[OPTIONS].parse(options or os.environ.get(SETTINGS[OPTIONS].env) or [], "environment")
+    setting = SETTINGS[STORAGE_OPTIONS]
+    given = setting.parse(options or os.environ.get(setting.env) or [], "environment")
     return ObjectStore(_client(directory.scheme, directory.bucket, tuple(sorted(resolve(given).items()))))
 
 
@@ -70,10 +68,12 @@ are seen in many places. Try: secret_access_key=env:NAME or file:PATH, looked up
         name, equals, value = option.partition("=")
         name = name.strip().lower()
         if not equals or not name or not value:
-            raise ConfigError(f"{OPTIONS}: {option[:40]!r} is not name=value", cure="endpoint=https://host:9000")
-        if any(word in name for word in SECRET_OPTIONS) and not REFERENCE.match(value):
             raise ConfigError(
-                f"{OPTIONS}: {name} is no reference to a secret, and settings are seen in many places",
+                f"{STORAGE_OPTIONS}: {option[:40]!r} is not name=value", cure="endpoint=https://host:9000"
+            )
+        if OPEN_OPTION.match(f"{name}={value}"):
+            raise ConfigError(
+                f"{STORAGE_OPTIONS}: {name} is no reference to a secret, and settings are seen in many places",
                 cure=f"{name}=env:NAME or file:PATH, looked up where the component runs",
             )
         found[name] = _looked_up(name, value, environ)
@@ -86,7 +86,7 @@ def _looked_up(name: str, value: str, environ: Mapping[str, str] | None) -> str:
     try:
         return str(with_secrets({f"kafka.client.{name}": value}, environ)[f"kafka.client.{name}"])
     except ConfigError as error:
-        message = error.message.replace("kafka.client.", f"{OPTIONS}: ")
+        message = error.message.replace("kafka.client.", f"{STORAGE_OPTIONS}: ")
         raise ConfigError(message, cure=error.cure) from None
 
 
@@ -115,7 +115,7 @@ def _client(scheme: str, bucket: str, options: tuple[tuple[str, str], ...]) -> A
     except (BaseError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{scheme}://{bucket} cannot be used: {' '.join(str(error).partition('Debug source')[0].split())[:300]}",
-            cure=f"correct {OPTIONS}, or the variables of the environment that say how the store is reached",
+            cure=f"correct {STORAGE_OPTIONS}, or the variables of the environment that say how the store is reached",
         ) from None
 
 
