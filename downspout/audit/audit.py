@@ -41,7 +41,7 @@ from downspout.formatting import counted
 from downspout.kafka.port import Cluster, Record
 from downspout.ledger.origin import Origin
 from downspout.offset_ranges import OffsetRanges
-from downspout.settings.folders import local_folder
+from downspout.settings.object_path import ObjectPath, place
 from downspout.sink.identity.coverage import OFFSET_MAX, Stream
 from downspout.sink.runs import read_runs
 from downspout.sink.skips import noted_of, read_skips, still_skipped
@@ -108,7 +108,7 @@ def audit(
     Raises:
         SinkError: there is nothing to audit in the directory, or its log is damaged.
         BrokerError: Kafka does not answer, or has no such topic.
-        ConfigError: the directory is on an object store or another machine.
+        ConfigError: it is neither a path of this machine nor an object store that sinks write to.
     """
     path = directory_that_exists(directory)
     # The group's commits are taken first: what is below them by now is in the files by the time they are read.
@@ -133,9 +133,9 @@ def audit(
 
 def directory_that_exists(directory: str | os.PathLike[str]) -> Path:
     """Return a directory's path; raise a SinkError where there is none."""
-    path = local_folder(directory)
+    path = place(directory)
     try:
-        is_there = path.is_dir()
+        is_there = isinstance(path, ObjectPath) or path.is_dir()
     except OSError as error:  # its name is too long, for example
         raise SinkError(f"{path}: {error.strerror}", cure="the directory that parquet.directory names") from error
     if not is_there:

@@ -47,6 +47,7 @@ from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.runs import read_runs
 from downspout.sink.sink_bolt import directory_of
 from downspout.sink.storage.layout import incarnation_of
+from downspout.sink.storage.places import storage_of
 from downspout.spout.group.bounds import partitions_of
 
 _REPLACED = frozenset({"kafka.group", "kafka.start", "run.until"})
@@ -109,7 +110,7 @@ def _behind(
 ) -> Iterator[str]:
     values = parse_scope(with_secrets(spout_conf), "kafka")
     directory = directory_of(str(conf["parquet.directory"]), conf)
-    log = CommitLog(directory)
+    log = CommitLog(directory, storage_of(directory, conf.get("parquet.storage_options")))
     log.refresh()
     starts_anew = int(conf["parquet.rebuild"] or 0) > log.rebuild
     # With another kafka.start the group's commit may not be where reading begins.
@@ -176,7 +177,7 @@ def _is_refused(log: CommitLog) -> bool:
     """
     log.check_complete()
     staging, directory, _ = log.layout.places
-    there = {path.relative_to(directory).as_posix() for path in visible_files(directory)}
+    there = {path.relative_to(directory).as_posix() for path in visible_files(directory, log.disk)}
     gone = [path for path in log.files if path not in there and not log.layout.holds(log.disk, staging, path)]
     unknown = [path for path in there if incarnation_of(path) and path not in log.files and path not in log.removed]
     return bool(gone or unknown)

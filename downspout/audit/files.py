@@ -22,11 +22,15 @@ from downspout.audit.log import LogSide, read_log
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import DownspoutError, SinkError
 from downspout.offset_ranges import OffsetRanges
+from downspout.settings.object_path import ObjectPath
 from downspout.sink.identity.coverage import Coverage, Stream
 from downspout.sink.ownership import SPARK_LOG
 from downspout.sink.readers.view import logged_schema
-from downspout.sink.storage.hashing import hash_of_file, is_known
-from downspout.sink.storage.layout import incarnation_of, is_visible, layout_of, logged
+from downspout.sink.storage.data_files import below
+from downspout.sink.storage.hashing import hash_of, hash_of_file, is_known
+from downspout.sink.storage.layout import incarnation_of, is_visible, layout_of
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
 
 _ORIGIN = ("_topic", "_topic_id", "_partition", "_offset", "_path")
 _TEXTS = ("_topic", "_topic_id", "_path")
@@ -80,8 +84,12 @@ class Found:
         return sorted({*self.rows, *self.logged})
 
 
-def visible_files(directory: Path) -> Iterator[Path]:
+def visible_files(directory: Path, disk: Storage | None = None) -> Iterator[Path]:
     """Yield the files that readers of a directory take for its data, whatever their names end in."""
+    if isinstance(directory, ObjectPath):
+        found = (disk or storage_of(directory)).files_below(directory)
+        yield from sorted(path for path in found if is_visible(path.relative_to(directory).as_posix()))
+        return
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         if not is_visible(path.name):
             continue
@@ -93,7 +101,12 @@ def visible_files(directory: Path) -> Iterator[Path]:
 
 def hidden_files(directory: Path) -> list[str]:
     """Return the files that globs read and listings leave out; also what an earlier version has left with the log."""
-    below = (path.relative_to(directory).as_posix() for path in directory.rglob("*.parquet") if path.is_file())
+    paths = (
+        (path for path in storage_of(directory).files_below(directory) if path.suffix == ".parquet")
+        if isinstance(directory, ObjectPath)
+        else (path for path in directory.rglob("*.parquet") if path.is_file())
+    )
+    below = (path.relative_to(directory).as_posix() for path in paths)
     return sorted(path for path in below if not is_visible(path))
 
 
@@ -127,7 +140,8 @@ class _Look:
 
     def __init__(self, directory: Path, clock: Clock, *, deep: bool) -> None:
         self._directory = directory
-        self._layout = layout_of(directory)
+        self._disk = storage_of(directory)
+        self._layout = layout_of(directory, self._disk)
         self._clock = clock
         self._found = Found(deep=deep)
         self._reader = _OriginReader()
@@ -149,7 +163,7 @@ class _Look:
             if self._read(name):
                 self._take_stranger(name)
         found.hidden = hidden_files(self._directory)
-        found.spark_log = [SPARK_LOG] if (self._directory / SPARK_LOG).is_dir() else []
+        found.spark_log = [SPARK_LOG] if self._disk.exists(self._directory / SPARK_LOG) else []
         self._sum_up()
         return found
 
@@ -168,7 +182,7 @@ class _Look:
         found = self._found
         for turn in range(TURNS):
             coming = [name for name in coming if not self._read(name) and not self._is_elsewhere(name)]
-            leaving = [name for name in leaving if (self._directory / name).exists()]
+            leaving = [name for name in leaving if self._disk.exists(self._directory / name)]
             if not coming and not leaving:
                 return
             if turn < TURNS - 1:
@@ -181,7 +195,7 @@ class _Look:
 
     def _is_elsewhere(self, name: str) -> bool:
         """Return whether a file that counts is not in staging: gone, or replaced since we read the log."""
-        if any(path.exists() for path in self._layout.names(self._layout.staging, name)):
+        if any(self._disk.exists(path) for path in self._layout.names(self._layout.staging, name)):
             return False
         if self._read(name):  # it came into sight between two looks
             return True
@@ -197,8 +211,9 @@ class _Look:
         """Take a file's origins; return whether it was there."""
         found, path = self._found, path or self._directory / name
         try:
-            size = path.stat().st_size
-            rows = self._reader.read(path)
+            source = _opened(path)
+            size = path.stat().st_size if source is path else source.size()
+            rows = self._reader.read(source)
         except FileNotFoundError:
             return False
         except (OSError, pa.ArrowException) as error:
@@ -206,19 +221,19 @@ class _Look:
         else:
             found.row_count += rows
             logged = self._log.named.get(name)
-            if logged is not None and ((logged.rows, logged.bytes) != (rows, size) or self._has_others(name, path)):
+            if logged is not None and ((logged.rows, logged.bytes) != (rows, size) or self._has_others(name, source)):
                 found.changed.append(name)
         if found.deep and not self._look_deep(name, path):
             return False
         self._paths[name] = path
         return True
 
-    def _has_others(self, name: str, path: Path) -> bool:
+    def _has_others(self, name: str, source: Any) -> bool:
         """Return whether a file that counts has other columns than the log says; those of folders are not in it."""
         if name not in self._log.files or self._columns is None:
             return False
         try:
-            schema = pq.read_schema(path)
+            schema = pq.read_schema(source)
         except FileNotFoundError:
             return False
         # A file that holds nothing but origins is compared by these.
@@ -234,7 +249,7 @@ class _Look:
                 damaged = _damaged_columns(path)
                 if damaged and name not in found.unreadable:
                     found.unreadable[name] = damaged
-            elif hash_of_file(path) == logged.hash:
+            elif self._hash(path) == logged.hash:
                 found.checked += 1
             else:
                 found.corrupt[name] = _damaged_columns(path) or "other values"
@@ -243,6 +258,9 @@ class _Look:
         except OSError as error:
             found.unreadable.setdefault(name, " ".join(str(error).split())[:200])
         return True
+
+    def _hash(self, path: Path) -> str:
+        return hash_of(self._disk.read(path)) if self._disk.is_remote else hash_of_file(path)
 
     def _sum_up(self) -> None:
         found, log = self._found, self._log
@@ -259,7 +277,7 @@ class _Look:
         ):
             names.sort()
         staging = self._layout.staging
-        hidden = {logged(path.relative_to(staging).as_posix()) for path in staging.rglob("*") if path.is_file()}
+        hidden = below(self._disk, staging)
         found.leftovers = sum(name.endswith(".parquet") for name in hidden - log.named.keys())
         found.aggregates = bool(found.logged) and self._reader.files == 0 and self._reader.without > 0
         if found.aggregates:
@@ -290,7 +308,7 @@ def _damaged_columns(path: Path) -> str:
         FileNotFoundError: it is not there.
     """
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with pq.ParquetFile(_opened(path), page_checksum_verification=True) as file:
             names = [name for name in file.schema_arrow.names if not _can_be_read(file, name)]
     except FileNotFoundError:
         raise
@@ -318,7 +336,7 @@ def _name_repeats(found: Found, paths: dict[str, Path]) -> None:
         if name in found.unreadable:
             continue
         try:
-            _, parts = _origins(path)
+            _, parts = _origins(_opened(path))
         except FileNotFoundError:
             raise _MovedOnError from None
         if rows := sum(int(repeated.contains(stream, offsets).sum()) for stream, offsets in parts or ()):
@@ -352,9 +370,9 @@ class _OriginReader:
         self.files = 0  # files with origin columns
         self.without = 0  # rows without origins
 
-    def read(self, path: Path) -> int:
+    def read(self, source: Any) -> int:
         """Read one file; return how many rows it has."""
-        count, parts = _origins(path)
+        count, parts = _origins(source)
         if parts is None:
             self.without += count
             return count
@@ -377,15 +395,22 @@ class _OriginReader:
                 found.surplus[stream] = further
 
 
-def _origins(path: Path) -> tuple[int, list[tuple[Stream, NDArray[np.int64]]] | None]:
+def _opened(path: Path) -> Any:
+    """Return what pyarrow reads a data file from: its path, or of an object store its content."""
+    return pa.BufferReader(storage_of(path).read(path)) if isinstance(path, ObjectPath) else path
+
+
+def _origins(source: Any) -> tuple[int, list[tuple[Stream, NDArray[np.int64]]] | None]:
     """Return the number of rows of a file and the offsets by stream; None where it has no origin columns."""
-    metadata = pq.read_metadata(path)
+    metadata = pq.read_metadata(source)
     count = int(metadata.num_rows)
     schema = metadata.schema.to_arrow_schema()
     if not set(_ORIGIN) <= set(schema.names):
         return count, None
     _check_types(schema)
-    with pq.ParquetFile(path, metadata=metadata, read_dictionary=list(_TEXTS), page_checksum_verification=True) as file:
+    with pq.ParquetFile(
+        source, metadata=metadata, read_dictionary=list(_TEXTS), page_checksum_verification=True
+    ) as file:
         table = file.read(columns=list(_ORIGIN))
     # Rows of which a part of the origin is null have no origin.
     for name in _ORIGIN:

@@ -17,8 +17,8 @@ from downspout.sink.identity.coverage import Coverage
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import COMPACT, FENCE, FLUSH, REBUILD, DataFile, Entry
 from downspout.sink.log.history import History
-from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import incarnation_of
+from downspout.sink.storage.places import storage_of
 
 _CURE = "restore the log from a backup; a log that was changed by hand cannot be trusted"
 
@@ -96,7 +96,7 @@ def read_log(directory: Path) -> LogSide:
 def _checkpoints(folder: Path) -> dict[int, History]:
     """Return the checkpoints that a writer would believe, by their length. Others it ignores, and so do we."""
     found: dict[int, History] = {}
-    disk = Disk()
+    disk = storage_of(folder)
     for name in disk.names(folder):
         made = History()
         try:

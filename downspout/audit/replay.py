@@ -25,6 +25,7 @@ from downspout.engine.values import resolve as settings_of
 from downspout.errors import TopologyError, coordinates
 from downspout.kafka.port import Record
 from downspout.ledger.origin import Origin
+from downspout.settings.object_path import place as folder
 from downspout.sink.identity.inputs import check_names, name_of, resolve, with_step
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.runs import Run
@@ -122,7 +123,7 @@ def _sinks_of(graph: Graph, settings: Settings, target: str, directory: Path) ->
     sinks = {
         c.name: str(settings.components[c.name].values["parquet.directory"]) for c in graph.bolts if reads(c, "parquet")
     }
-    if ours := [name for name, place in sinks.items() if Path(place).absolute() == directory.absolute()]:
+    if ours := [name for name, place in sinks.items() if folder(place).absolute() == directory.absolute()]:
         return ours
     # A directory may have been moved, copied, or given with ``--set``.
     log = CommitLog(directory)

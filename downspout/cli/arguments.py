@@ -8,6 +8,7 @@ from typing import Any
 
 from downspout.errors import ConfigError
 from downspout.settings.folders import local_path
+from downspout.settings.object_path import place as folder_or_object
 
 EXIT_CODES = {
     0: "done",
@@ -131,6 +132,14 @@ def place(text: str) -> Path:
     """Return the path that an option names; an error of the command line where it is not on this machine."""
     try:
         return Path(local_path(text, repr(text)))
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def sink_place(text: str) -> Path:
+    """Return the directory of a sink that an option names: on this machine, or on an object store."""
+    try:
+        return folder_or_object(text, "DIR")
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster
-from downspout.cli.arguments import add_settings, exit_codes, place
+from downspout.cli.arguments import add_settings, exit_codes, sink_place
 from downspout.cli.output import aside, print_result
 from downspout.errors import ConfigError
 from downspout.formatting import columns, counted
@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
             _13="extra: rows or files that the log, Kafka or the topology do not know. The lowest of 10 to 13 counts",
         ),
     )
-    parser.add_argument("directory", type=place, metavar="DIR", help="the sink's directory (parquet.directory)")
+    parser.add_argument("directory", type=sink_place, metavar="DIR", help="the sink's directory (parquet.directory)")
     parser.add_argument(
         "--topic",
         action="append",

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from downspout.cli.arguments import exit_codes, place
+from downspout.cli.arguments import exit_codes, sink_place
 from downspout.errors import ConfigError
 from downspout.formatting import counted, seconds_of, size
 
@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
             _130="stopped by Ctrl-C; nothing needs to be repaired",
         ),
     )
-    parser.add_argument("directory", type=place, metavar="DIR", help="the sink's directory (parquet.directory)")
+    parser.add_argument("directory", type=sink_place, metavar="DIR", help="the sink's directory (parquet.directory)")
     parser.add_argument(
         "--target-size", default="128MB", metavar="SIZE",
         help="make files of up to this size, in about four times as much memory (default: 128MB)",
@@ -71,7 +71,7 @@ def handle(arguments: argparse.Namespace) -> int:
 
     log_to_stderr(quiet=True)
     if arguments.restored:
-        return _cut(Path(arguments.directory), as_json=arguments.json)
+        return _cut(arguments.directory, as_json=arguments.json)
     compactor = Compactor(
         arguments.directory,
         target_bytes=parse_size("--target-size", arguments.target_size),

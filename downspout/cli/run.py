@@ -207,12 +207,15 @@ def _page(address: str | None, graph: Graph, settings: Settings) -> Iterator[Pag
 def warn_if_behind(graph: Graph, settings: Settings, arguments: argparse.Namespace) -> None:
     """Warn of what the sinks' directories lack of what the groups have committed; a new directory costs nothing."""
     from downspout.engine.values import reads
+    from downspout.settings.object_path import is_object_url
     from downspout.sink.storage.layout import OURS, home_beside
 
     sinks = [bolt.name for bolt in graph.bolts if reads(bolt, "parquet")]
-    directories = [Path(str(settings.components[name].values["parquet.directory"])) for name in sinks]
+    directories = [str(settings.components[name].values["parquet.directory"]) for name in sinks]
+    paths = [Path(each) for each in directories if not is_object_url(each)]
     try:
-        is_known = any((each / OURS).exists() or home_beside(each).exists() for each in directories)
+        is_known = len(paths) < len(directories)
+        is_known |= any((each / OURS).exists() or home_beside(each).exists() for each in paths)
     except OSError:  # a name that is too long, for example: the sink says so
         return
     if is_known:

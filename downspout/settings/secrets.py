@@ -21,6 +21,13 @@ PASSWORD_IN_URL = re.compile(r"://[^/?#@:]*:(?!\d{1,5}/)(?:(?!\?\w+=)[^@])*@|[?&
 but not ``host:port/path``, nor an ``@`` in an option."""
 
 
+STORAGE_OPTIONS = "parquet.storage_options"
+OPEN_OPTION = re.compile(
+    r"([^=]*,)?\s*[^=,]*(key|secret|token|password|credential|service_account)[^=,]*=(?!(env|file):.)", re.IGNORECASE
+)
+"""An option of an object store that is a secret and no reference to one."""
+
+
 def is_secret(key: str, value: Any) -> bool:
     """Return whether this value of a setting must not be seen; a reference to a secret may.
 
@@ -30,7 +37,11 @@ def is_secret(key: str, value: Any) -> bool:
     (True, True)
     >>> is_secret("sql.database", "postgresql://me:hush@db/flights"), is_secret("sql.database", "postgresql://me@db/x")
     (True, False)
+    >>> is_secret(STORAGE_OPTIONS, ["region=x", "access_key_id=hush"]), is_secret(STORAGE_OPTIONS, ["token=env:T"])
+    (True, False)
     """
+    if key == STORAGE_OPTIONS and value:
+        return any(OPEN_OPTION.match(item) for item in ([value] if isinstance(value, str) else map(str, value)))
     if value is None or value == "" or (isinstance(value, str) and REFERENCE.match(value)):
         return False
     if SECRET.search(key) is not None or ("proxy" in key and "@" in str(value)):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from downspout.errors import ConfigError
 from downspout.formatting import figure, nearest
 from downspout.settings.folders import local_path
+from downspout.settings.object_path import place_path
 from downspout.settings.values import KIND_NAMES, PARSERS
 
 ENV_PREFIX = "DOWNSPOUT_"
@@ -21,8 +22,8 @@ class Setting:
     """One row of the table."""
 
     key: str  # the dotted name; the part before the first dot is the scope, the unit is the last word
-    # ``str``, ``int``, ``float``, ``bool``, ``list`` (of strings) or ``Path`` (text that names a file or folder on this
-    # machine)
+    # ``str``, ``int``, ``float``, ``bool``, ``list`` (of strings), ``Path`` (text that names a file or folder on this
+    # machine) or ``PurePath`` (or one on an object store)
     kind: type
     default: Any  # the value where none is given; None means "not set"
     help: str  # one sentence
@@ -71,7 +72,7 @@ class Setting:
             return "true or false"
         shown = ",".join(self.default) if isinstance(self.default, list) else self.default
         kind = KIND_NAMES[self.kind]
-        fallback = {int: 10, float: 1.0, list: "a,b", Path: "/data/out"}.get(self.kind, "x")
+        fallback = {int: 10, float: 1.0, list: "a,b", Path: "/data/out", PurePath: "/data/out"}.get(self.kind, "x")
         return f"{kind}, such as {shown if shown not in (None, '') else fallback}"
 
     def _checked(self, value: Any, source: str) -> Any:
@@ -79,6 +80,8 @@ class Setting:
         where = f"{self.key} = {value!r} ({source})"
         if self.kind is Path:
             return local_path(value, where)
+        if self.kind is PurePath:
+            return place_path(value, where)
         if self.choices:
             by_lower = {choice.lower(): choice for choice in self.choices}
             if (known := by_lower.get(str(value).strip().lower())) is not None:
@@ -208,7 +211,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("produce.transaction_timeout_ms", int, None, "Time after which the broker aborts a transaction that is not ended.", minimum=1_000, maximum=86_400_000, note="If it is not set, a minute more than the message timeout, 15 minutes at most (the broker's `transaction.max.timeout.ms`)."),
     Setting("produce.callback", str, None, "Import path of a function that is called with each tuple and its result."),
     # --- parquet: read by the sinks ---
-    Setting("parquet.directory", Path, None, "Where the files go: a folder on this machine, or one that is mounted.", required=True, note="It must be new, empty, or this sink's own."),
+    Setting("parquet.directory", PurePath, None, "Where the files go: a folder, or `s3://bucket/name`, `gs://…`, `az://…`.", required=True, note="It must be new, empty, or this sink's own. See [how to write to S3](../how-to/write-to-s3.md)."),
+    Setting("parquet.storage_options", list, [], "How an object store is reached, as `name=value`: `endpoint`, `region`, and other names that `obstore` knows.", note="Keys and secrets are `env:NAME` or `file:PATH`. If nothing is set, the usual variables of the environment and profiles hold."),
     Setting("parquet.schema", list, None, "Columns as `name:type`, in order.", note="See [the types](schema.md)."),
     Setting("parquet.keys", list, [], "AggregateBolt: columns that form the key."),
     Setting("parquet.aggregates", list, [], "AggregateBolt: `count`, or `sum:x`, `min:x`, `max:x`, `count:x` of a column x."),

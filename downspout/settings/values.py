@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 
@@ -46,7 +46,8 @@ def _parse_str(value: Any) -> str:
 
 
 PARSERS = {
-    str: _parse_str, Path: _parse_str, int: _parse_int, float: _parse_float, bool: _parse_bool, list: _parse_list,
+    str: _parse_str, Path: _parse_str, PurePath: _parse_str, int: _parse_int, float: _parse_float, bool: _parse_bool,
+    list: _parse_list,
 }  # fmt: skip
 
 
@@ -63,6 +64,6 @@ def parse_as(kind: type, value: Any) -> Any:
 
 
 KIND_NAMES = {
-    str: "text", Path: "a path", int: "a whole number", float: "a number", bool: "true or false",
-    list: "a list of names",
+    str: "text", Path: "a path", PurePath: "a path or a URL", int: "a whole number", float: "a number",
+    bool: "true or false", list: "a list of names",
 }  # fmt: skip

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from downspout.engine.graph import Component, Graph, nearest
 from downspout.engine.values import Settings, reads
-from downspout.errors import ConfigError, DownspoutError
+from downspout.errors import ConfigError, DownspoutError, SinkError
 from downspout.findings import Finding
+from downspout.settings.object_path import ObjectPath, is_object_url
 from downspout.sink.columns.convert import DIGITS_MAX
 from downspout.sink.columns.schema import Columns
 from downspout.sink.columns.types import Kind, kind_of
@@ -18,6 +20,9 @@ from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.ownership import foreign
 from downspout.sink.row_sink import too_old
 from downspout.sink.sink_bolt import directory_of
+from downspout.sink.storage.layout import temporary_name
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.probing import probe
 
 
 def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
@@ -55,7 +60,10 @@ def _stalls(graph: Graph, settings: Settings, spout: Component, conf: dict[str, 
 def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
     if doubt := too_old(conf, float(conf["parquet.flush_age_s"])):
         yield Finding(True, component.name, *doubt)
-    if (given := conf["parquet.directory"]) and (why := in_the_way(Path(given).absolute())):
+    given = conf["parquet.directory"]
+    if given and is_object_url(given):
+        yield from _on_object_store(component, directory_of(given, conf), conf["parquet.storage_options"])
+    elif given and (why := in_the_way(Path(given).absolute())):
         what = f"parquet.directory = {given} cannot be made: {why}"
         yield Finding(True, component.name, what, "another directory")
     elif given and (refusal := _refusal(directory_of(given, conf))):
@@ -84,6 +92,25 @@ def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[
                     f"{given.source!r}",
                     nearest(column, stream.fields),
                 )
+
+
+def _on_object_store(component: Component, directory: Path, options: list[str]) -> Iterator[Finding]:
+    """Find what would keep a sink from an object store: it writes an object that holds nothing, and removes it."""
+    refusal: DownspoutError | None
+    try:
+        log = CommitLog(directory, storage_of(directory, options))
+        probe(log.disk, log.layout, temporary_name(f"check-{uuid.uuid4().hex[:12]}", 0))
+        refusal = foreign(log)
+    except DownspoutError as error:
+        refusal = error
+    except OSError as error:
+        refusal = SinkError(
+            f"parquet.directory = {directory} cannot be written: {error.strerror} ({error.filename})",
+            cure="correct the rights, the credentials or parquet.storage_options: a sink puts, gets, copies, lists and "
+            "removes objects",
+        )
+    if refusal is not None:
+        yield Finding(True, component.name, refusal.message, refusal.cure or "another directory")
 
 
 def in_the_way(place: Path) -> str | None:
@@ -202,7 +229,7 @@ def _shared_directories(graph: Graph, settings: Settings) -> Iterator[Finding]:
         given = settings.components[sink.name].values.get("parquet.directory") if reads(sink, "parquet") else None
         if not given:
             continue
-        place = Path(given).resolve()
+        place = ObjectPath(given) if is_object_url(given) else Path(given).resolve()
         for name, other in seen:
             if place.is_relative_to(other) or other.is_relative_to(place):
                 how = "the same as" if place == other else "within or above"

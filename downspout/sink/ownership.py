@@ -26,8 +26,8 @@ from downspout.errors import SinkError
 from downspout.formatting import counted
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.runs import Run
-from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import OURS, former_home, incarnation_of, is_visible
+from downspout.sink.storage.port import Storage
 
 logger = logging.getLogger("downspout.sink")
 
@@ -37,7 +37,7 @@ LOOK_MAX = 1_000  # Files that are looked at to say whose a directory without a 
 SHOWN_MAX = 3
 
 
-def warn_of_foreign_files(directory: Path, names: Sequence[str], disk: Disk) -> None:
+def warn_of_foreign_files(directory: Path, names: Sequence[str], disk: Storage) -> None:
     """Warn of files that no sink has written and that readers read, and of what hides ours from Spark."""
     if names:
         count = counted(len(names), "file")
@@ -79,11 +79,11 @@ def foreign(log: CommitLog) -> SinkError | None:
         OSError: the disk says no.
     """
     directory, disk = log.directory, log.disk
-    if disk.names(log.folder):
+    if disk.has_names(log.folder):
         return None
     below = (path.relative_to(directory).as_posix() for path in disk.files_below(directory))
     found = sorted(islice((path for path in below if is_visible(path) or path.startswith(f"{SPARK_LOG}/")), LOOK_MAX))
-    if not found or disk.names(log.folder):
+    if not found or disk.has_names(log.folder):
         return None
     if ours := [path for path in found if is_visible(path) and incarnation_of(path)]:
         return log_is_gone(log, ours)

@@ -24,8 +24,8 @@ from downspout.sink.identity.coverage import Coverage
 from downspout.sink.log.commit_log import CommitLog, read_entries
 from downspout.sink.log.entry import FENCE, Entry
 from downspout.sink.ownership import log_is_gone, warn_of_foreign_files
-from downspout.sink.storage.data_files import move
-from downspout.sink.storage.layout import OURS, incarnation_of, is_data, is_read, logged
+from downspout.sink.storage.data_files import below, move
+from downspout.sink.storage.layout import OURS, incarnation_of, is_data, is_read
 
 logger = logging.getLogger("downspout.sink")
 
@@ -73,8 +73,7 @@ class Recovery:
         return {path for path in found if is_data(path) and (not log.length or incarnation_of(path))}
 
     def _staged(self) -> set[str]:
-        top = self._log.layout.staging
-        return {logged(path.relative_to(top).as_posix()) for path in self._disk.files_below(top)}
+        return below(self._disk, self._log.layout.staging)
 
     def _refuse_unknown(self, visible: set[str]) -> set[str]:
         """Raise where there are data files that no entry names: the log, or its end, was deleted.
@@ -101,7 +100,7 @@ class Recovery:
 
     def _refuse_revenant(self, path: str) -> None:
         """Raise if the log once took this file out of sight, and somebody has put it back. Reads all entries."""
-        removers = [entry for entry in read_entries(self._directory) if path in entry.removed]
+        removers = [entry for entry in read_entries(self._directory, self._disk) if path in entry.removed]
         if removers:
             how = "compacted away" if removers[-1].files else "forgotten with --forget-missing"
             raise SinkError(
@@ -143,7 +142,7 @@ class Recovery:
     def _records_of(self, gone: Sequence[str]) -> str:
         """Return which records the flushes of some files were made of; other files of these flushes may be there."""
         covered = Coverage()
-        for entry in read_entries(self._directory):
+        for entry in read_entries(self._directory, self._disk):
             if any(file.path in gone for file in entry.files):
                 covered.update(entry.coverage)
         ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}

@@ -24,8 +24,9 @@ from downspout.settings.layers import Resolved
 from downspout.settings.secrets import is_secret
 from downspout.settings.table import CLIENT_PREFIX, SETTINGS, parse_scope
 from downspout.sink.log.entry import from_document, listed, text, to_document
-from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import layout_of, temporary_name
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
 from downspout.spout.validation import dead_letter_topic
 
 __all__ = ["RUN", "Run", "hand_over_run", "note_run", "read_runs", "run_of", "spout_values"]
@@ -188,10 +189,10 @@ def run_of(conf: Mapping[str, Any]) -> Run | None:
     return replace(run, topology=str(conf.get("topology.name", "")), spouts=spouts)
 
 
-def read_runs(directory: Path, disk: Disk | None = None) -> list[Run]:
+def read_runs(directory: Path, disk: Storage | None = None) -> list[Run]:
     """Return the runs that a directory remembers, the latest first; none where there are none that can be read."""
     try:
-        document = from_document((disk or Disk()).read(layout_of(directory, disk).runs))
+        document = from_document((disk or storage_of(directory)).read(layout_of(directory, disk).runs))
         if document.get("format") != FORMAT:
             return []
         return [Run.from_json(one) for one in listed(document.get("runs"))]
@@ -199,7 +200,7 @@ def read_runs(directory: Path, disk: Disk | None = None) -> list[Run]:
         return []
 
 
-def note_run(directory: Path, run: Run, disk: Disk, writer: str) -> None:
+def note_run(directory: Path, run: Run, disk: Storage, writer: str) -> None:
     """Put a run in front of those that a directory remembers.
 
     The race: all tasks of a sink do this when they start, in any number of processes. All write the same, and a file
@@ -213,12 +214,8 @@ def note_run(directory: Path, run: Run, disk: Disk, writer: str) -> None:
         return
     runs = [run, *(one for one in known if one != run)][:RUNS_MAX]
     layout = layout_of(directory, disk)
-    temporary, path = layout.staging / temporary_name(writer, 0), layout.runs
-    disk.make_folder(temporary.parent)
-    disk.write(temporary, to_document({"format": FORMAT, "runs": [one.to_json() for one in runs]}))
-    disk.sync(temporary)
-    disk.rename(temporary, path)
-    disk.sync(path.parent)
+    content = to_document({"format": FORMAT, "runs": [one.to_json() for one in runs]})
+    disk.replace(layout.runs, content, layout.staging / temporary_name(writer, 0))
 
 
 def _by_name(value: Any) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ from streamparse.dsl.bolt import ShellBoltSpec
 from downspout.errors import ConfigError
 from downspout.formatting import counted
 from downspout.settings import folders
+from downspout.settings.object_path import ObjectPath, is_object_url, place_path
 from downspout.settings.options import ParquetOptions
 from downspout.settings.table import SETTINGS
 from downspout.sink.buffer import Batch
@@ -23,7 +24,8 @@ from downspout.sink.columns.schema import Columns
 from downspout.sink.identity.inputs import check_names
 from downspout.sink.row_sink import RowSink
 from downspout.sink.runs import run_of
-from downspout.sink.storage.disk import Disk
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
 from downspout.sink.writer import Build, Flushed, SinkWriter
 
 logger = logging.getLogger("downspout.sink")
@@ -34,7 +36,8 @@ class SinkBolt(RowSink):
 
     settings_scopes: ClassVar[tuple[str, ...]] = ("parquet",)
     figures: ClassVar[tuple[str, ...]] = ("rows", "files", "bytes", "covered")
-    disk: Disk = Disk()
+    disk: Storage | None = None
+    """The file operations; None: those of the storage that ``parquet.directory`` names."""
     writer_class: type[SinkWriter] = SinkWriter
     """An engine that commits in another place puts another one here, before ``initialize``."""
 
@@ -81,8 +84,9 @@ class SinkBolt(RowSink):
         self.read_settings(storm_conf)
         with_origins = self.begin(self.columns_of(storm_conf), context)
         partition_by = self.settings["partition_by"]
+        directory = directory_of(self.settings["directory"], storm_conf)
         self.writer = self.writer_class(
-            directory_of(self.settings["directory"], storm_conf),
+            directory,
             topology=str(storm_conf.get("topology.name", "")),
             component=str(self.component_name),
             columns=self.fingerprint(),
@@ -93,7 +97,7 @@ class SinkBolt(RowSink):
             compression=self.settings["compression"],
             rebuild=self.settings["rebuild"],
             run=run_of(storm_conf),
-            disk=self.disk,
+            disk=self.disk or storage_of(directory, self.settings["storage_options"]),
             clock=self.clock,
         )
         self.writer.open()
@@ -135,5 +139,8 @@ def directory_of(directory: str, conf: Mapping[str, Any]) -> Path:
 
     >>> directory_of("/data/out", {"storm.cluster.mode": "distributed"}).as_posix()
     '/data/out'
+    >>> str(directory_of("s3://bucket/out", {}))
+    's3://bucket/out'
     """
-    return folders.of_project(directory, "parquet.directory", conf)
+    text = place_path(directory, f"parquet.directory = {directory!r}")
+    return ObjectPath(text) if is_object_url(text) else folders.of_project(text, "parquet.directory", conf)

@@ -21,8 +21,9 @@ from downspout.offset_ranges import OffsetRanges
 from downspout.sink.identity.coverage import Stream
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import from_document, listed, text, to_document
-from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import layout_of, temporary_name
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
 
 FORMAT = 1
 
@@ -38,10 +39,10 @@ class Step(NamedTuple):
     again: OffsetRanges  # will be read again
 
 
-def read_skips(directory: Path, disk: Disk | None = None) -> dict[Source, OffsetRanges]:
+def read_skips(directory: Path, disk: Storage | None = None) -> dict[Source, OffsetRanges]:
     """Return the offsets that were skipped on purpose; none where there is no note of any."""
     try:
-        document = from_document((disk or Disk()).read(layout_of(directory, disk).skips))
+        document = from_document((disk or storage_of(directory)).read(layout_of(directory, disk).skips))
         if document.get("format") != FORMAT:
             return {}
         return dict(map(_from_json, listed(document.get("skips"))))
@@ -89,13 +90,9 @@ def note_skips(directory: Path, steps: Iterable[Step], log: CommitLog, writer: s
         if ranges
     ]
     layout = layout_of(directory, disk)
-    temporary = layout.staging / temporary_name(writer, 0)
+    content = to_document({"format": FORMAT, "skips": noted})
     try:
-        disk.make_folder(temporary.parent)
-        disk.write(temporary, to_document({"format": FORMAT, "skips": noted}))
-        disk.sync(temporary)
-        disk.rename(temporary, layout.skips)
-        disk.sync(layout.skips.parent)
+        disk.replace(layout.skips, content, layout.staging / temporary_name(writer, 0))
     except OSError as error:
         raise SinkError(
             f"{layout.skips} cannot be written: {error.strerror}", cure="make room, or grant the right"

@@ -37,9 +37,11 @@ from downspout.sink.ownership import refuse_foreign, refuse_other_topics
 from downspout.sink.recovery import Recovery
 from downspout.sink.runs import Run, note_run
 from downspout.sink.storage.data_files import discard, move, stage
-from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.hashing import hash_of
 from downspout.sink.storage.layout import OURS, Layout, data_name, former_home, temporary_name
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
+from downspout.sink.storage.probing import probe
 
 logger = logging.getLogger("downspout.sink")
 
@@ -79,12 +81,12 @@ class SinkWriter:
         compression: str = "zstd",  # codec of the files
         rebuild: int = 0,  # the number of the rebuild that the directory must be at; a higher one rebuilds it. 0: any.
         run: Run | None = None,  # the settings of the run, for the directory to remember; None: they are not known
-        disk: Disk | None = None,  # the file operations
+        disk: Storage | None = None,  # the file operations
         clock: Clock = SYSTEM_CLOCK,  # for the entries' time stamps
     ) -> None:
         self.directory = directory
         self._run = run
-        self.disk = disk or Disk()
+        self.disk = disk or storage_of(directory)
         self.log = CommitLog(directory, self.disk)
         self._topology = topology
         self._component = component
@@ -107,7 +109,8 @@ class SinkWriter:
         try:
             refuse_foreign(self.log)
             self._make_directory()
-            self._probe()
+            # See that a file can be written and brought into sight, before anything is committed.
+            probe(self.disk, self.log.layout, temporary_name(self._writer, 0))
             self._catch_up()
             self.log.check_complete()  # before the data files: without an entry they are named by none
             self._begin_rebuild()
@@ -121,6 +124,9 @@ class SinkWriter:
 
     def _make_directory(self) -> None:
         """Make the directory durable: else a power cut may take all of it."""
+        if self.disk.is_remote:
+            self._warn_of_a_former_log(self.log.begin())
+            return
         ours, above = [self.directory / OURS, self.directory], list(self.directory.absolute().parents)
         new = {place.parent for place in [*ours, *above] if not place.exists()}
         # First, and then the look at what is in it: on NFS, a folder that was just made is not one of a stale listing.
@@ -148,28 +154,6 @@ class SinkWriter:
                 "%s; delete that if no copy of the old directory is to be restored",
                 self.directory, former,
             )  # fmt: skip
-
-    def _probe(self) -> None:
-        """See that a file can be written and brought into sight, before anything is committed."""
-        name = temporary_name(self._writer, 0)
-        probe, target = self.log.layout.staging / name, self.directory / OURS / name
-        self.disk.make_folder(probe.parent)
-        self.disk.write(probe, b"")
-        try:
-            self.disk.rename(probe, target)
-        except FileNotFoundError:
-            return  # we were paused, and a sweeper has taken it for a dead writer's
-        except OSError as error:
-            self.disk.remove(probe)
-            if error.errno != errno.EXDEV:
-                raise
-            inside = self.directory / OURS / "log"
-            raise SinkError(
-                f"{self.log.layout.home} is on another file system than {self.directory}: files cannot be renamed from "
-                "one to the other",
-                cure=f"mkdir {inside}: then the log is kept in the directory; or use a folder below {self.directory}",
-            ) from None
-        self.disk.remove(target)
 
     def _catch_up(self) -> list[Entry]:
         """Read new entries; they must be of our sink and our topics, and have our columns."""
@@ -279,8 +263,9 @@ class SinkWriter:
                 pass  # what we staged may be swept at any moment: give it up, and stage again under another name
             except (OSError, SinkError):
                 # An error says nothing about whether the entry is there: the link may have been made and its answer
-                # lost. Deleting the files of a committed entry would lose their rows for ever.
-                if not self._is_committed(staged):
+                # lost. Deleting the files of a committed entry would lose their rows for ever. And a request may still
+                # be on its way: there a sweeper deletes them, after its fence has taken the number of such an entry.
+                if not self.disk.is_remote and not self._is_committed(staged):
                     self._discard(staged)
                 raise
             self._discard(staged)
@@ -381,7 +366,11 @@ class SinkWriter:
 
     def _cannot_write(self, error: OSError) -> SinkError:
         place = error.filename or self.directory
-        cure = "free the disk or correct the permissions"
+        cure = (
+            "correct the permissions, the credentials or parquet.storage_options"
+            if self.disk.is_remote
+            else ("free the disk or correct the permissions")
+        )
         if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
             cure = "a file is in the way of a directory: move it away, or use another parquet.directory"
         elif error.errno == errno.ENAMETOOLONG:

@@ -35,6 +35,7 @@ from downspout.errors import TopologyError
 from downspout.kafka.schemes import is_scheme
 from downspout.settings import folders
 from downspout.settings.folders import local_folder
+from downspout.settings.object_path import place
 from downspout.settings.table import SETTINGS
 from downspout.sink.runs import hand_over_run
 from downspout.testing.clock import VirtualClock
@@ -415,7 +416,7 @@ def _place(graph: Graph, settings: Settings, confs: dict[str, dict[str, Any]], o
             elif root is not None and _lies_in(directory, root):
                 sinks.temporary = sinks.temporary or tempfile.TemporaryDirectory(prefix=f"{graph.name}-")
                 conf[key] = str(Path(sinks.temporary.name) / name)
-        sinks[name] = Path(conf[key])
+        sinks[name] = place(conf[key])
     return sinks
 
 

@@ -95,10 +95,10 @@ class SimulatedDisk(Disk):
         self.process.step("exists", path, changes=False)
         return super().exists(path)
 
-    def names(self, folder: Path) -> list[str]:
+    def names(self, folder: Path, at_least: str = "") -> list[str]:
         """Return what is in a folder, which may not exist."""
         self.process.step("names", folder, changes=False)
-        return super().names(folder)
+        return super().names(folder, at_least)
 
     def files_below(self, folder: Path, without: str = "") -> Iterator[Path]:
         """Yield all files below a folder that may not exist, as they are now."""

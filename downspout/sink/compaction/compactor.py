@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -38,10 +39,11 @@ from downspout.sink.log.entry import COMPACT, DataFile, Entry
 from downspout.sink.ownership import lost_log
 from downspout.sink.readers.snapshot import SWEPT, remove_snapshot
 from downspout.sink.recovery import SWEEP_AFTER_S, Recovery
-from downspout.sink.storage.data_files import discard, make_folders, rename, stage
-from downspout.sink.storage.disk import Disk
+from downspout.sink.storage.data_files import below, discard, make_folders, rename, stage
 from downspout.sink.storage.hashing import hash_of
 from downspout.sink.storage.layout import data_name, logged
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
 
 __all__ = ["KEEP_S", "TARGET_BYTES", "Compacted", "Compactor"]
 
@@ -108,12 +110,12 @@ class Compactor:
         sweep_after_s: float = SWEEP_AFTER_S,
         forget_missing: bool = False,
         say: Callable[[str], object] = logger.info,
-        disk: Disk | None = None,
+        disk: Storage | None = None,
         clock: Clock = SYSTEM_CLOCK,
         writer: str = "",
     ) -> None:
         self.directory = directory
-        self.disk = disk or Disk()
+        self.disk = disk or storage_of(directory)
         self.log = CommitLog(directory, self.disk)
         self._target_bytes = target_bytes
         self._keep_s = keep_s
@@ -124,6 +126,7 @@ class Compactor:
         self._name = self._writer = writer or f"compact-{uuid.uuid4().hex[:12]}"
         self._sequence = 0
         self._done = Compacted()
+        self._times: dict[int, float] = {}  # of entries: when they were made
         self._recovery = Recovery(self.log, self._catch_up, self._entry, clock)
 
     # --- what a user calls ------------------------------------------------------------------------------
@@ -168,7 +171,7 @@ class Compactor:
         Raises:
             SinkError: there is none.
         """
-        if not self.disk.exists(self.directory):
+        if not self.disk.is_remote and not self.disk.exists(self.directory):
             raise SinkError(f"{self.directory} does not exist", cure="the directory that parquet.directory names")
         self._catch_up()
         self.log.check_complete()
@@ -211,15 +214,32 @@ class Compactor:
         would bring it back.
         """
         length = self.log.length
-        lingering = [number for path, number in self.log.removed.items() if self._is_near(path)]
+        near = self._near() if self.log.removed else set()
+        lingering = [number for path, number in self.log.removed.items() if path in near]
         for folder in sorted({(self.directory / path).parent for path in self.log.removed}):
             if self.disk.exists(folder):
                 self.disk.sync(folder)
         return min(lingering, default=length)
 
-    def _is_near(self, path: str) -> bool:
+    def _near(self) -> set[str]:
+        """Return the removed files that are in sight or may come into it."""
         layout = self.log.layout
-        return any(layout.holds(self.disk, place, path) for place in layout.places[:2])
+        if not self.disk.is_remote:
+            places = layout.places[:2]
+            return {path for path in self.log.removed if any(layout.holds(self.disk, place, path) for place in places)}
+        staged = below(self.disk, layout.staging)
+        # The race: a store was asked to copy a file into sight, and takes its time, while we move the file away.
+        now = self._clock.wall()
+        young = {number for number in {*self.log.removed.values()} if now - self._made_at(number) < SWEEP_AFTER_S}
+        late = {path for path, number in self.log.removed.items() if number in young}
+        return late | staged | below(self.disk, layout.directory)
+
+    def _made_at(self, number: int) -> float:
+        """Return when an entry was made, in seconds since the epoch."""
+        if number not in self._times:
+            entry = self.log.entry(number)
+            self._times[number] = entry.created_ms / 1000 if entry is not None else 0.0
+        return self._times[number]
 
     def _forget(self) -> None:
         """Let the log say that files which are gone count no more. What they covered stays covered."""
@@ -344,6 +364,8 @@ class Compactor:
 
     def _discard_unless_committed(self, path: str) -> None:
         self._catch_up()
+        if self.disk.is_remote and isinstance(sys.exception(), OSError):
+            return  # the entry may be on its way: a sweeper deletes the file once its fence has taken that number
         if path not in self.log.files and path not in self.log.removed:
             discard(self.disk, self.log.layout, [path])
 
@@ -359,6 +381,9 @@ class Compactor:
         make_folders(self.disk, layout, [made], sight)
         make_folders(self.disk, layout, removed, replaced)
         rename(self.disk, layout, [made], staging, sight)
+        if self.disk.is_remote:  # a writer that was stopped between a copy and its removal has left a file in both
+            staged = below(self.disk, staging)
+            rename(self.disk, layout, [path for path in removed if path in staged], staging, replaced)
         left = rename(self.disk, layout, removed, sight, replaced)
         left = rename(self.disk, layout, left, staging, replaced)  # their writer was about to bring them into sight
         rename(self.disk, layout, left, sight, replaced)  # and has just done so

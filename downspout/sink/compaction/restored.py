@@ -19,8 +19,9 @@ from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import REBUILD, Entry
 from downspout.sink.log.history import History
 from downspout.sink.storage.data_files import move
-from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import OURS, Layout, incarnation_of, is_data, logged, next_layout, up_to
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,14 @@ class Cut:
     former: Path  # the folder of the log as it was, which stays
 
 
-def cut_to_copy(directory: Path, disk: Disk | None = None) -> Cut:
+def cut_to_copy(directory: Path, disk: Storage | None = None) -> Cut:
     """Let a directory's log end where its files do. O(entries). Raises OSError: the disk says no."""
-    disk = disk or Disk()
+    disk = disk or storage_of(directory)
+    if disk.is_remote:
+        raise SinkError(
+            f"{directory} is on an object store, where a log cannot be cut: objects have no links",
+            cure="restore the log of the same copy beside it; or another parquet.directory",
+        )
     log = CommitLog(directory, disk, checkpoints=False)
     entries = log.refresh()
     log.check_complete()
@@ -53,7 +59,7 @@ def cut_to_copy(directory: Path, disk: Disk | None = None) -> Cut:
     return Cut(log.length, history.length, layout.home)
 
 
-def _names(disk: Disk, top: Path) -> set[str]:
+def _names(disk: Storage, top: Path) -> set[str]:
     return {path.relative_to(top).as_posix() for path in disk.files_below(top, without=OURS)}
 
 
@@ -82,7 +88,7 @@ def _refuse_others(directory: Path, there: set[str], history: History) -> None:
         )
 
 
-def _make_log(old: Layout, new: Layout, length: int, log: CommitLog, disk: Disk) -> None:
+def _make_log(old: Layout, new: Layout, length: int, log: CommitLog, disk: Storage) -> None:
     disk.make_folder(new.log)
     for number in range(length):
         path = new.log / log.path(number).name

@@ -22,11 +22,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from downspout.errors import SinkError
-from downspout.settings.folders import local_folder
+from downspout.settings.object_path import place
 from downspout.sink.log.entry import Entry
 from downspout.sink.log.history import History
-from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import Layout, incarnation_of, layout_of, new_layout, temporary_name
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
 
 log = logging.getLogger("downspout.sink")
 
@@ -43,10 +44,10 @@ class FencedError(Exception):
 class CommitLog(History):
     """A directory's log, as far as this process has read it."""
 
-    def __init__(self, directory: Path, disk: Disk | None = None, *, checkpoints: bool = True) -> None:
+    def __init__(self, directory: Path, disk: Storage | None = None, *, checkpoints: bool = True) -> None:
         super().__init__()
         self.directory = directory  # the sink's directory; it need not exist
-        self.disk = disk or Disk()
+        self.disk = disk or storage_of(directory)
         self._layout: Layout | None = None
         self._use_checkpoints = checkpoints  # whether to begin at the latest checkpoint. An audit reads every entry.
         self._base = 0  # entries below are known from a checkpoint alone
@@ -62,7 +63,7 @@ class CommitLog(History):
                 too_long = error.errno == errno.ENAMETOOLONG
                 raise SinkError(
                     f"{error.filename or self.directory} cannot be read: {error.strerror}",
-                    cure="a shorter parquet.directory" if too_long else "correct the permissions",
+                    cure="a shorter parquet.directory" if too_long else self._cure(),
                 ) from None
         return self._layout
 
@@ -70,6 +71,11 @@ class CommitLog(History):
     def folder(self) -> Path:
         """Where the entries are."""
         return self.layout.log
+
+    def _cure(self) -> str:
+        return (
+            "correct the credentials or parquet.storage_options" if self.disk.is_remote else "correct the permissions"
+        )
 
     def begin(self) -> Layout:
         """Decide where the log of a directory is that exists, and may be new; for writers, before anything is read."""
@@ -116,7 +122,7 @@ class CommitLog(History):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise SinkError(f"{path} cannot be read: {error.strerror}", cure="correct the permissions") from None
+            raise SinkError(f"{path} cannot be read: {error.strerror}", cure=self._cure()) from None
         try:
             entry = Entry.from_bytes(content)
         except ValueError as error:
@@ -155,11 +161,11 @@ class CommitLog(History):
 
     def _numbers(self, folder: Path, at_least: int = 0) -> set[int]:
         """Return the numbers of the files of a folder; of very many, those that do not matter cost next to nothing."""
-        try:
-            names = self.disk.names(folder)
-        except OSError as error:
-            raise SinkError(f"{folder} cannot be read: {error.strerror}", cure="correct the permissions") from None
         first = f"{at_least:020d}"
+        try:
+            names = self.disk.names(folder, first if at_least else "")
+        except OSError as error:
+            raise SinkError(f"{folder} cannot be read: {error.strerror}", cure=self._cure()) from None
         return {int(found[1]) for name in names if name >= first and (found := _NAME.fullmatch(name))}
 
     # --- writing ----------------------------------------------------------------------------------------
@@ -249,14 +255,14 @@ class CommitLog(History):
             return
 
 
-def read_entries(directory: str | os.PathLike[str]) -> Sequence[Entry]:
+def read_entries(directory: str | os.PathLike[str], disk: Storage | None = None) -> Sequence[Entry]:
     """Return all entries of a directory's log, in order; none where there is no log.
 
     Raises:
         SinkError: the log is damaged or has holes.
-        ConfigError: the directory is on an object store or another machine.
+        ConfigError: it is neither a path of this machine nor an object store that sinks write to.
     """
-    log = CommitLog(local_folder(directory), checkpoints=False)
+    log = CommitLog(place(directory), disk, checkpoints=False)
     entries = log.refresh()
     log.check_complete()
     return entries

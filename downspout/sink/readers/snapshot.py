@@ -28,11 +28,12 @@ from pyarrow import fs
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import ConfigError, SinkError
-from downspout.settings.folders import local_folder
+from downspout.settings.object_path import ObjectPath, place
 from downspout.sink.log.entry import DataFile
 from downspout.sink.readers.view import ORIGIN_COLUMNS, View, restarting, wherever
-from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import layout_of
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
 
 logger = logging.getLogger("downspout.sink")
 
@@ -47,7 +48,7 @@ _FORMAT = ds.ParquetFileFormat(
 
 
 @contextmanager
-def snapshot(directory: str | Path, *, disk: Disk | None = None, clock: Clock = SYSTEM_CLOCK) -> Iterator[Path]:
+def snapshot(directory: str | Path, *, disk: Storage | None = None, clock: Clock = SYSTEM_CLOCK) -> Iterator[Path]:
     """Give a folder that holds the rows of a sink's directory as they are now, and stays as it is until the block ends.
 
     The files in it are hard links, so it takes no room, only names. What it holds is not deleted meanwhile. Of a
@@ -60,7 +61,7 @@ def snapshot(directory: str | Path, *, disk: Disk | None = None, clock: Clock = 
 
     Raises:
         SinkError: the directory does not exist, has no log, is damaged, or links cannot be made beside it.
-        ConfigError: it is on an object store or another machine.
+        ConfigError: it is on an object store, which has no links.
 
     >>> import pandas as pd
     >>> with snapshot("output/flights") as path:  # doctest: +SKIP
@@ -74,13 +75,18 @@ def snapshot(directory: str | Path, *, disk: Disk | None = None, clock: Clock = 
             remove_snapshot(path)
 
 
-def take_snapshot(directory: str | Path, *, disk: Disk | None = None, clock: Clock = SYSTEM_CLOCK) -> Path:
+def take_snapshot(directory: str | Path, *, disk: Storage | None = None, clock: Clock = SYSTEM_CLOCK) -> Path:
     """Return a new snapshot, which its caller removes; for those who cannot say where a block ends.
 
     Raises:
         SinkError, ConfigError: as for :func:`snapshot`.
     """
-    top = local_folder(directory)
+    top = place(directory)
+    if isinstance(top, ObjectPath):
+        raise ConfigError(
+            f"{top} is on {top.scheme}, where files have no links: a snapshot would copy all rows",
+            cure="read_table, which reads each row once; or the plain directory, with any reader of Parquet",
+        )
     try:
         return restarting(top, disk, lambda view: pin(view, view.files, disk=disk, clock=clock))
     except OSError as error:
@@ -91,14 +97,14 @@ def take_snapshot(directory: str | Path, *, disk: Disk | None = None, clock: Clo
         ) from error
 
 
-def pin(view: View, files: Iterable[DataFile], *, disk: Disk | None = None, clock: Clock = SYSTEM_CLOCK) -> Path:
+def pin(view: View, files: Iterable[DataFile], *, disk: Storage | None = None, clock: Clock = SYSTEM_CLOCK) -> Path:
     """Return a new folder with links to data files.
 
     Raises:
         FileNotFoundError: a file is nowhere any more.
         OSError: links cannot be made.
     """
-    disk = disk or Disk()
+    disk = disk or storage_of(view.directory)
     stamp = time.strftime(_TIME, time.gmtime(clock.wall()))
     top = view.layout.snapshots / f"{stamp}-{view.length}-{uuid.uuid4().hex[:12]}"
     made: set[Path] = set()
@@ -120,7 +126,7 @@ def pin(view: View, files: Iterable[DataFile], *, disk: Disk | None = None, cloc
     return top
 
 
-def remove_snapshot(snapshot: Path, disk: Disk | None = None) -> bool:
+def remove_snapshot(snapshot: Path, disk: Storage | None = None) -> bool:
     """Delete a snapshot; return whether it was still there.
 
     By one rename first: who lists a folder that is half empty would take what is left for everything.
@@ -132,7 +138,7 @@ def remove_snapshot(snapshot: Path, disk: Disk | None = None) -> bool:
     if not snapshot.name.startswith(SWEPT):
         swept = snapshot.with_name(f"{SWEPT}{snapshot.name}")
         try:
-            (disk or Disk()).rename(snapshot, swept)
+            (disk or storage_of(snapshot)).rename(snapshot, swept)
         except FileNotFoundError:
             return False
     shutil.rmtree(swept, ignore_errors=True)
@@ -160,10 +166,10 @@ def read_table(
 
     Raises:
         SinkError: the directory does not exist, has no log, or is damaged.
-        ConfigError: a column is not there; or the directory is on an object store or another machine.
+        ConfigError: a column is not there; or it is no place that sinks write to.
     """
     wanted = pq.filters_to_expression(filters) if isinstance(filters, list) else filters
-    return restarting(local_folder(directory), None, lambda view: _read(view, columns, wanted, origins))
+    return restarting(place(directory), None, lambda view: _read(view, columns, wanted, origins))
 
 
 def _read(view: View, columns: Sequence[str] | None, wanted: ds.Expression | None, origins: bool) -> pa.Table:
@@ -213,11 +219,17 @@ def open_file(view: View, path: str) -> pa.NativeFile:
         SinkError: it cannot be read.
     """
     try:
-        return wherever(view.layout, path, lambda place: pa.OSFile(str(place), "rb"))
+        return wherever(view.layout, path, _opened)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise _damaged(view, path, error) from error
+
+
+def _opened(path: Path) -> pa.NativeFile:
+    if isinstance(path, ObjectPath):
+        return pa.BufferReader(storage_of(path).read(path))
+    return pa.OSFile(str(path), "rb")
 
 
 def _damaged(view: View, path: str, error: Exception) -> SinkError:

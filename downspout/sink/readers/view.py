@@ -25,8 +25,8 @@ from downspout.sink.columns.schema import ORIGIN_SCHEMA, Columns
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import DataFile
 from downspout.sink.ownership import lost_log
-from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import Layout
+from downspout.sink.storage.port import Storage
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -54,11 +54,11 @@ class View:
         return self.layout.directory
 
     @classmethod
-    def of(cls, directory: Path, disk: Disk | None = None) -> View:
+    def of(cls, directory: Path, disk: Storage | None = None) -> View:
         """Return what a directory holds now."""
-        if not directory.is_dir():
-            raise SinkError(f"{directory} does not exist", cure="run the topology that writes it")
         log = CommitLog(directory, disk)
+        if not log.disk.is_remote and not directory.is_dir():
+            raise SinkError(f"{directory} does not exist", cure="run the topology that writes it")
         log.refresh()
         log.check_complete()
         if log.schema is None:
@@ -104,7 +104,7 @@ def wherever(layout: Layout, path: str, use: Callable[[Path], _Made]) -> _Made:
     raise FileNotFoundError(errno.ENOENT, "it is gone", str(layout.directory / path))
 
 
-def restarting(directory: Path, disk: Disk | None, attempt: Callable[[View], _Made]) -> _Made:
+def restarting(directory: Path, disk: Storage | None, attempt: Callable[[View], _Made]) -> _Made:
     """Make something of what a directory holds; again where a file was deleted before it was reached."""
     view = View.of(directory, disk)
     for _ in range(RESTARTS_MAX):

@@ -1,8 +1,7 @@
 """Data files on their way: staged, brought into sight, replaced.
 
-All steps that a sink, a recovery and a compaction take with data files are here, made of the operations of
-:class:`~downspout.sink.storage.disk.Disk`. Another storage, one without renames for example, has another module like
-this one; what the log says stays the same.
+All steps that a sink, a recovery and a compaction take with data files are here, made of the operations of a
+:class:`~downspout.sink.storage.port.Storage`.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import Layout, up_to
+from downspout.sink.storage.layout import Layout, logged, up_to
+from downspout.sink.storage.port import Storage
 
 
-def stage(disk: Disk, layout: Layout, files: Iterable[tuple[str, bytes]]) -> None:
+def stage(disk: Storage, layout: Layout, files: Iterable[tuple[str, bytes]]) -> None:
     """Write data files, given by their paths in the log, where no reader looks, and force them to the disk."""
     folders: set[Path] = set()
     for name, content in files:
@@ -31,13 +30,18 @@ def stage(disk: Disk, layout: Layout, files: Iterable[tuple[str, bytes]]) -> Non
         disk.sync(folder)
 
 
-def discard(disk: Disk, layout: Layout, paths: Iterable[str]) -> None:
+def below(disk: Storage, place: Path) -> set[str]:
+    """Return the files in one of a directory's places, by their paths in the log."""
+    return {logged(path.relative_to(place).as_posix()) for path in disk.files_below(place)}
+
+
+def discard(disk: Storage, layout: Layout, paths: Iterable[str]) -> None:
     """Delete staged files. Only after a look at the log: one that an entry names is the only copy of its rows."""
     for path in paths:
         disk.remove(layout.staged(path))
 
 
-def move(disk: Disk, layout: Layout, paths: Iterable[str], source: Path, target: Path) -> list[str]:
+def move(disk: Storage, layout: Layout, paths: Iterable[str], source: Path, target: Path) -> list[str]:
     """Move data files from one of a directory's places to another, durably.
 
     Returns:
@@ -48,7 +52,7 @@ def move(disk: Disk, layout: Layout, paths: Iterable[str], source: Path, target:
     return rename(disk, layout, wanted, source, target)
 
 
-def make_folders(disk: Disk, layout: Layout, paths: Iterable[str], target: Path) -> None:
+def make_folders(disk: Storage, layout: Layout, paths: Iterable[str], target: Path) -> None:
     """Make the folders of data files in one of a directory's places."""
     folders = sorted({(target / path).parent for path in paths})
     for folder in folders:
@@ -59,7 +63,7 @@ def make_folders(disk: Disk, layout: Layout, paths: Iterable[str], target: Path)
         disk.sync(above)
 
 
-def rename(disk: Disk, layout: Layout, paths: Iterable[str], source: Path, target: Path) -> list[str]:
+def rename(disk: Storage, layout: Layout, paths: Iterable[str], source: Path, target: Path) -> list[str]:
     """Move data files as :func:`move` does, to folders that are made and durable."""
     absent: list[str] = []
     changed: set[Path] = set()

@@ -17,13 +17,12 @@ _FILES = fs.LocalFileSystem()
 
 
 class Disk:
-    """The local file system. Each method but :meth:`put_if_absent` is one step: it happened, or it did not.
+    """The local file system. Each method but the two last is one step: it happened, or it did not.
 
-    An object store could stand here if it promises three things: a put is all or nothing and durable once it is
-    answered; what was put is seen by every later get and listing; and there is a put that fails where the name is
-    taken (``If-None-Match: *``), which is then :meth:`put_if_absent`. ``link`` and ``sync`` are not needed there, and
-    in the place of ``rename`` stand other rules for data files (``data_files.py``).
+    It is a :class:`~downspout.sink.storage.port.Storage`, and so is an object store (``object_store.py``).
     """
+
+    is_remote = False
 
     # --- steps that change something ---
 
@@ -73,12 +72,16 @@ class Disk:
         """Return whether there is a file or folder."""
         return path.exists()
 
-    def names(self, folder: Path) -> list[str]:
-        """Return what is in a folder, which may not exist."""
+    def names(self, folder: Path, at_least: str = "") -> list[str]:
+        """Return what is in a folder, which may not exist; all of it, whatever ``at_least`` says."""
         try:
             return os.listdir(folder)
         except FileNotFoundError:
             return []
+
+    def has_names(self, folder: Path) -> bool:
+        """Return whether there is anything in a folder, which may not exist."""
+        return bool(self.names(folder))
 
     def files_below(self, folder: Path, without: str = "") -> Iterator[Path]:
         """Yield all files below a folder that may not exist; folders may come and go meanwhile."""
@@ -137,6 +140,14 @@ class Disk:
         finally:
             self.remove(temporary)
         return True
+
+    def replace(self, path: Path, content: bytes, temporary: Path) -> None:
+        """Put a file durably in the place of one that may be there; readers see the one or the other, whole."""
+        self.make_folder(temporary.parent)
+        self.write(temporary, content)
+        self.sync(temporary)
+        self.rename(temporary, path)
+        self.sync(path.parent)
 
 
 def _named(error: OSError, path: Path) -> OSError:

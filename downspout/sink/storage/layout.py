@@ -37,7 +37,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from downspout.sink.storage.disk import Disk
+from downspout.settings.object_path import ObjectPath
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
 
 OURS = "_downspout"  # What is ours in a sink's directory: a folder, with the mark or with the log itself
 _FIRST_ENTRY = f"log/{0:020d}.json"
@@ -114,7 +116,7 @@ class Layout:
         replaced_now, replaced_before = self.names(self.replaced, path)
         return *self.names(self.staging, path), self.directory / path, replaced_before, replaced_now
 
-    def holds(self, disk: Disk, place: Path, path: str) -> bool:
+    def holds(self, disk: Storage, place: Path, path: str) -> bool:
         """Return whether a data file is in one of the :attr:`places`."""
         return any(disk.exists(name) for name in self.names(place, path))
 
@@ -123,7 +125,7 @@ class Layout:
         return self.directory if place == self.directory else self.home
 
 
-def layout_of(directory: Path, disk: Disk | None = None) -> Layout:
+def layout_of(directory: Path, disk: Storage | None = None) -> Layout:
     """Return where the files of a directory are; where it has no log yet, where they would be.
 
     Raises:
@@ -132,7 +134,7 @@ def layout_of(directory: Path, disk: Disk | None = None) -> Layout:
     The race: another writer begins at the same time. It makes the mark before its first entry. So we look for an entry
     first and for the mark after it: whoever sees the entry sees the mark, and all others come to the same number.
     """
-    disk = disk or Disk()
+    disk = disk or storage_of(directory)
     beside = home_beside(directory)
     last = _highest(_names(disk, beside))
     if last and disk.exists(beside / str(last) / _FIRST_ENTRY):
@@ -144,10 +146,12 @@ def layout_of(directory: Path, disk: Disk | None = None) -> Layout:
     return Layout(directory, beside / str(number), directory / OURS / str(number))
 
 
-def new_layout(directory: Path, disk: Disk) -> Layout:
+def new_layout(directory: Path, disk: Storage) -> Layout:
     """Return where the files of a directory are to be, which exists. A file system may have no room beside it."""
     found = layout_of(directory, disk)
     if found.is_inside or disk.exists(found.mark) or disk.exists(found.home):
+        return found
+    if isinstance(directory, ObjectPath):
         return found
     here = _real(directory)
     has_room_beside = not os.path.ismount(here) and os.access(here.parent, os.W_OK)
@@ -180,14 +184,14 @@ def home_beside(directory: Path) -> Path:
     return real.parent / f"_{real.name}.downspout"
 
 
-def former_home(directory: Path, disk: Disk) -> Path | None:
+def former_home(directory: Path, disk: Storage) -> Path | None:
     """Return the latest log of that name, though the directory has no mark of it; None where there is none."""
     beside = home_beside(directory)
     homes = (beside / str(number) for number in range(_highest(_names(disk, beside)), 0, -1))
     return next((home for home in homes if disk.exists(home / _FIRST_ENTRY)), None)
 
 
-def _names(disk: Disk, folder: Path) -> list[str]:
+def _names(disk: Storage, folder: Path) -> list[str]:
     try:
         return disk.names(folder)
     except NotADirectoryError:

@@ -344,10 +344,10 @@ class FaultyDisk(Disk):
         self._process.effect("exists")
         return super().exists(path)
 
-    def names(self, folder: Path) -> list[str]:
+    def names(self, folder: Path, at_least: str = "") -> list[str]:
         """Return what is in a folder, in an order that does not depend on the file system."""
         self._process.effect("names")
-        return sorted(super().names(folder))
+        return sorted(super().names(folder, at_least))
 
     def files_below(self, folder: Path, without: str = "") -> Iterator[Path]:
         """Yield all files below a folder, in an order that does not depend on the file system."""

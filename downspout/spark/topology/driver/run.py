@@ -16,6 +16,7 @@ from downspout.engine.values import Settings, resolve
 from downspout.errors import ConfigError
 from downspout.settings import folders
 from downspout.settings.folders import local_path, of_project_url
+from downspout.settings.object_path import ObjectPath
 from downspout.sink.runs import hand_over_run
 from downspout.sink.sink_bolt import directory_of
 from downspout.spark.session import spark_session
@@ -105,7 +106,14 @@ def _fix_directories(graph: Graph, confs: Mapping[str, dict[str, Any]]) -> None:
     for component in graph.components.values():
         conf = confs[component.name]
         if is_sink(component) and isinstance(given := conf.get("parquet.directory"), str):
-            conf["parquet.directory"] = str(directory_of(given, conf).absolute())
+            directory = directory_of(given, conf)
+            if isinstance(directory, ObjectPath):
+                raise ConfigError(
+                    f"{component.name}: parquet.directory = {given!r} is on {directory.scheme}, which topologies on "
+                    "Spark cannot write to yet",
+                    cure="downspout run, on the local engine; or a path that all executors share",
+                )
+            conf["parquet.directory"] = str(directory.absolute())
         if isinstance(url := conf.get("sql.database"), str):
             conf["sql.database"] = of_project_url(url, "sql.database", conf)
 

@@ -1,0 +1,152 @@
+"""Folders on object stores: how they are named, and what stands for one in the place of a local path.
+
+``s3://bucket/name`` (also R2, MinIO, Ceph), ``gs://bucket/name`` and ``az://container/name``. There is at least one
+name below the bucket, because a sink keeps its log beside its directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PosixPath
+from typing import NoReturn
+
+from downspout.errors import ConfigError
+from downspout.settings.folders import local_path
+
+SCHEMES = ("s3", "gs", "az")
+_OBJECT = re.compile(rf"({'|'.join(SCHEMES)}):/{{1,2}}([^/?#@]+)((?:/[^/?#]+)*)/*")
+_LOOKS_SO = re.compile(rf"({'|'.join(SCHEMES)}):/")
+_CURES = {
+    "s3a": "s3://bucket/name: s3a is Hadoop's word for the same place",
+    "s3n": "s3://bucket/name: s3n is Hadoop's word for the same place",
+    "gcs": "gs://bucket/name",
+    "abfs": "az://container/name, with the account in AZURE_STORAGE_ACCOUNT_NAME",
+    "abfss": "az://container/name, with the account in AZURE_STORAGE_ACCOUNT_NAME",
+    "azure": "az://container/name, with the account in AZURE_STORAGE_ACCOUNT_NAME",
+    "hdfs": "a path where HDFS is mounted (its NFS gateway, or FUSE), or s3://… through an S3 gateway such as Ozone's",
+}
+"""What to write instead of the URLs of others."""
+
+
+class ObjectPath(PosixPath):
+    """A place in an object store: a path as far as names go, and never one of this machine.
+
+    It can be given to all that joins, splits and compares paths. What would look at the local disk raises a
+    ConfigError, so that no folder ``s3:`` is ever made, read or listed below the current one.
+
+    >>> place = ObjectPath("s3://bucket/out") / "month=7" / "a.parquet"
+    >>> str(place), place.bucket, place.key, place.parent.name
+    ('s3://bucket/out/month=7/a.parquet', 'bucket', 'out/month=7/a.parquet', 'month=7')
+    >>> place.exists()
+    Traceback (most recent call last):
+        ...
+    downspout.errors.ConfigError: s3://bucket/out/month=7/a.parquet is on s3, and this works with local paths only. \
+Try: a local path, or one where it is mounted; docs/how-to/write-to-s3.md says what reads and writes object stores
+    """
+
+    @property
+    def scheme(self) -> str:
+        """Which kind of store it is on: one of :data:`SCHEMES`."""
+        return self.parts[0].removesuffix(":")
+
+    @property
+    def bucket(self) -> str:
+        """Its bucket; of Azure, its container."""
+        return self.parts[1]
+
+    @property
+    def key(self) -> str:
+        """Its name in the bucket."""
+        return "/".join(self.parts[2:])
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text.replace(":/", "://", 1) if _LOOKS_SO.match(text) else text
+
+    def is_absolute(self) -> bool:
+        """Return that it does not depend on the current folder."""
+        return True
+
+    def is_symlink(self) -> bool:
+        """Return that there are no links there."""
+        return False
+
+    def absolute(self) -> ObjectPath:
+        """Return it as it is."""
+        return self
+
+    def resolve(self, strict: bool = False) -> ObjectPath:
+        """Return it as it is."""
+        return self
+
+    def __fspath__(self) -> str:
+        self._refuse()
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise ConfigError(
+            f"{self} is on {self.scheme}, and this works with local paths only",
+            cure="a local path, or one where it is mounted; docs/how-to/write-to-s3.md says what reads and writes "
+            "object stores",
+        )
+
+    # pathlib of Python 3.11 goes to the disk with the text of a path, and does not ask for ``__fspath__``.
+    stat = open = mkdir = rmdir = unlink = rename = replace = iterdir = glob = rglob = touch = chmod = _refuse
+
+
+def place_path(given: str | os.PathLike[str], what: str) -> str:
+    """Return a path on this machine, or the URL of a folder on an object store, as text in its one form.
+
+    Raises:
+        ConfigError: it is neither; the message says what to write instead.
+
+    >>> place_path("s3:/bucket/out/", "x"), place_path("file:///data/out", "x"), place_path("out", "x")
+    ('s3://bucket/out', '/data/out', 'out')
+    >>> place_path("hdfs://node:8020/out", "parquet.directory = 'hdfs://node:8020/out' (spec)")
+    Traceback (most recent call last):
+        ...
+    downspout.errors.ConfigError: parquet.directory = 'hdfs://node:8020/out' (spec) is on hdfs, which is not \
+supported. Try: a path where HDFS is mounted (its NFS gateway, or FUSE), or s3://… through an S3 gateway such as Ozone's
+    """
+    if isinstance(given, ObjectPath):
+        return str(given)
+    text = os.fspath(given)
+    if _LOOKS_SO.match(text):
+        return _object_url(text, what)
+    scheme = text.partition(":/")[0].lower() if ":/" in text else ""
+    if scheme in _CURES:
+        raise ConfigError(f"{what} is on {scheme}, which is not supported", cure=_CURES[scheme])
+    return local_path(text, what)
+
+
+def _object_url(text: str, what: str) -> str:
+    found = _OBJECT.fullmatch(text)
+    if found is None or {".", ".."} & {*found[3].split("/")}:
+        raise ConfigError(
+            f"{what} is not the URL of a folder on an object store",
+            cure="s3://bucket/name, gs://bucket/name or az://container/name, without a query, a user or ..",
+        )
+    if not found[3]:
+        raise ConfigError(
+            f"{what} is a whole bucket, and a sink keeps its log beside its directory", cure=f"{text.rstrip('/')}/name"
+        )
+    return f"{found[1]}://{found[2]}{found[3]}"
+
+
+def place(given: str | os.PathLike[str], name: str = "directory") -> Path:
+    """Return a folder that was given to a function: on this machine, or an :class:`ObjectPath`.
+
+    Raises:
+        ConfigError: as :func:`place_path`.
+    """
+    text = place_path(given, f"{name} = {str(given)!r}")
+    return ObjectPath(text) if is_object_url(text) else Path(text)
+
+
+def is_object_url(text: str) -> bool:
+    """Return whether a text is the URL of a place on an object store.
+
+    >>> is_object_url("s3://bucket/out"), is_object_url("/data/out")
+    (True, False)
+    """
+    return _LOOKS_SO.match(text) is not None

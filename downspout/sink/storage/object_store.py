@@ -1,0 +1,249 @@
+"""Files of sinks on S3, Google Cloud Storage or Azure Blob Storage, through ``obstore`` (see docs/decisions/0021).
+
+Each request happens whole or not at all. But its answer may be lost: then the sender does not know, and the request may
+even arrive after the sender has given up. What follows from that:
+
+* ``put_if_absent`` compares what is there with what it has sent, which holds something that no other writer would send.
+* A data file that an entry may name is never deleted because a request failed: see ``SinkWriter._flush``.
+* ``rename`` is a copy and then a removal, and a file may be in both places. No name is ever given twice, so to do
+  either again, or late, changes nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from downspout.settings.object_path import ObjectPath
+
+ATTEMPTS = 4
+"""How often a request is sent whose answer broke off, or an entry whose answer was lost, beside the client's own."""
+CAUSE_CHARS_MAX = 300
+
+_Answer = TypeVar("_Answer")
+
+
+class TornError(OSError):
+    """An answer broke off."""
+
+
+class ObjectStore:
+    """One bucket. It is a :class:`~downspout.sink.storage.port.Storage`."""
+
+    is_remote = True
+
+    def __init__(self, client: Any) -> None:
+        self._client = client  # a store of ``obstore``, of the whole bucket
+
+    # --- one request each -------------------------------------------------------------------------------
+
+    def _request(self, kind: str, path: Path, send: Callable[[], _Answer]) -> _Answer:
+        """Send a request and wait for its answer; every request passes here.
+
+        Raises:
+            OSError: with a number and the path, as for a local file.
+        """
+        import obstore.exceptions as refused
+
+        for attempt in range(ATTEMPTS):
+            try:
+                return send()
+            except (refused.BaseError, OSError) as error:
+                failed = _as_os_error(kind, path, error)
+            # The client below asks again after most failures, but not after an answer that broke off.
+            if not isinstance(failed, TornError) or kind in ("create", "page") or attempt == ATTEMPTS - 1:
+                raise failed
+        raise AssertionError("the last attempt returns or raises")
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Write an object whole; it is durable when this returns."""
+        import obstore
+
+        # In one request: a multipart upload that is stopped leaves parts that are paid for and that no listing shows.
+        self._request("put", path, lambda: obstore.put(self._client, _key(path), content, use_multipart=False))
+
+    def _create(self, path: Path, content: bytes) -> None:
+        """Write an object whole. Raises FileExistsError: there is one."""
+        import obstore
+
+        put = obstore.put
+        self._request(
+            "create", path, lambda: put(self._client, _key(path), content, mode="create", use_multipart=False)
+        )
+
+    def _copy(self, source: Path, target: Path) -> None:
+        import obstore
+
+        self._request("copy", source, lambda: obstore.copy(self._client, _key(source), _key(target)))
+
+    def remove(self, path: Path) -> None:
+        """Remove an object that may be gone already."""
+        import obstore
+
+        with suppress(FileNotFoundError):  # Google's and Azure's stores say so, S3 does not
+            self._request("delete", path, lambda: obstore.delete(self._client, _key(path)))
+
+    def read(self, path: Path) -> bytes:
+        """Return the content of an object."""
+        import obstore
+
+        return self._request("get", path, lambda: bytes(obstore.get(self._client, _key(path)).bytes()))
+
+    def _head(self, path: Path) -> Any:
+        import obstore
+
+        return self._request("head", path, lambda: obstore.head(self._client, _key(path)))
+
+    def _list(self, folder: Path, after: str | None = None) -> Iterator[Any]:
+        """Yield what a listing says of the objects below a folder, page by page."""
+        import obstore
+
+        failures = 0
+        pages = obstore.list(self._client, _key(folder), offset=after)
+        while True:
+            try:
+                page = self._request("page", folder, lambda: next(pages))  # noqa: B023
+            except StopIteration:
+                return
+            except TornError:
+                if (failures := failures + 1) == ATTEMPTS:
+                    raise
+                pages = obstore.list(self._client, _key(folder), offset=after)
+                continue
+            if page:
+                after, failures = page[-1]["path"], 0
+            yield from page
+
+    # --- made of them -----------------------------------------------------------------------------------
+
+    def make_folder(self, folder: Path) -> None:
+        """Do nothing: a folder is there as soon as something is in it."""
+
+    def sync(self, path: Path) -> None:
+        """Do nothing: what was answered is durable."""
+
+    def link(self, source: Path, target: Path) -> None:
+        """Raise OSError: an object has one name."""
+        raise OSError(errno.ENOTSUP, "an object store has no links", str(source))
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give an object another name: copy it there, then remove it here.
+
+        Stopped between the two, it is in both places, and is renamed again by the next process that opens the
+        directory. Two at once do it twice, which changes nothing.
+        """
+        self._copy(source, target)
+        self.remove(source)
+
+    def put_if_absent(self, path: Path, content: bytes, temporary: Path) -> bool:
+        """Create an object, unless there is one of that name; return whether the one that is there is ours.
+
+        The race: the request arrives and its answer is lost. Sent again, by us or by the client below us, it meets
+        itself and is told that the name is taken. So what is there is compared with ours.
+        """
+        for attempt in range(ATTEMPTS):
+            try:
+                self._create(path, content)
+                return True
+            except FileExistsError:
+                return self.read(path) == content
+            except OSError as error:
+                # It may be there, or arrive yet (``Storage.is_remote``): look, and send it again if it is not there.
+                try:
+                    return self.read(path) == content
+                except OSError as unseen:
+                    if attempt == ATTEMPTS - 1 or not isinstance(unseen, FileNotFoundError):
+                        raise error from None
+        raise AssertionError("the last attempt returns or raises")
+
+    def replace(self, path: Path, content: bytes, temporary: Path) -> None:
+        """Put an object in the place of one that may be there."""
+        self.write(path, content)
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is an object of that name, or any below it."""
+        try:
+            self._head(path)
+        except FileNotFoundError:
+            return self.has_names(path)
+        return True
+
+    def names(self, folder: Path, at_least: str = "") -> list[str]:
+        """Return what is in a folder; with ``at_least`` the listing begins there, so that a long one is short."""
+        import obstore
+
+        if at_least:
+            # ``offset`` leaves out the key itself, and those names end in something: none is equal to it.
+            found = self._list(folder, f"{_key(folder)}/{at_least}")
+            return sorted({_below(meta["path"], folder).partition("/")[0] for meta in found})
+        listed = self._request("list", folder, lambda: obstore.list_with_delimiter(self._client, _key(folder)))
+        keys = [*listed["common_prefixes"], *(meta["path"] for meta in listed["objects"])]
+        return [_below(key, folder).rstrip("/") for key in keys]
+
+    def has_names(self, folder: Path) -> bool:
+        """Return whether there is any object below a folder."""
+        return next(self._list(folder), None) is not None
+
+    def files_below(self, folder: Path, without: str = "") -> Iterator[Path]:
+        """Yield all objects below a folder."""
+        for meta in self._list(folder):
+            name = _below(meta["path"], folder)
+            if not without or not name.startswith(f"{without}/"):
+                yield folder / name
+
+    def modified(self, path: Path) -> float:
+        """Return when an object was written, by the store's clock; 0.0 for one that is gone."""
+        try:
+            return float(self._head(path)["last_modified"].timestamp())
+        except FileNotFoundError:
+            return 0.0
+
+    changed = modified
+    """A copy is written when it is made."""
+
+
+def _key(path: Path) -> str:
+    if not isinstance(path, ObjectPath):
+        raise TypeError(f"{path} is not in an object store")
+    return path.key
+
+
+def _below(key: str, folder: Path) -> str:
+    return key.removeprefix(f"{_key(folder)}/")
+
+
+def _as_os_error(kind: str, path: Path, error: Exception) -> OSError:
+    """Return an error of the client as Python would raise it for a local file, with the store's own words."""
+    import obstore.exceptions as refused
+
+    text = " ".join(str(error).partition("Debug source:")[0].split())
+    if isinstance(error, refused.NotFoundError | FileNotFoundError) and "NoSuchBucket" not in text:
+        if kind in ("get", "head", "copy", "delete"):
+            return FileNotFoundError(errno.ENOENT, "it is not there", str(path))
+        return OSError(errno.ENXIO, f"there is no bucket of that name ({_short(text)})", str(path))
+    if isinstance(error, refused.AlreadyExistsError | refused.PreconditionError | FileExistsError):
+        return FileExistsError(errno.EEXIST, "it is there already", str(path))
+    for number, what, signs in _CAUSES:
+        if any(sign in text for sign in signs):
+            return OSError(number, f"{what} ({_short(text)})", str(path))
+    if isinstance(error, refused.PermissionDeniedError | refused.UnauthenticatedError):
+        return PermissionError(errno.EACCES, f"the store refuses to {kind} ({_short(text)})", str(path))
+    made = TornError if "body" in text and "status code" not in text else OSError
+    return made(errno.EIO, f"the request to {kind} failed ({_short(text)})", str(path))
+
+
+_CAUSES = (
+    (errno.ENXIO, "there is no bucket of that name", ("NoSuchBucket",)),
+    (errno.EACCES, "no credentials were found", ("169.254.169.254", "169.254.170", "metadata.google", "Unable to")),
+    (errno.EACCES, "the credentials are expired", ("ExpiredToken", "TokenRefreshRequired")),
+    (errno.EACCES, "the credentials are wrong", ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")),
+)
+"""What a user can act on, by words of the store's answer."""
+
+
+def _short(text: str) -> str:
+    """Return the beginning of a long text: what was asked of whom, and what the answer was."""
+    return text if len(text) <= CAUSE_CHARS_MAX else f"{text[:CAUSE_CHARS_MAX]}…"
