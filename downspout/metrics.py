@@ -45,6 +45,7 @@ _TABLE = (
     Metric("stale", "counter", "ids", "Acks and fails from an earlier assignment, or for an unknown id; they change nothing."),
     Metric("unclean", "counter", "starts", "Starts of a partition whose last owner did not shut down cleanly."),
     Metric("errors", "counter", "errors", "Errors of the client that were retried."),
+    Metric("commits_failed", "counter", "commits", "Commits that failed, or had no answer in time.", "The next one says where the spout is then; they are among `errors`."),
     Metric("uncommitted", "counter", "records", "Records beyond the last commit when the spout stopped without another commit.", "The next start processes them again."),
     Metric("retry_later", "counter", "records", "Failed records that waited for their retry when the spout stopped.", "The next start processes them."),
     Metric("fetches", "counter", "requests", "Fetch requests that brokers have answered."),

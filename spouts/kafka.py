@@ -39,10 +39,11 @@ from downspout.spout.emit.kinds import emitter_of
 from downspout.spout.emit.record_emitter import RecordEmitter
 from downspout.spout.emit.translator import streams
 from downspout.spout.flush_requests import FlushRequests
-from downspout.spout.group.group_session import GroupSession, SessionState, SpoutServices
+from downspout.spout.group.group_session import GroupSession, SessionState
 from downspout.spout.hooks import Hooks
 from downspout.spout.partition import Partition
 from downspout.spout.report import by_partition, final_gauges, summarise
+from downspout.spout.services import SpoutServices
 from downspout.spout.setup import Setup, data_streams, emits_chunks, lag_config
 from downspout.spout.spout_metrics import SpoutMetrics
 from downspout.spout.stalls import Stalls
@@ -130,7 +131,7 @@ class KafkaSpout(Wired, streamparse.Spout):
         finished = session.finished()
         is_due = finished or session.ends_transaction or self._services.commit_timer.due(now)
         if is_due or session.reader.crowded(now, active):
-            session.commit(now, wait=finished or self._guarantee.waits)
+            session.commit(now, wait=finished or self._setup.commits_wait)
             active = session.active  # it may have learned of a rebalance
         if state is SessionState.HANDED_OVER:
             # The last commit says that we have ended in order. If a record left now and killed this process, the next
@@ -258,7 +259,7 @@ class KafkaSpout(Wired, streamparse.Spout):
                 return
         session.catch_up()  # the last poll that kept us alive may have brought news of what is lost
         if self._services.commit_timer.due(now):
-            session.commit(now, self._guarantee.waits)
+            session.commit(now, self._setup.commits_wait)
         if self._active:
             self._stalls.look(session, now, self._next_at, self.whereabouts)
         session.reader.stay_alive(now)

@@ -12,6 +12,7 @@ fault. Joining has several of them (``downspout.kafka.joining``).
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -39,6 +40,7 @@ from downspout.kafka.patches.unseen_connections import connected
 from downspout.kafka.patches.unstable_commits import HeldCommits
 from downspout.kafka.patches.untimed_fetches import time_fetches
 from downspout.kafka.port import (
+    Answered,
     ConsumerPort,
     GroupMembership,
     OffsetAndMetadata,
@@ -50,6 +52,7 @@ from downspout.kafka.unreadable import Limits, Tolerance, Unreadable
 
 REMOTE_MS_MAX = 4000
 """How long a call that asks a broker may wait. Under Storm no call of a spout may take longer than 5 s."""
+LOOK_S = 0.005  # How often to look whether a commit that was not waited for has its answer
 
 
 class KafkaConsumerPort(ConsumerPort):
@@ -71,6 +74,7 @@ class KafkaConsumerPort(ConsumerPort):
         self._connected = connected(consumer)
         self._seek = atomic_seek(consumer)
         self._fetches = time_fetches(consumer)
+        self._unanswered = 0  # Commits on their way that were sent with an `answered`
         self._aborted: list[tuple[TopicPartition, int, int]] = []
         self._tolerance = Tolerance(highwater=self.highwater)
         self._columns = columns
@@ -196,10 +200,29 @@ class KafkaConsumerPort(ConsumerPort):
     # --- commits ---
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        self._consumer.commit(dict(offsets), timeout_ms=REMOTE_MS_MAX)
+        until = time.monotonic() + REMOTE_MS_MAX / 1000
+        while self._unanswered:
+            self._consumer.commit({}, timeout_ms=REMOTE_MS_MAX)  # commits nothing, and hands the answers on
+            if self._unanswered and time.monotonic() > until:
+                raise errors.KafkaTimeoutError("a commit that was sent before has no answer")
+            time.sleep(LOOK_S if self._unanswered else 0)
+        if offsets:
+            self._consumer.commit(dict(offsets), timeout_ms=max(1.0, (until - time.monotonic()) * 1000))
 
-    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        self._consumer.commit_async(dict(offsets))
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
+    ) -> None:
+        if answered is None:
+            self._consumer.commit_async(dict(offsets))
+            return
+
+        def take(_: Any, result: Any) -> None:
+            self._unanswered -= 1
+            is_odd = isinstance(result, BaseException) and not isinstance(result, errors.KafkaError)
+            answered(errors.KafkaError(repr(result)) if is_odd else result)
+
+        self._consumer.commit_async(dict(offsets), callback=take)
+        self._unanswered += 1
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         self._need_group()

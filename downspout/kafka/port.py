@@ -7,9 +7,10 @@ the real client hands its records through without copying them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.kafka.fetches import Fetches
@@ -17,6 +18,7 @@ from downspout.kafka.partitioners import Choose
 from downspout.kafka.unreadable import Limits, Unreadable
 
 __all__ = [
+    "Answered",
     "Cluster",
     "ConsumerPort",
     "GroupDescription",
@@ -32,6 +34,10 @@ __all__ = [
     "TopicState",
     "TransactionalPort",
 ]
+
+
+Answered = Callable[[KafkaError | None], None]
+"""Hears how a commit ended that was not waited for: with an error, or with none."""
 
 
 class Record(Protocol):
@@ -96,10 +102,22 @@ class ConsumerPort(Protocol):
         """Return what is paused."""
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit and wait for the broker's answer. Not callable from a rebalance listener."""
+        """Commit and wait for the broker's answer. Not callable from a rebalance listener.
 
-    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Send a commit and do not wait."""
+        Commits that were sent with an ``answered`` have their answer first, so none of them arrives after this one;
+        without offsets that is all.
+        """
+
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
+    ) -> None:
+        """Send a commit and do not wait. Of two that have no answer yet, either may arrive last.
+
+        Args:
+            offsets: what to commit.
+            answered: called once with the error, or None, on this thread: in this call, or in a later ``poll``,
+                ``commit`` or ``commit_async``.
+        """
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's commits with their metadata. Not callable from a rebalance listener.

@@ -139,6 +139,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("kafka.chunk_records_max", int, 10_000, "Most records in one chunk.", minimum=1, maximum=1_000_000, note="With `kafka.emit=chunk` a poll takes at least this many records, if that many are there."),
     Setting("kafka.chunk_bytes_max", int, 8 * 1024 * 1024, "Most bytes of keys, values and headers in one chunk.", minimum=1, note="A single record that is larger still becomes a chunk."),
     Setting("kafka.commit_period_ms", int, 30_000, "Time between commits.", minimum=0, maximum=86_400_000),
+    Setting("kafka.commit", str, "sync", "Whether the spout waits for the broker's answer to a commit.", choices=("sync", "async", "combined"), note="`sync`: always. `combined`: only before a rebalance, at deactivate and at a stop; while running a commit is sent, and counts when its answer comes. `async`: at deactivate and at a stop alone. [More](../concepts/offsets.md#when-a-commit-counts)."),
     Setting("kafka.offset_store", str, "kafka", "Where offsets are kept: `kafka` for the consumer group, or the URL of a store, such as `sqlite:///offsets.db`.", note="With a store the spout starts at its offsets, whatever the group says; the group gets a copy of each commit, for lag tools. [The stores](../how-to/write-to-sql.md#offsets-in-the-database)."),
     Setting("kafka.offset_store_password", str, None, "Password for the store, as `env:NAME` or `file:PATH`."),
     Setting("kafka.offset_store_adopt", bool, False, "Whether partitions of which the store holds nothing go on from the group's offsets."),

@@ -39,6 +39,13 @@ class SpoutListener:
     def on_max_retries(self, record: Record) -> None:
         """A record has failed for good and is in the dead-letter topic now; ``on_ack`` follows."""
 
+    def on_commit(self, offsets: Mapping[TopicPartition, int], error: Exception | None) -> None:
+        """A commit has its answer: these are the next offsets to read, or ``error`` says why that is not known.
+
+        After an error the broker may have them all the same. Commits that a transactional KafkaBolt makes, or the
+        client by itself (AUTO_COMMIT), and those that NO_GUARANTEE sends, are not heard of.
+        """
+
     def on_partitions_reassigned(self, partitions: frozenset[TopicPartition]) -> None:
         """What this task reads has changed: the full set of its partitions, each with its start decided."""
 
@@ -103,6 +110,11 @@ class Hooks:
         if self._listener is not None:
             self._call(self._listener.on_max_retries, record)
             self.done(part, record.offset)
+
+    def committed(self, offsets: Mapping[TopicPartition, int], error: Exception | None) -> None:
+        """Pass it on."""
+        if self._listener is not None:
+            self._call(self._listener.on_commit, offsets, error)
 
     def reassigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Pass it on where it differs from what was passed on last."""

@@ -98,6 +98,16 @@ class Setup:
         return GUARANTEES[self.settings["guarantee"]]
 
     @property
+    def commits_wait(self) -> bool:
+        """Return whether the commits of a spout that runs wait for the broker's answer."""
+        return self.guarantee.waits and self.settings["commit"] == "sync"
+
+    @property
+    def hand_overs_wait(self) -> bool:
+        """Return whether the commit before others get our partitions does."""
+        return bool(self.settings["commit"] != "async")
+
+    @property
     def client(self) -> dict[str, Any]:
         """Return the properties for the client: the user's, and what the spout needs."""
         # "none": where reading starts, and what happens when records are gone, is decided here and not by the client.

@@ -26,6 +26,7 @@ class SpoutMetrics:
     stale: int = 0
     unclean: int = 0
     errors: int = 0
+    commits_failed: int = 0
     uncommitted: int = 0
     retry_later: int = 0
     fetches: int = 0  # of consumers that are closed; what is open has its own

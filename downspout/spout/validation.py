@@ -73,6 +73,7 @@ def check(settings: Mapping[str, Any], bounded: bool = False, member: int | None
         )
     check_emit(settings)
     _check_store(settings)
+    _check_commit(settings)
     _check_topics(settings)
     _check_times(settings)
     check_partitions(settings)
@@ -109,6 +110,22 @@ def _check_store(settings: Mapping[str, Any]) -> None:
         raise ConfigError(
             "kafka.guarantee = AUTO_COMMIT lets the client commit, which knows nothing of kafka.offset_store",
             cure="kafka.guarantee=NO_GUARANTEE, or AT_LEAST_ONCE",
+        )
+
+
+def _check_commit(settings: Mapping[str, Any]) -> None:
+    if (how := settings["commit"]) == "sync":
+        return
+    if settings["guarantee"] != "AT_LEAST_ONCE":
+        raise ConfigError(
+            f"kafka.commit = {how} is about commits of what is acked, and kafka.guarantee = {settings['guarantee']} "
+            "itself says how it commits",
+            cure="leave kafka.commit out, or kafka.guarantee=AT_LEAST_ONCE",
+        )
+    if settings["offset_store"] != KAFKA:
+        raise ConfigError(
+            f"kafka.commit = {how}: a kafka.offset_store answers at once, so there is nothing to wait for",
+            cure="leave kafka.commit out",
         )
 
 
@@ -256,6 +273,12 @@ def _check_transactional(settings: Mapping[str, Any], sinks: Sequence[str], spou
         raise ConfigError(
             f"{sink}: the offsets are in Kafka's transaction, and cannot be in kafka.offset_store",
             cure="leave kafka.offset_store out, or write to a database with SqlBolt",
+        )
+    if settings["commit"] != "sync":
+        raise ConfigError(
+            f"{sink}: the transaction commits the offsets, and kafka.commit = {settings['commit']} is about commits of "
+            "the spout",
+            cure="leave kafka.commit out",
         )
     if settings["behind_max"] is not None:
         raise ConfigError(

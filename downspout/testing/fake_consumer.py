@@ -19,8 +19,9 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.kafka.columns import RecordColumns
 from downspout.kafka.fetches import Fetches
-from downspout.kafka.port import GroupMembership, Record
+from downspout.kafka.port import Answered, GroupMembership, Record
 from downspout.kafka.unreadable import CUT_BYTES, Limits, Unreadable, UnreadableBatchError, UnreadableRecordError
+from downspout.testing.fake_commits import SentCommit
 from downspout.testing.fake_log import PartitionLog
 from downspout.testing.fake_member import FakeMember
 
@@ -43,6 +44,7 @@ class FakeConsumer(FakeMember):
         if max_records <= 0:
             raise ValueError("max_records must be positive")
         self._not_in_listener("poll")
+        self._hand_answers_on()
         if self._is_fenced:
             raise errors.FencedInstanceIdError()
         self._cluster.faults.raise_next("poll")
@@ -189,18 +191,32 @@ class FakeConsumer(FakeMember):
             FencedInstanceIdError: another process came under our instance id.
             OffsetMetadataTooLargeError: a metadata string over 4,096 characters.
         """
-        self._remote("commit", lambda: self._commit(offsets))
+        for sent in [each for each in self._cluster.sent_commits if each.sender is self]:
+            sent.arrive()
+        self._hand_answers_on()
+        if offsets:
+            self._remote("commit", lambda: self._request(offsets)())
 
-    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Send a commit; how it ends is not told."""
-        fault = self._cluster.faults.take("commit_async")
-        if self._cluster.coordinates and (fault is None or fault.applied):
-            try:
-                self._commit(offsets)
-            except errors.KafkaError:
-                return
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
+    ) -> None:
+        """Send a commit; it arrives at once, or when a test lets it (``FakeKafka.holds_commits``)."""
+        self._hand_answers_on()
+        try:
+            request = self._request(offsets)
+        except errors.KafkaError as error:
+            self._answers.append((answered, error))
+            return
+        SentCommit(self._cluster, self, request, lambda error: self._answers.append((answered, error)))
 
-    def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def _hand_answers_on(self) -> None:
+        while self._answers:
+            answered, error = self._answers.popleft()
+            if answered is not None:
+                answered(error)
+
+    def _request(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Callable[[], None]:
+        """Return what happens when a commit arrives that is sent now."""
         group = self._need_group()
         if self._wanted is not None and self._state == "unjoined":
             raise errors.CommitFailedError()
@@ -210,11 +226,17 @@ class FakeConsumer(FakeMember):
             raise errors.KafkaTimeoutError(f"no such partition: {sorted(offsets)}")
         self._cluster.tick()
         self._thaw()
-        try:
-            group.commit(offsets, self._member, self._generation, self._instance)
-        except (errors.UnknownMemberIdError, errors.IllegalGenerationError) as error:
-            self._forget_membership()
-            raise errors.CommitFailedError(error) from None
+        sender = self._member, self._generation, self._instance
+
+        def arrive() -> None:
+            try:
+                group.commit(offsets, *sender)
+            except (errors.UnknownMemberIdError, errors.IllegalGenerationError) as error:
+                if sender == (self._member, self._generation, self._instance):
+                    self._forget_membership()
+                raise errors.CommitFailedError(error) from None
+
+        return arrive
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's commits with their metadata; read_committed, no transaction may be open that has some."""

@@ -49,7 +49,7 @@ class Faults:
 
         Args:
             operation: one of ``OPERATIONS``.
-            error: usually one of ``kafka.errors``. ``commit_async`` has no answer, so there it is dropped.
+            error: usually one of ``kafka.errors``. That of ``commit_async`` is its answer.
             times: how many calls.
             applied: the operation takes effect all the same, and only its answer is lost (not for ``poll``).
         """

@@ -29,6 +29,7 @@ from downspout.kafka.describing import MISSING, NO_LEADER
 from downspout.kafka.partitioners import Choose, partition_of_key
 from downspout.kafka.unreadable import Unreadable
 from downspout.testing.clock import VirtualClock
+from downspout.testing.fake_commits import SentCommit
 from downspout.testing.fake_consumer import FakeConsumer
 from downspout.testing.fake_faults import Faults
 from downspout.testing.fake_group import Commit, Group
@@ -61,6 +62,9 @@ class FakeKafka:
         self.clock = clock if clock is not None else VirtualClock()
         self.faults = Faults()
         self.acks_after_s = 0.0  # How long a record is on its way from a producer to the log, unless it is flushed
+        self.holds_commits = False  # Asynchronous commits stay on their way until a test lets them arrive
+        self.sent_commits: list[SentCommit] = []
+        """Asynchronous commits that are on their way, in the order in which they were sent."""
         self.refuses: Callable[[Any], BaseException | None] | None = None
         """Says why the brokers refuse a record that was sent; None: they take it."""
         self.transactional: dict[str, FakeTransactionalProducer] = {}  # The newest producer of each transactional id

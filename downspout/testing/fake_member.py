@@ -12,6 +12,7 @@ It follows kafka-python 3 (``kafka.coordinator``) where that can be seen from ou
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.kafka.fetches import Fetches
-from downspout.kafka.port import RebalanceListener
+from downspout.kafka.port import Answered, RebalanceListener
 from downspout.kafka.unreadable import Unreadable
 from downspout.testing.fake_group import Group
 
@@ -69,6 +70,8 @@ class FakeMember:
         self._fetches = Fetches()
         self._unreadable: list[Unreadable] = []
         self._notes_large = self._notes_corrupt = False
+        self._answers: deque[tuple[Answered | None, errors.KafkaError | None]] = deque()
+        """How asynchronous commits have ended, until a call hands it on."""
         self._closed = False
         self._member = ""
         self._generation = -1
@@ -274,8 +277,10 @@ class FakeMember:
         consumed = {tp: place.position for tp, place in self._places.items() if place.position is not None}
         self.commit_async({tp: OffsetAndMetadata(at, "", -1) for tp, at in consumed.items()})
 
-    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Send a commit; how it ends is not told."""
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
+    ) -> None:
+        """Send a commit."""
         raise NotImplementedError
 
     # --- small helpers ---

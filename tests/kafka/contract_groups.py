@@ -167,6 +167,66 @@ class CommitContract(Staged):
         poll_until(consumer, lambda _: consumer.committed([tp])[tp] is not None)
         assert consumer.committed([tp])[tp].offset == 4
 
+    def test_an_asynchronous_commit_is_answered_once(self) -> None:
+        """A later poll says how it ended: with no error, once it is there."""
+        tp, group = self.topic(5), unique("g")
+        consumer, _ = self.member(tp.topic, group)
+        read(consumer, 5)
+        answers: list[Any] = []
+        consumer.commit_async({tp: OffsetAndMetadata(4, "later", -1)}, answers.append)
+        poll_until(consumer, lambda _: answers)
+        for _ in range(3):
+            consumer.poll(POLL_MS, 10)
+        assert answers == [None]
+        assert consumer.committed([tp])[tp].offset == 4
+
+    def test_an_asynchronous_commit_that_is_refused_says_why(self) -> None:
+        """The answer is the error that a commit would raise; nothing is committed."""
+        tp, group = self.topic(5), unique("g")
+        consumer = self.reader(tp, group=group)
+        answers: list[Any] = []
+        consumer.commit_async({tp: OffsetAndMetadata(2, "x" * 5000, -1)}, answers.append)
+        poll_until(consumer, lambda _: answers)
+        assert [type(answer) for answer in answers] == [errors.OffsetMetadataTooLargeError]
+        assert consumer.committed([tp]) == {tp: None}
+
+    def test_an_asynchronous_commit_of_a_member_that_was_thrown_out_says_so(self) -> None:
+        """The answer is CommitFailedError, and the member joins again."""
+        tp, group = self.topic(5), unique("g")
+        consumer, _ = self.member(tp.topic, group, instance="one")
+        read(consumer, 5)
+        self.stage.cluster.remove_members(group, ["one"])
+        answers: list[Any] = []
+        consumer.commit_async({tp: OffsetAndMetadata(4, "", -1)}, answers.append)
+        poll_until(consumer, lambda _: answers)
+        assert [type(answer) for answer in answers] == [errors.CommitFailedError]
+        assert consumer.committed([tp]) == {tp: None}
+
+    def test_a_commit_lets_those_sent_before_have_their_answer(self) -> None:
+        """What is committed last is what stays, and the one before has its answer by then."""
+        tp, group = self.topic(5), unique("g")
+        consumer, _ = self.member(tp.topic, group)
+        read(consumer, 5)
+        for first in (1, 3):
+            answers: list[Any] = []
+            consumer.commit_async({tp: OffsetAndMetadata(first, "", -1)}, answers.append)
+            consumer.commit({tp: OffsetAndMetadata(first + 1, "", -1)})
+            assert answers == [None]
+            assert consumer.committed([tp])[tp].offset == first + 1
+
+    def test_a_commit_without_offsets_waits_for_those_sent_before(self) -> None:
+        """It commits nothing by itself, and without any on its way it returns at once."""
+        tp, group = self.topic(5), unique("g")
+        consumer, _ = self.member(tp.topic, group)
+        read(consumer, 5)
+        consumer.commit({})
+        assert consumer.committed([tp]) == {tp: None}
+        answers: list[Any] = []
+        consumer.commit_async({tp: OffsetAndMetadata(3, "", -1)}, answers.append)
+        consumer.commit({})
+        assert answers == [None]
+        assert consumer.committed([tp])[tp].offset == 3
+
     def test_a_new_assignment_starts_at_the_commit(self) -> None:
         """A partition that is assigned anew is read from the group's commit."""
         tp, group = self.topic(5), unique("g")

@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka import errors
 
-from downspout.kafka.port import ProducerPort, Sent
+from downspout.kafka.port import Answered, ProducerPort, Sent
 from downspout.testing.fake_faults import OPERATIONS, Faults
 from tests.jumping import JumpingClock
 
@@ -42,13 +42,26 @@ class Faulty:
 
     def _faulty(self, operation: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(*given: Any, **named: Any) -> Any:
+            if operation == "commit_async":
+                return self._commit_async(call, *given)
+            if operation == "commit" and not given[0]:  # only waits
+                return call(*given)
             fault = self._between.faults.take(operation)
             answer = call(*given, **named) if fault is None or fault.applied else None
-            if fault is not None and operation != "commit_async":
+            if fault is not None:
                 raise fault.error
             return answer
 
         return called
+
+    def _commit_async(self, call: Callable[..., Any], offsets: Any, answered: Answered | None = None) -> None:
+        """Let the error that is due be the answer."""
+        if (fault := self._between.faults.take("commit_async")) is None:
+            call(offsets, answered)
+        elif fault.applied and answered is not None:
+            call(offsets, lambda _: answered(fault.error))
+        elif answered is not None:
+            answered(fault.error)
 
 
 class FaultyProducer:

@@ -137,6 +137,47 @@ def test_auto_commit_repeats_what_it_had_not_committed(kafka: Kafka) -> None:
     assert len(second.emitted) == 10
 
 
+@pytest.mark.fake_only(CLIENT_TIMER)
+def test_auto_commit_repeats_what_came_since_its_last_commit(kafka: Kafka) -> None:
+    """A crash 3 s after the last commit brings back the records of those 3 s, processed or not, and no others."""
+    first = Driver(kafka, guarantee="AUTO_COMMIT", tuple_tracking=True, commit_period_ms=5_000)
+    first.run(4)
+    first.ack_all()
+    kafka.clock.sleep(6)
+    first.run(1)
+    assert first.committed() == 10
+    fill(kafka, 6)
+    first.run(4)
+    kafka.clock.sleep(3)
+    first.run(1)
+    first.ack(range(10, 16))
+    first.crash()
+    second = Driver(kafka, guarantee="AUTO_COMMIT")
+    second.run()
+    assert first.figure("acked") == 16
+    assert [values[0] for _, values in second.emitted] == list(range(10, 16))
+
+
+@pytest.mark.fake_only(CLIENT_TIMER)
+@pytest.mark.parametrize("guarantee", ["AUTO_COMMIT", "AT_LEAST_ONCE"])
+def test_auto_commit_skips_what_raised_before_its_batch_was_done(kafka: Kafka, guarantee: str) -> None:
+    """A bolt raises in the middle of a batch, and the process ends later: what the timer covered is never done."""
+    first = Driver(kafka, guarantee=guarantee, tuple_tracking=True, commit_period_ms=5_000)
+    first.run(4)
+    for offset in range(10):  # one batch of ten, in order
+        if offset == 6:
+            first.spout.fail_with(first.last_id(offset), Failure("exception", "bolt", 7, "ValueError: no"))
+            break
+        first.ack([offset])
+    kafka.clock.sleep(6)
+    first.run(2)
+    first.crash()
+    second = Driver(kafka, guarantee=guarantee)
+    second.run()
+    again = [values[0] for _, values in second.emitted]
+    assert again == ([] if guarantee == "AUTO_COMMIT" else [6, 7, 8, 9])
+
+
 @pytest.mark.parametrize("guarantee", UNTRACKED)
 def test_untracked_tuples_have_no_id(kafka: Kafka, guarantee: str) -> None:
     """Without tuple tracking Storm need not track them."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from kafka import errors
 from kafka.structs import TopicPartition
 
 from downspout.component import Failure
@@ -39,6 +40,10 @@ class Ears(SpoutListener):
         """Note it."""
         heard.append(("max", record.offset, record.value))
 
+    def on_commit(self, offsets: Mapping[TopicPartition, int], error: Exception | None) -> None:
+        """Note it."""
+        heard.append(("commit", {tp.partition: at for tp, at in offsets.items()}, type(error) if error else None))
+
     def on_partitions_reassigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Note it."""
         heard.append(("parts", {tp.partition for tp in partitions}))
@@ -51,7 +56,7 @@ class Grumbler(Ears):
         """Raise."""
         raise RuntimeError("no")
 
-    on_ack = on_retry = on_max_retries = on_partitions_reassigned = on_emit  # type: ignore[assignment]
+    on_ack = on_retry = on_max_retries = on_commit = on_partitions_reassigned = on_emit  # type: ignore[assignment]
 
 
 class Leaver(Ears):
@@ -61,7 +66,7 @@ class Leaver(Ears):
         """Leave."""
         sys.exit("no")
 
-    on_ack = on_retry = on_max_retries = on_partitions_reassigned = on_emit  # type: ignore[assignment]
+    on_ack = on_retry = on_max_retries = on_commit = on_partitions_reassigned = on_emit  # type: ignore[assignment]
 
 
 class Gone(SpoutListener):
@@ -112,6 +117,27 @@ def test_hears_the_record_that_failed_for_good(kafka: Kafka) -> None:
     assert told("max") == [(4, b"4")]
     assert told("ack") == [(4,)]
     assert told("retry") == []
+
+
+def test_hears_of_commits_and_why_they_failed(kafka: Kafka) -> None:
+    """Each answer comes with the offsets that it is about; where nothing changed, nothing is heard."""
+    driver = Driver(kafka, listener=f"{HERE}.Ears")
+    driver.run()
+    driver.ack(range(5))
+    kafka.faults.fail_next("commit", errors.NotCoordinatorError)
+    driver.commit()
+    kafka.clock.sleep(3)
+    driver.run(2)
+    driver.commit()
+    assert told("commit") == [({0: 0}, None), ({0: 5}, errors.NotCoordinatorError), ({0: 5}, None)]
+
+
+@pytest.mark.record_only(ACKS_DECIDE)
+def test_hears_of_commits_of_what_was_read(kafka: Kafka) -> None:
+    """With AT_MOST_ONCE each commit that lets records leave is told."""
+    driver = Driver(kafka, listener=f"{HERE}.Ears", guarantee="AT_MOST_ONCE")
+    driver.run()
+    assert told("commit")[-1] == ({0: 10}, None)
 
 
 @pytest.mark.fake_only(CLEANER)

@@ -8,7 +8,7 @@ from downspout.clock import Clock
 from downspout.spout.crash_isolation import CrashIsolation
 from downspout.spout.emit.record_emitter import EmitMany, RecordEmitter
 from downspout.spout.emit.untracked_emitter import UntrackedEmitter
-from downspout.spout.group.group_session import SpoutServices
+from downspout.spout.services import SpoutServices
 from downspout.spout.partition import Partition
 
 

@@ -20,8 +20,8 @@ from downspout.spout.crash_isolation import CrashIsolation
 from downspout.spout.cursor import offset_at
 from downspout.spout.emit.settling import Settling
 from downspout.spout.emit.translator import emit_rows
-from downspout.spout.group.group_session import SpoutServices
 from downspout.spout.partition import LastFailure, Partition
+from downspout.spout.services import SpoutServices
 
 __all__ = ["RecordEmitter"]
 

@@ -13,8 +13,8 @@ from downspout.component import Failure
 from downspout.errors import USER_ERRORS, UserError
 from downspout.kafka.retry_gate import describe
 from downspout.spout.emit.translator import emit_rows
-from downspout.spout.group.group_session import SpoutServices
 from downspout.spout.partition import LastFailure, Partition
+from downspout.spout.services import SpoutServices
 
 
 class UntrackedEmitter:

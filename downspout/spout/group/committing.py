@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kafka.errors import KafkaError, OffsetMetadataTooLargeError
@@ -19,6 +19,9 @@ from downspout.spout.partition import Partition
 
 Due = dict[TopicPartition, tuple[Partition, int, str, Isolation]]
 """What is to be committed: offset and metadata of each partition, and the isolation that these hold."""
+
+Heard = Callable[[Mapping[TopicPartition, int], KafkaError | None], None]
+"""Hears which offsets a commit was for, and how it ended."""
 
 log = logging.getLogger("downspout.spout")
 
@@ -36,18 +39,25 @@ def commit_fitting(limit: MetadataLimit, send: Callable[[], bool]) -> bool:
     while True:
         try:
             found = send()
-        except OffsetMetadataTooLargeError:
-            refused = limit.bytes_max
-            if not limit.lower():
+        except OffsetMetadataTooLargeError as error:
+            if not fits_next(limit, error):
                 raise
-            log.info(
-                "the broker refuses %s bytes of metadata for a commit (offset.metadata.max.bytes): it gets %s",
-                f"{refused:,}",
-                f"{limit.bytes_max:,}",
-            )
         else:
             limit.is_known = limit.is_known or found
             return found
+
+
+def fits_next(limit: MetadataLimit, error: KafkaError) -> bool:
+    """Return whether a commit failed for too much metadata alone, and the next one has less: the limit is lowered."""
+    refused = limit.bytes_max
+    if not (isinstance(error, OffsetMetadataTooLargeError) and limit.lower()):
+        return False
+    log.info(
+        "the broker refuses %s bytes of metadata for a commit (offset.metadata.max.bytes): it gets %s",
+        f"{refused:,}",
+        f"{limit.bytes_max:,}",
+    )
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,7 @@ def commit(
     *,
     last: bool = False,
     failure_policy: CommitFailurePolicy | None = None,
+    heard: Heard = lambda offsets, error: None,
 ) -> bool:
     """Commit what has changed, or is old, and wait for the broker's word; return whether a request was sent.
 
@@ -93,6 +104,7 @@ def commit(
         last: whether we give the partitions up in order now, so that the next owner's start is no unclean one.
         failure_policy: about records that failed; None: it may be long until the next commit, and what failed has
         failed.
+        heard: hears how it ended.
 
     If it raises, the broker may have applied it or not: nothing is taken as committed, and the next commit says it
     again.
@@ -100,30 +112,40 @@ def commit(
     Raises:
         KafkaError: what the client raises.
     """
-    return commit_fitting(
-        identity.metadata_limit, lambda: _commit(consumer, parts, identity, now, last, failure_policy)
-    )
+    limit = identity.metadata_limit
+
+    def send() -> bool:
+        due = due_commits(consumer, parts, identity, now, last=last, failure_policy=failure_policy)
+        if not due:
+            return False
+        try:
+            consumer.commit(requested(due))
+        except KafkaError as error:
+            failed(due, error, limit, heard)
+            raise
+        committed(consumer, due, now)
+        heard(offsets_of(due), None)
+        return True
+
+    return commit_fitting(limit, send)
 
 
-def _commit(
-    consumer: ConsumerPort,
-    parts: Iterable[Partition],
-    identity: Identity,
-    now: int,
-    last: bool,
-    failure_policy: CommitFailurePolicy | None,
-) -> bool:
-    due = due_commits(consumer, parts, identity, now, last=last, failure_policy=failure_policy)
-    if not due:
-        return False
-    try:
-        consumer.commit({tp: OffsetAndMetadata(point, metadata, -1) for tp, (_, point, metadata, _) in due.items()})
-    except KafkaError:
-        for part, *_ in due.values():
-            part.commits.in_doubt()
-        raise
-    committed(consumer, due, now)
-    return True
+def requested(due: Due) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return what a client is to commit."""
+    return {tp: OffsetAndMetadata(point, metadata, -1) for tp, (_, point, metadata, _) in due.items()}
+
+
+def offsets_of(due: Due) -> dict[TopicPartition, int]:
+    """Return the next offset to read of each partition."""
+    return {tp: point for tp, (_, point, _, _) in due.items()}
+
+
+def failed(due: Due, error: KafkaError, limit: MetadataLimit, heard: Heard) -> None:
+    """The broker may have these commits, or not; that it is to have them with less metadata is no failure."""
+    for part, *_ in due.values():
+        part.commits.in_doubt()
+    if not (isinstance(error, OffsetMetadataTooLargeError) and limit.bytes_max):
+        heard(offsets_of(due), error)
 
 
 def due_commits(
@@ -159,23 +181,29 @@ def committed(consumer: ConsumerPort, due: Due, now: int) -> None:
 
 
 def commit_positions(
-    consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity, now: int, wait: bool = True
+    consumer: ConsumerPort,
+    parts: Iterable[Partition],
+    identity: Identity,
+    now: int,
+    wait: bool = True,
+    heard: Heard = lambda offsets, error: None,
 ) -> None:
     """Commit how far each partition was read, emitted or not.
 
     Args:
         wait: for the broker's word. Otherwise nothing is known to be committed, and it is said again next time. The
             first commit waits all the same: only so it is heard of that there is too much metadata.
+        heard: hears how one ended that was waited for.
 
     Raises:
         KafkaError: what the client raises.
     """
     wait = wait or not identity.metadata_limit.is_known
-    commit_fitting(identity.metadata_limit, lambda: _commit_positions(consumer, parts, identity, now, wait))
+    commit_fitting(identity.metadata_limit, lambda: _commit_positions(consumer, parts, identity, now, wait, heard))
 
 
 def _commit_positions(
-    consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity, now: int, wait: bool
+    consumer: ConsumerPort, parts: Iterable[Partition], identity: Identity, now: int, wait: bool, heard: Heard
 ) -> bool:
     due: dict[TopicPartition, OffsetAndMetadata] = {}
     for part in parts:
@@ -188,11 +216,18 @@ def _commit_positions(
     if not wait:
         consumer.commit_async(due)
         return True
-    consumer.commit(due)
+    offsets = {tp: each.offset for tp, each in due.items()}
+    try:
+        consumer.commit(due)
+    except KafkaError as error:
+        if not (isinstance(error, OffsetMetadataTooLargeError) and identity.metadata_limit.bytes_max):
+            heard(offsets, error)
+        raise
     for part in parts:
         if (sent := due.get(part.tp)) is not None:
             part.commits.sent(sent.offset, sent.metadata, now)
             part.ledger.committed(min(sent.offset, part.ledger.next))
+    heard(offsets, None)
     return True
 
 

@@ -7,9 +7,7 @@ partitions up. No call waits: on Storm the acks come through the same pipe.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -17,24 +15,17 @@ from functools import partial
 from kafka import errors
 
 from downspout.kafka.port import Cluster, ConsumerPort
-from downspout.kafka.retry_gate import THROWN_OUT, RetryGate, describe
-from downspout.spout.dead_lettering import DeadLettering
+from downspout.kafka.retry_gate import THROWN_OUT, describe
 from downspout.spout.group import committing
+from downspout.spout.group.async_commits import AsyncCommits
 from downspout.spout.group.bounds import Bounds
 from downspout.spout.group.partition_assignment import PartitionAssignment
 from downspout.spout.group.partition_source import open_consumer, source_of
 from downspout.spout.group.start_offsets import Identity
-from downspout.spout.hooks import Hooks
 from downspout.spout.partition import Partition
 from downspout.spout.reader import Reader
-from downspout.spout.setup import Setup
+from downspout.spout.services import SpoutServices
 from downspout.spout.spout_metrics import SpoutMetrics
-from downspout.spout.timer import Timer
-from downspout.spout.transactions import SpoutTransactions
-
-FIRST_COMMIT_DELAY_MS = 500  # The reference's first commit comes this much later than one period
-TURN_MS_MAX = 900
-"""A turn that has taken so long asks the broker nothing more: one question may take 4 s, and no call more than 5 s."""
 
 
 class SessionState(Enum):
@@ -56,39 +47,6 @@ TRANSITIONS = {
     SessionState.LEFT: frozenset[SessionState](),
 }
 HANDING_OVER = (SessionState.DRAINING, SessionState.HANDED_OVER)
-
-
-class SpoutServices:
-    """What a session works with, and what outlives it: checked settings, counters, gates for the client's errors."""
-
-    def __init__(
-        self,
-        setup: Setup,
-        metrics: SpoutMetrics,
-        hooks: Hooks,
-        dead_lettering: DeadLettering,
-        log: logging.Logger,
-        now: Callable[[], int],
-        transactions: SpoutTransactions | None = None,
-    ) -> None:
-        bootstrap, period = setup.settings["bootstrap"], setup.guarantee.period_ms(setup.settings)
-        if transactions is not None:
-            period = setup.settings["transaction_ms"]
-        self.setup, self.metrics, self.hooks, self.dead_lettering, self.log = setup, metrics, hooks, dead_lettering, log
-        self.now = now  # Returns the time in ms
-        self.transactions = transactions  # Makes the commits, where a KafkaBolt is transactional
-        self.poll_gate = RetryGate("poll", bootstrap, metrics, log)
-        self.commit_gate = RetryGate("commit", bootstrap, metrics, log)
-        self.commit_timer = Timer(period, now(), FIRST_COMMIT_DELAY_MS)
-
-    @property
-    def gates(self) -> tuple[RetryGate, RetryGate]:
-        """What knows whether the brokers answer."""
-        return self.poll_gate, self.commit_gate
-
-    def is_late(self, since: int) -> bool:
-        """Return whether the turn that began at ``since`` should ask the broker nothing more; the next one will."""
-        return self.now() - since > TURN_MS_MAX
 
 
 class GroupSession:
@@ -127,6 +85,8 @@ class GroupSession:
         self.assignment.in_transactions = services.transactions is not None
         self._source = source_of(self.consumer, self.assignment, setup, now)
         self.reader = Reader(self.consumer, self.assignment, settings, metrics, services.poll_gate, services.now)
+        self._sent = AsyncCommits(self.consumer, setup.identity.metadata_limit, services.hooks.committed)
+        self._waits_next = False  # Whether the next commit waits for its answer in any case
         self.turns: deque[Partition] = deque()  # Partitions with records to emit, the next one first
         self.state = SessionState.JOINING
         self._drain_until = 0  # While draining: for how long, in ms
@@ -183,7 +143,7 @@ class GroupSession:
             may_start = services.transactions is None or services.transactions.look(self, now)
             if not assignment.complete and may_start and assignment.start_partitions():
                 # A start that is not committed would be decided again after a crash: under LATEST that loses records.
-                services.commit_timer.expedite()
+                self._commit_next()
             if self.bounds is not None:
                 self.bounds.bound(self.consumer, assignment.parts)
             if self.state is SessionState.JOINING and assignment.complete:
@@ -222,7 +182,9 @@ class GroupSession:
 
     def catch_up(self) -> None:
         """Learn what has changed hands since the last poll. What that poll brought was dropped, so read it again."""
-        if not self.assignment.apply_callbacks():
+        has_changed = self.assignment.apply_callbacks()
+        self._hear()
+        if not has_changed:
             return
         if self._services.transactions is not None:
             self._services.transactions.reset(self)
@@ -261,9 +223,9 @@ class GroupSession:
         """Before partitions go without a drain: commit what is done; return whether it is committed."""
         self.put_back()
         self._services.dead_lettering.finish(self._services.now, self.assignment)
-        if not self.commit(now, last=True):
+        if not self.commit(now, self._services.setup.hand_overs_wait, last=True):
             return False
-        self._services.commit_timer.expedite()  # as where a hand-over ends
+        self._commit_next()  # as where a hand-over ends
         return True
 
     def advance(self, now: int) -> SessionState:
@@ -288,14 +250,19 @@ class GroupSession:
             return False
         # A member that the group has thrown out (its process was frozen for too long) has nothing to hand over:
         # others have its partitions, and no commit of it is taken. So it joins again at once.
-        return self.commit(now, last=True) or not in_time or self._is_thrown_out
+        return self.commit(now, self._services.setup.hand_overs_wait, last=True) or not in_time or self._is_thrown_out
 
     def _end_hand_over(self) -> None:
         """The rebalance is over: what has stayed with us was handed over by its last commit, so commit it anew."""
         self._become(SessionState.JOINING)
-        self._services.commit_timer.expedite()
+        self._commit_next()
 
     # --- what is committed ---
+
+    def _commit_next(self) -> None:
+        """Let the next turn commit before anything leaves, and wait for the answer: a crash would miss that commit."""
+        self._waits_next = True
+        self._services.commit_timer.expedite()
 
     def commit(self, now: int, wait: bool = True, last: bool = False, leaving: bool = False) -> bool:
         """Commit what has changed; return whether the broker has it all, or with ``wait=False`` whether it was sent.
@@ -308,26 +275,68 @@ class GroupSession:
             return False
         services.commit_timer.restart(now)
         self.catch_up()
-        try:
-            self.assignment.check_topics(now)
-            parts, identity = self.assignment.parts.values(), services.setup.identity
-            if services.setup.guarantee.tracks:
-                last = last or self.state is SessionState.HANDED_OVER
-                failure_policy = self._failure_policy(last or leaving)
-                if services.transactions is not None:
-                    return services.transactions.commit(self, now, last=last, failure_policy=failure_policy)
-                committing.commit(self.consumer, parts, identity, now, last=last, failure_policy=failure_policy)
-            else:
-                committing.commit_positions(self.consumer, parts, identity, now, wait)
-        except errors.KafkaError as error:
-            self._is_thrown_out = isinstance(error, THROWN_OUT)
-            services.commit_gate.record_error(error, services.now())
+        if self._sent.is_out and not ((wait or last) and self._settle()):
             services.commit_timer.expedite()
             return False
-        self._is_thrown_out = False
-        services.commit_gate.succeeded(services.now())
-        services.metrics.uncommitted = 0
+        try:
+            self.assignment.check_topics(now)
+            parts, identity, heard = self.assignment.parts.values(), services.setup.identity, services.hooks.committed
+            if services.setup.guarantee.tracks:
+                last = last or self.state is SessionState.HANDED_OVER
+                policy = self._failure_policy(last or leaving)
+                if services.transactions is not None:
+                    return services.transactions.commit(self, now, last=last, failure_policy=policy)
+                if wait or self._waits_next:
+                    committing.commit(
+                        self.consumer, parts, identity, now, last=last, failure_policy=policy, heard=heard
+                    )
+                    self._waits_next = False
+                else:
+                    self._sent.send(
+                        committing.due_commits(self.consumer, parts, identity, now, last=last, failure_policy=policy)
+                    )
+            else:
+                committing.commit_positions(self.consumer, parts, identity, now, wait, heard)
+        except errors.KafkaError as error:
+            self._not_committed(error)
+            return False
+        if not self._sent.is_out:
+            self._committed()
         return True
+
+    def _settle(self) -> bool:
+        """Wait for the answer to the commit on its way; return whether the broker has it, and may get the next one."""
+        try:
+            self.consumer.commit({})
+        except errors.KafkaError as error:
+            self._not_committed(error)
+            return False
+        self._hear()
+        return not self._services.commit_gate.waits(self._services.now())
+
+    def _hear(self) -> None:
+        """Act on the answer to the commit on its way, if it is there."""
+        if not self._sent.is_answered:
+            return
+        try:
+            if self._sent.take_answer(self.assignment.parts, self._services.now()):
+                self._committed()
+            else:
+                self._services.commit_timer.expedite()
+        except errors.KafkaError as error:
+            self._not_committed(error)
+
+    def _committed(self) -> None:
+        self._is_thrown_out = False
+        self._services.commit_gate.succeeded(self._services.now())
+        self._services.metrics.uncommitted = 0
+
+    def _not_committed(self, error: errors.KafkaError) -> None:
+        services = self._services
+        self._is_thrown_out = isinstance(error, THROWN_OUT)
+        services.metrics.commits_failed += 1
+        services.commit_gate.record_error(error, services.now())
+        services.commit_timer.expedite()
 
     def _failure_policy(self, ends: bool) -> committing.CommitFailurePolicy | None:
         """Return what a commit keeps back of failed attempts; with an open breaker each may be the last."""

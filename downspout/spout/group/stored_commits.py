@@ -15,7 +15,7 @@ from kafka import errors
 
 from downspout.errors import coordinates
 from downspout.formatting import counted
-from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
+from downspout.kafka.port import Answered, ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.kafka.retry_gate import describe
 from downspout.spout.offset_store import KAFKA, OffsetStore, OffsetStoreError, StaleOwnerError, StoredOffset
 
@@ -127,9 +127,13 @@ class StoredCommits:
         else:
             self._is_copied = True
 
-    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
+    ) -> None:
         """Store: a store is asked and answers."""
         self.commit(offsets)
+        if answered is not None:
+            answered(None)
 
     def close(self, leave_group: bool = True) -> None:
         """Close both."""

@@ -18,7 +18,7 @@ from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.kafka.partitioners import Choose
-from downspout.kafka.port import GroupDescription, RebalanceListener, Record, Sent, TopicState
+from downspout.kafka.port import Answered, GroupDescription, RebalanceListener, Record, Sent, TopicState
 from downspout.sink.storage.disk import Disk
 from downspout.testing.fake_consumer import FakeConsumer
 from downspout.testing.fake_kafka import FakeKafka, FakeProducer
@@ -220,10 +220,12 @@ class Consumer:
         told = places({tp: given.offset for tp, given in offsets.items()})
         remote(self._process, "commit", lambda: self._real.commit(offsets), told)
 
-    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
+    ) -> None:
         """Send a commit and do not wait."""
         told = places({tp: given.offset for tp, given in offsets.items()})
-        remote(self._process, "commit_async", lambda: self._real.commit_async(offsets), told)
+        remote(self._process, "commit_async", lambda: self._real.commit_async(offsets, answered), told)
 
     def close(self, leave_group: bool = True) -> None:
         """Stop without committing."""
