@@ -16,6 +16,7 @@ from downspout.settings.table import parse_scope
 from downspout.spout.hooks import SpoutListener
 from downspout.spout.validation import check, check_transactional
 from downspout.testing import FakeKafka
+from tests.soaking import examples
 from tests.spout.reasons import NO_KAFKA_YET
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 
@@ -386,7 +387,7 @@ def act(kafka: FakeKafka, driver: Driver, action: str, number: int, way: str) ->
 
 
 @pytest.mark.fake_only(HELD)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(240), deadline=None)
 @given(
     way=st.sampled_from(WAYS),
     plan=st.lists(st.tuples(st.sampled_from(LIKELY), st.integers(0, 9)), min_size=40, max_size=80),

@@ -82,6 +82,14 @@ def test_a_few_worlds_in_chunks() -> None:
     assert any(outcome.emitted > 3 * outcome.chunks > 0 for outcome in outcomes)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["async", "combined"])
+def test_a_few_worlds_that_do_not_wait_for_commits(way: str) -> None:
+    """The same where the spouts go on before a commit has its answer, or fails."""
+    outcomes = simulate(replace(orders, config={"kafka.commit": way}), range(200, 230 if SOAK else 204))
+    assert all(outcome.trace.about("commit_async") for outcome in outcomes if outcome.emitted)
+
+
 def test_a_third_of_the_worlds_is_in_chunks() -> None:
     """A seed decides whether tuples are chunks, by chance of its own: all else is as it would be with records."""
     plans = [draw(seed) for seed in range(600)]

@@ -1,0 +1,187 @@
+"""The coordinator of a group dies, moves, cannot write, or is nowhere: what becomes of commits, on three brokers."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from downspout.broker.cluster import OFFSETS_TOPIC, EmbeddedCluster, partition_of_group
+from downspout.kafka.client import KafkaCluster
+from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from tests.broker.replicas import ALL, WAIT_S, Replicas
+from tests.broker.scene import Member, Scene, repeated, run_until
+from tests.kafka.broker_stage import patiently
+from tests.kafka.commit_log import CommitLog
+from tests.kafka.stage import unique
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("hurried")]
+
+WAYS = ["sync", "async", "combined"]
+RECORDS = 10
+FAILED = re.compile(r"commit failed, goes on trying: (\w+)")
+
+
+@pytest.fixture(scope="module")
+def replicas(three_brokers: EmbeddedCluster) -> Iterator[Replicas]:
+    """Three brokers; all of them run again afterwards."""
+    three_brokers.start()
+    made = Replicas(three_brokers)
+    yield made
+    made.close()
+
+
+class Home:
+    """Where the commits of some groups are: a partition of Kafka's own topic, whose leader is their coordinator."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        first = unique("commits")
+        asker = replicas.cluster.consumer(group=first)
+        patiently(lambda: asker.committed([TopicPartition("nothing", 0)]))  # Kafka makes its topic for the first one
+        asker.close()
+        self._partitions = len(KafkaCluster(replicas.brokers.bootstrap).leaders(OFFSETS_TOPIC))
+        self.partition = partition_of_group(first, self._partitions)
+        self.await_isr(*ALL)
+        self.coordinator = self.await_coordinator(*ALL)
+        self.others = sorted({*ALL} - {self.coordinator})
+
+    def group(self) -> str:
+        """Return the name of a new group that is at home here."""
+        names = (unique("commits") for _ in itertools.count())
+        return next(name for name in names if partition_of_group(name, self._partitions) == self.partition)
+
+    def await_isr(self, *nodes: int) -> None:
+        """Wait until these have the commits, and no others."""
+        self._replicas.await_isr(OFFSETS_TOPIC, set(nodes), self.partition)
+
+    def await_coordinator(self, *nodes: int) -> int:
+        """Wait until one of these is the coordinator (-1: none is); return which."""
+        return self._replicas.await_leader(OFFSETS_TOPIC, *nodes, partition=self.partition)
+
+    def move(self, nodes: Sequence[int]) -> None:
+        """Let the commits be on these brokers."""
+        admin = KafkaAdminClient(bootstrap_servers=self._replicas.brokers.bootstrap)
+        admin.alter_partition_reassignments({TopicPartition(OFFSETS_TOPIC, self.partition): list(nodes)})
+        admin.close()
+        self.await_isr(*nodes)
+
+
+@pytest.fixture
+def home(replicas: Replicas) -> Iterator[Home]:
+    """A home for groups; all brokers run at the end, and have the commits."""
+    made = Home(replicas)
+    yield made
+    replicas.brokers.start()
+    made.move(ALL)
+
+
+class Spouts:
+    """A spout for each way to commit, all of one topic, each in a group of its own with the same coordinator.
+
+    They have committed ten records, and commit five times a second.
+    """
+
+    def __init__(self, replicas: Replicas, home: Home, nodes: Sequence[int], stack: ExitStack) -> None:
+        topic = replicas.create({0: nodes}, min_insync_replicas=1)
+        self._log = CommitLog(replicas.brokers.bootstrap)
+        stack.callback(self._log.close)
+        self._log.forget()
+        bootstrap = replicas.brokers.bootstrap
+        self._scenes = [stack.enter_context(Scene(bootstrap, topic, group=home.group())) for _ in WAYS]
+        self.fill()
+        ways = zip(WAYS, self._scenes, strict=True)
+        self.members = [scene.member(commit=way, commit_period_ms=200) for way, scene in ways]
+        self.run_until(lambda member: member.figure("committed") == RECORDS)
+
+    def fill(self) -> None:
+        """Write ten records."""
+        self._scenes[0].fill(RECORDS)
+
+    def run_until(self, holds: Callable[[Member], bool]) -> None:
+        """Let all take turns until it holds for each."""
+        run_until(lambda: all(map(holds, self.members)), *self.members, answer=True, patience_s=WAIT_S)
+
+    def go_on(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Ten more records are committed, none comes twice, no stored offset ever fell, and each kind warned once."""
+        self.run_until(lambda member: member.figure("committed") == 2 * RECORDS)
+        for scene in self._scenes:
+            assert scene.committed() == 2 * RECORDS
+            stored = [commit.offset for commit in self._log.commits(scene.group)]
+            assert stored[-1] == 2 * RECORDS
+            assert stored == sorted(stored)
+        assert [repeated(member) for member in self.members] == [{}, {}, {}]
+        warned = Counter(found[1] for record in caplog.records if (found := FAILED.search(record.getMessage())))
+        assert all(count <= len(WAYS) for count in warned.values()), warned  # each spout warns for itself
+
+
+def test_a_coordinator_that_dies(replicas: Replicas, home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """Another broker has the commits, and gets the next ones."""
+    caplog.set_level(logging.WARNING, "tests.spout")
+    with ExitStack() as stack:
+        spouts = Spouts(replicas, home, home.others, stack)
+        replicas.kill(home.coordinator)
+        spouts.fill()
+        spouts.go_on(caplog)
+        assert home.await_coordinator(*home.others) in home.others
+
+
+def test_a_coordinator_that_moves(replicas: Replicas, home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker that had the commits lives, and is not the coordinator any more: the spouts find the new one."""
+    caplog.set_level(logging.WARNING, "tests.spout")
+    with ExitStack() as stack:
+        spouts = Spouts(replicas, home, ALL, stack)
+        home.move(home.others)
+        assert home.await_coordinator(*home.others) != home.coordinator
+        spouts.fill()
+        spouts.go_on(caplog)
+
+
+def test_commits_that_too_few_replicas_would_have(
+    replicas: Replicas, home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Below min.insync.replicas commits fail: they are tried again, counted, and warned of once; reading goes on."""
+    caplog.set_level(logging.WARNING, "tests.spout")
+    with ExitStack() as stack:
+        spouts = Spouts(replicas, home, [home.coordinator], stack)
+        for node in home.others:
+            replicas.kill(node)
+        home.await_isr(home.coordinator)
+        spouts.fill()
+        spouts.run_until(lambda member: member.figure("commits_failed") >= 2 and len(member.emitted) == 2 * RECORDS)
+        assert [member.figure("committed") for member in spouts.members] == [RECORDS] * 3
+        assert any(FAILED.search(record.getMessage()) for record in caplog.records)
+        replicas.brokers.start()
+        spouts.go_on(caplog)
+
+
+def test_a_start_while_no_broker_coordinates(replicas: Replicas, home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    """No answer is not taken for no commit: each mode waits, and goes on behind the commit when there is one."""
+    caplog.set_level(logging.INFO, "tests.spout")
+    topic, bootstrap = replicas.create({0: home.others}, min_insync_replicas=1), replicas.brokers.bootstrap
+    with ExitStack() as stack:
+        scenes = [stack.enter_context(Scene(bootstrap, topic, group=home.group())) for _ in range(2)]
+        scenes[0].fill(RECORDS)
+        for scene in scenes:
+            scene.put_commit(OffsetAndMetadata(6, "", -1))
+        home.move([home.coordinator])
+        replicas.kill(home.coordinator)
+        home.await_coordinator(-1)
+        members = [
+            scenes[0].member(None, mode="assign", start="UNCOMMITTED_LATEST"),
+            scenes[1].member(1, mode="subscribe", start="UNCOMMITTED_LATEST"),
+        ]
+        until = time.monotonic() + 9  # each question may take 4 s
+        run_until(lambda: time.monotonic() > until, *members)
+        assert [member.emitted for member in members] == [[], []]
+        replicas.brokers.start()
+        run_until(lambda: all(len(member.emitted) == 4 for member in members), *members, answer=True, patience_s=WAIT_S)
+        assert [member.offsets for member in members] == [[6, 7, 8, 9]] * 2
+        assert not [record for record in caplog.records if "has no commit" in record.getMessage()]
