@@ -8,8 +8,8 @@ from downspout.clock import Clock
 from downspout.spout.crash_isolation import CrashIsolation
 from downspout.spout.emit.record_emitter import EmitMany, RecordEmitter
 from downspout.spout.emit.untracked_emitter import UntrackedEmitter
-from downspout.spout.services import SpoutServices
 from downspout.spout.partition import Partition
+from downspout.spout.services import SpoutServices
 
 
 def emitter_of(

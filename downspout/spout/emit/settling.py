@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from downspout.clock import Clock
 from downspout.component import Failure
 from downspout.spout.behind import BehindLimit
-from downspout.spout.services import SpoutServices
 from downspout.spout.partition import LastFailure, Partition
+from downspout.spout.services import SpoutServices
 from downspout.spout.streaks import Streak
 
 
