@@ -141,9 +141,10 @@ def scene(broker: EmbeddedKafka) -> Iterator[Scene]:
 EVERYTHING = {(partition, offset) for partition in range(2) for offset in range(RECORDS)}
 
 
-@pytest.mark.parametrize("away", [stopped, frozen])
+@pytest.mark.parametrize(("away", "way"), [(stopped, "sync"), (frozen, "sync"), (frozen, "combined")])
 def test_a_broker_that_is_away_costs_neither_records_nor_answers(
     away: Callable[[EmbeddedKafka], Any],
+    way: str,
     broker: EmbeddedKafka,
     scene: Scene,
     caplog: pytest.LogCaptureFixture,
@@ -153,6 +154,7 @@ def test_a_broker_that_is_away_costs_neither_records_nor_answers(
     said = lines_of(caplog)
     member = scene.member(
         session_timeout_ms=SHORTEST_MS,
+        commit=way,
         commit_period_ms=300,
         poll_records_max=20,
         emits_per_next_max=20,

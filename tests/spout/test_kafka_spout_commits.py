@@ -14,8 +14,9 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from downspout.errors import ConfigError, FencedError
 from downspout.settings.table import parse_scope
 from downspout.spout.hooks import SpoutListener
-from downspout.spout.validation import check, check_transactional
+from downspout.spout.validation import check, is_transactional
 from downspout.testing import FakeKafka
+from downspout.wire.transacting import TRANSACTIONS
 from tests.soaking import examples
 from tests.spout.reasons import NO_KAFKA_YET
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
@@ -437,5 +438,6 @@ def test_a_way_that_makes_no_sense_is_refused(way: str, more: dict[str, str], sa
 def test_a_transaction_commits_by_itself() -> None:
     """With a transactional KafkaBolt the spout makes no commits that could be waited for, or not."""
     parsed = parse_scope({"kafka.topics": [TOPIC], "kafka.commit": "async"}, "kafka")
+    context = {"stream->outputfields": {TRANSACTIONS: []}, "stream->target->grouping": {TRANSACTIONS: {"bolt": {}}}}
     with pytest.raises(ConfigError, match=r"the transaction commits the offsets, and kafka\.commit = async"):
-        check_transactional(parsed, ["bolt"], "spout")
+        is_transactional(parsed, context, "spout")
