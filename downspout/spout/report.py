@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from downspout.formatting import counted
-from downspout.kafka.port import ConsumerPort
+from downspout.kafka.port import TopicPartition
 from downspout.spout.group.group_session import GroupSession
 from downspout.spout.partition import Partition
 from downspout.spout.spout_metrics import SpoutMetrics
@@ -61,8 +61,10 @@ def by_partition(session: GroupSession | None, now: int, explains: Explains | No
 
     Asks no broker. O(log h) for each partition; of one that is blocked by a record that is out, O(open trees).
     """
-    parts = session.parts if session is not None else []
-    return {part.place(): _figures(part, session, now, explains) for part in parts} if session is not None else {}
+    if session is None:
+        return {}
+    ends = _ends(session)
+    return {part.place(): _figures(part, ends[part.tp], now, explains) for part in session.parts}
 
 
 def total_of(partitions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -77,8 +79,8 @@ def total_of(partitions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {"lag": sum(lags) if lags else None} | sums
 
 
-def _figures(part: Partition, session: GroupSession, now: int, explains: Explains | None) -> dict[str, Any]:
-    ledger, consumer = part.ledger, session.consumer
+def _figures(part: Partition, end: int | None, now: int, explains: Explains | None) -> dict[str, Any]:
+    ledger = part.ledger
     point = ledger.commit_point()
     done = ledger.done_beyond_commit
     is_held = bool(done or ledger.failed or part.exhausted) and ledger.pending
@@ -87,8 +89,8 @@ def _figures(part: Partition, session: GroupSession, now: int, explains: Explain
     return {
         "committed": part.commits.offset if part.commits.offset >= 0 else None,
         "position": part.cursor.reading,
-        "end": _end(part, consumer),
-        "lag": _lag_of(part, consumer),
+        "end": end,
+        "lag": _lag_of(part, end),
         "done": done,
         "uncommitted": ledger.outstanding,
         "in_flight": ledger.in_flight,
@@ -111,9 +113,9 @@ def _why(part: Partition, point: int, now: int) -> str:
     return f"{failed}waits for another try" if retry is not None else "not read yet"
 
 
-def _lag_of(part: Partition, consumer: ConsumerPort) -> int | None:
+def _lag_of(part: Partition, end: int | None) -> int | None:
     """Return how far a partition's commit is behind; None before the first fetch."""
-    if (end := _end(part, consumer)) is None:
+    if end is None:
         return None
     # Behind the last record there may be markers, which the reader passes without a trace in the ledger.
     return max(0, end - max(part.ledger.commit_point(), part.commits.offset))
@@ -123,10 +125,13 @@ def _lag(session: GroupSession) -> int | None:
     """Return how far the commits are behind; None before an assignment has arrived and all of it was fetched from."""
     if not session.assignment.complete:
         return None
-    lags = [_lag_of(part, session.consumer) for part in session.parts]
+    ends = _ends(session)
+    lags = [_lag_of(part, ends[part.tp]) for part in session.parts]
     known = [lag for lag in lags if lag is not None]
     return sum(known) if len(known) == len(lags) else None
 
 
-def _end(part: Partition, consumer: ConsumerPort) -> int | None:
-    return consumer.highwater(part.tp) if part.tp in consumer.assignment() else None
+def _ends(session: GroupSession) -> dict[TopicPartition, int | None]:
+    """Return where each partition's log ends, as of the last fetch. The assignment is a copy, so one look at it."""
+    consumer, assigned = session.consumer, session.consumer.assignment()
+    return {part.tp: consumer.highwater(part.tp) if part.tp in assigned else None for part in session.parts}

@@ -24,7 +24,7 @@ FINE_S = 62.0
 COARSE_STEP_S = 10.0
 COARSE_S = 620.0
 POINTS_MAX = 3_600
-POINT_S = 10.0  # A point of the curves is the mean of so long: sinks flush every few seconds, and ack in bursts
+POINT_S = 20.0  # A point of the curves is the mean of so long: sinks flush every few seconds, and ack in bursts
 COUNTED = tuple(field.name for field in fields(Counts) if field.name != "tasks")
 COUNTERS = frozenset(metric.name for metric in METRICS.values() if metric.kind == "counter") - {*COUNTED}
 RUN = ""  # The component under which the counters of the run as a whole are kept

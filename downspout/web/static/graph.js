@@ -77,7 +77,7 @@ function edgeShapes(edge, perS, places, copies) {
   const texts = [[label, y], [grouping, y + 20]].map(([text, at]) =>
     shape("text", {x: (x1 + x2) / 2, y: at, "text-anchor": "middle", class: "edge-label"}, clip(text.trim(), 19)));
   line.append(shape("title", {}, `${edge.source} → ${edge.target}: stream ${edge.stream}, ${grouping}`));
-  return [line, ...texts];
+  return {line, texts};
 }
 
 export function draw(topology, run, span) {
@@ -89,11 +89,13 @@ export function draw(topology, run, span) {
   marks.append(tip);
   svg.append(marks);
   const counts = new Map((run.components ?? []).map((each) => [each.name, each])), seen = new Map();
-  topology.edges.forEach((edge, number) => {
+  const edges = topology.edges.map((edge, number) => {
     const pair = JSON.stringify([edge.source, edge.target]), copies = seen.get(pair) ?? 0;
     seen.set(pair, copies + 1);
-    svg.append(...edgeShapes(edge, run.edges?.[number]?.per_s[span], places, copies));
+    return edgeShapes(edge, run.edges?.[number]?.per_s[span], places, copies);
   });
+  // Labels come after all lines, so that none is crossed out.
+  svg.append(...edges.map((each) => each.line), ...edges.flatMap((each) => each.texts));
   for (const each of topology.components) svg.append(node(each, counts.get(each.name), places.get(each.name), span));
   return svg;
 }
