@@ -90,6 +90,7 @@ class Coordinating:
         self._begun: dict[int, _Begun] = {}
         self._raised_in: Counter[int] = Counter()  # attempts of a transaction in which a bolt has raised
         self._begin_at = self._again_at = 0
+        self._done = 0  # the last transaction that is done, as long as nothing of those before it is deleted
         self._has_ended = False
         self.metrics = BatchMetrics()
 
@@ -113,6 +114,7 @@ class Coordinating:
             self._do_what_is_due(now)
             if begins:
                 self._begin(now)
+            self._clean()
         except BatchStoreError as error:
             if not error.passes:
                 raise
@@ -153,8 +155,14 @@ class Coordinating:
         self.metrics.succeeded += 1
         self.metrics.batch_s = (now - begun.at) / 1000
         self._emit(SUCCESS, [attempt, self._epoch], None)
-        if self._is_transactional:
-            self._store.delete_below(self._epoch, attempt.txid, ())
+        self._done = attempt.txid
+
+    def _clean(self) -> None:
+        """Delete what is stored of transactions that are done; the next batch has begun meanwhile."""
+        if self._done and self._is_transactional:
+            assert self._epoch is not None
+            self._store.delete_below(self._epoch, self._done, ())
+        self._done = 0
 
     def _begin(self, now: int) -> None:
         """Begin the next batch, if it is time."""
@@ -190,12 +198,18 @@ class Coordinating:
 
     # --- answers ---
 
-    def acked(self, tup_id: str, now: int) -> None:
-        """Take an ack; of an attempt that is not active it changes nothing."""
+    def acked(self, tup_id: str, now: int, *, begins: bool = True) -> None:
+        """Take an ack; of an attempt that is not active it changes nothing.
+
+        Args:
+            tup_id: of the tuple whose tree is complete.
+            now: as in :meth:`turn`.
+            begins: likewise.
+        """
         stream, attempt = of_message_id(tup_id)
         done = self._coordinator.processed if stream == BATCH else self._coordinator.committed
         self._due += done(attempt)
-        self.turn(now, begins=False)
+        self.turn(now, begins=begins)
 
     def failed(self, tup_id: str, failure: Failure | None, now: int) -> None:
         """Take a fail; of an attempt that is not active it changes nothing.

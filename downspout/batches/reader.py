@@ -74,6 +74,7 @@ class BatchReader:
         self._consumer, self._clock, self._poll_ms = consumer, clock, poll_ms
         self._ahead: dict[TopicPartition, deque[Record]] = {}
         self._at: dict[TopicPartition, int] = {}  # where each goes on without a seek
+        self._placed: set[TopicPartition] = set()  # those that have a position
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these from now on."""
@@ -81,10 +82,12 @@ class BatchReader:
             self._consumer.assign(partitions)
             self._ahead = {tp: deque() for tp in partitions}
             self._at = {}
+            self._placed = set()
 
     def _seek(self, tp: TopicPartition, offset: int) -> None:
         if self._at.get(tp) != offset:
             self._consumer.seek(tp, offset)
+            self._placed.add(tp)
             self._ahead[tp].clear()
 
     def fresh(
@@ -132,6 +135,9 @@ class BatchReader:
         paused = consumer.paused()
         if resumed := needs & paused:
             consumer.resume(resumed)
+        for tp in others - self._placed:  # a poll is an error as long as one has no position, though it is paused
+            consumer.seek(tp, 0)
+            self._placed.add(tp)
         if others := others - paused:
             consumer.pause(others)
 

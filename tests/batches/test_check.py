@@ -5,12 +5,17 @@ from typing import Any
 import pytest
 from streamparse import Grouping, Topology
 
+from bolts.kafka import KafkaBolt
 from bolts.state import StateBolt
 from downspout.engine.graph import from_class
-from downspout.errors import TopologyError
+from downspout.errors import ConfigError, TopologyError
 from downspout.run import check, sharing
+from downspout.testing import FakeKafka, run_topology
+from downspout.testing.memory_batches import MemoryBatches
 from spouts.batches import KafkaBatches
 from tests.batches.counting import Split
+
+pytestmark = pytest.mark.fake_only("no record is read")
 
 
 def found(batches: dict[str, Any] | None = None, state: dict[str, Any] | None = None, **config: Any) -> list[str]:
@@ -77,6 +82,27 @@ def test_two_coordinators_with_one_id_are_found() -> None:
     graph = from_class(Two, "two")
     lines = [str(each) for each in check.findings(graph, check.resolve(graph, environ={}))]
     assert [line for line in lines if "batch.id = two is that of" in line]
+
+
+def test_a_transactional_kafka_bolt_is_refused() -> None:
+    """No spout would tell it when its transactions end: by `check`, and at the start."""
+
+    class Out(Topology):
+        coordinator, lines = KafkaBatches.spec(topics=["lines"], fields=["value", "origin"])
+        out = KafkaBolt.spec(inputs=[lines], topic="out", message_field="value", transactional=True)
+
+    graph = from_class(Out, "out")
+    lines = [str(each) for each in check.findings(graph, check.resolve(graph, environ={}))]
+    assert [
+        line
+        for line in lines
+        if line.startswith("error: out: it is transactional, and coordinator is not a KafkaSpout")
+    ]
+    with FakeKafka("batches") as kafka, MemoryBatches("test"):
+        kafka.create_topic("lines", 1)
+        config = {"kafka.bootstrap": kafka.bootstrap, "batch.store": "memory://test"}
+        with pytest.raises(ConfigError, match="out: transactional, but not connected with a KafkaSpout"):
+            run_topology(Out, config=config)
 
 
 def test_several_processes_are_refused() -> None:

@@ -62,7 +62,7 @@ class Driven:
 
     def ack(self, stream: str, txid: int, number: int = 0) -> None:
         """Complete a tree."""
-        self.batches.acked(message_id(stream, Attempt(txid, number)), self.now)
+        self.batches.acked(message_id(stream, Attempt(txid, number)), self.now, begins=False)
 
     def fail(self, stream: str, txid: int, number: int = 0, failure: Failure | None = None) -> None:
         """Let a tree fail."""

@@ -64,3 +64,26 @@ def test_a_log_with_gaps_is_counted_once_over_kills(cluster: KafkaCluster, memor
     result = run_topology(word_count(kind, topics=[topic]), config=config, clock=SYSTEM_CLOCK)
     assert result.run.reason == "end"
     assert values_of(memory.states["counts"], kind) == counted(LINES * 4)
+
+
+def test_a_replay_passes_over_partitions_of_which_it_has_nothing(cluster: KafkaCluster, memory: MemoryBatches) -> None:
+    """A transactional batch is emitted again by a new process, though two of its three partitions are empty."""
+    topic = f"lines-{uuid.uuid4().hex[:8]}"
+    cluster.ensure_topic(topic, 3)
+    producer = cluster.producer()
+    for line in LINES:
+        producer.send(topic, key=None, value=line.encode(), partition=1)
+    producer.flush()
+    producer.close()
+    config = {"kafka.bootstrap": cluster.bootstrap, "batch.store": "memory://test"}
+
+    def hook(at: str, what: str) -> None:
+        if (at, what) == ("after", "save_ranges"):
+            raise Killed(what)
+
+    memory.hook = hook
+    with pytest.raises(Killed):
+        run_topology(word_count("transactional", topics=[topic]), config=config, clock=SYSTEM_CLOCK)
+    memory.hook = lambda at, what: None
+    run_topology(word_count("transactional", topics=[topic]), config=config, clock=SYSTEM_CLOCK)
+    assert values_of(memory.states["counts"], "transactional") == counted(LINES)
