@@ -38,8 +38,9 @@ from downspout.producing.settings import (
     produce_settings,
     producer_client,
 )
+from downspout.producing.spout_transaction import Refused
 from downspout.producing.topics import Select, selector
-from downspout.producing.transactions import Refused, Transactions
+from downspout.producing.transactions import Transactions
 from downspout.settings.import_path import load
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import component_config, parse_scope

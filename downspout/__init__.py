@@ -1,16 +1,21 @@
 """Storm-style spouts and bolts in pure Python: Kafka in, exactly-once Parquet out."""
 
-from downspout.kafka.schemes import register_scheme
-from downspout.spout.offset_store import OffsetStore, StoreContext, register_store
+from __future__ import annotations
+
+from downspout import registry
+
+TYPE_CHECKING = False  # as in the registry: nothing is imported here
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from downspout.spout.group.noted_commits import CommitNotes
+    from downspout.spout.offset_store import OffsetStore, StoreContext
 
 
 def _embedded() -> tuple[str, dict[str, str]]:
     from downspout.broker.embedded import find_access
 
     return find_access()
-
-
-register_scheme("embedded", _embedded)
 
 
 def _database(location: str, context: StoreContext) -> OffsetStore:
@@ -31,7 +36,13 @@ def _directory(location: str, context: StoreContext) -> OffsetStore:
     return open_directory_store(location, context)
 
 
-register_store("parquet", _directory)
-register_store("zookeeper", _zookeeper)
-for _scheme in ("sqlite", "postgresql", "postgres"):
-    register_store(_scheme, _database)
+def _notes(directory: Path, group: str) -> CommitNotes:
+    from downspout.sink.commit_notes import SinkNotes
+
+    return SinkNotes(directory, group)
+
+
+registry.schemes["embedded"] = _embedded
+registry.stores |= {"parquet": _directory, "zookeeper": _zookeeper}
+registry.stores |= dict.fromkeys(("sqlite", "postgresql", "postgres"), _database)
+registry.notes.append(_notes)

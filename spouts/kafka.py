@@ -28,26 +28,26 @@ from streamparse.dsl.spout import ShellSpoutSpec
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.dead_letters.dead_letter import DeadLetters
-from downspout.errors import BrokerError, ConfigError
+from downspout.errors import BrokerError
 from downspout.kafka.client_values import client_values
 from downspout.kafka.clusters import cluster_for
 from downspout.protocols import Failure, SpoutEngine
 from downspout.settings.table import SETTINGS, component_config, parse_scope
 from downspout.spout.crash_isolation import CrashIsolation
 from downspout.spout.dead_lettering import DeadLettering
+from downspout.spout.emit.kinds import emitter_of
 from downspout.spout.emit.record_emitter import RecordEmitter
 from downspout.spout.emit.translator import streams
-from downspout.spout.emit.untracked_emitter import UntrackedEmitter
 from downspout.spout.flush_requests import FlushRequests
 from downspout.spout.group.group_session import GroupSession, SessionState, SpoutServices
 from downspout.spout.hooks import Hooks
 from downspout.spout.partition import Partition
 from downspout.spout.report import by_partition, final_gauges, summarise
-from downspout.spout.setup import Setup, lag_config
+from downspout.spout.setup import Setup, data_streams, emits_chunks, lag_config
 from downspout.spout.spout_metrics import SpoutMetrics
 from downspout.spout.stalls import Stalls
 from downspout.spout.transactions import SpoutTransactions, TransactionDeadLetters
-from downspout.spout.validation import check_transactional
+from downspout.spout.validation import is_transactional
 from downspout.wire import Outlet, Wired, WireError
 from downspout.wire.flushing import FLUSH
 from downspout.wire.kryo import KRYO
@@ -300,7 +300,7 @@ class KafkaSpout(Wired, streamparse.Spout):
             BrokerError: no broker answers, or a bounded run lacks a topic.
         """
         self._log = self.logger or logging.getLogger(__name__)
-        conf = self._emitting(storm_conf, context)
+        conf = self._with_records(storm_conf, context)
         if TRANSACTIONS in (context.get("stream->outputfields") or ()):
             # A replayed dead letter is a record of its own: nothing of the one that failed is visible.
             conf = {**conf, "kafka.honour_replays": False}
@@ -321,13 +321,10 @@ class KafkaSpout(Wired, streamparse.Spout):
             setup, self._metrics, hooks, self._dead_lettering, self._log, self._now, transactions
         )
         name = self.component_name or ""
-        self._emitter: RecordEmitter | UntrackedEmitter = UntrackedEmitter(self._services, name, self.clock)
-        if self._guarantee.tracks:
-            kind = RecordEmitter
-            if self._settings["emit"] == "chunk":
-                from downspout.spout.emit.chunk_emitter import ChunkEmitter as kind
-            emit_many = self.engine_services.emit_many if self.engine_services else None
-            self._emitter = kind(self._services, name, self.clock, self._write_down, self._other_isolations, emit_many)
+        emit_many = self.engine_services.emit_many if self.engine_services else None
+        self._emitter = emitter_of(
+            self._services, name, self.clock, self._write_down, self._other_isolations, emit_many
+        )
         has_ids = self._guarantee.tracks or self._settings["tuple_tracking"]
         self._open, self._open_max = 0, setup.pending_max if has_ids else 0
         self._stalls = Stalls(setup, self._services.gates, self._log, self._now())
@@ -348,10 +345,8 @@ class KafkaSpout(Wired, streamparse.Spout):
         Raises:
             ConfigError: two are, or the settings rule it out.
         """
-        if TRANSACTIONS not in (context.get("stream->outputfields") or ()):
+        if not is_transactional(self._settings, context, self.component_name or ""):
             return None
-        readers = sorted((context.get("stream->target->grouping") or {}).get(TRANSACTIONS) or ())
-        check_transactional(self._settings, readers, self.component_name or "")
 
         def emit(values: list[str], tup_id: str, stream: str) -> None:
             self._open += 1
@@ -359,21 +354,10 @@ class KafkaSpout(Wired, streamparse.Spout):
 
         return SpoutTransactions(f"{self.component_name}.{self._setup.index}", emit, self._log)
 
-    def _emitting(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the configuration; with records where Storm's pipe would take each chunk apart.
-
-        Raises:
-            ConfigError: chunks are asked for on a pipe that is not ours.
-        """
-        if SETTINGS["kafka.emit"].parse(conf.get("kafka.emit"), "topology") != "chunk":
-            return conf
-        if self.on_foreign_wire:
-            raise ConfigError(
-                f"kafka.emit = chunk: {type(self.serializer).__name__} cannot send columns",
-                cure="streamparse's JSON serializer, or kafka.emit=record",
-            )
-        tuples = set(context.get("stream->outputfields") or ()) - {FLUSH, TRANSACTIONS}
-        if not self.on_wire or self.chunk_streams >= tuples:
+    def _with_records(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the configuration; with records instead of chunks where Storm's pipe would take each chunk apart."""
+        serializer = type(self.serializer).__name__ if self.on_foreign_wire else ""
+        if not emits_chunks(conf, serializer) or not self.on_wire or self.chunk_streams >= data_streams(context):
             return conf
         self._log.info("kafka.emit = chunk: records are emitted, because a reader needs them one by one")
         return {**conf, "kafka.emit": "record"}

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 ORDER = (
-    *("errors", "findings", "formatting", "metrics", "clock", "exit_guard"),
+    *("registry", "errors", "findings", "formatting", "metrics", "clock", "exit_guard"),
     *("settings", "system", "ledger", "origins", "offset_ranges", "protocols", "wire", "component"),
     *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "sink", "sql", "parse"),
     *("broker", "run", "storm", "spark", "compare", "audit", "testing"),
@@ -30,14 +30,17 @@ NEVER = (
 """Who may not import whom, besides the order."""
 
 ROOT_REGISTERS = {
-    "kafka.schemes",
+    "registry",
     "broker.embedded",
     "spout.offset_store",
     "offsets.stores.sql",
     "offsets.stores.zookeeper",
     "sink.offset_store",
+    "spout.group.noted_commits",
+    "sink.commit_notes",
 }
-"""What ``downspout/__init__.py`` joins: the scheme ``embedded`` and its broker, and the schemes of offset stores."""
+"""What ``downspout/__init__.py`` joins: the scheme ``embedded`` and its broker, the schemes of offset stores, and the
+notes of commits."""
 
 NOT_YET: dict[tuple[str, str], str] = {}
 """Imports against the rule, each with what is to take its place. The list only gets shorter."""
@@ -140,6 +143,13 @@ def test_what_is_against_the_rule_is_still_needed() -> None:
 def test_the_root_joins_what_registers_and_nothing_else() -> None:
     """``import downspout`` registers schemes; it knows of nothing else."""
     assert library()[""] == ROOT_REGISTERS
+
+
+def test_the_root_is_imported_before_ctrl_c_is_taken_care_of() -> None:
+    """``import downspout`` brings in its registry and nothing else, of ours or not: a program begins with it."""
+    code = "import sys; before = set(sys.modules); import downspout; print(sorted(set(sys.modules) - before))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout.strip() == "['__future__', 'downspout', 'downspout.registry']"
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:

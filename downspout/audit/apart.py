@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from downspout.audit.audit import Failed
+from downspout.audit.expected import Failed
 from downspout.audit.replay import RunOn, TopologyReplay, make_replay
 from downspout.errors import DownspoutError, TopologyError, coordinates
 from downspout.formatting import counted

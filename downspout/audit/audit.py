@@ -25,13 +25,13 @@ the log's ranges stand for the files, as far as the files are as the log says.
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from downspout import offset_ranges
+from downspout.audit.expected import Expected, Replay
 from downspout.audit.files import Found, look_at_files
 from downspout.audit.kafka import KafkaSide, Letters, Log, committed
 from downspout.audit.report import EXIT_CODES, EXPLAINED, AuditReport, PartitionReport, take_notes
@@ -41,31 +41,19 @@ from downspout.formatting import counted
 from downspout.kafka.port import Cluster, Record
 from downspout.ledger.origin import Origin
 from downspout.offset_ranges import OffsetRanges
-from downspout.settings.object_path import ObjectPath, place
+from downspout.settings.object_path import ObjectPath
+from downspout.settings.object_path import place as folder
 from downspout.sink.identity.coverage import OFFSET_MAX, Stream
 from downspout.sink.runs import read_runs
 from downspout.sink.skips import noted_of, read_skips, still_skipped
 
-__all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "Failed", "PartitionReport", "Replay", "Window", "audit"]
+__all__ = ["EXIT_CODES", "EXPLAINED", "AuditReport", "PartitionReport", "Window", "audit", "directory_that_exists"]
 
 REPLAY_RECORDS = 2_000
 NOTES_MAX = 3  # Reasons for failures that are told, per partition
 
 REPLAY_SAMPLE = 200
 """Records per partition that are run again although they have their row: do two rows share one identity?"""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """What became of a record that a bolt failed: why, and the paths of its rows that reached the sink all the same."""
-
-    reason: str
-    paths: tuple[str, ...] = ()
-
-
-Replay = Callable[[Sequence[Record]], Mapping[tuple[str, int, int], Iterable[str] | Failed]]
-"""Runs the topology on records: (topic, partition, offset) → the paths of the rows that reach the sink, a path as
-often as there are rows with it; or why the record failed. A record that is not named was acked and made no row."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +111,7 @@ def audit(
         BrokerError: Kafka does not answer, or has no such topic.
         ConfigError: it is neither a path of this machine nor an object store that sinks write to.
     """
-    path = place(directory)
-    try:
-        is_there = isinstance(path, ObjectPath) or path.is_dir()
-    except OSError as error:  # its name is too long, for example
-        raise SinkError(f"{path}: {error.strerror}", cure="the directory that parquet.directory names") from error
-    if not is_there:
-        state = "is not a directory" if path.exists() else "does not exist"
-        raise SinkError(f"{path} {state}", cure="the directory that parquet.directory names")
+    path = directory_that_exists(directory)
     # The group's commits are taken first: what is below them by now is in the files by the time they are read.
     commits = (
         dict[tuple[str, int], int]() if cluster is None or not group else committed(cluster, group, path, topics, also)
@@ -151,6 +132,19 @@ def audit(
     return report
 
 
+def directory_that_exists(directory: str | os.PathLike[str]) -> Path:
+    """Return a directory's path; raise a SinkError where there is none."""
+    path = folder(directory)
+    try:
+        is_there = isinstance(path, ObjectPath) or path.is_dir()
+    except OSError as error:  # its name is too long, for example
+        raise SinkError(f"{path}: {error.strerror}", cure="the directory that parquet.directory names") from error
+    if not is_there:
+        state = "is not a directory" if path.exists() else "does not exist"
+        raise SinkError(f"{path} {state}", cure="the directory that parquet.directory names")
+    return path
+
+
 def _check_auditable(path: Path, found: Found, *, named: bool) -> None:
     """Refuse to call exact what cannot be audited at all."""
     if not found.file_count and not found.streams and not named:
@@ -166,15 +160,6 @@ def _check_auditable(path: Path, found: Found, *, named: bool) -> None:
             f"{path}: none of its {found.without_origin:,} rows tells where it came from, so it cannot be audited",
             cure="hand the field `origin` on to the sink; rows that were written without it stay unknown",
         )
-
-
-@dataclass
-class _Expected:
-    """What the topology makes of records: offsets by path; why offsets fail; offsets with two rows of one path."""
-
-    rows: dict[str, list[int]] = field(default_factory=dict)
-    failed: dict[int, str] = field(default_factory=dict)
-    twins: list[int] = field(default_factory=list)
 
 
 class _Audit:
@@ -369,7 +354,7 @@ class _Audit:
             first = everything[0][0]
             asked = offset_ranges.union(absent, offset_ranges.intersect(everything, [(first, first + self.sample)]))
         there: list[int] = []
-        expected = _Expected()
+        expected = Expected()
         batch: list[Record] = []
         replays: list[tuple[int, Origin]] = []
         rejected: list[int] = []
@@ -387,9 +372,9 @@ class _Audit:
                 record = without_claim(record)  # run again, its rows are to be those of its own place
             batch.append(record)
             if len(batch) >= REPLAY_RECORDS:
-                self._run_again(batch, expected)
+                expected.add(self.replay, batch)
                 batch = []
-        self._run_again(batch, expected)
+        expected.add(self.replay, batch)
         if broken := offset_ranges.intersect(absent, side.unreadable.get((log.topic, log.partition), [])):
             part.note("missing", broken)
             absent = offset_ranges.subtract(absent, broken)
@@ -415,7 +400,7 @@ class _Audit:
         self._note_troubles(part, expected)
         self._compare_with_topology(part, ours, offset_ranges.subtract(seen, unjudged), expected.rows)
 
-    def _note_unjudged(self, part: PartitionReport, ours: Sequence[Stream], expected: _Expected) -> OffsetRanges:
+    def _note_unjudged(self, part: PartitionReport, ours: Sequence[Stream], expected: Expected) -> OffsetRanges:
         """Say which records have rows and fail as they are run again; return them. So nobody knows what they should be.
 
         A bolt that asks a service may fail now and then.
@@ -457,19 +442,7 @@ class _Audit:
             )
         return found
 
-    def _run_again(self, batch: Sequence[Record], expected: _Expected) -> None:
-        if self.replay is None or not batch:
-            return
-        for (_, _, offset), outcome in self.replay(batch).items():
-            if isinstance(outcome, Failed):
-                expected.failed[offset] = outcome.reason
-            paths = Counter(outcome.paths if isinstance(outcome, Failed) else outcome)
-            for path in paths:
-                expected.rows.setdefault(path, []).append(offset)
-            if not isinstance(outcome, Failed) and max(paths.values(), default=0) > 1:
-                expected.twins.append(offset)
-
-    def _note_troubles(self, part: PartitionReport, expected: _Expected) -> None:
+    def _note_troubles(self, part: PartitionReport, expected: Expected) -> None:
         """Say which records fail, and why; and of which records the sink cannot tell the rows apart."""
         place = coordinates(part.topic, part.partition)
         by_reason: dict[str, list[int]] = {}

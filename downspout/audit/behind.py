@@ -27,7 +27,7 @@ from kafka.errors import KafkaError
 
 from downspout import offset_ranges
 from downspout.audit.apart import ReplayApart
-from downspout.audit.audit import Failed
+from downspout.audit.expected import Failed
 from downspout.audit.files import visible_files
 from downspout.audit.kafka import KafkaSide, Log
 from downspout.audit.replay import RunOn

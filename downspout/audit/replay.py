@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from downspout.audit.audit import Failed
+from downspout.audit.expected import Failed
 from downspout.component import Bolt
 from downspout.dead_letters.dead_letter import DeadLetter
 from downspout.engine.configuration import dead_letter_topics

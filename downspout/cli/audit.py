@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster
@@ -95,11 +94,11 @@ def handle(arguments: argparse.Namespace) -> int:
 
 def _audit(arguments: argparse.Namespace) -> AuditReport:
     """Ask Kafka, run the topology again, and compare."""
-    from downspout.audit.audit import REPLAY_SAMPLE
+    from downspout.audit.audit import REPLAY_SAMPLE, directory_that_exists
     from downspout.audit.noted import dead_letters_of, noted_run, usable_file
     from downspout.errors import TopologyError
 
-    directory: Path = arguments.directory
+    directory = directory_that_exists(arguments.directory)
     run = noted_run(directory)
     cluster = None if arguments.files_only else open_cluster(arguments, run.access)
     dead_letters = _dead_letters(arguments.dead_letters, cluster)

@@ -167,7 +167,7 @@ class DeadLetters:
             self._queued.clear()
         return acknowledged
 
-    def answered(self, *, late: bool, wait_s: float = 0.0) -> bool:
+    def answered(self, *, late: bool, wait_s: float) -> bool:
         """Return whether all queued dead letters are acknowledged by all replicas; send those that wait for a batch.
 
         Args:

@@ -1,13 +1,13 @@
-"""Names that stand for a cluster in ``kafka.bootstrap``, beside addresses: who knows of one registers it here.
+"""Names that stand for a cluster in ``kafka.bootstrap``, beside addresses: they are in ``downspout.registry``.
 
-``embedded`` is such a name: the package of the embedded broker registers it (``downspout/__init__.py``), so nothing
-that talks to Kafka knows how a broker is found that runs on this machine.
+``embedded`` is such a name. So nothing that talks to Kafka knows how a broker is found that runs on this machine.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from downspout import registry
 from downspout.settings.secrets import resolve_client
 
 if TYPE_CHECKING:
@@ -16,17 +16,10 @@ if TYPE_CHECKING:
 Access = tuple[str, dict[str, str]]
 """An address, and the client properties that it takes to be let in, in kafka-python's spelling."""
 
-_schemes: dict[str, Callable[[], Access]] = {}
-
-
-def register_scheme(name: str, find: Callable[[], Access]) -> None:
-    """Let ``find`` say where the cluster is that ``name`` stands for; it is asked each time."""
-    _schemes[name] = find
-
 
 def is_scheme(bootstrap: str) -> bool:
     """Return whether a bootstrap string is a registered name and no address."""
-    return bootstrap in _schemes
+    return bootstrap in registry.schemes
 
 
 def access_of(bootstrap: str) -> Access:
@@ -38,7 +31,7 @@ def access_of(bootstrap: str) -> Access:
     >>> access_of("127.0.0.1:9092")
     ('127.0.0.1:9092', {})
     """
-    find = _schemes.get(bootstrap)
+    find: Callable[[], Access] | None = registry.schemes.get(bootstrap)
     return find() if find is not None else (bootstrap, {})
 
 

@@ -42,10 +42,10 @@ def open_directory_store(location: str, context: StoreContext) -> DirectoryStore
 class DirectoryStore:
     """The offsets of one consumer group. See :class:`~downspout.spout.offset_store.OffsetStore`."""
 
-    def __init__(self, directory: Path, group: str, disk: Disk | None = None) -> None:
+    def __init__(self, directory: Path, group: str, disk: Disk | None = None, folder: Path | None = None) -> None:
         self.location = f"{PREFIX}{directory}"
         self._disk, self._group = disk or Disk(), group
-        self._folder = directory / OURS / "offsets" / f"group-{quote(group, safe='')}"
+        self._folder = folder or directory / OURS / "offsets" / f"group-{quote(group, safe='')}"
         self._is_durable = False
 
     def load(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, StoredOffset]:
@@ -61,7 +61,7 @@ class DirectoryStore:
                 state[tp] = before._replace(epoch=before.epoch + 1)
             return {tp: state[tp] for tp in partitions}
 
-        return self._change(change) if partitions else {}
+        return self.change(change) if partitions else {}
 
     def store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """Store all or none."""
@@ -78,7 +78,7 @@ class DirectoryStore:
             state.update(offsets)
 
         if offsets:
-            self._change(change)
+            self.change(change)
 
     def list(self) -> Mapping[TopicPartition, StoredOffset]:
         """Return all of the group."""
@@ -96,15 +96,13 @@ class DirectoryStore:
                 state.pop(tp, None)
 
         if partitions:
-            self._change(change)
+            self.change(change)
 
     def close(self) -> None:
         """Nothing is open."""
 
-    # --- files ------------------------------------------------------------------------------------------
-
-    def _change(self, change: Callable[[State], T]) -> T:
-        """Change what is there; where another was first, change what is there then."""
+    def change(self, change: Callable[[State], T]) -> T:
+        """Change what is there; where another was first, change what is there then. Returns what ``change`` does."""
         try:
             self._make_folder()
             while True:
@@ -114,6 +112,8 @@ class DirectoryStore:
                     return result
         except OSError as error:
             raise self._error(error) from error
+
+    # --- files ------------------------------------------------------------------------------------------
 
     def _put(self, number: int, state: State) -> bool:
         """Create a file; return whether it is there, and counts."""

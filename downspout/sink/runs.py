@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from downspout.component import OF_SPOUT, RUN
+from downspout.component import OF_SPOUT, RUN, SINKS
 from downspout.engine.graph import Graph
 from downspout.engine.values import Settings, reads
 from downspout.settings.layers import Resolved
@@ -147,7 +147,9 @@ def spout_values(values: Values) -> dict[str, Any]:
 
 
 def hand_over_run(graph: Graph, settings: Settings, confs: Mapping[str, dict[str, Any]]) -> None:
-    """Put the settings of a run into the configuration of each of its sinks, which writes them down."""
+    """Put the settings of a run into the configuration of each of its sinks, which writes them down; and tell each
+    Kafka spout where these write, to note its commits there.
+    """
     given = {name: _given(resolved) for name, resolved in settings.components.items()}
     given = {name: values for name, values in given.items() if values}
     for name, component in graph.components.items():
@@ -160,6 +162,8 @@ def hand_over_run(graph: Graph, settings: Settings, confs: Mapping[str, dict[str
             if spout.name in upstream and reads(spout, "kafka")
         }
         confs[name][RUN] = Run(graph.name, graph.file, graph.cls, spouts, given).to_json()
+        for spout_name in spouts:
+            confs[spout_name].setdefault(SINKS, []).append(confs[name].get("parquet.directory"))
 
 
 def _given(resolved: Resolved) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Records that fail for good: each is written to the dead-letter topic, and only then resolved.
 
-Which records these are is decided by the emitters (:mod:`downspout.spout.emit.record_emitter`).
+Which records these are is decided where answers arrive (:mod:`downspout.spout.emit.settling`).
 
 The spout does not wait for that. One batch of them at a time is on its way to the broker; meanwhile the spout goes on,
 and others gather for the next. A later call finds the batch durable and resolves its records, or finds that it failed.

@@ -5,8 +5,8 @@ A store holds, for each partition of one consumer group, the next offset to read
 partition over claims it, which raises the epoch; who has claimed it before is *stale* from then on, and a store of its
 is refused. So a process that was frozen for a minute cannot move a partition back that others have read on.
 
-``kafka.offset_store`` names a store as a URL. Its scheme is registered here by the package that implements it, as
-``embedded`` is in ``downspout.kafka.schemes``. All implementations pass one test: ``tests/offsets/store_contract.py``.
+``kafka.offset_store`` names a store as a URL. Its scheme is in ``downspout.registry``, as ``embedded`` is
+for ``downspout.kafka.schemes``. All implementations pass one test: ``tests/offsets/store_contract.py``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from downspout import registry
 from downspout.errors import BrokerError, ConfigError, FencedError
 from downspout.formatting import nearest
 from downspout.settings.secrets import shown
@@ -100,20 +101,14 @@ Opener = Callable[[str, StoreContext], OffsetStore]
 SETTING, PASSWORD_SETTING = "kafka.offset_store", "kafka.offset_store_password"
 KAFKA = "kafka"
 """``kafka.offset_store``: the offsets are those of the group in Kafka, and no store is opened."""
-_openers: dict[str, Opener] = {}
-
-
-def register_store(scheme: str, open_it: Opener) -> None:
-    """Let ``open_it`` open the stores whose URL begins with ``scheme://``."""
-    _openers[scheme] = open_it
 
 
 def check_location(location: str, key: str = SETTING) -> None:
     """Raise a ConfigError where a URL is of no registered scheme."""
     scheme, colon, _ = location.partition("://")
-    if location == KAFKA or (colon and scheme in _openers):
+    if location == KAFKA or (colon and scheme in registry.stores):
         return
-    known = [KAFKA, *(f"{name}://…" for name in sorted(_openers))]
+    known = [KAFKA, *(f"{name}://…" for name in sorted(registry.stores))]
     raise ConfigError(
         f"{key} = {shown(key, location)!r} is no offset store",
         cure=nearest(f"{scheme}://…", known, f"one of {', '.join(known)}"),
@@ -128,4 +123,5 @@ def open_store(location: str, context: StoreContext) -> OffsetStore:
         OffsetStoreError: the store cannot be opened.
     """
     check_location(location)
-    return _openers[location.partition("://")[0]](location, context)
+    open_it: Opener = registry.stores[location.partition("://")[0]]
+    return open_it(location, context)

@@ -1,6 +1,6 @@
 """How often, and how soon, a spout tries a record again: the settings ``kafka.retry_…`` and ``kafka.retries_max``.
 
-Whether a record that failed is tried again is decided in :mod:`downspout.spout.emit.record_emitter`.
+Whether a record that failed is tried again is decided in :mod:`downspout.spout.emit.settling`.
 """
 
 from __future__ import annotations

@@ -5,18 +5,24 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from downspout.component import task_number
+from downspout.component import SINKS, task_number
+from downspout.errors import ConfigError
 from downspout.kafka.schemes import is_scheme
-from downspout.settings.folders import of_project_url
+from downspout.settings.folders import of_project, of_project_url
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import SETTINGS, parse_scope
 from downspout.spout.group.start_offsets import Identity
 from downspout.spout.guarantee import GUARANTEES, Guarantee
+from downspout.spout.offset_store import KAFKA
 from downspout.spout.retries import retries_of
 from downspout.spout.validation import check, check_dead_letter_topic, dead_letter_topic, doubts, reading
+from downspout.wire.flushing import FLUSH
+from downspout.wire.transacting import TRANSACTIONS
 
 GATHER_BYTES, GATHER_MS = 128 * 1024, 100
 """So much the broker gathers for a fetch of a spout that emits chunks, and so long it waits for it at most. A chunk of
@@ -43,6 +49,8 @@ class Setup:
     bounded: bool  # whether the run ends at the end of the log as of the start
     timeout_ms: float  # a tuple that is out for so long has timed out
     pending_max: int  # Storm's limit of open tuples per task; 0: none, or no ackers, which it needs
+    # where the sinks of the topology write: commits are noted there; none where they are kept in a store
+    sinks: tuple[Path, ...]
     dead_letter_topic: str  # empty: the run stops at a record that fails for good
 
     @classmethod
@@ -75,6 +83,7 @@ class Setup:
             bounded=bounded,
             timeout_ms=_message_timeout_ms(conf),
             pending_max=_pending_max(conf),
+            sinks=_sinks(conf) if settings["offset_store"] == KAFKA else (),
             dead_letter_topic=dead_letter_topic(settings, group),
         )
 
@@ -116,6 +125,26 @@ def gathering(client: Mapping[str, Any]) -> dict[str, int]:
     return {"fetch_min_bytes": max(1, min(GATHER_BYTES, most // 4)), "fetch_max_wait_ms": GATHER_MS}
 
 
+def emits_chunks(conf: Mapping[str, Any], foreign_serializer: str) -> bool:
+    """Return whether chunks are asked for.
+
+    Raises:
+        ConfigError: they are, on a pipe of Storm's whose serializer is not ours.
+    """
+    wanted: bool = SETTINGS["kafka.emit"].parse(conf.get("kafka.emit"), "topology") == "chunk"
+    if wanted and foreign_serializer:
+        raise ConfigError(
+            f"kafka.emit = chunk: {foreign_serializer} cannot send columns",
+            cure="streamparse's JSON serializer, or kafka.emit=record",
+        )
+    return wanted
+
+
+def data_streams(context: Mapping[str, Any]) -> set[str]:
+    """Return the streams on which records go: all of the spout's but those by which our components speak."""
+    return set(context.get("stream->outputfields") or ()) - {FLUSH, TRANSACTIONS}
+
+
 def lag_config(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return what Storm's UI looks for in a spout's configuration to show its lag; no secret is among it.
 
@@ -128,6 +157,17 @@ def lag_config(settings: Mapping[str, Any]) -> dict[str, str]:
     topics = ",".join(settings["topics"] or ())
     found = zip(UI_KEYS, (topics, settings["group"], bootstrap), strict=True)
     return {key: value for key, value in found if value}
+
+
+def _sinks(conf: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Return the directories of the topology's sinks; where a sink has none, ``sparse -o`` may give it to all."""
+    key = "parquet.directory"
+    found: dict[Path, None] = {}
+    for given in {one or conf.get(key): None for one in conf.get(SINKS) or ()}:
+        with suppress(ConfigError):  # the sink says what is wrong
+            if given:
+                found[of_project(str(given), key, conf)] = None
+    return tuple(found)
 
 
 def _pending_max(conf: Mapping[str, Any]) -> int:

@@ -25,6 +25,7 @@ from downspout.spout.guarantee import GUARANTEES
 from downspout.spout.hooks import listener_class
 from downspout.spout.offset_store import KAFKA, check_location
 from downspout.spout.retries import policy_function
+from downspout.wire.transacting import TRANSACTIONS
 
 DECIDED = {
     "enable_auto_commit": "kafka.guarantee",
@@ -224,8 +225,21 @@ def dead_letter_topic(settings: Mapping[str, Any], group: str) -> str:
     return str(settings["dead_letter_topic"] or "").replace("{group}", group)
 
 
-def check_transactional(settings: Mapping[str, Any], sinks: Sequence[str], spout: str) -> None:
-    """Raise a ConfigError where the transactional KafkaBolts of a topology cannot commit for a spout."""
+def is_transactional(settings: Mapping[str, Any], context: Mapping[str, Any], spout: str) -> bool:
+    """Return whether a KafkaBolt of the topology makes the commits of a spout.
+
+    Raises:
+        ConfigError: several do, or the settings rule it out.
+    """
+    if TRANSACTIONS not in (context.get("stream->outputfields") or ()):
+        return False
+    _check_transactional(
+        settings, sorted((context.get("stream->target->grouping") or {}).get(TRANSACTIONS) or ()), spout
+    )
+    return True
+
+
+def _check_transactional(settings: Mapping[str, Any], sinks: Sequence[str], spout: str) -> None:
     if len(sinks) > 1:
         raise ConfigError(
             f"{' and '.join(sinks)} are transactional, and both get records of {spout}: its offsets can be in one "

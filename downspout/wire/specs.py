@@ -23,6 +23,7 @@ from downspout.wire.streams import CHUNKS, readable
 from downspout.wire.transacting import config_of, connect_transactions
 
 RUN = "sink.run"  # The key of a sink's configuration that says what its run is
+SINKS = "spout.sinks"  # The key of a spout's configuration that says where the sinks of its topology write
 OF_SPOUT = ("kafka.bootstrap", "kafka.topics", "kafka.pattern", "kafka.group", "kafka.dead_letter_topic")
 """The settings of a Kafka spout that a reader of its topology's output needs."""
 
@@ -49,8 +50,12 @@ def annotate(topology: Any) -> None:
     connect_transactions(getattr(topology, "specs", ()))  # transactional sinks, likewise
     found = readable(getattr(topology, "specs", ()), (spec.name for spec in specs))
     run = run_of(topology)
+    writing = [spec for spec in specs if "parquet" in scopes_of(spec.component_cls)]
+    sinks = [config_of(spec).get("parquet.directory") for spec in writing]
     for spec in specs:
-        added = {CHUNKS: found, **({RUN: run} if "parquet" in scopes_of(spec.component_cls) else {})}
+        added: dict[str, Any] = {CHUNKS: found, **({RUN: run} if spec in writing else {})}
+        if sinks and "kafka" in scopes_of(spec.component_cls):
+            added[SINKS] = sinks
         spec.common.json_conf = json.dumps({**json.loads(spec.common.json_conf or "{}"), **added})
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from downspout.audit.audit import Window
 from downspout.cli import audit as command
+from downspout.cli import main
 from downspout.engine.load import load
 from downspout.errors import ConfigError, SinkError, TopologyError
 from downspout.sink.compaction.compactor import Compactor
@@ -166,6 +167,15 @@ def test_a_name_that_is_too_long_is_an_error(project: FakeKafka) -> None:
     """A directory that no system can have is refused as others are, not by a traceback."""
     with pytest.raises(SinkError, match="File name too long"):
         run(project, "d" * 300)
+
+
+def test_a_directory_that_is_not_there_is_said_before_kafka_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistyped directory is what is wrong, not that no broker runs here."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["audit", "nowhere"]) == SinkError.exit_code
+    assert "nowhere does not exist" in capsys.readouterr().err
 
 
 def test_windows_by_partition() -> None:

@@ -19,7 +19,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from downspout.audit.audit import EXIT_CODES, EXPLAINED, Replay, audit
+from downspout.audit.audit import EXIT_CODES, EXPLAINED, audit
+from downspout.audit.expected import Replay
 from downspout.dead_letters.dead_letter import DeadLetters
 from downspout.kafka.port import Record
 from downspout.sink.columns.schema import ORIGIN_SCHEMA

@@ -84,6 +84,15 @@ def test_an_older_copy_is_noticed_and_the_cure_cures(project: Project) -> None:
     assert audit("words") == 0
 
 
+def test_a_run_from_python_says_it_as_well(project: Project, caplog: pytest.LogCaptureFixture) -> None:
+    """Where no command looks before the run, the spout itself compares its commit with what the copy has noted."""
+    restore_after(project, b"dull", b"good", b"bad", b"good")
+    project.run(b"good")
+    (said,) = [each.getMessage() for each in caplog.records if "is behind group words" in each.getMessage()]
+    assert "has no rows of lines[0]@3 to @6" in said
+    assert "downspout run words.py --set kafka.group=words.again --set kafka.start=EARLIEST --until end" in said
+
+
 def test_the_command_keeps_what_was_given(project: Project) -> None:
     """The command that reads records again has the run's own settings and class, but group and start."""
     elsewhere = "words:parquet.directory=my words"

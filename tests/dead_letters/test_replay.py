@@ -154,8 +154,18 @@ def test_strangers_are_not_replayed(kafka: Kafka) -> None:
 def test_a_failed_write_says_how_far_it_came(kafka: Kafka) -> None:
     """The error of the producer is an error for users, and tells what is known to be written."""
     kafka.faults.fail_next("flush", errors.KafkaTimeoutError)
-    with pytest.raises(BrokerError, match=r"0 records written, and perhaps some of the next"):
+    with pytest.raises(BrokerError, match=r"0 records written, and perhaps some of the next \d+: KafkaTimeoutError"):
         plan_replay(kafka, LETTERS, read_dead_letters(kafka, LETTERS), write=True)
+
+
+@pytest.mark.fake_only("a broker refuses a batch when it is told to")
+def test_a_record_that_is_too_large_to_be_written_back_is_named(kafka: Kafka) -> None:
+    """The error says how many records are written, which one is too large, and what to raise."""
+    kafka.faults.fail_next("flush", errors.MessageSizeTooLargeError)
+    said = r"0 records written, and perhaps .* a record is too large: \w+\[\d\]@\d+, \d+ bytes, for topic"
+    with pytest.raises(BrokerError, match=said) as found:
+        plan_replay(kafka, LETTERS, read_dead_letters(kafka, LETTERS), write=True)
+    assert "max.message.bytes" in (found.value.cure or "")
 
 
 def test_replay_is_a_dry_run_by_default(kafka: Kafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from downspout.ledger import isolation as rules
 from downspout.ledger.epochs import AssignmentEpochs, Fact
@@ -16,6 +16,7 @@ from downspout.ledger.message_id import id_prefix, split_id
 from downspout.ledger.metadata import NOTHING, CommitMetadata, decode, encode
 from downspout.ledger.offsets import PartitionLedger
 from downspout.ledger.retry_schedule import Backoff
+from tests.ledger.growing_log import GrowingLog
 
 BACKOFF = Backoff(initial_ms=5, delay_ms=5, delay_ms_max=60)
 LIMIT = 12
@@ -25,7 +26,7 @@ MINE = frozenset({"p"})
 NONE: frozenset[str] = frozenset()
 
 
-class LedgerMachine(RuleBasedStateMachine):
+class LedgerMachine(GrowingLog):
     """One partition: a log that grows and is cut, a reader that goes back, answers in any order, crashes, rebalances.
 
     The model: ``state`` of each offset ever read (``out``, ``failed``, ``done``), ``attempts`` and ``ready`` times.
@@ -75,22 +76,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # --- the log ---
 
-    @rule(count=st.integers(1, 6))
-    def append(self, count: int) -> None:
-        """Records arrive."""
-        self.log |= set(range(self.end, self.end + count))
-        self.end += count
-
-    @rule(count=st.integers(1, 3))
-    def append_gap(self, count: int) -> None:
-        """Markers of transactions that were committed."""
-        self.end += count
-
-    @rule(count=st.integers(1, 4))
-    def append_aborted(self, count: int) -> None:
-        """Records that no reader of committed ones ever sees, and the marker that ends them."""
-        self.end += count + 1
-
     @precondition(lambda self: self.here and self.end > self.start)
     @rule(data=st.data(), latest=st.booleans())
     def truncate(self, data: st.DataObject, latest: bool) -> None:
@@ -116,12 +101,6 @@ class LedgerMachine(RuleBasedStateMachine):
         self.assignment = AssignmentEpochs(self.assignment.last_epoch)
         self.assignment.apply([Fact("assigned", MINE)])
         self.start_at(self.told[0])
-
-    @precondition(lambda self: self.log)
-    @rule(data=st.data())
-    def compact(self, data: st.DataObject) -> None:
-        """The cleaner takes a record."""
-        self.log.discard(data.draw(st.sampled_from(sorted(self.log))))
 
     # --- the reader ---
 

@@ -316,3 +316,5 @@ def test_without_a_topic_the_tuple_fails(kafka: Kafka) -> None:
     assert result.counts("reader0").failed > 0
     (source,) = result.components["source"]
     assert len(source.given_up) == sum(bool(record.headers) for record in kafka.records(TOPIC, 1))
+    # The class that the rejected value was given is not said twice.
+    assert "RecordError: orders[1]@" in result.run.errors[0]

@@ -17,7 +17,8 @@ from downspout.origins import column_of
 from downspout.producing.mapper import Outgoing
 from downspout.producing.messages import Message, Progress
 from downspout.producing.sending import TransactionalSending
-from downspout.producing.transactions import Refused, Transactions
+from downspout.producing.spout_transaction import Refused
+from downspout.producing.transactions import Transactions
 from tests.producing.support import IN, OUT, committed
 from tests.spout.spout_driver import Kafka
 

@@ -20,6 +20,8 @@ import pytest
 
 from downspout.kafka.clusters import cluster_for
 from downspout.kafka.port import TopicPartition
+from tests.audit.copies import copy_sink, delete_sink, move_sink
+from tests.sink.support import write_rows
 from tests.wire.storm_pipe import ROOT, Storm, handshake
 
 if TYPE_CHECKING:
@@ -126,6 +128,38 @@ def test_all_five_commands_on_a_real_broker(kafka: Kafka) -> None:
     assert spout.ask("next") == []
     assert spout.ask("activate") == []
     assert [message["tuple"] for message in spout.emits()] == [[6, "6"]]
+
+
+def process(kafka: Kafka, out: Path) -> list[str]:
+    """Let a task of Storm's process a new record, beside a sink that writes to a directory; return what it logs."""
+    end_before = kafka.committed() or 0
+    kafka.fill(b"x")
+    spout = kafka.spout(spout__sinks=[str(out)], pystorm__log__level="warning", unhurried=True)
+    spout.send({"command": "activate", "id": ""})
+    heard: list[Any] = []
+    while not (emitted := [message for message in heard if message.get("command") == "emit"]):
+        spout.send({"command": "next", "id": ""})
+        heard += spout.until(lambda message: message.get("command") == "sync")
+    assert [message["tuple"][0] for message in emitted] == [end_before]
+    spout.ask("ack", emitted[0]["id"])
+    assert spout.end_input() == 2
+    assert kafka.committed() == end_before + 1
+    return [message["msg"] for message in heard if message.get("command") == "log"]
+
+
+def test_an_older_copy_of_the_output_is_said_in_the_workers_log(kafka: Kafka) -> None:
+    """A directory that was put back under a group that moved on: the spout's task says so to Storm as it starts."""
+    out, copy = kafka.directory / "out", kafka.directory / "copy"
+    write_rows(out, [(kafka.topic, "", 0, 0, "")])
+    first = process(kafka, out)
+    copy_sink(out, copy)
+    second = process(kafka, out)
+    assert not any("is behind group" in said for said in first + second)
+    delete_sink(out)
+    move_sink(copy, out)
+    (warning,) = [said for said in process(kafka, out) if "is behind group" in said]
+    assert f"{out} is behind group {kafka.topic}" in warning
+    assert f"has no rows of {kafka.topic}[0]@1 to @1" in warning
 
 
 @pytest.mark.parametrize("how", ["end of input", "SIGTERM"])

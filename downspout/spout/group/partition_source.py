@@ -24,6 +24,7 @@ from downspout.kafka.retry_gate import cure_of, describe
 from downspout.kafka.unreadable import Limits
 from downspout.spout.group.bounds import Bounds, missing_topics, no_partition, no_topic, partitions_of, topics_of
 from downspout.spout.group.explicit_offsets import named_alone, offsets_of, partitions_named
+from downspout.spout.group.noted_commits import noted_commits
 from downspout.spout.group.partition_assignment import PartitionAssignment
 from downspout.spout.group.stored_commits import stored_commits
 from downspout.spout.offset_store import KAFKA, StoreContext, open_store
@@ -79,7 +80,7 @@ def _with_store(consumer: ConsumerPort, cluster: Cluster, setup: Setup, log: log
     """Let commits go where ``kafka.offset_store`` says."""
     settings = setup.settings
     if (location := settings["offset_store"]) == KAFKA:
-        return consumer
+        return noted_commits(consumer, setup.sinks, setup.group, log)
     context = StoreContext(
         setup.group, setup.topology, setup.identity.topology_id, settings["offset_store_password"], cluster
     )

@@ -1,0 +1,44 @@
+"""What the topology makes of records that are run again, and the port by which an audit has it run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from downspout.kafka.port import Record
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What became of a record that a bolt failed: why, and the paths of its rows that reached the sink all the same."""
+
+    reason: str
+    paths: tuple[str, ...] = ()
+
+
+Replay = Callable[[Sequence[Record]], Mapping[tuple[str, int, int], Iterable[str] | Failed]]
+"""Runs the topology on records: (topic, partition, offset) → the paths of the rows that reach the sink, a path as
+often as there are rows with it; or why the record failed. A record that is not named was acked and made no row."""
+
+
+@dataclass
+class Expected:
+    """What the topology makes of records: offsets by path; why offsets fail; offsets with two rows of one path."""
+
+    rows: dict[str, list[int]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    twins: list[int] = field(default_factory=list)
+
+    def add(self, replay: Replay | None, records: Sequence[Record]) -> None:
+        """Run records of one partition; without a ``replay`` nothing is known of them."""
+        if replay is None or not records:
+            return
+        for (_, _, offset), outcome in replay(records).items():
+            if isinstance(outcome, Failed):
+                self.failed[offset] = outcome.reason
+            paths = Counter(outcome.paths if isinstance(outcome, Failed) else outcome)
+            for path in paths:
+                self.rows.setdefault(path, []).append(offset)
+            if not isinstance(outcome, Failed) and max(paths.values(), default=0) > 1:
+                self.twins.append(offset)

@@ -1,0 +1,19 @@
+"""Who implements what a lower package only names: filled by ``downspout/__init__.py``, read where it is needed.
+
+This is part of ``import downspout``, which is done before the program takes care of Ctrl-C: it imports nothing at all.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # not typing's, which takes time
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Any
+
+schemes: dict[str, Callable[[], Any]] = {}
+"""What says where the cluster is that a name in ``kafka.bootstrap`` stands for (``downspout.kafka.schemes``)."""
+stores: dict[str, Callable[[str, Any], Any]] = {}
+"""What opens the offset stores whose URL has a scheme (``downspout.spout.offset_store``)."""
+notes: list[Callable[[Path, str], Any]] = []
+"""What opens the notes of commits in a directory (``downspout.spout.group.noted_commits``)."""

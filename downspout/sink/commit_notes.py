@@ -1,0 +1,71 @@
+"""The commits of a group as a sink's directory remembers them: see ``downspout/spout/group/noted_commits.py``.
+
+They are beside the log, in the form of an offset store in a directory (``downspout.sink.offset_store``), and are moved,
+copied and restored with it: that is the point of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from downspout import offset_ranges
+from downspout.kafka.port import TopicPartition
+from downspout.offset_ranges import OffsetRanges
+from downspout.sink import skips
+from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.offset_store import DirectoryStore, State
+from downspout.sink.runs import read_runs
+from downspout.sink.storage.disk import Disk
+from downspout.sink.storage.layout import layout_of
+from downspout.spout.offset_store import StoredOffset
+
+
+class SinkNotes:
+    """See :class:`~downspout.spout.group.noted_commits.CommitNotes`."""
+
+    def __init__(self, directory: Path, group: str, disk: Disk | None = None) -> None:
+        self.directory, self._group, self._disk = directory, group, disk or Disk()
+
+    def _store(self) -> DirectoryStore | None:
+        """Return where they are; None where the sink has not begun its log. It may have begun a new one meanwhile."""
+        layout = layout_of(self.directory, self._disk)
+        if not self._disk.exists(layout.mark):
+            return None
+        folder = layout.home / "commits" / f"group-{quote(self._group, safe='')}"
+        return DirectoryStore(self.directory, self._group, self._disk, folder)
+
+    def read(self) -> Mapping[TopicPartition, int]:
+        """Return the highest commit that was about to be made, of each partition."""
+        stored = store.list() if (store := self._store()) else {}
+        return {tp: each.offset for tp, each in stored.items() if each.offset is not None}
+
+    def note(self, offsets: Mapping[TopicPartition, int], *, lower: bool = False) -> None:
+        """Note commits that are about to be made."""
+        if (store := self._store()) is None:
+            return
+
+        def change(state: State) -> None:
+            for tp, offset in offsets.items():
+                before = 0 if lower or tp not in state else state[tp].offset or 0
+                state[tp] = StoredOffset(max(before, offset))
+
+        store.change(change)
+
+    def without_rows(self, partition: TopicPartition, start: int, end: int) -> OffsetRanges:
+        """Return what has no row, and was not skipped on purpose; rows of an earlier topic of the name count, too."""
+        log = CommitLog(self.directory)
+        log.refresh()
+        covered = skips.covered(log, partition.topic, "", partition.partition)
+        noted = skips.noted_of(skips.read_skips(self.directory, self._disk), partition.topic, "", partition.partition)
+        known = offset_ranges.union(covered, skips.still_skipped(noted, covered))
+        return offset_ranges.subtract([(start, end)], known)
+
+    def cure(self) -> str:
+        """Return the command that reads records again."""
+        run = next(iter(read_runs(self.directory, self._disk)), None)
+        file = run.file if run and run.file else "TOPOLOGY.py"
+        options = ["--set", f"kafka.group={self._group}.again", "--set", "kafka.start=EARLIEST", "--until", "end"]
+        return shlex.join(["downspout", "run", file, *options])

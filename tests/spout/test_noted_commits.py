@@ -1,0 +1,241 @@
+"""Does a spout notice that a sink's directory is older than its group's commits, where no command looks before it?"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamparse import Topology
+
+from bolts.parquet import ParquetBolt
+from downspout.component import SINKS
+from downspout.errors import SinkError
+from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from downspout.sink.commit_notes import SinkNotes
+from downspout.sink.skips import Step, note_skips
+from downspout.sink.skips import rows_of as log_of
+from downspout.sink.storage.disk import Disk
+from downspout.sink.storage.layout import layout_of
+from downspout.spout.setup import Setup
+from downspout.testing import FakeKafka
+from spouts.kafka import KafkaSpout
+from tests.audit.copies import copy_sink, delete_sink, move_sink
+from tests.sink.support import write_rows
+from tests.spout.spout_driver import GROUP, TOPIC, Driver
+
+pytestmark = pytest.mark.fake_only("what is in the directory is the question; Kafka is a detail of it")
+ZERO = TopicPartition(TOPIC, 0)
+
+
+class Job:
+    """A spout, and a sink of which a test says which records got rows."""
+
+    def __init__(self, kafka: FakeKafka, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+        self.kafka, self.out, self.copy, self._caplog = kafka, folder / "out", folder / "copy", caplog
+        self.topic_id = kafka.topic_id(TOPIC)
+
+    def write(self, offsets: Sequence[int]) -> None:
+        """Write rows of records."""
+        write_rows(self.out, [(TOPIC, self.topic_id, 0, offset, "") for offset in offsets], writer=f"w{offsets[0]}")
+
+    def run(self, *, crash: Callable[[], None] | None = None, **settings: Any) -> list[str]:
+        """Process all that is there as a task on Storm does; return the warnings that this began with."""
+        self._caplog.clear()
+        with self._caplog.at_level(logging.WARNING, logger="tests.spout"):
+            spout = Driver(self.kafka, **{"spout__sinks": [str(self.out)], **settings})
+            spout.run()
+        spout.ack_all()
+        spout.commit()
+        spout.spout.deactivate()
+        spout.spout.close()
+        return [each.getMessage() for each in self._caplog.records if "behind group" in each.getMessage()]
+
+    def restore(self) -> None:
+        """Put the copy in the place of the directory."""
+        delete_sink(self.out)
+        move_sink(self.copy, self.out)
+
+    def commit(self, offset: int, metadata: str = "") -> None:
+        """Commit as another program does."""
+        consumer = self.kafka.consumer(group=GROUP)
+        consumer.commit({ZERO: OffsetAndMetadata(offset, metadata, -1)})
+        consumer.close()
+
+
+@pytest.fixture
+def job(kafka: FakeKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Job:
+    """A job that has processed ten records, of which nine had rows, and a copy of its directory."""
+    made = Job(kafka, tmp_path, caplog)
+    made.write(range(9))
+    assert made.run() == []
+    copy_sink(made.out, made.copy)
+    return made
+
+
+def more(job: Job, offsets: Sequence[int], rows: Sequence[int]) -> None:
+    """Process more records, of which some get rows."""
+    for _ in offsets:
+        job.kafka.produce(TOPIC, b"more", partition=0)
+    if rows:
+        job.write(rows)
+    assert job.run() == []
+
+
+def test_an_older_copy_is_said_to_be_behind(job: Job) -> None:
+    """The warning names directory, records, and the command that reads them again; the next start says nothing new."""
+    more(job, range(10, 15), [11, 12])
+    job.restore()
+    (warning,) = job.run()
+    assert warning.startswith(f"{job.out} is behind group {GROUP}: ")
+    assert f"has no rows of {TOPIC}[0]@10 to @14" in warning
+    assert f"downspout run TOPOLOGY.py --set kafka.group={GROUP}.again --set kafka.start=EARLIEST" in warning
+    assert f"`downspout audit {job.out}`" in warning
+    assert job.run() == []
+
+
+def test_records_without_rows_are_no_alarm(job: Job) -> None:
+    """What is filtered or dead-lettered has no row, however much of it there is; the directory is as new as ever."""
+    more(job, range(10, 30), [])
+    assert job.run() == []
+
+
+def test_a_crash_between_note_and_commit_is_no_alarm(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note is made before the commit, so a directory that was never restored is never behind."""
+    job.kafka.produce(TOPIC, b"more", partition=0)
+    order: list[str] = []
+    note, commit = SinkNotes.note, type(job.kafka.consumer(group="x")).commit
+
+    def noted(self: SinkNotes, *given: Any, **how: Any) -> None:
+        order.append("note")
+        note(self, *given, **how)
+
+    def committed(self: Any, *given: Any) -> None:
+        order.append("commit")
+        commit(self, *given)
+
+    monkeypatch.setattr(SinkNotes, "note", noted)
+    monkeypatch.setattr(type(job.kafka.consumer(group="x")), "commit", committed)
+    assert job.run() == []
+    assert order
+    assert order == ["note", "commit"] * (len(order) // 2)
+
+
+def test_rows_that_are_there_all_the_same_are_no_alarm(job: Job) -> None:
+    """A directory whose notes are older than its rows lacks nothing."""
+    more(job, range(10, 12), [10, 11])
+    job.restore()
+    job.write([10, 11])
+    assert job.run() == []
+
+
+def test_what_others_have_committed_is_not_compared(job: Job) -> None:
+    """Spark and Kafka's own tool commit without a word of their own; a group that was moved back is read again."""
+    more(job, range(10, 12), [10])
+    job.restore()
+    job.commit(12)
+    assert job.run() == []
+    job.commit(3)
+    assert job.run() == []
+
+
+def test_a_commit_of_a_member_that_was_thrown_out_changes_no_note(job: Job) -> None:
+    """It is refused by Kafka, and must not take back what the present owner has noted: that would be an alarm."""
+    notes = SinkNotes(job.out, GROUP)
+    notes.note({ZERO: 7})
+    assert notes.read() == {ZERO: 10}
+
+
+def test_what_a_seek_has_skipped_is_no_alarm(job: Job) -> None:
+    """A group that was moved forward with a note in the directory lacks nothing there; without the note it does."""
+    for _ in range(10, 15):
+        job.kafka.produce(TOPIC, b"more", partition=0)
+    metadata = job.kafka.committed(GROUP)[ZERO].metadata
+    copy_sink(job.out, job.copy.with_name("noted"))
+    job.commit(15, metadata)
+    (warning,) = job.run()
+    assert f"{TOPIC}[0]@10 to @14" in warning
+    delete_sink(job.out)
+    move_sink(job.copy.with_name("noted"), job.out)
+    note_skips(job.out, [Step((TOPIC, job.topic_id, 0), [(10, 15)], [])], log_of(job.out), "w")
+    assert job.run() == []
+
+
+def test_a_group_that_was_moved_back_is_known_from_there(job: Job) -> None:
+    """After a seek back the lower commit counts, so a copy from then is noticed as any other."""
+    found = job.kafka.committed(GROUP)[ZERO]
+    job.commit(3, found.metadata)
+    notes = SinkNotes(job.out, GROUP)
+    assert notes.read()[ZERO] == 10
+    spout = Driver(job.kafka, spout__sinks=[str(job.out)])
+    spout.run()
+    assert notes.read()[ZERO] == 3
+
+
+def test_nothing_is_noted_before_the_sink_has_begun(kafka: FakeKafka, tmp_path: Path) -> None:
+    """A spout makes no directory: on a machine without the sink's it would be a wrong one."""
+    spout = Driver(kafka, spout__sinks=[str(tmp_path / "out")])
+    spout.run()
+    spout.ack_all()
+    spout.commit()
+    assert spout.committed() == 10
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_says_no_stops_no_commit(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The notes are a help: without room for them the commits go on, and a line says so once."""
+
+    def full(self: Disk, *_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Disk, "write", full)
+    job.kafka.produce(TOPIC, b"more", partition=0)
+    job.run()
+    assert job.kafka.committed(GROUP)[ZERO].offset == 11
+    said = [each.getMessage() for each in job._caplog.records if "cannot note commits" in each.getMessage()]
+    assert len(said) == 1
+    assert "No space left" in said[0]
+
+
+def test_a_log_that_cannot_be_read_stops_no_start(job: Job) -> None:
+    """Where there is no looking a line says why, and the spout does its work: the sink says what is wrong."""
+    more(job, range(10, 12), [10])
+    job.restore()
+    next(layout_of(job.out).log.glob("*0.json")).write_text("torn", encoding="utf-8")
+    job.run()
+    assert any("cannot look whether" in each.getMessage() for each in job._caplog.records)
+    with pytest.raises(SinkError):
+        job.write([10])
+
+
+class Flow(Topology):
+    """Two sinks: one has its directory in the topology's file, one gets it with ``sparse -o``."""
+
+    spout = KafkaSpout.spec(topics=["t"], fields=["origin", "value"])
+    first = ParquetBolt.spec(inputs=[spout], directory="/data/one", schema=["value:string"])
+    second = ParquetBolt.spec(inputs=[spout], schema=["value:string"])
+
+
+class Dry(Topology):
+    """No sink."""
+
+    spout = KafkaSpout.spec(topics=["t"], fields=["origin", "value"])
+
+
+def test_a_spout_on_storm_knows_where_the_sinks_write() -> None:
+    """The specs of a topology tell it, and Storm hands it on; a store of offsets needs no notes."""
+    conf = json.loads(Flow.thrift_spouts["spout"].common.json_conf)
+    shared = {
+        "parquet.directory": "/data/two",
+        "topology.name": "flow",
+        "kafka.topics": ["t"],
+        "kafka.bootstrap": "b:1",
+    }
+    found = Setup.of({**shared, **conf}, {}).sinks
+    assert found == (Path("/data/one"), Path("/data/two"))
+    assert Setup.of({**shared, **conf, "parquet.directory": "s3://bucket/x"}, {}).sinks == (Path("/data/one"),)
+    assert Setup.of({**shared, **conf, "kafka.offset_store": "parquet:////data/one"}, {}).sinks == ()
+    assert SINKS not in json.loads(Dry.thrift_spouts["spout"].common.json_conf)
