@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from downspout.settings.table import TABLE, Setting
 
@@ -18,6 +18,7 @@ MAPPINGS = {"parse.types", "lookup.types", "parquet.schema", "parquet.input_name
 """Lists of pairs that a ``spec`` takes as a dict too."""
 PLAIN = {
     str: "str", int: "int", float: "float", bool: "bool", list: "str | Sequence[str]", Path: "str | PathLike[str]",
+    PurePath: "str | PathLike[str]",
 }  # fmt: skip
 HEAD = '''"""What each component's ``spec`` takes, for type checkers and editors (PEP 692).
 

@@ -41,7 +41,8 @@ from downspout.formatting import counted
 from downspout.kafka.port import Cluster, Record
 from downspout.ledger.origin import Origin
 from downspout.offset_ranges import OffsetRanges
-from downspout.settings.object_path import ObjectPath, place
+from downspout.settings.object_path import ObjectPath
+from downspout.settings.object_path import place as folder
 from downspout.sink.identity.coverage import OFFSET_MAX, Stream
 from downspout.sink.runs import read_runs
 from downspout.sink.skips import noted_of, read_skips, still_skipped
@@ -133,7 +134,7 @@ def audit(
 
 def directory_that_exists(directory: str | os.PathLike[str]) -> Path:
     """Return a directory's path; raise a SinkError where there is none."""
-    path = place(directory)
+    path = folder(directory)
     try:
         is_there = isinstance(path, ObjectPath) or path.is_dir()
     except OSError as error:  # its name is too long, for example

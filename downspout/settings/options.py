@@ -221,7 +221,10 @@ class ParquetOptions(TypedDict, total=False):
     """Settings ``parquet.…``."""
 
     directory: str | PathLike[str]
-    """Where the files go: a folder on this machine, or one that is mounted."""
+    """Where the files go: a folder, or ``s3://bucket/name``, ``gs://…``, ``az://…``."""
+    storage_options: str | Sequence[str]
+    """How an object store is reached, as ``name=value``: ``endpoint``, ``region``, and other names that ``obstore``
+    knows."""
     schema: str | Sequence[str] | Mapping[str, str] | None
     """Columns as ``name:type``, in order."""
     keys: str | Sequence[str]
