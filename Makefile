@@ -31,7 +31,7 @@ sql-demo: $(VENV)/.demo  ## from Kafka into SQLite and PostgreSQL exactly once, 
 batch-demo: $(VENV)/.demo  ## words and flights counted in batches, opaque and transactional, through ten kills each (FLIGHTS=20000: fewer; KILLS=3)
 	@$(BIN)/python -m demos.to_batches $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
-ui-demo: $(VENV)/.demo  ## the main job at a constant rate with some poison, and its web page, until Ctrl-C (RATE=2000; POISON=5000: every so manyth; PORT=8650)
+ui-demo: $(VENV)/.demo  ## the main job at a constant rate with some poison, and its web page, until Ctrl-C (RATE=2000; POISON=5000: one of 5,000 records; PORT=8650)
 	@$(BIN)/python -m demos.ui $(if $(RATE),--rate $(RATE)) $(if $(POISON),--poison $(POISON)) $(if $(PORT),--port $(PORT))
 
 storm-demo: $(VENV)/.demo  ## the main job on a real Storm: sparse submit, lag 0, audit, nimbus's counters (FLIGHTS=1000: fewer; FRESH=1: publish anew)
