@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Start all, wait for the run's end, stop all; return the run's exit code, 0 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m demos.ui", description=__doc__)
     parser.add_argument("--rate", type=float, default=2_000, help="flights per second (2,000)")
-    parser.add_argument("--poison", type=int, default=5_000, help="every so manyth record is poison (5,000; 0: none)")
+    parser.add_argument("--poison", type=int, default=5_000, help="one of that many records is poison (5,000; 0: none)")
     parser.add_argument("--port", default="", help="[HOST:]PORT of the page (127.0.0.1:8650)")
     parser.add_argument("--workers", type=int, default=1, help="processes (1)")
     given = parser.parse_args(arguments)
