@@ -15,7 +15,7 @@ from downspout.errors import ConfigError
 from downspout.settings.folders import local_path
 
 SCHEMES = ("s3", "gs", "az")
-_OBJECT = re.compile(rf"({'|'.join(SCHEMES)}):/{{1,2}}([^/?#@]+)((?:/[^/?#]+)*)/*")
+_OBJECT = re.compile(rf"({'|'.join(SCHEMES)}):/{{1,2}}([^/?#@\0-\x1f\x7f]+)((?:/[^/?#\0-\x1f\x7f]+)*)/*")
 _LOOKS_SO = re.compile(rf"({'|'.join(SCHEMES)}):/")
 _CURES = {
     "s3a": "s3://bucket/name: s3a is Hadoop's word for the same place",
@@ -111,8 +111,8 @@ supported. Try: a path where HDFS is mounted (its NFS gateway, or FUSE), or s3:/
     if isinstance(given, ObjectPath):
         return str(given)
     text = os.fspath(given)
-    if _LOOKS_SO.match(text):
-        return _object_url(text, what)
+    if _LOOKS_SO.match(url := text.strip()):  # a blank before it would make a local path of it
+        return _object_url(url, what)
     scheme = text.partition(":/")[0].lower() if ":/" in text else ""
     if scheme in _CURES:
         raise ConfigError(f"{what} is on {scheme}, which is not supported", cure=_CURES[scheme])

@@ -28,6 +28,15 @@ OPEN_OPTION = re.compile(
 """An option of an object store that is a secret and no reference to one."""
 
 
+def is_open_option(option: str) -> bool:
+    """Return whether an option of an object store has a secret in the open: by its name, or in a URL.
+
+    >>> is_open_option("secret_access_key=hush"), is_open_option("endpoint=http://me:hush@minio:9000")
+    (True, True)
+    """
+    return OPEN_OPTION.match(option) is not None or PASSWORD_IN_URL.search(option) is not None
+
+
 def is_secret(key: str, value: Any) -> bool:
     """Return whether this value of a setting must not be seen; a reference to a secret may.
 
@@ -41,7 +50,7 @@ def is_secret(key: str, value: Any) -> bool:
     (True, False)
     """
     if key == STORAGE_OPTIONS and value:
-        return any(OPEN_OPTION.match(item) for item in ([value] if isinstance(value, str) else map(str, value)))
+        return any(map(is_open_option, value.split(",") if isinstance(value, str) else map(str, value)))
     if value is None or value == "" or (isinstance(value, str) and REFERENCE.match(value)):
         return False
     if SECRET.search(key) is not None or ("proxy" in key and "@" in str(value)):

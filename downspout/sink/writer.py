@@ -159,6 +159,10 @@ class SinkWriter:
         """Read new entries; they must be of our sink and our topics, and have our columns."""
         entries = self.log.refresh()
         self.log.sync()  # before anything is done because of them, an ack above all
+        # Entries of our own among the new ones: the link was made, and an error hid that from us (a full disk at the
+        # sync of the folder, say); or the request arrived after we had given up, which may be in the middle of a later
+        # flush. They are committed, so their files must come into sight, though nothing was acked.
+        self._hidden += [file for entry in entries if entry.writer == self._writer for file in entry.files]
         if self.log.topology not in (None, self._topology):
             raise SinkError(
                 f"{self.directory} belongs to topology {self.log.topology}, not to {self._topology}",
@@ -224,13 +228,9 @@ class SinkWriter:
             raise self._cannot_write(error) from error
 
     def _flush(self, identities: Identities, build: Build) -> Flushed:
-        # Entries of our own among the new ones: the link was made, and an error hid that from us (a full disk at the
-        # sync of the folder, say). They are committed, so their files must come into sight, though nothing was acked.
-        for entry in self._catch_up():
-            if entry.writer == self._writer:
-                self._hidden += entry.files
-        self._reveal_hidden()
+        self._catch_up()
         while True:
+            self._reveal_hidden()
             steps = self.steps
             rows = identities.under(steps)
             wanted = rows.not_in(self.log.coverage)

@@ -1,4 +1,4 @@
-"""Files of sinks on S3, Google Cloud Storage or Azure Blob Storage, through ``obstore`` (see docs/decisions/0021).
+"""Files of sinks on S3, Google Cloud Storage or Azure Blob Storage, through ``obstore`` (see docs/decisions/0026).
 
 Each request happens whole or not at all. But its answer may be lost: then the sender does not know, and the request may
 even arrive after the sender has given up. What follows from that:
@@ -12,6 +12,8 @@ even arrive after the sender has given up. What follows from that:
 from __future__ import annotations
 
 import errno
+import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,7 @@ from downspout.settings.object_path import ObjectPath
 
 ATTEMPTS = 4
 """How often a request is sent whose answer broke off, or an entry whose answer was lost, beside the client's own."""
+CONFLICT_PAUSE_S = 0.1  # Before a request is sent again that met another one; twice as long each time
 CAUSE_CHARS_MAX = 300
 
 _Answer = TypeVar("_Answer")
@@ -115,7 +118,8 @@ class ObjectStore:
                 continue
             if page:
                 after, failures = page[-1]["path"], 0
-            yield from page
+            # An object ``folder/`` stands for the folder itself: consoles make one. It comes without its slash.
+            yield from (meta for meta in page if meta["path"] != _key(folder))
 
     # --- made of them -----------------------------------------------------------------------------------
 
@@ -149,15 +153,19 @@ class ObjectStore:
                 self._create(path, content)
                 return True
             except FileExistsError:
-                return self.read(path) == content
+                doubt = OSError(errno.EBUSY, "other requests for it were under way each time", str(path))
             except OSError as error:
-                # It may be there, or arrive yet (``Storage.is_remote``): look, and send it again if it is not there.
-                try:
-                    return self.read(path) == content
-                except OSError as unseen:
-                    if attempt == ATTEMPTS - 1 or not isinstance(unseen, FileNotFoundError):
-                        raise error from None
-        raise AssertionError("the last attempt returns or raises")
+                doubt = error
+            # It may be there, or arrive yet (``Storage.is_remote``): look, and send it again if it is not there.
+            try:
+                return self.read(path) == content
+            except FileNotFoundError:
+                # S3 answers 409 to a request that meets another one for that name, which then may fail itself.
+                if doubt.errno == errno.EBUSY:
+                    time.sleep(CONFLICT_PAUSE_S * 2**attempt)
+            except OSError as unseen:
+                raise (unseen if doubt.errno == errno.EBUSY else doubt) from None
+        raise doubt
 
     def replace(self, path: Path, content: bytes, temporary: Path) -> None:
         """Put an object in the place of one that may be there."""
@@ -165,11 +173,7 @@ class ObjectStore:
 
     def exists(self, path: Path) -> bool:
         """Return whether there is an object of that name, or any below it."""
-        try:
-            self._head(path)
-        except FileNotFoundError:
-            return self.has_names(path)
-        return True
+        return self._has_object(path) or self.has_names(path)
 
     def names(self, folder: Path, at_least: str = "") -> list[str]:
         """Return what is in a folder; with ``at_least`` the listing begins there, so that a long one is short."""
@@ -181,7 +185,7 @@ class ObjectStore:
             return sorted({_below(meta["path"], folder).partition("/")[0] for meta in found})
         listed = self._request("list", folder, lambda: obstore.list_with_delimiter(self._client, _key(folder)))
         keys = [*listed["common_prefixes"], *(meta["path"] for meta in listed["objects"])]
-        return [_below(key, folder).rstrip("/") for key in keys]
+        return [_below(key, folder).rstrip("/") for key in keys if key != _key(folder)]
 
     def has_names(self, folder: Path) -> bool:
         """Return whether there is any object below a folder."""
@@ -190,9 +194,19 @@ class ObjectStore:
     def files_below(self, folder: Path, without: str = "") -> Iterator[Path]:
         """Yield all objects below a folder."""
         for meta in self._list(folder):
-            name = _below(meta["path"], folder)
-            if not without or not name.startswith(f"{without}/"):
-                yield folder / name
+            path = folder / (name := _below(meta["path"], folder))
+            if without and name.startswith(f"{without}/"):
+                continue
+            if meta["size"] or self._has_object(path):  # else it stands for a folder, as in :meth:`_list`
+                yield path
+
+    def _has_object(self, path: Path) -> bool:
+        """Return whether there is an object of that name; a folder is none."""
+        try:
+            self._head(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def modified(self, path: Path) -> float:
         """Return when an object was written, by the store's clock; 0.0 for one that is gone."""
@@ -219,7 +233,7 @@ def _as_os_error(kind: str, path: Path, error: Exception) -> OSError:
     """Return an error of the client as Python would raise it for a local file, with the store's own words."""
     import obstore.exceptions as refused
 
-    text = " ".join(str(error).partition("Debug source:")[0].split())
+    text = _PASSWORD.sub("://…@", " ".join(str(error).partition("Debug source:")[0].split()))
     if isinstance(error, refused.NotFoundError | FileNotFoundError) and "NoSuchBucket" not in text:
         if kind in ("get", "head", "copy", "delete"):
             return FileNotFoundError(errno.ENOENT, "it is not there", str(path))
@@ -231,10 +245,13 @@ def _as_os_error(kind: str, path: Path, error: Exception) -> OSError:
             return OSError(number, f"{what} ({_short(text)})", str(path))
     if isinstance(error, refused.PermissionDeniedError | refused.UnauthenticatedError):
         return PermissionError(errno.EACCES, f"the store refuses to {kind} ({_short(text)})", str(path))
-    made = TornError if "body" in text and "status code" not in text else OSError
+    made = TornError if _TORN.search(text) and "status code" not in text else OSError
     return made(errno.EIO, f"the request to {kind} failed ({_short(text)})", str(path))
 
 
+_TORN = re.compile(r"response body|body error", re.IGNORECASE)
+_PASSWORD = re.compile(r"://[^/@ ]*@")
+"""An endpoint may have one in it; the client's errors name the whole URL."""
 _CAUSES = (
     (errno.ENXIO, "there is no bucket of that name", ("NoSuchBucket",)),
     (errno.EACCES, "no credentials were found", ("169.254.169.254", "169.254.170", "metadata.google", "Unable to")),

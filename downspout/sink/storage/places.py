@@ -16,7 +16,7 @@ from typing import Any
 
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.settings.object_path import ObjectPath
-from downspout.settings.secrets import OPEN_OPTION, REFERENCE, STORAGE_OPTIONS, with_secrets
+from downspout.settings.secrets import REFERENCE, STORAGE_OPTIONS, is_open_option, with_secrets
 from downspout.settings.table import SETTINGS
 from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.object_store import ObjectStore
@@ -71,7 +71,7 @@ are seen in many places. Try: secret_access_key=env:NAME or file:PATH, looked up
             raise ConfigError(
                 f"{STORAGE_OPTIONS}: {option[:40]!r} is not name=value", cure="endpoint=https://host:9000"
             )
-        if OPEN_OPTION.match(f"{name}={value}"):
+        if is_open_option(f"{name}={value}"):
             raise ConfigError(
                 f"{STORAGE_OPTIONS}: {name} is no reference to a secret, and settings are seen in many places",
                 cure=f"{name}=env:NAME or file:PATH, looked up where the component runs",

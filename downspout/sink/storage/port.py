@@ -1,7 +1,7 @@
 """The storage port: what a sink's promise asks of the place where its files are.
 
 Two places fulfil it: :class:`~downspout.sink.storage.disk.Disk` and
-:class:`~downspout.sink.storage.object_store.ObjectStore`. ``tests/sink/storage/test_contract.py`` holds both to it:
+:class:`~downspout.sink.storage.object_store.ObjectStore`. ``tests/sink/test_storage_contract.py`` holds both to it:
 
 * ``write`` is whole or not there, and durable once ``sync`` has answered (of an object store: at once).
 * ``put_if_absent`` lets exactly one of many writers through, and each can tell whether it was that one, also where the
