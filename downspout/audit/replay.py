@@ -29,6 +29,7 @@ from downspout.settings.object_path import place as folder
 from downspout.sink.identity.inputs import check_names, name_of, resolve, with_step
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.runs import Run
+from downspout.sink.storage.places import storage_of
 
 Steps = Mapping[tuple[str, str, str], str]
 """Of each input of a sink, as (sink, component, stream), the step that its rows' paths end in."""
@@ -126,14 +127,21 @@ def _sinks_of(graph: Graph, settings: Settings, target: str, directory: Path) ->
     if ours := [name for name, place in sinks.items() if folder(place).absolute() == directory.absolute()]:
         return ours
     # A directory may have been moved, copied, or given with ``--set``.
-    log = CommitLog(directory)
-    log.refresh()
+    log = _log(directory, settings, sinks)
     if log.topology == graph.name and log.component in sinks:
         return [log.component]
     written = ", ".join(f"{name} to {place}" for name, place in sinks.items()) or "it has no sink"
     raise TopologyError(
         f"{target}: no sink writes to {directory} ({written})", cure="--set SINK:parquet.directory=DIR, as it was run"
     )
+
+
+def _log(directory: Path, settings: Settings, sinks: Iterable[str]) -> CommitLog:
+    """Return the log of a directory as far as it goes now; an object store is reached as one of the sinks says."""
+    given = (settings.components[sink].values["parquet.storage_options"] for sink in sinks)
+    log = CommitLog(directory, storage_of(directory, next(filter(None, given), None)))
+    log.refresh()
+    return log
 
 
 def _steps(graph: Graph, settings: Settings, sink: str, directory: Path) -> Steps:
@@ -143,8 +151,7 @@ def _steps(graph: Graph, settings: Settings, sink: str, directory: Path) -> Step
         for given in graph.components[sink].inputs
         if "origin" in graph.components[given.source].streams[given.stream].fields
     }
-    log = CommitLog(directory)
-    log.refresh()
+    log = _log(directory, settings, [sink])
     names = check_names(settings.components[sink].values["parquet.input_names"], list(inputs))
     steps = resolve(directory, list(inputs), names, log.inputs, has_rows=len(log.coverage) > 0)
     return {inputs[name]: step for name, step in steps.items()}

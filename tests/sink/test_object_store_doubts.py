@@ -12,7 +12,8 @@ import pytest
 from obstore import exceptions as refused
 
 from bolts.parquet import with_origins
-from downspout.errors import ConfigError, SinkError
+from downspout.audit.replay import make_replay
+from downspout.errors import ConfigError, SinkError, TopologyError
 from downspout.settings.object_path import ObjectPath, place
 from downspout.settings.secrets import STORAGE_OPTIONS, shown
 from downspout.sink.compaction.compactor import Compactor
@@ -21,9 +22,10 @@ from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.storage import object_store
 from downspout.sink.storage.layout import temporary_name
 from downspout.sink.storage.object_store import ObjectStore, TornError, _as_os_error
-from downspout.sink.storage.places import resolve
+from downspout.sink.storage.places import RETRIES, resolve
 from downspout.sink.storage.probing import probe
-from tests.sink.cloud_support import memory, out, rows_in_sight, s3_client, s3_server, visible
+from downspout.testing.given_records import run_on_records
+from tests.sink.cloud_support import KEYS, memory, out, rows_in_sight, s3_client, s3_server, visible
 from tests.sink.support import write_rows
 
 TOP = out("doubts")
@@ -216,3 +218,31 @@ def test_control_characters_are_refused_in_a_url() -> None:
     """No store's client takes them, so the directory is refused by its name."""
     with pytest.raises(ConfigError, match="is not the URL of a folder on an object store"):
         place("s3://bucket/a\nb")
+
+
+# --- how the store is reached --------------------------------------------------------------------------------
+
+TOPOLOGY = """
+from streamparse import Topology
+from bolts.parquet import ParquetBolt
+from spouts.kafka import KafkaSpout
+
+class Lines(Topology):
+    spout = KafkaSpout.spec(topics=["t"], fields=["origin", "value"])
+    out = ParquetBolt.spec(inputs=[spout], directory="s3://bucket/replayed", schema=["value:string"],
+                           storage_options=["endpoint=URL", "access_key_id=env:ID", "secret_access_key=env:ID"])
+"""
+
+
+def test_a_topology_is_run_again_against_the_store_that_its_own_options_name(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the topology says how its store is reached, records are compared with that one, and no other is asked."""
+    write_rows(out("replayed"), origins(0, 4), writer="w", disk=ObjectStore(s3_client(server)))
+    monkeypatch.setitem(RETRIES, "max_retries", 0)
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "ID": "test"}.items():
+        monkeypatch.setenv(name, value)
+    (file := tmp_path / "lines.py").write_text(TOPOLOGY.replace("URL", server), encoding="utf-8")
+    assert make_replay(str(file), out("replayed"), run_on_records).topics == ("t",)
+    with pytest.raises(TopologyError, match="no sink writes to s3://bucket/replayed"):  # its log was read: of others
+        make_replay(str(file), out("replayed"), run_on_records, overrides=["parquet.directory=s3://bucket/moved"])
