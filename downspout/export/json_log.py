@@ -9,7 +9,7 @@ key                                        what it holds
 ``component``, ``task``                    if the message, or the logger, names them, as ``reader[task 4]``
 ``exception``                              the traceback, if there is one
 ``worker``                                 the number of the worker that wrote it (``--workers``)
-(others)                                   what the call gave as ``extra``, if its name is none of the first three lines'
+(others)                                   what the call gave as ``extra``, under names that are not taken
 =========================================  ===============================================================
 
 What is written to standard error without ``logging`` (progress, the summary, what a component prints there) becomes
