@@ -20,7 +20,6 @@ from downspout.spout.group.committing import Due, Heard, committed, failed, fits
 from downspout.spout.group.start_offsets import MetadataLimit
 from downspout.spout.partition import Partition
 
-
 OVERDUE_MS = 120_000
 """So long after a commit was sent its answer is waited for: the client gives up a request long before that."""
 
