@@ -10,16 +10,18 @@ rows and no filtered records near its end, there is nothing to run, and this cos
 
 A directory without any row was deleted, or is another one: then the whole topic is looked at in this way.
 
-What it does not find: rows that are missing behind more than :data:`LOOK_MAX` records that make none; and anything in a
-partition of which the directory holds no row at all, if it has rows of others. ``downspout audit`` finds all of it.
+What it does not find: rows that are missing behind more than :data:`LOOK_MAX` records that make none; rows of records
+that were dead-lettered and replayed; and anything in a partition of which the directory holds no row at all, if it has
+rows of others. ``downspout audit`` finds all of it.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -29,7 +31,7 @@ from downspout import offset_ranges
 from downspout.audit.apart import ReplayApart
 from downspout.audit.expected import Failed
 from downspout.audit.files import visible_files
-from downspout.audit.kafka import KafkaSide, Log
+from downspout.audit.kafka import KafkaSide, Letters, Log
 from downspout.audit.replay import RunOn
 from downspout.dead_letters.replayed import origin_of
 from downspout.engine.graph import Graph
@@ -127,7 +129,8 @@ def _behind(
         if not gaps:
             return
         with closing(ReplayApart(target, directory, run_on, overrides=overrides, topology=graph.cls or None)) as replay:
-            places = [place for gap in gaps if (place := _missing(side, gap, replay))]
+            letters = cache(partial(_letters, cluster, replay.dead_letters))  # only read where something is missing
+            places = [place for gap in gaps if (place := _missing(side, gap, replay, letters))]
     if places:
         yield (
             f"{directory} is behind group {group}: {'; '.join(places)}. Was an older copy of it restored, or the group "
@@ -211,8 +214,19 @@ def _gaps(side: KafkaSide, log: CommitLog, topic: str, commits: Commits) -> Iter
             yield _Gap(part, absent)
 
 
-def _missing(side: KafkaSide, gap: _Gap, replay: ReplayApart) -> str:
-    """Return which records of a gap should have rows; empty, if none of those that were run again should."""
+def _letters(cluster: Cluster, topics: Sequence[str]) -> Letters:
+    """Return what the topology's spouts have dead-lettered."""
+    found = Letters()
+    for topic in topics:
+        found.read(cluster, topic)
+    return found
+
+
+def _missing(side: KafkaSide, gap: _Gap, replay: ReplayApart, letters: Callable[[], Letters]) -> str:
+    """Return which records of a gap should have rows; empty, if none of those that were run again should.
+
+    One that was dead-lettered should not, although a bolt that was repaired since makes a row of it.
+    """
     records = [
         record
         for record in islice(side.records(gap.log, gap.absent), LOOK_MAX)
@@ -222,6 +236,8 @@ def _missing(side: KafkaSide, gap: _Gap, replay: ReplayApart) -> str:
     missing = offset_ranges.of_offsets(
         offset for (_, _, offset), outcome in outcomes.items() if not isinstance(outcome, Failed) and list(outcome)
     )
+    if missing:
+        missing = offset_ranges.subtract(missing, letters().of(gap.log))
     if not missing:
         return ""
     first, last = missing[0][0], gap.absent[-1][1] - 1

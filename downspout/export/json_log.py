@@ -9,7 +9,7 @@ key                                        what it holds
 ``component``, ``task``                    if the message, or the logger, names them, as ``reader[task 4]``
 ``exception``                              the traceback, if there is one
 ``worker``                                 the number of the worker that wrote it (``--workers``)
-(others)                                   what the call gave as ``extra``
+(others)                                   what the call gave as ``extra``, under names that are not taken
 =========================================  ===============================================================
 
 What is written to standard error without ``logging`` (progress, the summary, what a component prints there) becomes
@@ -37,6 +37,8 @@ COMPONENT = "pystorm.component."
 WARNING = "downspout: warning: "
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes that every record of a log has; others were given as ``extra``."""
+OURS = STANDARD | {"time", "level", "logger", "exception"}
+"""Names under which no ``extra`` is written: they are the line's own."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -49,7 +51,7 @@ class JsonFormatter(logging.Formatter):
         if record.name.startswith(COMPONENT):
             entry["component"] = record.name.removeprefix(COMPONENT)
         entry |= coordinates_of(message)
-        entry |= {key: value for key, value in vars(record).items() if key not in STANDARD}
+        entry |= {key: value for key, value in vars(record).items() if key not in OURS}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return _dumped(entry)

@@ -13,7 +13,7 @@ from downspout.errors import ConfigError
 from downspout.parse.json import JsonParser
 from downspout.parse.paths import Paths
 from downspout.scaffold.sample import CURE, Sample
-from downspout.scaffold.seen import Seen, Verdict
+from downspout.scaffold.seen import Seen, Verdict, is_text
 from downspout.sink.columns.schema import Columns
 
 DEPTH_MAX = 8
@@ -62,8 +62,8 @@ def infer(sample: Sample) -> Inferred:
     left_out: list[tuple[str, str]] = []
     for keys, seen, verdict in _places(root, ()):
         path = _path(keys)
-        if verdict.type is None:
-            left_out.append((path, verdict.remark))
+        if verdict.type is None or not all(map(is_text, keys)):
+            left_out.append((path, verdict.remark if verdict.type is None else "its name is not UTF-8"))
             continue
         remarks = [verdict.remark, _absent(seen, len(sample.objects))]
         name = _name(keys, taken)
@@ -90,7 +90,11 @@ def _absent(seen: Seen, records: int) -> str:
 
 
 def _path(keys: Iterable[str]) -> str:
-    return ".".join(key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in keys)
+    """Return the way to a value as ``parse.fields`` has it. Keys are data: what is not printable is escaped."""
+    return ".".join(
+        key if key.isprintable() and _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=not is_text(key))
+        for key in keys
+    )
 
 
 def _name(keys: Sequence[str], taken: set[str]) -> str:

@@ -52,7 +52,8 @@ def create(folder: Path, sample_file: Path | None = None) -> tuple[Sample, Infer
     name = check_name(folder)
     check_folder(folder)
     if sample_file is not None:
-        sample, source = read_sample(sample_file), f"Inferred from {sample_file.name}."
+        shown = re.sub(r"[^\w.-]", "_", sample_file.name)  # it stands in a docstring, and a file may have any name
+        sample, source = read_sample(sample_file), f"Inferred from {shown}."
     else:
         with as_file(TEMPLATES / "sample.ndjson") as shipped:
             sample, source = read_sample(shipped), "Inferred from the sample."

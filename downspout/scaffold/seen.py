@@ -5,6 +5,7 @@ A type is inferred only where all values that are not null agree. The rest is sa
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -193,11 +194,11 @@ class Seen:
         parts, remarks = [], []
         for name, seen in self.fields.items():
             inner = seen.verdict(name)
-            if inner.type is None or not _IN_STRUCT.fullmatch(name):
-                remarks.append(f"{name} is left out ({inner.remark or 'its name'})")
+            if inner.type is None or not (_IN_STRUCT.fullmatch(name) and is_text(name)):
+                remarks.append(f"{shown(name)} is left out ({inner.remark or 'its name'})")
                 continue
             if inner.is_open:
-                remarks.append(f"{name}: {inner.remark}")
+                remarks.append(f"{shown(name)}: {inner.remark}")
             parts.append(f"{name}:{inner.type}")
         if not parts:
             return Verdict(None, "; ".join(remarks) or "objects that are empty", is_open=True)
@@ -224,6 +225,20 @@ class Seen:
         if other.items is not None:
             self.items = self.items or Seen()
             self.items.merge(other.items)
+
+
+def is_text(key: str) -> bool:
+    """Return whether a key can be written as UTF-8; half of a surrogate pair cannot."""
+    return not any("\ud800" <= each <= "\udfff" for each in key)
+
+
+def shown(name: str) -> str:
+    r"""Return a key of a record as a line of text, and of Python, may hold it.
+
+    >>> shown("größe"), shown("a\nimport b")
+    ('größe', '"a\\nimport b"')
+    """
+    return name if name.isprintable() else json.dumps(name)
 
 
 def _is_time(text: str) -> bool:

@@ -11,7 +11,11 @@ from typing import Any
 from downspout.errors import ConfigError
 from downspout.settings.table import CLIENT_PREFIX
 
-SECRET = re.compile(r"(password|passphrase|secret|token|credentials?|jaas[._]config|keytab)\Z", re.IGNORECASE)
+SECRET = re.compile(
+    r"(passw(or)?d|pwd|passphrase|secret|token|credentials?|jaas[._]config|keytab|authorization|connection[._-]?string"
+    r"|(api|access|account|auth|encryption|keystore|private|secret|shared|signing)[._-]?key([._-]?id)?)\Z",
+    re.IGNORECASE,
+)
 REFERENCE = re.compile(r"(env|file):.")
 HIDDEN = "…"
 REFERENCES_ONLY = ("kafka.offset_store_password", "sql.password", "state.password")
@@ -48,6 +52,8 @@ def is_secret(key: str, value: Any) -> bool:
     (True, False)
     >>> is_secret(STORAGE_OPTIONS, ["region=x", "access_key_id=hush"]), is_secret(STORAGE_OPTIONS, ["token=env:T"])
     (True, False)
+    >>> [is_secret(f"x.{name}", "hush") for name in ("api_key", "accessKey", "ssl.keystore.key", "keys", "key_field")]
+    [True, True, True, False, False]
     """
     if key == STORAGE_OPTIONS and value:
         return any(map(is_open_option, value.split(",") if isinstance(value, str) else map(str, value)))

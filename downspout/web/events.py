@@ -57,6 +57,7 @@ class Events:
         self._found: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._counters: dict[tuple[str, str], float] = {}
         self._owned: dict[str, dict[str, str]] = {}
+        self._assigned: set[str] = set()  # spouts that have had partitions
         self._deaths: dict[int, tuple[int, int | None]] = {}
 
     def newest_first(self) -> list[dict[str, Any]]:
@@ -92,14 +93,16 @@ class Events:
     def _rebalanced(self, wall_s: float, spout: str, owned: dict[str, str]) -> None:
         before = self._owned.get(spout)
         self._owned[spout] = owned
-        if before == owned:
+        if before == owned or not (before or owned):
             return
         gained = [place for place in owned if place not in (before or ())]
         lost = [place for place in before or () if place not in owned]
         moved = [place for place, owner in owned.items() if before and before.get(place, owner) != owner]
         words = [("got", gained), ("lost", lost), ("moved", moved)]
         text = "; ".join(f"{word} {_places(places)}" for word, places in words if places)
-        self._found.append(Event("assignment" if before is None else "rebalance", spout, text, wall_s, wall_s))
+        kind = "rebalance" if spout in self._assigned else "assignment"
+        self._assigned.add(spout)
+        self._found.append(Event(kind, spout, text, wall_s, wall_s))
 
     def _worker(self, wall_s: float, number: int, restarts: int, pid: int | None, deaths: list[str]) -> None:
         before = self._deaths.get(number)

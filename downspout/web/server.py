@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ class Page:
         self.url = url_of(self._listener)
         config = uvicorn.Config(
             Guarded(self._app(), host), lifespan="off", log_config=None, access_log=False, server_header=False,
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=1, ws="none",
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, name="downspout-ui", daemon=True)
@@ -175,9 +175,32 @@ def _json(answer: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Aw
             content, status = answer(request), 200
         except ValueError as error:
             content, status = {"error": str(error)}, 400
-        return Response(orjson.dumps(content, default=str), status, media_type="application/json")
+        return Response(_dumped(content), status, media_type="application/json")
 
     return respond
+
+
+def _dumped(content: dict[str, Any]) -> bytes:
+    """Return an answer as JSON. What a run has met may be no UTF-8: half of a character in an error's text."""
+    try:
+        return orjson.dumps(content, default=str)
+    except TypeError:
+        return orjson.dumps(_writable(content), default=str)
+
+
+def _writable(value: Any) -> Any:
+    """Return a value as JSON can hold it: text with escapes for what is no character, keys as text, large numbers too.
+
+    >>> _writable({"error": "half \\ud800", 7: [2**70]})
+    {'error': 'half \\\\ud800', '7': ['1180591620717411303424']}
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_writable(str(name)): _writable(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(each) for each in value]
+    return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
 
 
 @contextlib.contextmanager

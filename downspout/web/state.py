@@ -291,8 +291,8 @@ def _setting(component: str, key: str, value: Any, source: str) -> dict[str, Any
 def safe(key: str, value: Any) -> Any:
     """Return a setting's value without secrets, also where it holds others by name.
 
-    >>> safe("x.options", {"user": "me", "password": "hush", "urls": ["http://me:hush@host"]})
-    {'user': 'me', 'password': '…', 'urls': ['…']}
+    >>> safe("x.options", {"user": "me", "password": "hush", "api_key": "hush", "urls": ["http://me:hush@host"]})
+    {'user': 'me', 'password': '…', 'api_key': '…', 'urls': ['…']}
     """
     if is_secret(key, value):
         return HIDDEN

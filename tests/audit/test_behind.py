@@ -180,6 +180,17 @@ def test_records_without_rows_are_no_alarm(project: Project) -> None:
     assert project.behind() == []
 
 
+def test_dead_letters_are_no_alarm_once_the_bolt_is_repaired(project: Project) -> None:
+    """What was dead-lettered has no row, though the repaired topology would make one: `dlq replay` brings it."""
+    project.run(b"dull", b"bad", b"bad")
+    Path("words.py").write_text(TOPOLOGY.replace('== "bad"', '== "worse"'), encoding="utf-8")
+    assert project.behind() == []
+    restore_after(project, b"good", b"bad", b"worse")
+    Path("words.py").write_text(TOPOLOGY.replace('== "bad"', '== "nothing"'), encoding="utf-8")
+    (warning,) = project.behind()
+    assert "it has no rows of lines[0]@6 to @8 (the topology makes rows of 2 of the 7 records looked at" in warning
+
+
 def test_without_holes_nothing_is_run_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory that has all its rows costs a few requests, and no process."""
     monkeypatch.setattr(module, "LOOK_BACK", 1)

@@ -120,6 +120,17 @@ def test_a_workers_line_has_its_number(line: str, monkeypatch: pytest.MonkeyPatc
     assert found["message"] == ("m" if "{" in line else line)
 
 
+def test_extras_do_not_hide_what_every_line_has() -> None:
+    """A call's ``extra`` named as one of the line's own keys is left out, and the line says what it would without."""
+    record = logging.makeLogRecord({"name": "a.b", "levelno": 40, "levelname": "ERROR", "msg": "lost"})
+    vars(record).update({"level": "low", "time": "noon", "logger": "me", "exception": 1, "topic": "orders", "sku": 7})
+    found = json.loads(json_log.JsonFormatter().format(record))
+    assert (found["level"], found["logger"], found["message"]) == ("ERROR", "a.b", "lost")
+    assert found["time"].endswith("Z")
+    assert "exception" not in found
+    assert (found["topic"], found["sku"]) == ("orders", 7)
+
+
 def test_answers_to_signals_are_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a signal's handler writes, past Python's own buffers, has the same form."""
     from downspout import exit_guard

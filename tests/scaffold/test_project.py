@@ -84,6 +84,25 @@ def test_the_command_says_what_to_look_at(tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "odd/sample/odd.ndjson").read_text().splitlines()[0] == '{"id": 1, "x": 1, "n": null}'
 
 
+HOSTILE = 'x\n__import__("builtins").RAN = True\r#'
+"""A name of a field that would be a line of Python, were it written as it is."""
+BARE = HOSTILE.replace('"', "'").replace(".", "_")
+
+
+@pytest.mark.parametrize("name", [HOSTILE, BARE, "nul \0", "half \ud800", "a\x0cb"])
+def test_a_name_in_a_record_is_never_code(name: str, tmp_path: Path) -> None:
+    """Whatever keys records have, the files of the project hold assignments and imports only, and can be imported."""
+    records = [{"id": 1, name: 1, "s": [{"a": 1, name: 1}]}, {"id": 2, name: "a"}, {"id": 3, f"{name} too": None}]
+    sample = tmp_path / 'a"""b.ndjson'
+    sample.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    create(tmp_path / "odd", sample)
+    for path in (tmp_path / "odd").rglob("*.py"):
+        ast.parse(path.read_text(encoding="utf-8"))
+    columns = ast.parse((tmp_path / "odd/src/odd_columns.py").read_text(encoding="utf-8"))
+    kinds = [type(each).__name__ for each in columns.body]
+    assert kinds == ["Expr", "Import", "Assign", "Assign", "Assign"]
+
+
 @pytest.mark.slow
 def test_a_project_of_ones_own_records_passes_its_test(tmp_path: Path) -> None:
     """With columns of every kind, times as numbers and odd names among them, the generated test passes."""

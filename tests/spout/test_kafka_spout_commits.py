@@ -239,6 +239,38 @@ def test_a_fenced_member_stops(kafka: Kafka, way: str) -> None:
 
 @pytest.mark.fake_only(HELD)
 @pytest.mark.parametrize("way", UNAWAITED)
+def test_a_commit_that_is_never_answered_is_not_forgotten(
+    kafka: FakeKafka, way: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two minutes its answer is waited for: that fails as another commit does, is counted and warned of."""
+    driver = started(kafka, way)
+    kafka.holds_commits = True
+    driver.ack(range(4))
+    driver.commit()
+
+    def silent(offsets: object) -> None:
+        raise errors.KafkaTimeoutError("a commit that was sent before has no answer")
+
+    assert driver.spout._session is not None
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, logger="tests.spout"):
+        patched.setattr(driver.spout._session.consumer, "commit", silent)
+        driver.commit()
+        assert driver.figure("commits_failed") == 0
+        for _ in range(5):
+            driver.commit()
+        assert driver.figure("commits_failed") > 0
+        assert "a commit that was sent before has no answer" in caplog.text
+    kafka.holds_commits = False
+    driver.ack(range(10))
+    kafka.sent_commits[0].arrive()
+    driver.run(2)
+    driver.commit()
+    driver.run(2)
+    assert stored(kafka) == [0, 4, 10]
+
+
+@pytest.mark.fake_only(HELD)
+@pytest.mark.parametrize("way", UNAWAITED)
 def test_a_commit_of_a_former_generation_is_refused(kafka: FakeKafka, way: str) -> None:
     """A member that was thrown out meanwhile joins again, and what is not committed comes again."""
     driver = started(kafka, way)

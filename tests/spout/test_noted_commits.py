@@ -239,3 +239,23 @@ def test_a_spout_on_storm_knows_where_the_sinks_write() -> None:
     assert Setup.of({**shared, **conf, "parquet.directory": "s3://bucket/x"}, {}).sinks == (Path("/data/one"),)
     assert Setup.of({**shared, **conf, "kafka.offset_store": "parquet:////data/one"}, {}).sinks == ()
     assert SINKS not in json.loads(Dry.thrift_spouts["spout"].common.json_conf)
+
+
+@pytest.mark.parametrize("way", ["async", "combined"])
+def test_a_commit_that_is_not_waited_for_is_noted_as_well(job: Job, way: str) -> None:
+    """Before it is sent, and its answer is heard as without notes: an older copy is behind however commits are sent."""
+    spout = Driver(job.kafka, spout__sinks=[str(job.out)], commit=way)
+    job.kafka.produce(TOPIC, b"more", partition=0)
+    spout.run()
+    spout.commit()
+    job.kafka.produce(TOPIC, b"more", partition=0)
+    spout.run()
+    spout.ack_all()
+    spout.commit()
+    spout.run()
+    assert (spout.figure("committed"), spout.figure("commits_failed")) == (12, 0)
+    assert SinkNotes(job.out, GROUP).read() == {ZERO: 12}
+    spout.spout.deactivate()
+    spout.spout.close()
+    job.restore()
+    assert len(job.run()) == 1

@@ -6,12 +6,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from streamparse import Topology
 
+from downspout.clock import SYSTEM_CLOCK
+from downspout.engine.graph import from_class
 from downspout.errors import ConfigError
+from downspout.testing import FakeKafka
 from downspout.web.addresses import listen
-from tests.web.running import FOR_EVER, GROUP, SCRIPT, TOPIC, Running, shop
+from spouts.kafka import KafkaSpout
+from tests.web.running import FOR_EVER, GROUP, SCRIPT, TOPIC, CheckBolt, Running, running, shop
 
 RECORDS = 400
 
@@ -129,6 +135,44 @@ def test_dead_letters_are_counted_by_exception_with_the_command_that_replays_the
     options = f"--bootstrap {bootstrap} --topic orders --partition 0 --offsets 1 --yes"
     assert letter["replay"] == f"downspout dlq replay shop.dead-letters {options}"
     assert "dead letter" in [event["kind"] for event in run["events"]]
+
+
+class OddBolt(CheckBolt):
+    """Raises with half of a character in its message, as a value of JSON may have it."""
+
+    def process(self, tup: Any) -> None:
+        """Raise."""
+        raise ValueError("half \ud800")
+
+
+class Odd(Topology):
+    """A bolt that raises."""
+
+    reader = KafkaSpout.spec(topics=[TOPIC], group=GROUP, start="EARLIEST", fields=["origin", "value"])
+    odd = OddBolt.spec(inputs=[reader])
+
+
+@pytest.mark.fake_only("the page of a run is the question; Kafka is a detail of it")
+def test_an_error_that_is_no_utf_8_leaves_the_page_as_it_is() -> None:
+    """Its text is shown with a mark for what is no character; a record cannot take the answers away."""
+    with FakeKafka("odd", SYSTEM_CLOCK) as kafka:
+        kafka.create_topic(TOPIC, 1)
+        kafka.produce(TOPIC, b"order", partition=0)
+        with running(kafka, from_class(Odd, "odd"), FOR_EVER) as made:
+            run = made.until(lambda run: bool(run["blocked"]))
+    assert run["blocked"][0]["error"] == "ValueError: half \\ud800"
+    assert run["components"][1]["last_error"] == "ValueError: half \\ud800"
+
+
+def test_a_page_that_asks_for_a_web_socket_gets_none(busy: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """Any page in a browser of this machine may ask: that is answered as a GET, and fills no log."""
+    headers = {
+        "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Origin": "http://evil.example",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }  # fmt: skip
+    assert busy.get("api/topology", **headers).status == 200
+    assert busy.get("api/topology", Host="evil.example", **headers).status == 421
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 
 
 @pytest.mark.parametrize(

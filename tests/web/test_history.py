@@ -104,6 +104,15 @@ def test_a_rebalance_says_what_was_got_lost_and_moved() -> None:
     assert found == [("rebalance", "got a[2]; lost a[0]"), ("assignment", "got a[0], a[1]")]
 
 
+def test_a_spout_without_partitions_yet_is_no_event() -> None:
+    """Before the group has answered nothing has happened; what it gives then is the assignment."""
+    history = History()
+    for second, places in ((1, ()), (2, ("a[0]",))):
+        owned = {"reader": {place: partition(0, 0) for place in places}}
+        history.add(second, metrics(second, 0, partitions=owned))
+    assert [(each["kind"], each["text"]) for each in history.events.newest_first()] == [("assignment", "got a[0]")]
+
+
 def test_a_worker_that_is_restarted_is_on_the_time_line() -> None:
     """With how its process ended."""
     history = History()

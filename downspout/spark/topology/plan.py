@@ -146,6 +146,8 @@ def _refusals(component: Component, conf: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} demands AT_MOST_ONCE, and Spark repeats a batch that did not finish"
         if conf.get("kafka.listener"):
             yield f"{name} has a kafka.listener, which is called for single tuples"
+        if (how := str(conf.get("kafka.commit") or "sync")) != "sync":
+            yield f"{name} has kafka.commit = {how}, and the offsets of a query are in Spark's checkpoint"
         if (conf.get("kafka.offset_store") or KAFKA) != KAFKA:
             yield f"{name} has a kafka.offset_store, and the offsets of a query are in Spark's checkpoint"
         return

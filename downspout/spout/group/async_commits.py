@@ -20,6 +20,9 @@ from downspout.spout.group.committing import Due, Heard, committed, failed, fits
 from downspout.spout.group.start_offsets import MetadataLimit
 from downspout.spout.partition import Partition
 
+OVERDUE_MS = 120_000
+"""So long after a commit was sent its answer is waited for: the client gives up a request long before that."""
+
 
 class AsyncCommits:
     """The commit of a session that is on its way."""
@@ -28,6 +31,7 @@ class AsyncCommits:
         self._consumer, self._limit, self._heard = consumer, limit, heard
         self._due: Due = {}  # What it is for; empty: none is on its way
         self._answer: list[KafkaError | None] = []
+        self._sent_at = 0  # in ms
 
     @property
     def is_out(self) -> bool:
@@ -39,8 +43,12 @@ class AsyncCommits:
         """Whether there is an answer to take."""
         return bool(self._answer)
 
-    def send(self, due: Due) -> None:
-        """Send a commit; none may be on its way.
+    def is_overdue(self, now: int) -> bool:
+        """Return whether the answer has not come for too long; while a bolt keeps the loop none is taken, either."""
+        return self.is_out and not self.is_answered and now - self._sent_at >= OVERDUE_MS
+
+    def send(self, due: Due, now: int) -> None:
+        """Send a commit at a time in ms; none may be on its way.
 
         Raises:
             KafkaError: what the client raises at once.
@@ -49,7 +57,7 @@ class AsyncCommits:
         if due:
             answer: list[KafkaError | None] = []
             self._consumer.commit_async(requested(due), answer.append)
-            self._due, self._answer = due, answer
+            self._due, self._answer, self._sent_at = due, answer, now
 
     def take_answer(self, parts: Mapping[TopicPartition, Partition], now: int) -> bool:
         """Act on the answer; return whether the broker has it, and False if it is to get less metadata.

@@ -275,7 +275,8 @@ class GroupSession:
             return False
         services.commit_timer.restart(now)
         self.catch_up()
-        if self._sent.is_out and not ((wait or last) and self._settle()):
+        must_settle = wait or last or self._sent.is_overdue(now)
+        if self._sent.is_out and not (must_settle and self._settle()):
             services.commit_timer.expedite()
             return False
         try:
@@ -293,7 +294,8 @@ class GroupSession:
                     self._waits_next = False
                 else:
                     self._sent.send(
-                        committing.due_commits(self.consumer, parts, identity, now, last=last, failure_policy=policy)
+                        committing.due_commits(self.consumer, parts, identity, now, last=last, failure_policy=policy),
+                        now,
                     )
             else:
                 committing.commit_positions(self.consumer, parts, identity, now, wait, heard)

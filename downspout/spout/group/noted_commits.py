@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 from downspout import registry
 from downspout.errors import DownspoutError, coordinates
-from downspout.kafka.port import ConsumerPort, OffsetAndMetadata, TopicPartition
+from downspout.kafka.port import Answered, ConsumerPort, OffsetAndMetadata, TopicPartition
 from downspout.offset_ranges import OffsetRanges
 
 Offsets = Mapping[TopicPartition, int]
@@ -62,10 +62,12 @@ class NotedCommits:
         self._note({tp: each.offset for tp, each in offsets.items()})
         self._consumer.commit(offsets)
 
-    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], answered: Answered | None = None
+    ) -> None:
         """Note, then send."""
         self._note({tp: each.offset for tp, each in offsets.items()})
-        self._consumer.commit_async(offsets)
+        self._consumer.commit_async(offsets, answered)
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's commits; say where a directory is behind, once for each partition."""
@@ -103,7 +105,7 @@ class NotedCommits:
 
     def _note(self, offsets: Offsets) -> None:
         """Note commits; where that fails, what was noted before is too little, and may be said to be behind."""
-        for notes in self._notes:
+        for notes in self._notes if offsets else ():
             try:
                 notes.note(offsets)
             except (DownspoutError, OSError) as error:

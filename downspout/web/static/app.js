@@ -69,6 +69,7 @@ async function showSettings() {
 }
 
 function gone() {
+  view.topology = null; // what answers next may be another run
   const badge = byId("state");
   badge.textContent = "no answer";
   badge.className = "badge gone";
