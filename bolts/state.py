@@ -52,6 +52,8 @@ from downspout.wire.transacting import config_of
 logger = logging.getLogger("downspout.batches")
 
 AGAIN = "the batch comes again"
+NO_ATTEMPT = object()
+"""Equal to nothing that a bolt may emit; a null is."""
 
 __all__ = ["StateBolt"]
 
@@ -59,11 +61,12 @@ __all__ = ["StateBolt"]
 class _Batch:
     """What a task holds of one attempt."""
 
-    __slots__ = ("tuples", "waiting")
+    __slots__ = ("is_applied", "tuples", "waiting")
 
     def __init__(self) -> None:
         self.tuples: dict[Key, Any] = {}  # of each key what the update holds
         self.waiting: list[Any] = []  # not acked, since the beginning was not seen
+        self.is_applied = False
 
 
 def _key_maker(places: Sequence[int]) -> Callable[[Any], Key]:
@@ -157,13 +160,19 @@ class StateBolt(Bolt):
         )
         self._held = Held(_Batch)
         self._key_makers: dict[type, Callable[[Any], Key]] = {}  # by the type of a stream's values
-        self._now: tuple[Any, _Batch | None, bool] = (None, None, False)  # the attempt of the last tuple
+        self._now: tuple[Any, _Batch | None, bool] = (NO_ATTEMPT, None, False)  # the attempt of the last tuple
         self._throttle = LogThrottle()
         self._figures = {"batches_applied": 0, "batches_refused": 0, "keys_updated": 0}
 
     def _check_inputs(self, context: Mapping[str, Any]) -> None:
         wanted = [ATTEMPT, *self._keys, *([self.update.field] if self.update.field else [])]
-        for (source, stream), fields in input_fields(context).items():
+        inputs = input_fields(context)
+        if unheard := [stream for stream in CONTROL if stream not in {each for _, each in inputs}]:
+            raise TopologyError(
+                f"{self.component_name}: no input has the stream {unheard[0]}, so it would not hear of its batches",
+                cure="coordinator=…, as KafkaBatches.spec returns it",
+            )
+        for (source, stream), fields in inputs.items():
             if stream in CONTROL:
                 continue
             grouping = context.get("source->stream->grouping", {}).get(source, {}).get(stream, {})
@@ -191,7 +200,7 @@ class StateBolt(Bolt):
             self._hold(tup, values)
             return
         attempt = Attempt.of(values[0])
-        self._now = (None, None, False)
+        self._now = (NO_ATTEMPT, None, False)
         if tup.stream == COMMIT:
             self._commit(tup, attempt)
             return
@@ -212,7 +221,7 @@ class StateBolt(Bolt):
             return 0
         attempt = values[0]
         batch, has_begun = self._newest(attempt)
-        if batch is None or not has_begun:
+        if batch is None or not has_begun or batch.is_applied:
             return 0
         # The attempt is mostly the same object. Compared are equal ones too: over Storm's pipe each is one of its own.
         rows = [
@@ -247,6 +256,11 @@ class StateBolt(Bolt):
         if batch is None:  # of an older attempt
             self.ack(tup)
             return
+        if batch.is_applied:
+            late = f"{self.component_name}: {Attempt.of(values[0])}: a tuple of {tup.component!r} came after the commit"
+            cure = "anchor what bolts emit; and no state behind another one, which emits at its commit"
+            self.fail_because(tup, TopologyError(late, cure=cure))
+            return
         key = self._key_of(values)(values)
         batch.tuples[key] = self.update.add(batch.tuples.get(key), values)
         if has_begun:
@@ -269,6 +283,7 @@ class StateBolt(Bolt):
             passes = isinstance(error, BatchStoreError) and error.passes
             self._refuse(tup, BatchStoreError(f"{self.component_name}: {attempt}: {error}", passes=passes))
             return
+        batch.is_applied = True
         self._figures["batches_applied"] += 1
         for row in changed:
             self.emit([attempt, *row], anchors=[tup])

@@ -212,8 +212,8 @@ class Emitting:
 
     def success(self, attempt: Attempt, epoch: int) -> None:
         """Forget what lies below a transaction that is done."""
+        self.starts.committed(self._batches.to_commit(attempt) or ())
         self._batches.success(attempt.txid)
-        self.starts.committed()
         if self._mine:
             self._store.delete_below(epoch, attempt.txid, [partition_id(*tp) for tp in self._mine])
 

@@ -8,6 +8,7 @@ from typing import Any
 from downspout.batches.pairs import check_pair
 from downspout.batches.setup import check, check_ackers, message_timeout_s
 from downspout.batches.stores import check_batch_store, check_state_store
+from downspout.batches.streams import CONTROL
 from downspout.engine.graph import Component, Graph
 from downspout.engine.values import Settings, reads
 from downspout.errors import ConfigError
@@ -28,6 +29,7 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
     for bolt in graph.bolts:
         if reads(bolt, "state"):
             yield from _state(bolt, _with_batches(graph, bolt, confs))
+            yield from _inputs(graph, bolt)
 
 
 def _coordinator(spout: Component, conf: Mapping[str, Any]) -> Iterator[Finding]:
@@ -59,6 +61,25 @@ def _state(bolt: Component, conf: Mapping[str, Any]) -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding(True, bolt.name, error.message, error.cure or "`downspout settings state`")
     yield from _on_one_machine(bolt.name, "state.store", conf)
+
+
+def _inputs(graph: Graph, bolt: Component) -> Iterator[Finding]:
+    """Find a state that hears nothing of its batches, or gets tuples after they are committed."""
+    heard = {given.stream for given in bolt.inputs}
+    if unheard := [stream for stream in CONTROL if stream not in heard]:
+        what = f"no input has the stream {unheard[0]}, so it would not hear of its batches"
+        yield Finding(True, bolt.name, what, "coordinator=…, as KafkaBatches.spec returns it")
+    seen, left = {bolt.name}, [given.source for given in bolt.inputs]
+    while left:
+        source = graph.components.get(left.pop())
+        if source is None or source.name in seen:
+            continue
+        seen.add(source.name)
+        if reads(source, "state"):
+            what = f"its tuples come from {source.name}, which emits at its commit: they would be in no batch"
+            yield Finding(True, bolt.name, what, f"the inputs of {source.name}, or another topology for it")
+        else:
+            left += [given.source for given in source.inputs]
 
 
 def _on_one_machine(name: str, key: str, conf: Mapping[str, Any]) -> Iterator[Finding]:

@@ -23,6 +23,9 @@ REFUSED = {
     "translator": (None, "a bolt that makes the tuples"),
     "emit": ("record", "kafka.emit=record: a batch is emitted record by record"),
     "offset_store": ("kafka", "batch.store: progress is kept with the batches"),
+    "behind_max": (None, "leave it out: no record is left out of a batch"),
+    "listener": (None, "leave it out: a bolt sees the batches"),
+    "on_corrupt_batch": ("fail", "kafka.on_corrupt_batch=fail: a batch writes no dead letters"),
     "guarantee": ("AT_LEAST_ONCE", "leave it out: batches have a guarantee of their own, by batch.kind"),
 }
 """Settings of KafkaSpout that batches do not have, with the only value they may have."""

@@ -70,11 +70,12 @@ class BatchStarts:
         # A batch that is tried again starts where its first attempt did: the end of the log has moved on meanwhile.
         if tp not in self._decided:
             self._decided[tp] = self._by_strategy(start, tp, logs, consumer)
-        return self._decided[tp]
+        return self._in_range(tp, self._decided[tp], logs.begins[tp], logs.ends[tp])
 
-    def committed(self) -> None:
-        """Forget what the strategy decided: what was stored counts from now on."""
-        self._decided.clear()
+    def committed(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget what the strategy decided of these: what was stored counts from now on."""
+        for tp in partitions:
+            self._decided.pop(tp, None)
 
     def _by_strategy(self, start: Start, tp: TopicPartition, logs: Logs, consumer: ConsumerPort) -> int:
         if start is Start.END:

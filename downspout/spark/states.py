@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from downspout.batches.applying import apply
 from downspout.batches.core.attempt import Attempt
 from downspout.batches.core.values import Commit, StateKind
+from downspout.batches.pairs import check_pair
 from downspout.batches.stores import Key, StateContext, open_state_store
 from downspout.batches.updates import Update, combined, path_of, update_of
 from downspout.errors import ConfigError
@@ -42,7 +43,7 @@ def state_writer(**settings: Any) -> Callable[[DataFrame, int], None]:
             function or a class.
 
     Raises:
-        ConfigError: a setting is missing, unknown or malformed.
+        ConfigError: a setting is missing, unknown or malformed, or the kind would not be exactly once.
     """
     if "update" in settings:
         settings["update"] = path_of(settings["update"])
@@ -50,6 +51,7 @@ def state_writer(**settings: Any) -> Callable[[DataFrame, int], None]:
     values = parse_scope(with_secrets(conf), "state")
     if not values["name"]:
         raise ConfigError("state.name is not set, and on Spark no component gives it one", cure='name="counts"')
+    check_pair({**conf, "batch.kind": "transactional"})  # which the batches of Spark's own log are
     update, kind = update_of(values["update"]), StateKind(values["kind"])
 
     def changed(state: Commit[Key], batch: Mapping[Key, Any]) -> Sequence[Sequence[Any]]:

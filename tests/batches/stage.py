@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pystorm.component import Tuple
 
 from bolts.state import StateBolt
 from downspout.batches.core.attempt import Attempt
-from downspout.batches.streams import BATCH, COMMIT, SUCCESS
+from downspout.batches.streams import BATCH, COMMIT, CONTROL, FIELDS, SUCCESS
 
 
 class Word(NamedTuple):
@@ -27,10 +28,13 @@ class Stage:
     Args:
         store: the URL of its store.
         cls: its class.
+        control: the streams of the coordinator that it hears.
         conf: its settings, with ``__`` for the dot.
     """
 
-    def __init__(self, store: str, cls: type[StateBolt] = StateBolt, **conf: Any) -> None:
+    def __init__(
+        self, store: str, cls: type[StateBolt] = StateBolt, control: Sequence[str] = CONTROL, **conf: Any
+    ) -> None:
         self.acked: list[str] = []
         self.failed: dict[str, str] = {}
         self.emitted: list[list[Any]] = []
@@ -49,7 +53,8 @@ class Stage:
         }
         settings["state.exactly_once"] = False
         settings |= {key.replace("__", "."): value for key, value in conf.items()}
-        fields = {"split": {"default": list(Word._fields)}, "batches": {BATCH: ["attempt", "epoch", "partitions"]}}
+        heard = {stream: list(FIELDS[stream]) for stream in control}
+        fields = {"split": {"default": list(Word._fields)}, "batches": heard}
         bolt.initialize(settings, {"source->stream->fields": fields})
         self.bolt: StateBolt = bolt
 

@@ -71,6 +71,26 @@ def test_a_pair_that_is_allowed_is_not_named() -> None:
     assert found({}, {"kind": "non_transactional", "exactly_once": False}) == []
 
 
+def test_a_state_without_coordinator_or_behind_another_state_is_found() -> None:
+    """The one would wait for ever; the other would get tuples after its batch is committed."""
+    source = KafkaBatches.spec(topics=["lines"], fields=["value"])
+    given: dict[str, Any] = {"store": "sqlite:///counts.db", "update": "count"}
+
+    class Chained(Topology):
+        coordinator, lines = source
+        split = Split.spec(inputs=[lines])
+        deaf = StateBolt.spec(inputs=[split], key="word", **given)
+        counts = StateBolt.spec(coordinator=coordinator, inputs=[split], key="word", **given)
+        again = Split.spec(inputs=[counts])
+        totals = StateBolt.spec(coordinator=coordinator, inputs=[again], key="word", **given)
+
+    graph = from_class(Chained, "chained")
+    lines = [str(each) for each in check.findings(graph, check.resolve(graph, environ={}))]
+    assert [line for line in lines if line.startswith("error: deaf: no input has the stream $batch")]
+    assert [line for line in lines if line.startswith("error: totals: its tuples come from counts, which emits at")]
+    assert len(lines) == 2, lines
+
+
 def test_two_coordinators_with_one_id_are_found() -> None:
     """They would throw each other out."""
 

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import logging
 import random
+from itertools import count
 from typing import Any
 
 import pytest
+from kafka import errors
 
+from downspout.batches.starts import BatchStarts, Logs
 from downspout.batches.stores import BatchStoreError, StaleCoordinatorError
 from downspout.errors import BrokerError, ComponentError, ConfigError, DataLossError
+from downspout.kafka.port import TopicPartition
+from downspout.settings.table import parse_scope
 from downspout.testing import Crash, Fail, FakeKafka, Lose, VirtualClock, run_topology
+from downspout.testing.fake_consumer import FakeConsumer
 from downspout.testing.memory_batches import MemoryBatches
 from spouts.batches import BatchCoordinator, KafkaBatches
 from tests.batches.counting import LINES, counted, values_of, word_count
@@ -140,6 +147,9 @@ def test_a_topic_that_does_not_exist(kafka: FakeKafka, memory: MemoryBatches) ->
         ({"translator": ["string"]}, "kafka.translator = "),
         ({"offset_store": "sqlite:///x.db"}, "kafka.offset_store = "),
         ({"guarantee": "AT_MOST_ONCE"}, "kafka.guarantee = 'AT_MOST_ONCE'"),
+        ({"behind_max": 100}, "kafka.behind_max = 100 does not go with KafkaBatches"),
+        ({"listener": "a.Listener"}, "kafka.listener = 'a.Listener' does not go with KafkaBatches"),
+        ({"on_corrupt_batch": "dead_letter"}, "kafka.on_corrupt_batch = 'dead_letter' does not go"),
         ({"max_actve": 3}, "unknown setting kafka.max_actve"),
     ],
 )
@@ -242,3 +252,61 @@ def test_a_coordinator_whose_claim_is_taken_stops(kafka: FakeKafka, memory: Memo
     memory.hook = taken
     with pytest.raises(StaleCoordinatorError):
         run_topology(word_count(records_max=3), config=CONFIG)
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+@pytest.mark.parametrize("each", [3, 4, 7])
+def test_polls_that_fail_now_and_then_lose_nothing(
+    kafka: FakeKafka, memory: MemoryBatches, kind: str, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in the middle of a batch, when some of its records are read already: all of them come again."""
+    produce(kafka, LINES * 4)
+    polls, poll = count(1), FakeConsumer.poll
+
+    def shaky(self: FakeConsumer, timeout_ms: int, max_records: int) -> Any:
+        number = next(polls)
+        if number < 30 and number % each == 0:
+            raise errors.KafkaTimeoutError
+        return poll(self, timeout_ms, 1)
+
+    monkeypatch.setattr(FakeConsumer, "poll", shaky)
+    result = run_topology(word_count(kind, 2, max_active=2, records_max=6), config=CONFIG)
+    assert result.components["coordinator"][0].report()["batches_failed"] >= 1
+    assert values_of(memory.states["counts"], kind) == counted(LINES * 4)
+
+
+@pytest.mark.parametrize("policy", ["fail", "earliest"])
+def test_a_first_batch_whose_start_is_gone_when_it_comes_again(
+    kafka: FakeKafka, memory: MemoryBatches, policy: str
+) -> None:
+    """Where the strategy began is lost as any other offset: by default an error that names it, not a wrong position."""
+    produce(kafka, LINES)
+    gone = []
+
+    def retention(when: str, what: str) -> None:
+        if what == "save_ranges" and not gone:
+            gone.append(kafka.delete_records("lines", 1, 1))
+            raise BatchStoreError("locked", passes=True)
+
+    memory.hook = retention
+    config = {**CONFIG, "kafka.on_data_loss": policy}
+    if policy == "fail":
+        with pytest.raises(DataLossError, match=r"lines\[1\]@0: the next batch starts here, but the log holds 1 to 2"):
+            run_topology(word_count(attempts_max=2), config=config)
+    else:
+        run_topology(word_count(attempts_max=2), config=config)
+        found = values_of(memory.states["counts"], "opaque")  # a word that went back has no value
+        assert {word: value for word, value in found.items() if value} == counted([*LINES[:1], *LINES[2:]])
+
+
+def test_a_start_at_the_end_holds_until_it_is_committed(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """A partition that was left out of the first batches begins where its first attempt did."""
+    tp = TopicPartition("lines", 0)
+    logs = Logs({tp: 0}, {tp: 5})
+    settings = parse_scope({"kafka.topics": ["lines"], "kafka.start": "LATEST"}, "kafka")
+    starts, consumer = BatchStarts(settings, "t-1", logging.getLogger("test")), kafka.consumer(group=None)
+    assert starts.of(tp, None, logs, consumer) == 5
+    starts.committed([TopicPartition("lines", 1)])
+    assert starts.of(tp, None, Logs({tp: 0}, {tp: 9}), consumer) == 5
+    starts.committed([tp])
+    assert starts.of(tp, None, Logs({tp: 0}, {tp: 9}), consumer) == 9

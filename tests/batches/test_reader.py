@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kafka import errors
 
 from downspout.batches.reader import BatchReader, Limits
 from downspout.clock import SYSTEM_CLOCK
@@ -42,3 +43,33 @@ def test_each_partition_has_a_position_before_a_poll(kafka: FakeKafka, exactly: 
     again = reader.fresh({one: 2, other: 0}, {one: 3, other: 0}, Limits(9, 999))
     assert [record.offset for record in again[one].records] == [2]
     assert again[other] == ([], 0)
+
+
+def test_an_error_in_the_middle_of_a_batch_loses_nothing(kafka: FakeKafka) -> None:
+    """What was taken before a poll raised is read again by the next attempt, which starts at the same offset."""
+    one = TopicPartition("lines", 0)
+    for number in range(6):
+        kafka.produce("lines", value=b"%d" % number, partition=0)
+    consumer: Any = kafka.consumer(group=None)
+    poll = consumer.poll
+    consumer.poll = lambda timeout_ms, max_records: poll(timeout_ms, 1)
+    reader = BatchReader(consumer, SYSTEM_CLOCK, 10)
+    reader.assign([one])
+
+    def read(start: int) -> list[int]:
+        return [record.offset for record in reader.fresh({one: start}, {one: 6}, Limits(3, 999))[one].records]
+
+    assert read(0) == [0, 1, 2]
+    for brought in range(3):
+
+        def fails(timeout_ms: int, max_records: int, left: list[int] = [brought]) -> Any:  # noqa: B006
+            left[0] -= 1
+            if left[0] < 0:
+                raise errors.KafkaTimeoutError
+            return poll(timeout_ms, 1)
+
+        consumer.poll = fails
+        with pytest.raises(errors.KafkaTimeoutError):
+            read(3)
+    consumer.poll = poll
+    assert read(3) == [3, 4, 5]

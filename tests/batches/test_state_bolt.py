@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from bolts.state import StateBolt
 from downspout.batches.core.attempt import Attempt
 from downspout.batches.core.values import Commit
 from downspout.batches.stores import BatchStoreError, Key
-from downspout.errors import ConfigError
+from downspout.batches.streams import BATCH, SUCCESS
+from downspout.errors import ConfigError, TopologyError
 from tests.batches.stage import Stage, Word
 
 
@@ -38,6 +40,13 @@ class Letters:
     def combine(self, one: list[str], other: list[str]) -> list[str]:
         """Return those of both."""
         return sorted({*one, *other})
+
+
+def appended(value: list[str] | None, tup: Any) -> list[str]:
+    """Change the value in place, as users do."""
+    value = [] if value is None else value
+    value.append(tup.word)
+    return value
 
 
 class FirstSeen(StateBolt):
@@ -264,3 +273,49 @@ def test_functions_and_classes_travel_by_name() -> None:
     """What is given as a function is in the configuration as its import path."""
     spec = StateBolt.spec(store="sqlite:///x.db", key="word", update=longest)
     assert json.loads(spec.config)["state.update"] == "tests.batches.test_state_bolt.longest"
+
+
+def test_a_reducer_may_change_the_value_in_place(url: str) -> None:
+    """The previous value stays as it was, so a batch that comes again is not in there twice."""
+    stage = Stage(url, state__update="tests.batches.test_state_bolt.appended", state__key=["group"])
+    stage.batch(Attempt(1, 0), "a")
+    stage.succeed(Attempt(1, 0))
+    stage.batch(Attempt(2, 0), "b")
+    assert stage.bolt.state.read_all() == {("all",): [2, ["a", "b"], ["a"]]}
+    stage.batch(Attempt(2, 1), "b")
+    assert stage.bolt.state.read_all() == {("all",): [2, ["a", "b"], ["a"]]}
+
+
+def test_a_tuple_after_the_commit_fails(url: str) -> None:
+    """It would be in no transaction: one that another state emits at its commit, or that is not anchored."""
+    stage = Stage(url)
+    stage.batch(Attempt(1, 0), "a")
+    late = stage.words(Attempt(1, 0), "b")
+    assert late[0] not in stage.acked
+    assert "transaction 1, attempt 0: a tuple of 'split' came after the commit" in stage.failed[late[0]]
+    assert stage.stored() == {"a": [1, 1, None]}
+
+
+def test_a_tuple_without_an_attempt_is_no_old_one(url: str) -> None:
+    """Where a bolt emits a null in its place, that is an error, and the tuple is not dropped."""
+    stage = Stage(url)
+    stage.begin(Attempt(1, 0))
+    with pytest.raises(ValueError, match="None is not an attempt"):
+        stage.words(None, "a")  # type: ignore[arg-type]
+
+
+def test_a_state_that_hears_nothing_of_its_batches_is_refused(url: str) -> None:
+    """Without the coordinator's streams it would hold all tuples, until each batch has timed out."""
+    with pytest.raises(TopologyError, match=r"counts: no input has the stream \$commit.*coordinator="):
+        Stage(url, control=(BATCH, SUCCESS))
+
+
+@pytest.mark.parametrize("key", [b"a", date(2013, 1, 1)])
+def test_a_key_that_is_not_json_is_named(url: str, key: Any) -> None:
+    """Bytes and dates are no keys; the error names state and key, and says what to do."""
+    stage = Stage(url)
+    stage.begin(Attempt(1, 0))
+    stage.send("default", Word(Attempt(1, 0), key))
+    assert not stage.commit(Attempt(1, 0))
+    assert "state counts, key" in str(stage.failed)
+    assert "is not JSON" in str(stage.failed)

@@ -80,3 +80,11 @@ def test_a_state_without_a_name_is_refused() -> None:
     """On Spark no component gives a state its name."""
     with pytest.raises(ConfigError, match=r"state\.name is not set"):
         state_writer(store="sqlite:///counts.db", key="word", update="count")
+
+
+def test_a_kind_that_is_not_exactly_once_is_refused() -> None:
+    """Where Spark runs a micro-batch again, it would be applied again; that has to be allowed."""
+    given = {"store": "sqlite:///counts.db", "name": "counts", "key": "word", "update": "count"}
+    with pytest.raises(ConfigError, match=r"state\.kind = non_transactional is not exactly once"):
+        state_writer(**given, kind="non_transactional")
+    assert state_writer(**given, kind="non_transactional", exactly_once=False)

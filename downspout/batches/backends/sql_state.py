@@ -171,7 +171,8 @@ class SqlStateTransaction:
 
     def read(self, keys: Collection[Key]) -> Mapping[Key, Any]:
         """Return the stored form of each key that is there."""
-        mark, found, wanted = self._database.mark, dict[Key, Any](), [_text(key) for key in keys]
+        mark, found = self._database.mark, dict[Key, Any]()
+        wanted = [_text(self._where, key) for key in keys]
         for start in range(0, len(wanted), KEYS_MAX):
             some = wanted[start : start + KEYS_MAX]
             statement = (
@@ -196,7 +197,7 @@ class SqlStateTransaction:
             "ON CONFLICT (state, key) DO UPDATE SET value = excluded.value, txid = excluded.txid, "
             "attempt = excluded.attempt"
         )
-        texts = {_text(key): _value(self._where, key, value) for key, value in values.items()}
+        texts = {_text(self._where, key): _value(self._where, key, value) for key, value in values.items()}
         # In one order: two that write the same keys never wait for each other.
         rows = [(self._state, key, text, *self._attempt) for key, text in sorted(texts.items())]
         if rows:
@@ -221,8 +222,13 @@ def _key(values: Any) -> Key:
     return tuple(_key(value) if isinstance(value, list) else value for value in values)
 
 
-def _text(key: Key) -> str:
-    return _encode(list(key))
+def _text(where: str, key: Key) -> str:
+    try:
+        return _encode(list(key))
+    except (TypeError, ValueError) as error:
+        raise BatchStoreError(
+            f"{where}, key {key!r} is not JSON ({error})", cure="a key of texts and numbers, which a bolt before makes"
+        ) from None
 
 
 def _value(where: str, key: Key, value: Any) -> str:
@@ -230,7 +236,8 @@ def _value(where: str, key: Key, value: Any) -> str:
         return _encode(value)
     except (TypeError, ValueError) as error:
         raise BatchStoreError(
-            f"{where}, key {_text(key)}: {value!r} is not JSON ({error})", cure="a value of numbers, texts and lists"
+            f"{where}, key {_text(where, key)}: {value!r} is not JSON ({error})",
+            cure="a value of numbers, texts and lists",
         ) from None
 
 

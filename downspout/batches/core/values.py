@@ -15,6 +15,7 @@ another series of transactions. The forms are those of Trident's JSON serializer
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
+from copy import deepcopy
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -137,7 +138,11 @@ class Commit(Generic[Key]):
 
     def get(self, key: Key) -> Any:
         """Return the value of a key, this transaction's updates in it; None where there is none."""
-        return self._values[key] if key in self._values else self._base(key).value
+        if key in self._values:
+            return self._values[key]
+        value = self._base(key).value
+        # A list or a dict may be changed in place, and what the updates started from must stay as it was.
+        return deepcopy(value) if isinstance(value, list | dict) else value
 
     def put(self, key: Key, value: Any) -> None:
         """Set the value of a key. Where the transaction is in the stored value already, nothing changes."""
