@@ -1,4 +1,4 @@
-"""What it costs to be looked at: a busy run alone, with ``--metrics-port`` and with ``--ui``, read by nobody and read.
+"""What it costs to be looked at: a busy run alone, with ``--metrics-port`` and with ``--ui``, without readers and with.
 
     python -m bench.metrics [--records 1000000] [--runs 5] [--quick]
 
