@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     *("registry", "errors", "findings", "formatting", "metrics", "clock", "exit_guard"),
     *("settings", "system", "ledger", "origins", "offset_ranges", "protocols", "wire", "component"),
-    *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "batches", "sink", "sql", "parse"),
+    *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "batches", "sink", "tables", "sql", "parse"),
     *("broker", "run", "export", "web", "storm", "spark", "compare", "audit", "testing", "scaffold"),
     *("cli", "__main__"),
 )

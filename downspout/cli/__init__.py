@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = (
-    "new", "run", "check", "audit", "compact", "compare", "dlq", "kafka", "lag", "offsets", "storm", "spark",
+    "new", "run", "check", "audit", "compact", "export", "compare", "dlq", "kafka", "lag", "offsets", "storm", "spark",
     "settings", "simulate", "completion",
 )  # fmt: skip
 

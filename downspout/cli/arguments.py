@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from downspout.errors import ConfigError
+from downspout.formatting import seconds_of
 from downspout.settings.folders import local_path
 from downspout.settings.object_path import place as folder_or_object
 
@@ -114,6 +115,13 @@ def add_metrics_port(parser: argparse.ArgumentParser, what: str) -> None:
         help=f"serve {what}; {METRICS_PORT} without PORT, 0 is a free port",
     )
     parser.add_argument("--metrics-host", metavar="HOST", help="listen there; default 127.0.0.1, 0.0.0.0 is all")
+
+
+def seconds(text: str) -> float:
+    """Return an option's duration in seconds."""
+    if (found := seconds_of(text, "s")) is None or found <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30s, 5m or 1h")
+    return found
 
 
 def add_requirements(parser: argparse.ArgumentParser) -> None:

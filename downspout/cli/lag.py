@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster, way_in
-from downspout.cli.arguments import add_metrics_port, exit_codes, natural
+from downspout.cli.arguments import add_metrics_port, exit_codes, natural, seconds
 from downspout.cli.records import printable
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError, ConfigError
-from downspout.formatting import counted, seconds_of
+from downspout.formatting import counted
 
 if TYPE_CHECKING:
     from downspout.kafka.port import Cluster
@@ -52,25 +52,18 @@ def add_parser(commands: Any) -> None:
         "--watch", action="store_true",
         help="go on until Ctrl-C or --timeout: a table that renews itself; without a terminal, one per interval",
     )  # fmt: skip
-    parser.add_argument("--every", type=_seconds, default=EVERY_S, metavar="TIME", help="the interval (default: 2s)")
+    parser.add_argument("--every", type=seconds, default=EVERY_S, metavar="TIME", help="the interval (default: 2s)")
     parser.add_argument(
         "--until", type=natural, metavar="LAG",
         help="wait until the groups are at most this far behind, all together; a partition without a commit counts "
         "with everything in its log",
     )  # fmt: skip
-    parser.add_argument("--timeout", type=_seconds, metavar="TIME", help="give up after this long: 30s, 5m, 1h")
+    parser.add_argument("--timeout", type=seconds, metavar="TIME", help="give up after this long: 30s, 5m, 1h")
     add_metrics_port(parser, "the figures for Prometheus, while --watch goes on")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON; with --watch, a line of it per interval")
     form.add_argument("--storm", action="store_true", help="print the JSON of storm-kafka-monitor, of one group")
     parser.set_defaults(handler=_run)
-
-
-def _seconds(text: str) -> float:
-    """Return an option's duration in seconds."""
-    if (found := seconds_of(text, "s")) is None or found <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30s, 5m or 1h")
-    return found
 
 
 def _run(arguments: argparse.Namespace) -> int:

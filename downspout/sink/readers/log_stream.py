@@ -185,11 +185,7 @@ class Follower:
         try:
             wherever(layout, file.path, os.stat)
         except FileNotFoundError:
-            raise SinkError(
-                f"{self.directory / file.path} is gone before the stream has read it: it was compacted away, and the "
-                "stream was behind for longer than such files are kept",
-                cure=f"{AFRESH}; and downspout compact --keep for as long as a stream may be behind",
-            ) from None
+            raise gone(self.directory, file) from None
 
     def _after(self, start: Position, stop: int) -> Iterator[tuple[DataFile, Position]]:
         """Yield the files from a position on, up to an entry, each with the position behind it."""
@@ -228,6 +224,15 @@ class Follower:
                 state.take(self._entry(number))
             self._first = base, tuple(state.files.values())
         return self._first[1]
+
+
+def gone(directory: Path, file: DataFile) -> SinkError:
+    """Return the error for a file that was deleted before a stream has read it."""
+    return SinkError(
+        f"{directory / file.path} is gone before the stream has read it: it was compacted away, and the stream was "
+        "behind for longer than such files are kept",
+        cure=f"{AFRESH}; and downspout compact --keep for as long as a stream may be behind",
+    )
 
 
 def files_before(directory: Path, end: Position) -> list[DataFile]:

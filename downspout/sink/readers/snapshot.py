@@ -30,6 +30,7 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import ConfigError, SinkError
 from downspout.settings.object_path import ObjectPath, place
 from downspout.sink.log.entry import DataFile
+from downspout.sink.readers.log_stream import gone
 from downspout.sink.readers.view import ORIGIN_COLUMNS, View, restarting, wherever
 from downspout.sink.storage.layout import layout_of
 from downspout.sink.storage.places import storage_of
@@ -186,6 +187,20 @@ def _read(view: View, columns: Sequence[str] | None, wanted: ds.Expression | Non
         tables = list(pool.map(lambda path: _read_file(view, path, shape), _ruled_in(view, wanted)))
     empty = ds.dataset(view.schema.empty_table()).to_table(columns=shape["columns"])
     return pa.concat_tables([empty, *(table for table in tables if table.num_rows)])
+
+
+def read_files(view: View, files: Iterable[DataFile], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some data files, one file after another, with columns of the directory.
+
+    Raises:
+        SinkError: a file is gone, or cannot be read.
+    """
+    shape: dict[str, Any] = {"schema": view.schema, "columns": list(columns), "filter": None}
+    for file in files:
+        try:
+            yield from _read_file(view, file.path, shape).to_batches()
+        except FileNotFoundError:
+            raise gone(view.directory, file) from None
 
 
 def _ruled_in(view: View, wanted: ds.Expression | None) -> list[str]:

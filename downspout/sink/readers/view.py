@@ -135,6 +135,15 @@ def logged_columns(directory: Path) -> tuple[str, ...] | None:
     return log.schema
 
 
+def logged_folders(logged: Sequence[str]) -> list[str]:
+    """Return the columns whose values are Hive folders, from the words in which a commit log holds them.
+
+    >>> logged_folders(["word:string", "n:int16", "/word"])
+    ['word']
+    """
+    return [text[1:] for text in logged if text.startswith("/") and ":" not in text]
+
+
 def logged_schema(logged: Sequence[str]) -> pa.Schema:
     """Return the columns of the rows, from the words in which a commit log holds them. Those of folders are last.
 
@@ -144,7 +153,7 @@ def logged_schema(logged: Sequence[str]) -> pa.Schema:
     ['n', '_topic', '_topic_id', '_partition', '_offset', '_path', 'word']
     """
     columns = Columns.parse([text for text in logged if ":" in text]).schema
-    folders = [text[1:] for text in logged if text.startswith("/") and ":" not in text]
+    folders = logged_folders(logged)
     keys = [text[4:] for text in logged if text.startswith("key ") and ":" not in text]
     if keys:
         names = [text for text in logged if ":" not in text and not text.startswith(("/", "key "))]

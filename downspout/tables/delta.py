@@ -1,0 +1,101 @@
+"""A Delta table, by delta-rs: the commit that adds the rows has a ``txn`` action with the entries that it has taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from downspout.errors import MissingExtraError, SinkError
+from downspout.tables.target import Held, Overtaken, nullable
+
+SOURCE = "downspout.source"
+HARMLESS = {
+    "OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "REORG", "CREATE TABLE",
+    "COMPUTE STATS", "ADD FEATURE",
+}  # fmt: skip
+"""Operations, as Delta's history names them, that change no row."""
+
+
+class DeltaTarget:
+    """A Delta table in a folder or an object store.
+
+    Args:
+        uri: where it is.
+        partition_by: columns whose values become folders, if the table is made.
+
+    Raises:
+        MissingExtraError: deltalake is not installed.
+    """
+
+    def __init__(self, uri: str | Path, partition_by: list[str] | None = None) -> None:
+        try:
+            import deltalake
+        except ImportError as error:
+            raise MissingExtraError(
+                "a Delta table needs the package deltalake", cure="pip install 'downspout[delta]'"
+            ) from error
+        self._lib = deltalake
+        self._uri = str(uri)
+        self._partition_by = partition_by or []
+        self._table: Any = None
+
+    @property
+    def title(self) -> str:
+        """Its name for people."""
+        return f"the Delta table {self._uri}"
+
+    def look(self, source: str) -> Held:
+        """Read how the table stands now."""
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        try:
+            self._table = self._lib.DeltaTable(self._uri)
+        except TableNotFoundError:
+            self._table = None
+            return Held()
+        except (DeltaError, OSError) as error:
+            raise SinkError(f"{self.title} cannot be read: {error}", cure="another --to, or a repair of it") from error
+        return Held(True, self._table.transaction_version(source), self._changes(source))
+
+    def _changes(self, source: str) -> list[str]:
+        found: list[str] = []
+        version = self._table.version()
+        for commit in self._table.history():  # the latest first
+            if commit.get(SOURCE) == source:
+                break
+            if (what := commit.get("operation", "a commit without a name")) not in HARMLESS:
+                found.append(f"{what} in version {commit.get('version', version)}")
+        return found[::-1]
+
+    def append(self, source: str, entries: int, rows: pa.RecordBatchReader) -> None:
+        """Add rows, and note the entries, in one commit."""
+        from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError
+
+        # Without retries: delta-rs would put a commit of rows behind that of another export, which holds the same rows.
+        properties = self._lib.CommitProperties(
+            custom_metadata={SOURCE: source},
+            max_commit_retries=0,
+            app_transactions=[self._lib.Transaction(app_id=source, version=entries)],
+        )
+        is_new = self._table is None
+        reader = pa.RecordBatchReader.from_batches(nullable(rows.schema), (batch.cast(nullable(rows.schema)) for batch in rows))
+        try:
+            self._lib.write_deltalake(
+                self._uri if is_new else self._table,
+                reader,
+                mode="error" if is_new else "append",
+                schema_mode=None if is_new else "merge",
+                partition_by=self._partition_by or None if is_new else None,
+                commit_properties=properties,
+            )
+        except CommitFailedError as error:
+            raise Overtaken(str(error)) from error
+        except (DeltaError, DeltaProtocolError) as error:
+            if is_new and self._is_there():
+                raise Overtaken(str(error)) from error
+            raise SinkError(f"{self.title} cannot be written: {error}", cure="another --to, or a repair of it") from error
+
+    def _is_there(self) -> bool:
+        return bool(self._lib.DeltaTable.is_deltatable(self._uri))

@@ -1,0 +1,151 @@
+"""An Iceberg table, by pyiceberg: the snapshot that adds the rows, and the table's properties, have the entries taken."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from downspout.errors import ConfigError, MissingExtraError, SinkError
+from downspout.tables.target import Held, Overtaken, nullable
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+SOURCE, ENTRIES = "downspout.source", "downspout.entries"
+
+
+class IcebergTarget:
+    """An Iceberg table of a catalogue.
+
+    Args:
+        catalog: which; see :func:`open_catalog`.
+        name: of the table, ``namespace.name``. A namespace that is not there is made.
+    """
+
+    def __init__(self, catalog: Catalog, name: str) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._table: Table | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name for people."""
+        return f"the Iceberg table {self._name}"
+
+    def look(self, source: str) -> Held:
+        """Read how the table stands now."""
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        try:
+            self._table = self._catalog.load_table(self._name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            self._table = None
+            return Held()
+        except OSError as error:
+            raise SinkError(f"{self.title} cannot be read: {error}", cure="another --table, or a repair of it") from error
+        properties = self._table.properties
+        entries = int(properties[ENTRIES]) if properties.get(SOURCE) == source else None
+        return Held(True, entries, self._changes(source))
+
+    def _changes(self, source: str) -> list[str]:
+        found: list[str] = []
+        assert self._table is not None
+        snapshot = self._table.current_snapshot()
+        while snapshot is not None:
+            summary = snapshot.summary
+            if summary is not None and summary.additional_properties.get(SOURCE) == source:
+                break
+            if summary is None or summary.operation.value != "replace":
+                found.append(f"{summary.operation.value if summary else 'a change'} in snapshot {snapshot.snapshot_id}")
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else self._table.metadata.snapshot_by_id(parent)
+        return found[::-1]
+
+    def append(self, source: str, entries: int, rows: pa.RecordBatchReader) -> None:
+        """Add rows, and note the entries, in one commit."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        schema = _known(nullable(rows.schema))
+        table = self._table or self._create(schema)
+        # pyiceberg tries a commit again behind that of another writer, which may be an export with the same rows. The
+        # property is of this process alone: it is not among the updates.
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        noted = {SOURCE: source, ENTRIES: str(entries)}
+        reader = pa.RecordBatchReader.from_batches(schema, (batch.cast(schema) for batch in rows))
+        try:
+            with table.transaction() as transaction:
+                if self._table is not None and set(schema.names) - set(table.schema().column_names):
+                    with transaction.update_schema() as update:
+                        update.union_by_name(schema)
+                transaction.append(reader, snapshot_properties=noted)
+                transaction.set_properties(noted)
+        except CommitFailedException as error:
+            raise Overtaken(str(error)) from error
+
+    def _create(self, schema: pa.Schema) -> Table:
+        """Make the table, without rows: whoever is first with them, of several, is so by the first snapshot."""
+        from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
+
+        namespace = self._name.rpartition(".")[0]
+        with suppress(NamespaceAlreadyExistsError):
+            self._catalog.create_namespace(namespace)
+        try:
+            return self._catalog.create_table(self._name, schema=schema)
+        except TableAlreadyExistsError as error:
+            raise Overtaken(str(error)) from error
+
+
+def open_catalog(catalog: str | None, warehouse: str | Path) -> Catalog:
+    """Return a catalogue.
+
+    Args:
+        catalog: the name of one in pyiceberg's configuration; the URL of a database, for a SQL catalogue; None: a
+            SQLite file in the warehouse.
+        warehouse: the folder for the tables of a SQL catalogue.
+
+    Raises:
+        MissingExtraError: pyiceberg is not installed.
+        ConfigError: there is no such catalogue.
+    """
+    try:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NoSuchPropertyException
+    except ImportError as error:
+        raise MissingExtraError(
+            "an Iceberg table needs the package pyiceberg", cure="pip install 'downspout[iceberg]'"
+        ) from error
+    if catalog is None:
+        folder = Path(warehouse).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        catalog = f"sqlite:///{folder / 'catalog.db'}"
+    if ":" in catalog:
+        where = str(warehouse) if "://" in str(warehouse) else Path(warehouse).absolute().as_uri()
+        return load_catalog("downspout", type="sql", uri=catalog, warehouse=where)
+    try:
+        return load_catalog(catalog)
+    except (ValueError, NoSuchPropertyException) as error:
+        raise ConfigError(
+            f"--catalog {catalog} cannot be opened: {error}",
+            cure="the name of a catalogue in .pyiceberg.yaml, or the URL of a database, as sqlite:////data/catalog.db",
+        ) from error
+
+
+def _known(schema: pa.Schema) -> pa.Schema:
+    """Return the columns in types that Iceberg has: it has no integers of 8 and 16 bits."""
+    return pa.schema([field.with_type(_known_type(field.type)) for field in schema])
+
+
+def _known_type(kind: Any) -> pa.DataType:
+    if pa.types.is_int8(kind) or pa.types.is_int16(kind):
+        return pa.int32()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_known_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_known_type(kind.key_type), _known_type(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_known_type(field.type)) for field in kind])
+    return kind

@@ -1,0 +1,56 @@
+"""What an export needs of a table: how much it holds, and one commit that says how much it holds now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+
+class Overtaken(Exception):
+    """Somebody else has committed to the table since it was looked at; nothing of ours was committed."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a table says of itself."""
+
+    exists: bool = False
+    entries: int | None = None  # how many entries of the log it has taken; None: it holds no rows of this log
+    changes: Sequence[str] = ()  # what others have done to its rows since our last commit, with where: ``DELETE in version 7``
+
+
+class Target(Protocol):
+    """A table. What it was when :meth:`look` returned is what :meth:`append` adds to, or it is :class:`Overtaken`."""
+
+    @property
+    def title(self) -> str:
+        """Its name for people."""
+        ...
+
+    def look(self, source: str) -> Held:
+        """Read how the table stands now.
+
+        Args:
+            source: which log is exported, and which rebuild of it.
+        """
+        ...
+
+    def append(self, source: str, entries: int, rows: pa.RecordBatchReader) -> None:
+        """Add rows, and note that the table has now taken so many entries, in one commit. Makes a table that is not there.
+
+        Raises:
+            Overtaken: the table has changed since :meth:`look`.
+        """
+        ...
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """Return the columns with none that must have a value: a column that comes later has none in older rows.
+
+    >>> nullable(pa.schema([pa.field("n", pa.int64(), nullable=False)])).field("n").nullable
+    True
+    """
+    return pa.schema([field.with_nullable(True).remove_metadata() for field in schema])
