@@ -123,8 +123,7 @@ def open_catalog(catalog: str | None, warehouse: str | Path) -> Catalog:
         folder.mkdir(parents=True, exist_ok=True)
         catalog = f"sqlite:///{folder / 'catalog.db'}"
     if ":" in catalog:
-        where = str(warehouse) if "://" in str(warehouse) else Path(warehouse).absolute().as_uri()
-        return load_catalog("downspout", type="sql", uri=catalog, warehouse=where)
+        return _sql_catalog(catalog, str(warehouse) if "://" in str(warehouse) else Path(warehouse).absolute().as_uri())
     try:
         return load_catalog(catalog)
     except (ValueError, NoSuchPropertyException) as error:
@@ -132,6 +131,24 @@ def open_catalog(catalog: str | None, warehouse: str | Path) -> Catalog:
             f"--catalog {catalog} cannot be opened: {error}",
             cure="the name of a catalogue in .pyiceberg.yaml, or the URL of a database, as sqlite:////data/catalog.db",
         ) from error
+
+
+def _sql_catalog(url: str, warehouse: str) -> Catalog:
+    from pyiceberg.catalog import load_catalog
+    from sqlalchemy.exc import SQLAlchemyError
+
+    # Two exports that begin at once, with no catalogue yet: both look for its tables, find none, and make them. The
+    # second one fails; at its next look they are there.
+    for last in (False, True):
+        try:
+            return load_catalog("downspout", type="sql", uri=url, warehouse=warehouse)
+        except SQLAlchemyError as error:
+            if last:
+                raise SinkError(
+                    f"the catalogue of --catalog cannot be opened: {getattr(error, 'orig', None) or error}",
+                    cure="the URL of a database that can be written to, as sqlite:////data/catalog.db",
+                ) from error
+    raise AssertionError("unreachable")
 
 
 def _known(schema: pa.Schema) -> pa.Schema:

@@ -1,0 +1,47 @@
+"""What the tests of exports share: both kinds of tables, made and read alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from downspout.tables.delta import DeltaTarget
+from downspout.tables.export import Export
+from downspout.tables.iceberg import IcebergTarget, open_catalog
+from downspout.tables.target import Target
+from tests.sink.support import write_rows
+
+NAME = "downspout.flights"
+
+
+def write(directory: Path, *offsets: int) -> None:
+    """Flush rows by a writer of its own."""
+    write_rows(directory, [("t", "", 0, offset, "") for offset in offsets], writer=f"w{offsets[0]}")
+
+
+def target(kind: str, place: Path) -> Target:
+    """Return a table, as another process would open it."""
+    if kind == "delta":
+        return DeltaTarget(place)
+    return IcebergTarget(open_catalog(None, place), NAME)
+
+
+def export(kind: str, directory: Path, place: Path, **options: Any) -> Export:
+    """Return an export, as another process would begin it."""
+    return Export(directory, target(kind, place), **options)
+
+
+def table(kind: str, place: Path) -> pa.Table:
+    """Return all rows of a table."""
+    if kind == "delta":
+        import deltalake
+
+        return deltalake.DeltaTable(str(place)).to_pyarrow_table()
+    return open_catalog(None, place).load_table(NAME).scan().to_arrow()
+
+
+def numbers(kind: str, place: Path) -> list[int]:
+    """Return the column ``n`` of a table, sorted."""
+    return sorted(table(kind, place)["n"].to_pylist())
