@@ -52,7 +52,9 @@ def add_parser(commands: Any) -> None:
         "--table", metavar="NAMESPACE.NAME", help="Iceberg: the table (default: downspout.<the directory's name>)"
     )
     parser.add_argument("--no-origins", action="store_true", help="leave out which record each row came from")
-    parser.add_argument("--follow", action="store_true", help="go on until Ctrl-C: take over what is new, again and again")
+    parser.add_argument(
+        "--follow", action="store_true", help="go on until Ctrl-C: take over what is new, again and again"
+    )
     parser.add_argument(
         "--every", type=seconds, metavar="TIME", help="with --follow: how long to wait between two looks (default: 10s)"
     )

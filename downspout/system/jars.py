@@ -99,8 +99,18 @@ SETS: dict[str, JarSet] = {
         # Spark's own connector, for comparison alone: of the 4.x versions only this one resolves whole.
         (("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),),
     ),
+    "spark-delta": JarSet(
+        "spark-delta",
+        # What Spark 4.2 reads Delta tables with. 4.4.1 does not resolve; all else that they need, Spark has.
+        tuple(
+            ("io.delta", name, "4.4.0")
+            for name in ("delta-spark_4.2_2.13", "delta-storage", "delta-kernel-api", "delta-kernel-defaults")
+        ),
+        bare=("delta-spark_4.2_2.13", "delta-storage", "delta-kernel-api", "delta-kernel-defaults"),
+    ),
 }
-"""All sets that the project uses: the broker and Kafka's own tools, Storm, Storm's KafkaSpout, Spark's connector."""
+"""All sets that the project uses: the broker and Kafka's own tools, Storm, Storm's KafkaSpout, Spark's connector,
+and Delta for Spark."""
 
 
 def folder_of(name: str) -> Path:

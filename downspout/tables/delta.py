@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from downspout.errors import MissingExtraError, SinkError
-from downspout.tables.target import Held, Overtaken, nullable
+from downspout.tables.target import Held, Overtaken, nullable, with_schema
 
 SOURCE = "downspout.source"
 HARMLESS = {
@@ -60,13 +60,14 @@ class DeltaTarget:
         return Held(True, self._table.transaction_version(source), self._changes(source))
 
     def _changes(self, source: str) -> list[str]:
+        if self._table.history(1)[0].get(SOURCE) == source:  # mostly: then the long way is spared
+            return []
         found: list[str] = []
-        version = self._table.version()
         for commit in self._table.history():  # the latest first
             if commit.get(SOURCE) == source:
                 break
             if (what := commit.get("operation", "a commit without a name")) not in HARMLESS:
-                found.append(f"{what} in version {commit.get('version', version)}")
+                found.append(f"{what} in version {commit['version']}")
         return found[::-1]
 
     def append(self, source: str, entries: int, rows: pa.RecordBatchReader) -> None:
@@ -80,11 +81,10 @@ class DeltaTarget:
             app_transactions=[self._lib.Transaction(app_id=source, version=entries)],
         )
         is_new = self._table is None
-        reader = pa.RecordBatchReader.from_batches(nullable(rows.schema), (batch.cast(nullable(rows.schema)) for batch in rows))
         try:
             self._lib.write_deltalake(
                 self._uri if is_new else self._table,
-                reader,
+                with_schema(rows, nullable(rows.schema)),
                 mode="error" if is_new else "append",
                 schema_mode=None if is_new else "merge",
                 partition_by=self._partition_by or None if is_new else None,
@@ -95,7 +95,7 @@ class DeltaTarget:
         except (DeltaError, DeltaProtocolError) as error:
             if is_new and self._is_there():
                 raise Overtaken(str(error)) from error
-            raise SinkError(f"{self.title} cannot be written: {error}", cure="another --to, or a repair of it") from error
+            raise SinkError(f"{self.title} cannot be written: {error}", cure="another --to, or a repair") from error
 
     def _is_there(self) -> bool:
         return bool(self._lib.DeltaTable.is_deltatable(self._uri))

@@ -1,15 +1,15 @@
-"""An Iceberg table, by pyiceberg: the snapshot that adds the rows, and the table's properties, have the entries taken."""
+"""An Iceberg table, by pyiceberg: the commit that adds the rows also says how many entries the table has taken."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from downspout.errors import ConfigError, MissingExtraError, SinkError
-from downspout.tables.target import Held, Overtaken, nullable
+from downspout.tables.target import Held, Overtaken, nullable, with_schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -46,7 +46,7 @@ class IcebergTarget:
             self._table = None
             return Held()
         except OSError as error:
-            raise SinkError(f"{self.title} cannot be read: {error}", cure="another --table, or a repair of it") from error
+            raise SinkError(f"{self.title} cannot be read: {error}", cure="another --table, or a repair") from error
         properties = self._table.properties
         entries = int(properties[ENTRIES]) if properties.get(SOURCE) == source else None
         return Held(True, entries, self._changes(source))
@@ -75,13 +75,12 @@ class IcebergTarget:
         # property is of this process alone: it is not among the updates.
         table.metadata.properties["commit.retry.num-retries"] = "0"
         noted = {SOURCE: source, ENTRIES: str(entries)}
-        reader = pa.RecordBatchReader.from_batches(schema, (batch.cast(schema) for batch in rows))
         try:
             with table.transaction() as transaction:
                 if self._table is not None and set(schema.names) - set(table.schema().column_names):
                     with transaction.update_schema() as update:
                         update.union_by_name(schema)
-                transaction.append(reader, snapshot_properties=noted)
+                transaction.append(with_schema(rows, schema), snapshot_properties=noted)
                 transaction.set_properties(noted)
         except CommitFailedException as error:
             raise Overtaken(str(error)) from error
@@ -156,7 +155,7 @@ def _known(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(_known_type(field.type)) for field in schema])
 
 
-def _known_type(kind: Any) -> pa.DataType:
+def _known_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_int8(kind) or pa.types.is_int16(kind):
         return pa.int32()
     if pa.types.is_list(kind):

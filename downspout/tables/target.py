@@ -19,7 +19,7 @@ class Held:
 
     exists: bool = False
     entries: int | None = None  # how many entries of the log it has taken; None: it holds no rows of this log
-    changes: Sequence[str] = ()  # what others have done to its rows since our last commit, with where: ``DELETE in version 7``
+    changes: Sequence[str] = ()  # what others have done to its rows since our last commit: ``DELETE in version 7``
 
 
 class Target(Protocol):
@@ -39,7 +39,7 @@ class Target(Protocol):
         ...
 
     def append(self, source: str, entries: int, rows: pa.RecordBatchReader) -> None:
-        """Add rows, and note that the table has now taken so many entries, in one commit. Makes a table that is not there.
+        """Add rows, and note how many entries the table has taken now, in one commit. Makes a table that is not there.
 
         Raises:
             Overtaken: the table has changed since :meth:`look`.
@@ -54,3 +54,8 @@ def nullable(schema: pa.Schema) -> pa.Schema:
     True
     """
     return pa.schema([field.with_nullable(True).remove_metadata() for field in schema])
+
+
+def with_schema(rows: pa.RecordBatchReader, schema: pa.Schema) -> pa.RecordBatchReader:
+    """Return a stream of rows with other types of the same columns."""
+    return pa.RecordBatchReader.from_batches(schema, (batch.cast(schema) for batch in rows))
