@@ -1,4 +1,4 @@
-"""JsonParseBolt and CsvParseBolt: parse a JSON object, or a line of CSV, and emit the fields that you name.
+"""JsonParseBolt, CsvParseBolt and RegistryParseBolt: parse a value, and emit the fields that you name.
 
 What becomes of a value:
 
@@ -23,6 +23,8 @@ Without them a chunk is taken apart into records.
 
 CsvParseBolt does the same with one line of RFC 4180, without a header. Its ``fields`` are those of the line, in order,
 with ``-`` for one to leave out. Without ``types`` they are text, and an empty one is None (``downspout/parse/csv.py``).
+
+RegistryParseBolt does the same with values that were written with a schema registry (``downspout/parse/registry.py``).
 """
 
 from __future__ import annotations
@@ -41,16 +43,19 @@ from downspout.component import Bolt, input_fields
 from downspout.errors import USER_ERRORS, ConfigError, TopologyError, coordinates
 from downspout.ledger.origin import Origin
 from downspout.origins import origin_at
+from downspout.parse.avro import read_schema
 from downspout.parse.csv import SKIPPED, CsvParser, fields_of
 from downspout.parse.json import JsonParser, parse_objects, read_object
 from downspout.parse.parser import ChunkParser, read_some
 from downspout.parse.paths import Paths, parse_path
+from downspout.parse.registry import Documents, Registry, RegistryParser, read_fields
 from downspout.parse.rejects import REJECT_FIELDS, REJECTS, Rejects
 from downspout.settings.options import ParseOptions
+from downspout.settings.secrets import with_secrets
 from downspout.settings.table import SETTINGS, parse_scope
 from downspout.sink.columns.schema import Columns
 
-__all__ = ["CsvParseBolt", "JsonParseBolt", "split_fields"]
+__all__ = ["CsvParseBolt", "JsonParseBolt", "RegistryParseBolt", "split_fields"]
 
 
 def split_fields(fields: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -360,6 +365,53 @@ class JsonParseBolt(ParseBolt):
         if self._parser is not None or type(self).read is not JsonParseBolt.read:
             return super().read_many(values)
         return parse_objects(values, self._paths)
+
+
+class RegistryParseBolt(JsonParseBolt):
+    """Parses values of a schema registry: Avro, Protobuf, or JSON Schema, as the schema of each value says.
+
+    Fields are named as for :class:`JsonParseBolt`, with paths into nested records. While the registry is away, a value
+    whose schema is not known here yet is tried again without end, and others go on.
+
+    >>> RegistryParseBolt.spec(fields=["carrier"], registry="http://registry:8081").outputs["default"].output_fields
+    ['origin', 'carrier']
+    """
+
+    makes_floats: ClassVar[bool] = False
+
+    @classmethod
+    def outputs_of(cls, config: Mapping[str, Any]) -> list[Stream]:
+        """Return the streams of a parse bolt.
+
+        Raises:
+            ConfigError: there is no registry, or the fields are not right.
+        """
+        if not config.get("parse.registry"):
+            raise ConfigError("parse.registry is not set", cure='registry="http://registry:8081"')
+        return super().outputs_of(config)
+
+    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Read the settings; the registry is asked when its first value comes."""
+        conf = with_secrets(storm_conf)
+        settings = parse_scope(conf, "parse")
+        if (reader_schema := settings["reader_schema"]) is not None:
+            read_schema(reader_schema)
+        self._registry = Registry(settings["registry"], settings["registry_password"])
+        self._documents = Documents(self._registry, reader_schema)
+        super().initialize(conf, context)
+
+    def parser_of(self, settings: Mapping[str, Any], columns: Columns) -> ChunkParser:
+        """Return a parser of documents."""
+        return RegistryParser(self._documents, Paths(split_fields(settings["fields"])[1]), columns)
+
+    def read(self, value: Any) -> Sequence[Any]:
+        """Return the values of the fields."""
+        return read_fields(value, self._documents, self._paths)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if hasattr(self, "_registry"):
+            self._registry.close()
 
 
 class CsvParseBolt(ParseBolt):

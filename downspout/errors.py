@@ -76,6 +76,13 @@ class RecordError(DownspoutError):
     exit_code = 5
 
 
+class UnavailableError(RecordError):
+    """A service that a component needs for a record, such as a schema registry, cannot be reached now.
+
+    The tuple fails, and the spout tries the record again for as long as it takes: no attempt is counted.
+    """
+
+
 class DataLossError(DownspoutError):
     """Records that should be there are gone from Kafka (retention, truncation, a re-created topic)."""
 

@@ -31,6 +31,8 @@ class Failure:
         task: that bolt's task id; -1 for a timeout.
         error: class name and message of the exception, where there is one.
         stack: its traceback as text, where there is one.
+        outage: whether it is the fault of a service that was away, and not of the record; then it is a ``"timeout"``,
+            and the record is tried again without end.
     """
 
     kind: str
@@ -38,6 +40,7 @@ class Failure:
     task: int = -1
     error: str = ""
     stack: str = ""
+    outage: bool = False
 
 
 # --- what an engine calls ---

@@ -19,7 +19,7 @@ from downspout.engine.graph import Component
 from downspout.engine.many import MANY_MAX, bolt_acks_many, bolt_emits_many, for_many, run_many
 from downspout.engine.task import Outlet, Target, Task, describe, failure_of
 from downspout.engine.world import TICK, UNTRACKED, World
-from downspout.errors import USER_ERRORS, ComponentError, DownspoutError, RecordError, UserError
+from downspout.errors import USER_ERRORS, ComponentError, DownspoutError, RecordError, UnavailableError, UserError
 from downspout.protocols import BoltEngine, BoltOffers, Failure, offered
 from downspout.wire.emitting import READING
 
@@ -339,7 +339,7 @@ class BoltTask(Task):
             raise error
         self.world.errors.report(self.name, error, lambda: self._about(tup))
         in_batch = in_batch if tup is None else tup.id == TICK
-        in_a_row = self._judge(tup, in_batch)
+        in_a_row = 0 if isinstance(error, UnavailableError) else self._judge(tup, in_batch)
         self._failure = failure_of(self, error)
         self._muted = True  # pystorm's own report of the error would be a second one
         try:

@@ -29,7 +29,14 @@ from downspout.engine.acker import Held
 from downspout.engine.graph import Component, nearest
 from downspout.engine.groupings import Route
 from downspout.engine.world import World, error_line, raised_at
-from downspout.errors import USER_ERRORS, ComponentError, DownspoutError, TopologyError, coordinates
+from downspout.errors import (
+    USER_ERRORS,
+    ComponentError,
+    DownspoutError,
+    TopologyError,
+    UnavailableError,
+    coordinates,
+)
 from downspout.formatting import counted
 from downspout.origins import FIELD, is_origins, origin_at
 from downspout.protocols import BoltEngine, ComponentOffers, Failure, SpoutEngine, offered
@@ -355,4 +362,6 @@ _LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNI
 
 def failure_of(task: Task, error: BaseException) -> Failure:
     """Return the reason that a spout gets when a bolt raised."""
-    return Failure("exception", task.name, task.task_id, error_line(error), task.world.stacks.text(error))
+    outage = isinstance(error, UnavailableError)
+    kind = "timeout" if outage else "exception"
+    return Failure(kind, task.name, task.task_id, error_line(error), task.world.stacks.text(error), outage)

@@ -129,6 +129,13 @@ class ParseOptions(TypedDict, total=False):
     """Keys of the JSON object, or fields of the CSV line, that become fields of the tuple."""
     delimiter: str
     """Separator of the fields of a CSV line."""
+    registry: str | None
+    """URL of the schema registry that knows the schemas of the values."""
+    registry_password: str | None
+    """Password for the schema registry, as ``env:NAME`` or ``file:PATH``."""
+    reader_schema: str | None
+    """Avro schema as which values are read, as JSON or as the path of a file: its defaults, aliases and wider types
+    hold."""
     carry: str | Sequence[str]
     """Fields of the input to keep, such as ``key``; they stand between ``origin`` and the parsed fields."""
     on_null: Literal["row", "filter"]

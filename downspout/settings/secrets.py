@@ -18,7 +18,7 @@ SECRET = re.compile(
 )
 REFERENCE = re.compile(r"(env|file):.")
 HIDDEN = "…"
-REFERENCES_ONLY = ("kafka.offset_store_password", "sql.password", "state.password")
+REFERENCES_ONLY = ("kafka.offset_store_password", "sql.password", "state.password", "parse.registry_password")
 """Settings of ours that take a reference and no secret: they are new, so nobody has written a secret there yet."""
 PASSWORD_IN_URL = re.compile(r"://[^/?#@:]*:(?!\d{1,5}/)(?:(?!\?\w+=)[^@])*@|[?&]password=", re.IGNORECASE)
 """Also one whose ``/``, ``?`` or ``#`` is not escaped, and which a parser of URLs takes for something else therefore;

@@ -171,6 +171,9 @@ TABLE: tuple[Setting, ...] = (
     # --- parse and lookup: read by JsonParseBolt, CsvParseBolt and LookupBolt ---
     Setting("parse.fields", list, None, "Keys of the JSON object, or fields of the CSV line, that become fields of the tuple.", required=True, note="JSON: `key`, `field=key` or `field=path` (`user.id`, `items[0].sku`). CSV: the fields of a line in order, with `-` for one to leave out."),
     Setting("parse.delimiter", str, ",", "Separator of the fields of a CSV line."),
+    Setting("parse.registry", str, None, "URL of the schema registry that knows the schemas of the values.", note="Several, with commas between them, are asked in turn. A user's name may stand in it, the password may not."),
+    Setting("parse.registry_password", str, None, "Password for the schema registry, as `env:NAME` or `file:PATH`."),
+    Setting("parse.reader_schema", str, None, "Avro schema as which values are read, as JSON or as the path of a file: its defaults, aliases and wider types hold.", note="If not set, each value is read as it was written."),
     Setting("parse.carry", list, [], "Fields of the input to keep, such as `key`; they stand between `origin` and the parsed fields."),
     Setting("parse.on_null", str, "row", "What a null value (a tombstone) becomes: a row in which each parsed field is null, or no row.", choices=("row", "filter"), note="A record without a row is counted as `filtered`."),
     Setting("parse.types", list, None, "Types of the fields, as `field:type`.", note="The types are [those of a sink's columns](schema.md). If they are not set, each field keeps the type that it has in the value, and chunks are taken apart into records."),

@@ -132,7 +132,8 @@ class Settling:
         # A retry that fails says nothing of other records: at the end of a topic only those of bad ones are left.
         if not timed_out and retry.failures == 1 and offset >= part.ledger.known_end:
             self._streak.note(part, offset, failure, self.by_key.values(), now)
-        if retry.failures > self._settings["retries_max"] or retry.timeouts >= self._settings["timeouts_max"]:
+        too_late = retry.timeouts >= self._settings["timeouts_max"] and not failure.outage
+        if retry.failures > self._settings["retries_max"] or too_late:
             self._dead_lettering.exhaust(part, offset)
         else:
             self._hooks.retried(part, offset)

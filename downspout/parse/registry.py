@@ -1,0 +1,256 @@
+"""Values that were written with a schema registry: Confluent's wire format, and the registry's HTTP.
+
+A value begins with a zero byte and the schema's id in four bytes; of Protobuf, which message of the schema it is
+follows. The rest is the document. What the registry says of an id never changes, so it is asked once for each.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from downspout.errors import ConfigError, MissingExtraError, UnavailableError
+from downspout.parse.columns import Ints, Mask
+from downspout.parse.parser import ChunkParser, Part
+from downspout.parse.paths import Paths
+from downspout.sink.columns.schema import Columns
+
+HEADER = 5  # Bytes: a zero, and the schema's id
+REQUEST_S = 5.0
+PAUSE_S_MAX = 10.0  # Between two requests of a registry that does not answer, and of an id that it does not know
+
+Decode = Callable[[bytes], dict[str, Any]]
+"""Makes a document of what follows the id; a ValueError says why it cannot."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A schema as a registry has it."""
+
+    kind: str  # AVRO, PROTOBUF or JSON
+    text: str
+    # the schemas that it imports, each before those that import it, as (the name in the import, the text)
+    references: tuple[tuple[str, str], ...] = ()
+
+
+class UnknownSchemaError(ValueError):
+    """The registry has no such schema."""
+
+
+class Registry:
+    """Asks a schema registry.
+
+    Args:
+        urls: where it is; several with commas between them are one registry, and are asked in turn.
+        password: for the user in the URL.
+
+    Raises:
+        ConfigError: this is no URL, or a password is in it.
+        MissingExtraError: httpx is not installed.
+    """
+
+    def __init__(self, urls: str, password: str | None = None) -> None:
+        try:
+            import httpx
+        except ImportError as error:
+            raise MissingExtraError(
+                "a schema registry needs the package httpx", cure="pip install 'downspout[avro]', or [protobuf]"
+            ) from error
+        self._urls = [_base(url.strip()) for url in urls.split(",")]
+        self._clients = [self._client(httpx, url, password) for url in self._urls]
+
+    @staticmethod
+    def _client(httpx: Any, url: str, password: str | None) -> Any:
+        parts = httpx.URL(url)
+        auth = httpx.BasicAuth(parts.username, password or "") if parts.username else None
+        bare = parts.copy_with(username=None, password=None)
+        return httpx.Client(base_url=bare, auth=auth, timeout=REQUEST_S, follow_redirects=True)
+
+    @property
+    def location(self) -> str:
+        """Where it is, for messages."""
+        return ",".join(self._urls)
+
+    def schema(self, number: int) -> Schema:
+        """Return the schema with an id.
+
+        Raises:
+            UnknownSchemaError: there is none.
+            UnavailableError: the registry does not answer, or refuses to.
+        """
+        answer = self._get(f"schemas/ids/{number}", f"schema id {number}")
+        found: dict[str, str] = {}
+        self._collect(answer.get("references") or (), found)
+        return Schema(answer.get("schemaType", "AVRO"), answer["schema"], tuple(found.items()))
+
+    def _collect(self, references: Sequence[Mapping[str, Any]], found: dict[str, str]) -> None:
+        for reference in references:
+            if reference["name"] not in found:
+                subject, version = reference["subject"], reference["version"]
+                answer = self._get(f"subjects/{subject}/versions/{version}", f"version {version} of {subject}")
+                self._collect(answer.get("references") or (), found)
+                found[reference["name"]] = answer["schema"]
+
+    def _get(self, path: str, what: str) -> dict[str, Any]:
+        import httpx
+
+        reason = ""
+        for client in self._clients:
+            try:
+                answer = client.get(path)
+            except httpx.HTTPError as error:
+                reason = str(error) or type(error).__name__
+                continue
+            if answer.status_code == 404:
+                raise UnknownSchemaError(f"{what} is unknown to the registry {self.location}")
+            if answer.is_success:
+                document: dict[str, Any] = answer.json()
+                return document
+            reason = f"it answers {answer.status_code} {answer.reason_phrase}"
+        cure = "parse.registry, a user's name in it and parse.registry_password, or the registry itself"
+        raise UnavailableError(f"the registry {self.location} does not give {what}: {reason}", cure=cure)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients:
+            client.close()
+
+
+def _base(url: str) -> str:
+    """Return a registry's URL with one slash at its end.
+
+    >>> _base("http://registry:8081")
+    'http://registry:8081/'
+    """
+    if not re.match(r"https?://[^\s/]+", url):
+        raise ConfigError(f"parse.registry: {url!r} is no URL", cure="http://registry:8081")
+    if re.match(r"https?://[^/@]*:[^/@]*@", url):
+        raise ConfigError(
+            "parse.registry holds a password, which would be seen wherever settings are shown",
+            cure="parse.registry_password=env:NAME or file:PATH, and https://user@registry as the URL",
+        )
+    return url.rstrip("/") + "/"
+
+
+class Documents:
+    """Makes documents of values.
+
+    A schema that is unknown, or a registry that is away, is remembered for a while: the values of other schemas, which
+    are known here, go on meanwhile.
+
+    Args:
+        registry: what is asked for schemas.
+        reader_schema: of Avro, as which values are read.
+    """
+
+    def __init__(self, registry: Registry, reader_schema: str | None = None) -> None:
+        self._registry = registry
+        self._reader_schema = reader_schema
+        self._decoders: dict[int, Decode] = {}
+        self._bad: dict[int, str] = {}  # schemas that cannot be used, and why
+        self._failed: dict[int, tuple[float, Exception]] = {}  # when to ask again
+        self._pause_s = 0.0
+
+    def read(self, value: Any) -> dict[str, Any]:
+        """Return the document in a value.
+
+        Raises:
+            ValueError: it has none, or not one of its schema; or there is no such schema.
+            UnavailableError: its schema is not known yet, and the registry is away.
+        """
+        if not isinstance(value, bytes):
+            raise ValueError("it is text, and a registry's values are bytes (kafka.value_format=bytes)")
+        if len(value) < HEADER or value[0]:
+            raise ValueError("it does not begin with a zero byte and a schema's id: no registry was used to write it")
+        number = int.from_bytes(value[1:HEADER], "big")
+        decode = self._decoders.get(number) or self._decoder(number)
+        try:
+            return decode(value[HEADER:])
+        except ValueError as error:
+            raise ValueError(f"it is not of schema {number}: {error}") from error
+
+    def _decoder(self, number: int) -> Decode:
+        if number in self._bad:
+            raise ValueError(self._bad[number])
+        until, before = self._failed.get(number, (0.0, None))
+        if before is not None and time.monotonic() < until:
+            raise before
+        try:
+            schema = self._registry.schema(number)
+        except (UnknownSchemaError, UnavailableError) as error:
+            self._pause_s = min(max(0.1, 2 * self._pause_s), PAUSE_S_MAX)
+            self._failed[number] = time.monotonic() + self._pause_s, error
+            raise
+        self._failed.clear()
+        self._pause_s = 0.0
+        try:
+            self._decoders[number] = made = decoder_of(schema, self._reader_schema)
+        except ValueError as error:
+            self._bad[number] = f"schema {number} cannot be used: {error}"
+            raise ValueError(self._bad[number]) from error
+        return made
+
+
+def decoder_of(schema: Schema, reader_schema: str | None) -> Decode:
+    """Return what reads documents of a schema.
+
+    Raises:
+        ValueError: the schema makes no sense, or is of an unknown kind.
+        MissingExtraError: the library for it is not installed.
+    """
+    if schema.kind == "AVRO":
+        from downspout.parse.avro import avro_decoder
+
+        return avro_decoder(schema, reader_schema)
+    if schema.kind == "PROTOBUF":
+        from downspout.parse.protobuf import protobuf_decoder
+
+        return protobuf_decoder(schema)
+    if schema.kind == "JSON":
+        return _json_object
+    raise ValueError(f"its kind is {schema.kind}; AVRO, PROTOBUF and JSON are read")
+
+
+def _json_object(content: bytes) -> dict[str, Any]:
+    """Return a JSON object. Its schema is the producer's affair: what the columns need is checked against them."""
+    document = orjson.loads(content)
+    if type(document) is not dict:
+        raise ValueError("a JSON object is needed")
+    return document
+
+
+class RegistryParser(ChunkParser):
+    """Parses values with a registry's schemas into declared columns."""
+
+    def __init__(self, documents: Documents, paths: Paths, columns: Columns) -> None:
+        super().__init__(columns)
+        self._documents = documents
+        self._paths = paths
+
+    def read(self, value: Any) -> Sequence[Any]:
+        """Return the values of the fields."""
+        return read_fields(value, self._documents, self._paths)
+
+    # Each value has its own schema, and is decoded by itself.
+    def _trim(self, data: Any, starts: Ints, ends: Ints) -> None:
+        pass
+
+    def _is_plain(self, data: Any, starts: Ints, ends: Ints) -> Mask:
+        return np.zeros(len(starts), dtype=bool)
+
+    def _fast(self, texts: Any, data: Any, starts: Ints, ends: Ints, rows: Ints, parts: list[Part]) -> Ints:
+        return rows
+
+
+def read_fields(value: Any, documents: Documents, paths: Paths) -> list[Any]:
+    """Return the values of the fields in one value; its error says of what it is."""
+    try:
+        return paths.of(documents.read(value))
+    except ValueError as error:
+        raise ValueError(f"value is not as expected: {error}") from error
