@@ -39,7 +39,7 @@ from downspout.batches.core.held import Held
 from downspout.batches.core.values import Commit, ForeignValueError, StateKind
 from downspout.batches.pairs import check_pair
 from downspout.batches.stores import BatchStoreError, Key, StateContext, check_state_store, open_state_store
-from downspout.batches.streams import ATTEMPT, BATCH, COMMIT, CONTROL, SUCCESS
+from downspout.batches.streams import ATTEMPT, BATCH, COMMIT, CONTROL, MICRO_BATCHES, SUCCESS
 from downspout.batches.updates import Update, path_of, update_of
 from downspout.component import Bolt, input_fields, task_number
 from downspout.errors import ConfigError, TopologyError
@@ -146,7 +146,7 @@ class StateBolt(Bolt):
         self.update: Update = update_of(settings["update"])
         self.kind = StateKind(settings["kind"])
         self._keys: list[str] = settings["key"]
-        self._check_inputs(context)
+        self._check_inputs(context, is_told=not storm_conf.get(MICRO_BATCHES))
         check_pair(storm_conf)
         self.state = open_state_store(
             of_project_url(settings["store"], "state.store", storm_conf),
@@ -164,10 +164,11 @@ class StateBolt(Bolt):
         self._throttle = LogThrottle()
         self._figures = {"batches_applied": 0, "batches_refused": 0, "keys_updated": 0}
 
-    def _check_inputs(self, context: Mapping[str, Any]) -> None:
+    def _check_inputs(self, context: Mapping[str, Any], *, is_told: bool) -> None:
         wanted = [ATTEMPT, *self._keys, *([self.update.field] if self.update.field else [])]
         inputs = input_fields(context)
-        if unheard := [stream for stream in CONTROL if stream not in {each for _, each in inputs}]:
+        heard = {each for _, each in inputs}
+        if is_told and (unheard := [stream for stream in CONTROL if stream not in heard]):
             raise TopologyError(
                 f"{self.component_name}: no input has the stream {unheard[0]}, so it would not hear of its batches",
                 cure="coordinator=…, as KafkaBatches.spec returns it",
@@ -278,13 +279,12 @@ class StateBolt(Bolt):
             self._refuse(tup, BatchStoreError(f"{self.component_name}: {attempt}: {why}", passes=True))
             return
         try:
-            changed = self._apply(attempt, batch.tuples)
+            changed = self.apply_attempt(attempt, batch.tuples)
         except (BatchStoreError, ForeignValueError) as error:
             passes = isinstance(error, BatchStoreError) and error.passes
             self._refuse(tup, BatchStoreError(f"{self.component_name}: {attempt}: {error}", passes=passes))
             return
         batch.is_applied = True
-        self._figures["batches_applied"] += 1
         for row in changed:
             self.emit([attempt, *row], anchors=[tup])
         self.ack(tup)
@@ -298,6 +298,17 @@ class StateBolt(Bolt):
         if self._throttle.due("refused", int(self.clock.monotonic() * 1000)):
             logger.warning("%s", error)
         self.fail(tup)
+
+    def apply_attempt(self, attempt: Attempt, held: Mapping[Key, Any]) -> Sequence[Sequence[Any]]:
+        """Apply what is held of an attempt, and return what is to be emitted. For engines that make the batches.
+
+        Raises:
+            BatchStoreError: the state cannot be written, or a later attempt was begun.
+            ForeignValueError: a stored value is of another kind, or of a later transaction.
+        """
+        rows = self._apply(attempt, held)
+        self._figures["batches_applied"] += 1
+        return rows
 
     def _apply(self, attempt: Attempt, held: Mapping[Key, Any]) -> Sequence[Sequence[Any]]:
         if not held and attempt.attempt == 0:

@@ -51,6 +51,7 @@ class BatchCoordinator(Wired, streamparse.Spout):
     outputs: ClassVar[list[Stream]] = [Stream(list(FIELDS[stream]), name=stream) for stream in CONTROL]
     settings_scopes: ClassVar[tuple[str, ...]] = ("batch", "kafka")
     retries_failed: ClassVar[bool] = True
+    replaced_by_micro_batches: ClassVar[bool] = True  # on Spark; not what a subclass does instead
     clock: Clock = SYSTEM_CLOCK
     engine_services: SpoutEngine | None = None
     _batches: Coordinating | None = None
@@ -159,6 +160,7 @@ class KafkaBatchBolt(Bolt):
     auto_ack = False
     auto_anchor = False
     outputs: ClassVar[list[str]] = [ATTEMPT, *SETTINGS["kafka.fields"].default]
+    replaced_by_micro_batches: ClassVar[bool] = True  # on Spark; not what a subclass does instead
     settings_scopes: ClassVar[tuple[str, ...]] = ("batch", "kafka")
     _emitting: Emitting | None = None
 

@@ -44,6 +44,10 @@ SUCCESS_FIELDS: Final = (ATTEMPT, "epoch")
 FIELDS: Final = {BATCH: BATCH_FIELDS, COMMIT: COMMIT_FIELDS, SUCCESS: SUCCESS_FIELDS}
 
 
+MICRO_BATCHES: Final = "downspout.micro_batches"
+"""In a component's configuration: an engine makes the batches, so no coordinator speaks to it."""
+
+
 def message_id(stream: str, attempt: Attempt) -> str:
     """Return the message id of a tuple of the coordinator.
 

@@ -19,6 +19,7 @@ from downspout.engine.graph import Component, Graph
 from downspout.engine.values import reads
 from downspout.errors import TopologyError
 from downspout.sink.sink_bolt import SinkBolt
+from downspout.spark.topology.micro_batches import is_state, of_micro_batches
 from downspout.spout.offset_store import KAFKA
 
 MEETING = ("fields", "global", "all")  # Groupings that promise which tuples meet in one task
@@ -53,6 +54,11 @@ class Plan:
         return [component.name for component in self.graph.bolts if reads(component, "produce")]
 
     @property
+    def states(self) -> list[str]:
+        """The names of the bolts that apply batches to keyed values."""
+        return [component.name for component in self.graph.bolts if is_state(component)]
+
+    @property
     def spouts(self) -> tuple[str, ...]:
         """The spouts' names."""
         return self.stages[0].entries
@@ -81,12 +87,15 @@ def is_stateful(component: Component) -> bool:
     """Return whether tuples must meet in the component's tasks; its class may say so with ``stateful``."""
     if component.is_spout or is_sink(component):
         return False
+    if is_state(component):  # its keys must meet, and nothing of it is kept between batches but in its database
+        return True
     said = getattr(component.cls, "stateful", None)
     return bool(said) if said is not None else any(given.grouping in MEETING for given in component.inputs)
 
 
 def plan(graph: Graph, confs: Mapping[str, Mapping[str, Any]]) -> Plan:
     """Cut a topology into stages."""
+    graph, confs = of_micro_batches(graph, confs)
     if problems := [*_cycles(graph), *(p for c in graph.components.values() for p in _refusals(c, confs[c.name]))]:
         raise TopologyError(
             f"topology {graph.name!r} cannot run on Spark: " + "; ".join(problems),
@@ -138,9 +147,6 @@ def _refusals(component: Component, conf: Mapping[str, Any]) -> Iterator[str]:
     if component.is_spout:
         if not reads(component, "kafka"):
             yield f"{name} ({component.cls.__name__}) is not a KafkaSpout: Spark can only plan batches of offsets"
-            return
-        if reads(component, "batch"):
-            yield f"{name} coordinates batches of its own, and on Spark the micro-batches are Spark's"
             return
         if str(conf.get("kafka.guarantee")).upper() == "AT_MOST_ONCE":
             yield f"{name} demands AT_MOST_ONCE, and Spark repeats a batch that did not finish"

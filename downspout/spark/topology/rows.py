@@ -9,6 +9,7 @@ kind           payload (pickled)                                          who re
 ``exhausted``  a record that used up its retries                          the driver: it writes the dead letter
 ``failed``     records of which a tuple failed in a later stage, and why  the driver: it computes the batch again
 ``metrics``    what a stage read and did                                  the driver
+``state``      what a task holds of a batch for a state, by key           the driver: it applies the batch
 ``error``      why a stage cannot go on                                   the driver
 =============  =========================================================  =============================================
 
@@ -34,7 +35,7 @@ _TYPES: Any = {"kind": pa.string(), "component": pa.string(), "task": pa.int32()
 ARROW = pa.schema(_TYPES)
 
 TUPLE, TICK, STAGED, EXHAUSTED, FAILED = "tuple", "tick", "staged", "exhausted", "failed"
-METRICS, ERROR = "metrics", "error"
+METRICS, ERROR, STATE = "metrics", "error", "state"
 
 
 class Row(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from streamparse import Bolt, Grouping, Spout, Stream
 
-from downspout.engine.graph import Component, Graph, Input, from_class
+from downspout.engine.graph import Component, Graph, Input
 from downspout.engine.graph import Stream as GraphStream
 from downspout.engine.values import resolve
 from downspout.errors import BrokerError, ConfigError, MissingExtraError, TopologyError
@@ -29,7 +29,6 @@ from downspout.spark.topology.driver.source_options import dead_letter_topic_of,
 from downspout.spark.topology.plan import Plan, is_stateful, part_of, plan
 from downspout.testing import FakeKafka, VirtualClock
 from tests.spark import topology_bolts as b
-from topologies.batch_word_count import BatchWordCount
 
 
 class Said(b.Tag):
@@ -134,13 +133,6 @@ def test_a_bolt_that_ticks_is_told(tmp_path: Path) -> None:
         count = b.Count.spec(inputs={split: Grouping.fields("word")}, config=config)
         graph = b.graph_of(spout=spout, split=split, count=count, out=b.sink([count], tmp_path))
         assert planned(graph).ticks is ticks
-
-
-def test_batches_of_our_own_are_refused() -> None:
-    """A topology of KafkaBatches does not run on Spark, whose micro-batches are others: the error names it."""
-    graph = from_class(BatchWordCount, "batches")
-    with pytest.raises(TopologyError, match="coordinator coordinates batches of its own"):
-        plan(graph, {name: {} for name in graph.components})
 
 
 def test_all_that_spark_has_no_counterpart_for_is_named_at_once() -> None:

@@ -30,6 +30,7 @@ from downspout.sink.staged import BatchWriter, OutdatedError, Staged
 from downspout.spark.topology.driver.checkpoint import recall, remember
 from downspout.spark.topology.driver.dead_letters import where_is, write_dead_letters
 from downspout.spark.topology.driver.source_options import dead_letter_topic_of
+from downspout.spark.topology.driver.states import States
 from downspout.spark.topology.plan import Plan
 from downspout.spark.topology.rows import (
     ERROR,
@@ -37,6 +38,7 @@ from downspout.spark.topology.rows import (
     FAILED,
     METRICS,
     STAGED,
+    STATE,
     BatchMetrics,
     ChunkPlace,
     ExhaustedRecord,
@@ -108,11 +110,14 @@ class _Outcome:
         self.exhausted: list[ExhaustedRecord] = []
         self.failed: list[tuple[str, tuple[Place | ChunkPlace, ...], Failure]] = []
         self.metrics: list[BatchMetrics] = []
+        self.held: dict[str, list[dict[Any, Any]]] = {}  # by state, of each of its tasks
         self.error: DownspoutError | None = None
         for kind, component, _, payload in rows:
             what = load(payload)
             if kind == STAGED:
                 self.staged.setdefault(component, []).extend(what)
+            elif kind == STATE:
+                self.held.setdefault(component, []).append(what)
             elif kind == EXHAUSTED:
                 self.exhausted.append(what)
             elif kind == FAILED:
@@ -175,6 +180,7 @@ class Batches:
         self._spouts = {name: SpoutSettings(name, plan.confs[name]) for name in plan.spouts}
         self._topics: dict[str, str] = {}
         self._writers: dict[str, BatchWriter] = {}
+        self._states = States(plan, query)
         self.totals = Totals()
         self.error: BaseException | None = None  # what ended the query, if it was here
         self.busy = False  # whether a batch is under way
@@ -189,6 +195,7 @@ class Batches:
 
     def open(self) -> None:
         """Open the sinks' directories, before anything runs; raise if one is another sink's, or not writable."""
+        self._states.check()
         tasks = whole_topology(self._plan)
         for sink in self._plan.sinks:
             task = tasks[sink.name, 0]
@@ -330,6 +337,9 @@ class Batches:
                 log.warning("another writer has changed %s: batch %d is computed again", writer.directory, number)
                 self._discard(outcome)
                 raise RecomputeError from None
+        for name, report in self._states.apply(number, outcome.held).items():
+            for metric, amount in report.items():
+                self.totals.reports[name][metric] += amount
 
     def _discard(self, outcome: _Outcome) -> None:
         for name, staged in outcome.staged.items():

@@ -12,9 +12,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from downspout.component import Failure
-from downspout.errors import TopologyError
+from downspout.engine.world import error_line
+from downspout.errors import USER_ERRORS, DownspoutError, TopologyError
+from downspout.spark.topology.micro_batches import held_of, is_state
 from downspout.spark.topology.plan import Plan
-from downspout.spark.topology.rows import TICK, BatchMetrics, ChunkPlace, Place, Row, ShuffledTuple, load, to_batch
+from downspout.spark.topology.rows import (
+    ERROR,
+    STATE,
+    TICK,
+    BatchMetrics,
+    ChunkPlace,
+    Place,
+    Row,
+    ShuffledTuple,
+    load,
+    to_batch,
+)
 from downspout.spark.topology.stages.bolt_state import attributes, restore, save
 from downspout.spark.topology.stages.record_input import RecordInput
 from downspout.spark.topology.stages.record_ranges import ChunkLimits
@@ -177,7 +190,20 @@ class StatefulStage(StatefulProcessor):
                     is_last = True
                 else:
                     items += load(payload)
+        if is_state(self._plan.graph.components[name]):
+            yield to_batch([self._held(name, int(index), items)]).to_pandas()
+            return
         yield self._run(StatefulTask(name, int(index)), items, timerValues, ticks=is_last, expired=False)
+
+    def _held(self, name: str, index: int, items: list[ShuffledTuple]) -> Row:
+        """Return what a task of a state holds of the batch, or why it cannot be added up."""
+        try:
+            return Row.of(STATE, name, held_of(self._plan.graph, self._plan.confs[name], name, items), index)
+        except DownspoutError as error:
+            return Row.of(ERROR, name, (type(error).__name__, error.message, error.cure), index)
+        except USER_ERRORS as error:
+            said = f"{name}: its update raised {error_line(error)}"
+            return Row.of(ERROR, name, ("ComponentError", said, "correct state.update"), index)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Tick."""

@@ -6,11 +6,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from downspout.batches.streams import MICRO_BATCHES
 from downspout.component import Failure
 from downspout.errors import RecordError, coordinates
 from downspout.kafka.columns import RecordColumns
 from downspout.ledger.breaker import Breaker, Trip
 from downspout.settings.table import parse_scope
+from downspout.spark.topology.micro_batches import with_attempt
 from downspout.spark.topology.rows import Place
 from downspout.spout.emit.chunk_maker import ChunkMaker
 from downspout.spout.emit.translator import translator_of
@@ -26,6 +28,7 @@ class SpoutSettings:
         settings = parse_scope(conf, "kafka")
         self.settings = settings = {**settings, "retries_max": retries_of(settings["retries_max"])}
         self.backoff = policy_of(settings, logging.getLogger(__name__))
+        self._is_batched = bool(conf.get(MICRO_BATCHES))
         self.in_chunks: bool = settings["emit"] == "chunk"
         self._makers: dict[tuple[str, str], tuple[Callable[[Any], Any], str | None]] = {}
         self._chunk_makers: dict[tuple[str, str], ChunkMaker] = {}
@@ -40,6 +43,7 @@ class SpoutSettings:
                 found = make, translator.stream
             else:
                 make = tuple_maker(*self._formats, topic_id, settings["honour_replays"])
+                make = with_attempt(make) if self._is_batched else make
                 found = self._alone(make, topic, topic_id) if self.in_chunks else make, None
             self._makers[topic, topic_id] = found
         return found
