@@ -13,7 +13,7 @@ from uuid import UUID
 from downspout.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from downspout.parse.registry import Decode, Schema
+    from downspout.parse.schemas import Decode, Schema
 
 _ODD = ('"uuid"', '"time-millis"', '"time-micros"')
 """Logical types that no column has: their values become texts."""

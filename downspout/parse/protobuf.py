@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from downspout.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from downspout.parse.registry import Decode, Schema
+    from downspout.parse.schemas import Decode, Schema
 
 _MAIN = "downspout_value.proto"
 _WRAPPERS = {

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,24 +18,12 @@ from downspout.errors import ConfigError, MissingExtraError, UnavailableError
 from downspout.parse.columns import Ints, Mask
 from downspout.parse.parser import ChunkParser, Part
 from downspout.parse.paths import Paths
+from downspout.parse.schemas import Decode, Schema
 from downspout.sink.columns.schema import Columns
 
 HEADER = 5  # Bytes: a zero, and the schema's id
 REQUEST_S = 5.0
 PAUSE_S_MAX = 10.0  # Between two requests of a registry that does not answer, and of an id that it does not know
-
-Decode = Callable[[bytes], dict[str, Any]]
-"""Makes a document of what follows the id; a ValueError says why it cannot."""
-
-
-@dataclass(frozen=True)
-class Schema:
-    """A schema as a registry has it."""
-
-    kind: str  # AVRO, PROTOBUF or JSON
-    text: str
-    # the schemas that it imports, each before those that import it, as (the name in the import, the text)
-    references: tuple[tuple[str, str], ...] = ()
 
 
 class UnknownSchemaError(ValueError):
