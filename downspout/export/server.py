@@ -20,6 +20,7 @@ from downspout.errors import ConfigError, MissingExtraError
 from downspout.export.health import Health, Verdict
 from downspout.offsets.lag import GroupLag
 from downspout.run.snapshots import Snapshots
+from downspout.system.hosts import is_loopback, may_ask_for
 
 CLIENT_S = 10  # How long a client may take over a request
 log = logging.getLogger("downspout.export")
@@ -124,6 +125,21 @@ def routes(registry: Any, health: Health | None) -> Application:
     return answer
 
 
+def _guarded(application: Application, host: str, url: str) -> Application:
+    """Return an application that refuses foreign names: a browser's page could read loopback by DNS rebinding.
+
+    A request without a name is no browser's: probes that speak HTTP/1.0 send none.
+    """
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        asked = environ.get("HTTP_HOST")
+        if asked is not None and not may_ask_for(asked, host):
+            return _text(start, "421 Misdirected Request", f"This port does not have that name. Try: {url}\n")
+        return application(environ, start)
+
+    return answer
+
+
 def _text(start: Callable[..., Any], status: str, text: str) -> Iterable[bytes]:
     body = text.encode("utf-8", "replace")
     headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
@@ -139,12 +155,13 @@ def serving(application: Application, host: str, port: int) -> Iterator[str]:
         ConfigError: the port is in use, or the address cannot be listened on.
     """
     server = _listen(host, port)
-    server.set_app(application)
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{server.server_port}"
+    server.set_app(_guarded(application, host, url) if is_loopback(server.server_name) else application)
     thread = threading.Thread(target=server.serve_forever, args=(0.2,), name="downspout-metrics", daemon=True)
     thread.start()
     try:
-        shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{server.server_port}"
+        yield url
     finally:
         server.shutdown()
         thread.join()

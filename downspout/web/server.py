@@ -29,7 +29,8 @@ from downspout.engine.graph import Graph
 from downspout.engine.values import Settings
 from downspout.run.snapshots import Snapshots
 from downspout.run.watchdog import Watchdog
-from downspout.web.addresses import listen, may_ask_for, parse_address, url_of
+from downspout.system.hosts import may_ask_for
+from downspout.web.addresses import listen, parse_address, url_of
 from downspout.web.history import History
 from downspout.web.processes import Processes
 from downspout.web.state import LIMIT_MAX, SORTS, WORST_MAX, State

@@ -33,6 +33,35 @@ def test_it_listens_on_loopback_alone() -> None:
             other.bind(("127.0.0.2", port))
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz", "/nowhere"])
+def test_a_foreign_name_is_refused_on_loopback(path: str) -> None:
+    """A page that lets its own name point here (DNS rebinding) reads nothing; this machine's own names are answered."""
+    with exposed("127.0.0.1", 0, {}, stuck_s=30) as exposure:
+        exposure.snapshots.close()
+        port = exposure.url.rpartition(":")[2]
+        ours = get(exposure.url + path)
+        status, _, text = get(exposure.url + path, Host=f"evil.example:{port}")
+        assert (status, "downspout_" in text, "start" in text) == (421, False, False)
+        assert "http://127.0.0.1" in text
+        assert get(exposure.url + path, Host=f"localhost:{port}")[0] == ours[0] != 421
+
+
+def test_a_request_without_a_name_is_answered() -> None:
+    """Probes that speak HTTP/1.0 send no Host; a browser always sends one."""
+    with exposed("127.0.0.1", 0, {}, stuck_s=30) as exposure:
+        port = int(exposure.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as probe, probe.makefile("rb") as answer:
+            probe.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert b" 200 OK\r\n" in answer.readline()
+
+
+def test_a_port_that_is_open_to_others_has_any_name() -> None:
+    """Prometheus asks by the name of a service, which the process in a container does not know."""
+    with exposed("0.0.0.0", 0, {}, stuck_s=30) as exposure:
+        port = exposure.url.rpartition(":")[2]
+        assert get(f"http://127.0.0.1:{port}/healthz", Host=f"shop.orders.svc:{port}")[0] == 200
+
+
 def test_paths_are_three() -> None:
     """Anything else is not found, says what there is, and shows nothing of the request."""
     with exposed("127.0.0.1", 0, {}, stuck_s=30) as exposure:
