@@ -41,6 +41,15 @@ def is_open_option(option: str) -> bool:
     return OPEN_OPTION.match(option) is not None or PASSWORD_IN_URL.search(option) is not None
 
 
+def _hides_option(option: str) -> bool:
+    """Return whether an option must not be seen: a secret in the open, or no option at all, which may be half a secret.
+
+    >>> _hides_option("region=us-east-1"), _hides_option("hush"), _hides_option("=hush")
+    (False, True, True)
+    """
+    return is_open_option(option) or not option.partition("=")[0].strip() or "=" not in option
+
+
 def is_secret(key: str, value: Any) -> bool:
     """Return whether this value of a setting must not be seen; a reference to a secret may.
 
@@ -56,7 +65,7 @@ def is_secret(key: str, value: Any) -> bool:
     [True, True, True, False, False]
     """
     if key == STORAGE_OPTIONS and value:
-        return any(map(is_open_option, value.split(",") if isinstance(value, str) else map(str, value)))
+        return any(map(_hides_option, value.split(",") if isinstance(value, str) else map(str, value)))
     if value is None or value == "" or (isinstance(value, str) and REFERENCE.match(value)):
         return False
     if SECRET.search(key) is not None or ("proxy" in key and "@" in str(value)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -80,7 +81,9 @@ def rows_in_sight(disk: Storage, directory: Path) -> list[int]:
 
 
 Fault = Callable[[str], str | None]
-"""By the first line of a request: what to do with it, ``lose`` its answer, ``drop`` it unseen, ``slow`` it down."""
+"""By the first line of a request: what to do with it, ``lose`` its answer, ``drop`` it unseen, ``slow`` it down.
+
+``403 AccessDenied`` or another status and code: answer so. ``forget``: pass it on without its condition."""
 
 SLOW_DOWN = (
     b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: 43\r\nConnection: close\r\n\r\n"
@@ -133,6 +136,11 @@ class FaultProxy:
             if what == "slow":
                 connection.sendall(SLOW_DOWN)
                 return
+            if what and what[0].isdigit():
+                connection.sendall(_refusal(what))
+                return
+            if what == "forget":
+                head = re.sub(rb"(?i)if-none-match:[^\r]*\r\n", b"", head)
             with socket.create_connection(self._server) as upstream:
                 # One request for each connection: its end is the answer's.
                 upstream.sendall(head.replace(b"\r\n", b"\r\nConnection: close\r\n", 1) + body)
@@ -145,6 +153,16 @@ class FaultProxy:
                 connection.sendall(answer[: len(answer) - 20])
                 return
             connection.sendall(answer)
+
+
+def _refusal(what: str) -> bytes:
+    """Return the answer of a store that refuses, such as ``403 AccessDenied``."""
+    status, _, code = what.partition(" ")
+    body = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
+    return (
+        f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
+        f"Connection: close\r\n\r\n{body}"
+    ).encode()
 
 
 def _request(connection: socket.socket) -> tuple[bytes, bytes]:

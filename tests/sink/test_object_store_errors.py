@@ -38,7 +38,8 @@ def server() -> Iterator[str]:
     ("s3://bucket/out", "endpoint=URL,access_key_id=hush", "access_key_id is no reference to a secret"),
     ("s3://bucket/out", "endpoint=URL,access_key_id=env:NOT_THERE", "NOT_THERE is not in the environment"),
     ("s3://bucket/out", "endpoit=URL", "'endpoit' is not valid"),
-    ("s3://bucket/out", "endpoint", "is not name=value"),
+    ("s3://bucket/out", "endpoint", "option 1 is not name=value"),
+    ("s3://bucket/out", "endpoint=URL,secret_access_key=env:KEY,hush", "option 3 is not name=value"),
     ("s3://bucket", "endpoint=URL", "is a whole bucket"),
 ])  # fmt: skip
 def test_check_says_before_the_run_whether_the_store_can_be_used(
@@ -74,6 +75,43 @@ def test_errors_of_a_store_say_what_can_be_done(error: Exception, kind: str, exp
         raise made
 
 
+@pytest.mark.parametrize(("method", "answer", "said"), [
+    ("", "403 AccessDenied", "refuses to"),
+    ("PUT", "403 AccessDenied", "refuses to create"),
+    ("GET /bucket?", "403 AccessDenied", "refuses to list|refuses to page"),
+    ("DELETE", "403 AccessDenied", "refuses to delete"),
+    ("", "400 ExpiredToken", "credentials are expired"),
+    ("", "403 InvalidAccessKeyId", "credentials are wrong"),
+    ("", "403 SignatureDoesNotMatch", "credentials are wrong"),
+    ("forget", "", "the store replaces an object although it was told to create one"),
+])  # fmt: skip
+def test_a_store_that_refuses_is_found_by_check_and_by_the_sink_before_a_row_is_written(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    method: str, answer: str, said: str,
+) -> None:  # fmt: skip
+    """Missing rights, expired or wrong keys, no conditional writes: ``check`` and a sink's start say which it is."""
+    monkeypatch.chdir(tmp_path)
+    directory = f"s3://bucket/{uuid.uuid4().hex}"
+    Path("lines.py").write_text(TOPOLOGY.replace("s3://bucket/out", directory), encoding="utf-8")
+
+    def fault(line: str) -> str | None:
+        if method == "forget":
+            return "forget"
+        return answer if line.startswith(method) else None
+
+    with FaultProxy(server, fault) as proxy:
+        for name, value in {**KEYS, "AWS_ENDPOINT_URL": proxy.url}.items():
+            monkeypatch.setenv(name, value)
+        assert main(["check", "lines.py"]) != 0
+        output = "".join(capsys.readouterr())
+        assert re.search(said, output), output
+        assert "Try: " in output
+        store = ObjectStore(s3_client(proxy.url))
+        with pytest.raises(SinkError, match=said):
+            write_rows(ObjectPath(directory), store, range(3))
+    assert visible(ObjectStore(s3_client(server)), ObjectPath(directory)) == []
+
+
 def test_an_object_path_is_never_looked_up_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What opens, lists or makes a local path refuses one, and no folder comes into being."""
     monkeypatch.chdir(tmp_path)
@@ -88,6 +126,8 @@ def test_an_object_path_is_never_looked_up_on_this_machine(tmp_path: Path, monke
 def test_an_open_secret_is_hidden_wherever_settings_are_shown() -> None:
     """Options with a secret that is no reference are not shown."""
     assert shown(STORAGE_OPTIONS, ["region=x", "secret_access_key=hush"]) == "…"
+    assert shown(STORAGE_OPTIONS, ["secret_access_key=env:KEY", "hush"]) == "…"
+    assert shown(STORAGE_OPTIONS, "region=x,hush") == "…"
     assert shown(STORAGE_OPTIONS, ["region=x", "secret_access_key=env:KEY"]) == [
         "region=x",
         "secret_access_key=env:KEY",

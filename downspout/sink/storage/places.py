@@ -64,12 +64,13 @@ def resolve(options: Iterable[str], environ: Mapping[str, str] | None = None) ->
 are seen in many places. Try: secret_access_key=env:NAME or file:PATH, looked up where the component runs
     """
     found: dict[str, str] = {}
-    for option in options:
+    for position, option in enumerate(options, 1):
         name, equals, value = option.partition("=")
         name = name.strip().lower()
         if not equals or not name or not value:
+            # It is not quoted: it may be a secret that lost its name, such as one with a comma in it.
             raise ConfigError(
-                f"{STORAGE_OPTIONS}: {option[:40]!r} is not name=value", cure="endpoint=https://host:9000"
+                f"{STORAGE_OPTIONS}: option {position} is not name=value", cure="endpoint=https://host:9000"
             )
         if is_open_option(f"{name}={value}"):
             raise ConfigError(
