@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +11,12 @@ import pytest
 from obstore import exceptions as refused
 
 from downspout.cli import main
+from downspout.errors import SinkError
 from downspout.settings.object_path import ObjectPath, place
 from downspout.settings.secrets import STORAGE_OPTIONS, shown
-from downspout.sink.storage.object_store import _as_os_error
-from tests.sink.cloud_support import s3_server
+from downspout.sink.storage.object_store import ObjectStore, _as_os_error
+from tests.sink.cloud_support import KEYS, FaultProxy, s3_client, s3_server, visible
+from tests.sink.support import write_rows
 
 TOPOLOGY = """
 from streamparse import Topology
@@ -79,7 +83,7 @@ def test_errors_of_a_store_say_what_can_be_done(error: Exception, kind: str, exp
     ("", "403 AccessDenied", "refuses to"),
     ("PUT", "403 AccessDenied", "refuses to create"),
     ("GET /bucket?", "403 AccessDenied", "refuses to list|refuses to page"),
-    ("DELETE", "403 AccessDenied", "refuses to delete"),
+    ("POST /bucket?delete", "403 AccessDenied", "refuses to delete"),
     ("", "400 ExpiredToken", "credentials are expired"),
     ("", "403 InvalidAccessKeyId", "credentials are wrong"),
     ("", "403 SignatureDoesNotMatch", "credentials are wrong"),
@@ -100,7 +104,7 @@ def test_a_store_that_refuses_is_found_by_check_and_by_the_sink_before_a_row_is_
         return answer if line.startswith(method) else None
 
     with FaultProxy(server, fault) as proxy:
-        for name, value in {**KEYS, "AWS_ENDPOINT_URL": proxy.url}.items():
+        for name, value in {**KEYS, "DOWNSPOUT_PARQUET_STORAGE_OPTIONS": f"endpoint={proxy.url}"}.items():
             monkeypatch.setenv(name, value)
         assert main(["check", "lines.py"]) != 0
         output = "".join(capsys.readouterr())
@@ -108,7 +112,7 @@ def test_a_store_that_refuses_is_found_by_check_and_by_the_sink_before_a_row_is_
         assert "Try: " in output
         store = ObjectStore(s3_client(proxy.url))
         with pytest.raises(SinkError, match=said):
-            write_rows(ObjectPath(directory), store, range(3))
+            write_rows(ObjectPath(directory), [("t", "", 0, 0, "")], disk=store)
     assert visible(ObjectStore(s3_client(server)), ObjectPath(directory)) == []
 
 

@@ -243,13 +243,15 @@ def _as_os_error(kind: str, path: Path, error: Exception) -> OSError:
     for number, what, signs in _CAUSES:
         if any(sign in text for sign in signs):
             return OSError(number, f"{what} ({_short(text)})", str(path))
-    if isinstance(error, refused.PermissionDeniedError | refused.UnauthenticatedError):
+    denied = isinstance(error, refused.PermissionDeniedError | refused.UnauthenticatedError)
+    if denied or _DENIED.search(text):  # of a listing the client says by its text alone what was answered
         return PermissionError(errno.EACCES, f"the store refuses to {kind} ({_short(text)})", str(path))
     made = TornError if _TORN.search(text) and "status code" not in text else OSError
     return made(errno.EIO, f"the request to {kind} failed ({_short(text)})", str(path))
 
 
 _TORN = re.compile(r"response body|body error", re.IGNORECASE)
+_DENIED = re.compile(r"status code: 40[13]\b")
 _PASSWORD = re.compile(r"://[^/@ ]*@")
 """An endpoint may have one in it; the client's errors name the whole URL."""
 _CAUSES = (
