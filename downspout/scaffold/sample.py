@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ def _records(path: Path, file: Any) -> Iterator[tuple[int, bytes, dict[str, Any]
         where = f"--from {path}, line {number}"
         if len(line) > LINE_BYTES_MAX:
             raise ConfigError(f"{where}: longer than {LINE_BYTES_MAX:,} bytes", cure=CURE)
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)  # as Windows' programs put it before a text
         if line := line.strip():
             yield number, line, _object(line, where)
 

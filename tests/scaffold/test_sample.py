@@ -57,3 +57,10 @@ def test_only_the_first_records_are_read(tmp_path: Path, monkeypatch: pytest.Mon
     file.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a": 3}')
     found = read_sample(file)
     assert (found.objects, found.is_whole) == ([{"a": 1}, {"a": 2}], False)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_sample(tmp_path: Path) -> None:
+    """A sample with a mark before its first record, as Windows' programs write it, is read without the mark."""
+    (tmp_path / "sample.ndjson").write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n{"a": 2}\r\n')
+    sample = read_sample(tmp_path / "sample.ndjson")
+    assert sample.lines == [b'{"a": 1}', b'{"a": 2}']
