@@ -135,7 +135,7 @@ class BatchDemo:
             f"kafka.bootstrap={self.kafka.bootstrap}", f"kafka.topics={job.topic}", f"batch.kind={kind}",
             f"state.kind={kind}", f"batch.store=sqlite:///{path}", f"state.store=sqlite:///{path}",
             "batch.emit_interval_ms=0", "batch.max_active=2",
-            f"batch.records_max={max(job.records // (BATCHES_PER_KILL * (self.kills + 2)), 20)}",
+            f"batch.records_max={max(job.records // (BATCHES_PER_KILL * (self.kills + 2)), 2)}",
         ]  # fmt: skip
         log = self.folder / f"{job.name}-{kind}.log"
         log.unlink(missing_ok=True)
