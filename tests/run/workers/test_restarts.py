@@ -18,6 +18,7 @@ FATES = {
     "FencedError": FINAL,
     "UnreadableError": FINAL,
     "RecordError": FINAL,
+    "UnavailableError": FINAL,
     "DataLossError": FINAL,
     "SinkError": FINAL,
     "StormError": FINAL,
