@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ class KilledRun:
     log: Path  # what it says
     written: Callable[[], int]  # how much it has written so far
     screen: Screen
+    environment: Mapping[str, str] | None = None  # None: this process's
 
     @contextmanager
     def process(self) -> Iterator[subprocess.Popen[bytes]]:
@@ -38,7 +39,7 @@ class KilledRun:
         command += [f"--set={setting}" for setting in self.settings]
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=self.environment)
         try:
             yield process
         finally:

@@ -145,12 +145,16 @@ class KilledDemo(Protocol):
 
 
 def run_killed(
-    program: str, about: str, demo: Callable[[int, int, Screen], KilledDemo], arguments: Sequence[str] | None
+    program: str,
+    about: str,
+    demo: Callable[[int, int, Screen], KilledDemo],
+    arguments: Sequence[str] | None,
+    kills: int = 10,
 ) -> int:
     """Run a demo whose processes are killed, as the command line says; return its exit code."""
     parser = argparse.ArgumentParser(prog=program, description=about)
     parser.add_argument("--flights", type=int, default=TOTAL, help="how many flights, the earliest first")
-    parser.add_argument("--kills", type=int, default=10, help="how often the topology is killed (10)")
+    parser.add_argument("--kills", type=int, default=kills, help=f"how often the topology is killed ({kills})")
     given = parser.parse_args(arguments)
     screen = Screen()
     return run_alone(screen, demo(given.flights, given.kills, screen).run)

@@ -108,9 +108,24 @@ SETS: dict[str, JarSet] = {
         ),
         bare=("delta-spark_4.2_2.13", "delta-storage", "delta-kernel-api", "delta-kernel-defaults"),
     ),
+    "spark-s3": JarSet(
+        "spark-s3",
+        # What Spark 4.2 reads s3a:// with: of its own version of Hadoop, and the few parts of Amazon's client that
+        # reading takes (the whole of it is 600 MB).
+        (
+            ("org.apache.hadoop", "hadoop-aws", "3.5.0"),
+            ("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", "1.3.0"),
+            *(
+                ("software.amazon.awssdk", name, "2.35.4")
+                for name in ("s3", "s3-transfer-manager", "apache-client", "sts")
+            ),
+        ),
+        bare=("hadoop-aws", "analyticsaccelerator-s3"),
+        excluded=("slf4j-api", "netty-nio-client"),
+    ),
 }
 """All sets that the project uses: the broker and Kafka's own tools, Storm, Storm's KafkaSpout, Spark's connector,
-and Delta for Spark."""
+Delta and S3 for Spark."""
 
 
 def folder_of(name: str) -> Path:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from demos.s3 import KEYS, FaultProxy, s3_server
 from downspout.audit.audit import audit
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.sink.readers.snapshot import read_table
 from downspout.sink.storage.object_store import ObjectStore
 from tests.broker.test_workers import EACH, EXACT, PARTITIONS, Scene
-from tests.sink.cloud_support import KEYS, FaultProxy, out, rows_in_sight, s3_client, s3_server
+from tests.sink.cloud_support import out, rows_in_sight, s3_client
 
 pytestmark = pytest.mark.broker
 

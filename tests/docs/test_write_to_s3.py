@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from demos.s3 import s3_server
 from downspout.cli import main
 from downspout.clock import SYSTEM_CLOCK
 from downspout.testing import FakeKafka
-from tests.sink.cloud_support import s3_server
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "write-to-s3.md"
 TOPOLOGY = """

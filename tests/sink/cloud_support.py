@@ -1,13 +1,7 @@
-"""Object stores for tests: a real S3 server in this process, a proxy that injects faults, and a memory store."""
+"""Object stores for tests: clients of a real S3 server, a memory store, and what readers see."""
 
 from __future__ import annotations
 
-import logging
-import re
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +12,6 @@ from downspout.settings.object_path import ObjectPath
 from downspout.sink.storage.layout import is_visible
 from downspout.sink.storage.object_store import ObjectStore
 from downspout.sink.storage.port import Storage
-
-KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
-
-
-@contextmanager
-def s3_server() -> Iterator[str]:
-    """Run an S3 server with an empty ``bucket``; yield its URL."""
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        url = f"http://{host}:{port}"
-        client = boto3.client(
-            "s3", endpoint_url=url, aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1"
-        )
-        client.create_bucket(Bucket="bucket")
-        yield url
-    finally:
-        server.stop()
 
 
 def s3_client(url: str, **options: Any) -> Any:
@@ -78,106 +49,6 @@ def rows_in_sight(disk: Storage, directory: Path) -> list[int]:
         table = pq.read_table(pa.BufferReader(disk.read(directory / name)))
         found += table.column("_offset").to_pylist()
     return sorted(found)
-
-
-Fault = Callable[[str], str | None]
-"""By the first line of a request: what to do with it, ``lose`` its answer, ``drop`` it unseen, ``slow`` it down.
-
-``403 AccessDenied`` or another status and code: answer so. ``forget``: pass it on without its condition."""
-
-SLOW_DOWN = (
-    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: 43\r\nConnection: close\r\n\r\n"
-    b"<Error><Code>SlowDown</Code></Error>       "
-)
-
-
-class FaultProxy:
-    """Stands between a client and an S3 server, and does to each request what ``fault`` says. One request each way."""
-
-    def __init__(self, url: str, fault: Fault) -> None:
-        host, _, port = url.removeprefix("http://").partition(":")
-        self._server = (host, int(port))
-        self.fault = fault
-        self.requests: list[str] = []
-        self.injected: list[str] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-
-    def __enter__(self) -> FaultProxy:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(10)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            head, body = _request(connection)
-            if not head:
-                return
-            line = head.split(b"\r\n", 1)[0].decode()
-            self.requests.append(line)
-            what = self.fault(line)
-            if what:
-                self.injected.append(f"{what} {line}")
-            if what == "drop":
-                return
-            if what == "slow":
-                connection.sendall(SLOW_DOWN)
-                return
-            if what and what[0].isdigit():
-                connection.sendall(_refusal(what))
-                return
-            if what == "forget":
-                head = re.sub(rb"(?i)if-none-match:[^\r]*\r\n", b"", head)
-            with socket.create_connection(self._server) as upstream:
-                # One request for each connection: its end is the answer's.
-                upstream.sendall(head.replace(b"\r\n", b"\r\nConnection: close\r\n", 1) + body)
-                answer = b""
-                while block := upstream.recv(1 << 16):
-                    answer += block
-            if what == "lose":
-                return
-            if what == "tear":
-                connection.sendall(answer[: len(answer) - 20])
-                return
-            connection.sendall(answer)
-
-
-def _refusal(what: str) -> bytes:
-    """Return the answer of a store that refuses, such as ``403 AccessDenied``."""
-    status, _, code = what.partition(" ")
-    body = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
-    return (
-        f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
-        f"Connection: close\r\n\r\n{body}"
-    ).encode()
-
-
-def _request(connection: socket.socket) -> tuple[bytes, bytes]:
-    data = b""
-    while b"\r\n\r\n" not in data:
-        block = connection.recv(1 << 16)
-        if not block:
-            return b"", b""
-        data += block
-    head, _, body = data.partition(b"\r\n\r\n")
-    lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
-    length = int(lengths[0].partition(b":")[2]) if lengths else 0
-    while len(body) < length:
-        body += connection.recv(1 << 16)
-    return head + b"\r\n\r\n", body
 
 
 def out(name: str) -> ObjectPath:

@@ -12,6 +12,7 @@ import pytest
 from obstore import exceptions as refused
 
 from bolts.parquet import with_origins
+from demos.s3 import KEYS, s3_server
 from downspout.audit.replay import make_replay
 from downspout.errors import ConfigError, SinkError, TopologyError
 from downspout.settings.object_path import ObjectPath, place
@@ -25,7 +26,7 @@ from downspout.sink.storage.object_store import ObjectStore, TornError, _as_os_e
 from downspout.sink.storage.places import RETRIES, resolve
 from downspout.sink.storage.probing import probe
 from downspout.testing.given_records import run_on_records
-from tests.sink.cloud_support import KEYS, memory, out, rows_in_sight, s3_client, s3_server, visible
+from tests.sink.cloud_support import memory, out, rows_in_sight, s3_client, visible
 from tests.sink.support import write_rows
 
 TOP = out("doubts")

@@ -17,6 +17,7 @@ import pytest
 from streamparse import Topology
 
 from bolts.parquet import ParquetBolt
+from demos.s3 import KEYS, FaultProxy, s3_server
 from downspout.audit.audit import audit
 from downspout.errors import ConfigError, SinkError
 from downspout.settings.object_path import ObjectPath
@@ -26,7 +27,7 @@ from downspout.sink.readers.snapshot import read_table, snapshot
 from downspout.sink.storage.object_store import ObjectStore
 from downspout.testing.harness import run_topology
 from spouts.kafka import KafkaSpout
-from tests.sink.cloud_support import KEYS, FaultProxy, out, rows_in_sight, s3_client, s3_server, visible
+from tests.sink.cloud_support import out, rows_in_sight, s3_client, visible
 from tests.sink.support import write_rows
 from tests.soaking import SOAK
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from demos.s3 import s3_server
 from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.object_store import ObjectStore
 from downspout.sink.storage.port import Storage
-from tests.sink.cloud_support import memory, out, s3_client, s3_server
+from tests.sink.cloud_support import memory, out, s3_client
 
 NAMES = [
     "a.parquet",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from demos.s3 import KEYS, s3_server
 from downspout.cli import main
-from tests.sink.cloud_support import KEYS, s3_server
 from tests.tables.tables_support import numbers, write
 
 ROOT = Path(__file__).resolve().parents[2]
