@@ -6,6 +6,7 @@ import logging
 import re
 import socket
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -14,7 +15,10 @@ KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGIO
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """Run an S3 server with an empty ``bucket`` in threads of this process; yield its URL."""
+    """Run an S3 server with an empty ``bucket`` in threads of this process; yield its URL.
+
+    All servers of a process hold the same objects, so a new one drops those of the one before.
+    """
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -24,6 +28,7 @@ def s3_server() -> Iterator[str]:
     try:
         host, port = server.get_host_and_port()
         url = f"http://{host}:{port}"
+        urllib.request.urlopen(f"{url}/moto-api/reset", data=b"", timeout=10).close()
         client = boto3.client(
             "s3", endpoint_url=url, aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1"
         )

@@ -23,7 +23,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -44,7 +44,8 @@ FILES = "bucket/flights/*/*.parquet"
 ONE_IN = 40
 """Of so many requests one is answered by 503, and of one the answer is lost."""
 PUTS_PER_FLUSH = 10  # the log's entries and those of two sinks, three tasks in all
-SUMS = """SELECT carrier, count(*) AS flights, count(DISTINCT CAST(_partition AS BIGINT) * 1000000000 + _offset) AS records,
+SUMS = """SELECT carrier, count(*) AS flights,
+  count(DISTINCT CAST(_partition AS BIGINT) * 1000000000 + _offset) AS records,
   sum(distance) AS distance, sum(dep_delay) AS dep_delay, sum(arr_delay) AS arr_delay
 FROM flights GROUP BY carrier ORDER BY carrier"""
 
@@ -231,7 +232,7 @@ def spark_config(url: str) -> dict[str, str]:
     }
 
 
-READERS: Mapping[str, Any] = {
+READERS: dict[str, Any] = {
     "pandas": with_pandas, "Polars": with_polars, "DuckDB": with_duckdb, "PySpark (s3a)": with_spark
 }  # fmt: skip
 
