@@ -8,7 +8,7 @@ CODE := downspout spouts bolts
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka-demo sql-demo batch-demo s3-demo ui-demo storm-demo spark-demo test check soak soak-ledger soak-tests chaos storm-chaos soak-real mutants lint types doctest format docs jars bench spark-versions fuzz clean
+.PHONY: help demo kafka-demo sql-demo batch-demo s3-demo formats-demo ui-demo storm-demo spark-demo test check soak soak-ledger soak-tests chaos storm-chaos soak-real mutants lint types doctest format docs jars bench spark-versions fuzz clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -33,6 +33,9 @@ batch-demo: $(VENV)/.demo  ## words and flights counted in batches, opaque and t
 
 s3-demo: $(VENV)/.demo  ## the main job into an S3 bucket exactly once, through five kills, 503 and lost answers; read by four (FLIGHTS=20000: fewer; KILLS=3)
 	@$(BIN)/python -m demos.to_s3 $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
+
+formats-demo: $(VENV)/.demo  ## Avro by a schema registry into Parquet, Delta and Iceberg, each once, each killed five times (FLIGHTS=20000: fewer; KILLS=3)
+	@$(BIN)/python -m demos.to_formats $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
 ui-demo: $(VENV)/.demo  ## the main job at a constant rate with some poison, and its web page, until Ctrl-C (RATE=2000; POISON=5000: one of 5,000 records; PORT=8650)
 	@$(BIN)/python -m demos.ui $(if $(RATE),--rate $(RATE)) $(if $(POISON),--poison $(POISON)) $(if $(PORT),--port $(PORT))
