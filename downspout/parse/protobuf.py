@@ -15,6 +15,7 @@ from downspout.errors import MissingExtraError
 if TYPE_CHECKING:
     from downspout.parse.schemas import Decode, Schema
 
+_FIRST = (0,)
 _MAIN = "downspout_value.proto"
 _WRAPPERS = {
     f"google.protobuf.{name}Value"
@@ -34,23 +35,25 @@ def protobuf_decoder(schema: Schema) -> Decode:
         from google.protobuf.message import DecodeError
     except ImportError as error:
         raise _missing() from error
-    files = descriptor_pb2.FileDescriptorSet.FromString(_compiled(schema))
+    files = descriptor_pb2.FileDescriptorSet.FromString(compiled(schema))
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
     main = pool.FindFileByName(_MAIN)
     top = [main.message_types_by_name[message.name] for message in files.file[-1].message_type]
-    classes: dict[tuple[int, ...], Any] = {}
+    readers: dict[tuple[int, ...], tuple[Callable[[bytes], Any], _Reader]] = {}
 
     def decode(content: bytes) -> dict[str, Any]:
-        place, at = _message_index(content)
-        if (made := classes.get(place)) is None:
-            made = classes[place] = message_factory.GetMessageClass(_message(top, place))
+        place, at = (_FIRST, 1) if content[:1] == b"\0" else _message_index(content)
+        if (found := readers.get(place)) is None:
+            kind = _message(top, place)
+            found = readers[place] = message_factory.GetMessageClass(kind).FromString, _Reader(kind, {})
+        parse, read = found
         try:
-            message = made.FromString(content[at:])
+            message = parse(content[at:])
         except DecodeError as error:
             raise ValueError(f"it is truncated, or of another message: {error}") from error
-        return _document(message)
+        return read(message)
 
     return decode
 
@@ -59,7 +62,7 @@ def _missing() -> MissingExtraError:
     return MissingExtraError("Protobuf needs the package grpcio-tools", cure="pip install 'downspout[protobuf]'")
 
 
-def _compiled(schema: Schema) -> bytes:
+def compiled(schema: Schema) -> bytes:
     """Return the descriptors of a schema and of all that it imports, the schema's own last."""
     try:
         import grpc_tools
@@ -90,7 +93,7 @@ def _message_index(content: bytes) -> tuple[tuple[int, ...], int]:
     """
     count, at = _zigzag(content, 0)
     if not count:
-        return (0,), at
+        return _FIRST, at
     places = []
     for _ in range(count):
         place, at = _zigzag(content, at)
@@ -119,39 +122,54 @@ def _message(top: list[Any], place: tuple[int, ...]) -> Any:
     return found
 
 
-def _document(message: Any) -> dict[str, Any]:
-    """Return a message's fields by their names; one that is not set is None, if the schema can tell."""
-    document: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        if field.has_presence and not message.HasField(field.name):
-            document[field.name] = None
-            continue
-        document[field.name] = _value(field, getattr(message, field.name))
-    return document
+class _Reader:
+    """Makes documents of messages of one type: fields by their names; one that is not set is None, if that can be told.
+
+    Args:
+        kind: the type's descriptor.
+        known: the readers of other types, by name; a type may contain itself.
+    """
+
+    def __init__(self, kind: Any, known: dict[str, _Reader]) -> None:
+        known[kind.full_name] = self
+        self._fields = [(field.name, field.has_presence, _of_field(field, known)) for field in kind.fields]
+
+    def __call__(self, message: Any) -> dict[str, Any]:
+        """Return a message's document."""
+        document: dict[str, Any] = {}
+        for name, can_tell, read in self._fields:
+            if can_tell and not message.HasField(name):
+                document[name] = None
+            else:
+                value = getattr(message, name)
+                document[name] = value if read is None else read(value)
+        return document
 
 
-def _value(field: Any, value: Any) -> Any:
+def _of_field(field: Any, known: dict[str, _Reader]) -> Callable[[Any], Any] | None:
+    """Return what makes a field's value; None: it is as it should be."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        of_values = field.message_type.fields_by_name["value"]
-        read = _reader(of_values)
-        return {key: read(item) for key, item in value.items()}
-    read = _reader(field)
-    return [read(item) for item in value] if field.is_repeated else read(value)
+        of_values = _of_value(field.message_type.fields_by_name["value"], known) or _same
+        return lambda items: {key: of_values(item) for key, item in items.items()}
+    read = _of_value(field, known)
+    if not field.is_repeated:
+        return read
+    return list if read is None else lambda items: [read(item) for item in items]
 
 
-def _reader(field: Any) -> Callable[[Any], Any]:
+def _of_value(field: Any, known: dict[str, _Reader]) -> Callable[[Any], Any] | None:
     if field.message_type is not None:
-        return _from_message
+        name = field.message_type.full_name
+        if name == "google.protobuf.Timestamp":
+            return lambda message: message.ToDatetime(tzinfo=UTC)
+        if name in _WRAPPERS:
+            return lambda message: message.value
+        return known.get(name) or _Reader(field.message_type, known)
     if field.enum_type is not None:
-        names: Mapping[int, Any] = field.enum_type.values_by_number
-        return lambda number: names[number].name if number in names else number
-    return lambda value: value
+        names: Mapping[int, str] = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return lambda number: names.get(number, number)
+    return None
 
 
-def _from_message(message: Any) -> Any:
-    name = message.DESCRIPTOR.full_name
-    if name == "google.protobuf.Timestamp":
-        return message.ToDatetime(tzinfo=UTC)
-    if name in _WRAPPERS:
-        return message.value
-    return _document(message)
+def _same(value: Any) -> Any:
+    return value
