@@ -2,7 +2,7 @@
 
     python -m bench.parse [--records 400000] [--runs 5] [--chunk 4000] [--quick]
 
-All ways see the same values: 18 fields, 275 bytes each, four texts and fourteen int32. What is corrupt is in turn no
+All ways see the same values: 12 fields, 180 bytes each, four texts and eight int32. What is corrupt is in turn no
 JSON, a number out of range, and a text where a number should be; each way must reject just those. ``orjson alone``
 makes dicts and keeps nothing; it is there for scale. The ways take turns; the median of the runs counts.
 """

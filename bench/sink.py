@@ -15,7 +15,6 @@ import resource
 import statistics
 import tempfile
 from collections import namedtuple
-from pathlib import Path
 from typing import Any
 
 from pystorm.component import Tuple
@@ -29,7 +28,7 @@ FIELDS = ("year", "month", "day", "dep_time", "dep_delay", "arr_delay", "carrier
 SCHEMA = [f"{f}:{'string' if f in ('carrier', 'tailnum', 'from_airport', 'to_airport') else 'int32'}" for f in FIELDS]
 BATCH = 2_000
 Values = namedtuple("Values", ("origin", *FIELDS))  # type: ignore[misc]
-CASES = {
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "ParquetBolt": (ParquetBolt, {}),
     "ParquetBolt, month= folders": (ParquetBolt, {"parquet.partition_by": ["month"]}),
     "AggregateBolt": (
@@ -44,11 +43,11 @@ def cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def make(cls: Any, directory: Path, **settings: Any) -> Any:
+def make(cls: Any, directory: str, **settings: Any) -> Any:
     bolt = cls(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
     bolt.component_name, bolt.task_id = "sink", 1
     bolt.ack = lambda tup: None
-    conf = {"topology.name": "bench", "parquet.directory": str(directory), "parquet.schema": SCHEMA, **settings}
+    conf = {"topology.name": "bench", "parquet.directory": directory, "parquet.schema": SCHEMA, **settings}
     bolt.initialize(conf, {"source->stream->fields": {"parse": {"default": ["origin", *FIELDS]}}})
     return bolt
 
@@ -64,25 +63,30 @@ def batch(start: int) -> list[Tuple]:
 
 
 def run(case: str, rows: int) -> float:
-    """Return CPU-seconds per million rows."""
-    cls, settings = CASES[case]
+    """Return CPU-seconds per million rows on a disk."""
     with tempfile.TemporaryDirectory() as folder:
-        bolt = make(cls, Path(folder), **settings)
-        process, spent = bolt.process, 0.0
-        for start in range(0, rows, BATCH):
-            tuples = batch(start)
-            before = cpu()
-            for tup in tuples:
-                process(tup)
-            spent += cpu() - before
-            del tuples
+        return write(case, rows, folder)[0]
+
+
+def write(case: str, rows: int, directory: str, **settings: Any) -> tuple[float, int]:
+    """Write rows; return CPU-seconds per million of them, and the number of flushes."""
+    cls, own = CASES[case]
+    bolt = make(cls, directory, **own, **settings)
+    process, spent = bolt.process, 0.0
+    for start in range(0, rows, BATCH):
+        tuples = batch(start)
         before = cpu()
-        bolt.drain()
+        for tup in tuples:
+            process(tup)
         spent += cpu() - before
-        written = bolt.report()
-        if written["rows"] + written["covered"] != rows:
-            raise SystemExit(f"{case}: {written} of {rows:,} rows")
-    return spent / rows * 1e6
+        del tuples
+    before = cpu()
+    bolt.drain()
+    spent += cpu() - before
+    written = bolt.report()
+    if written["rows"] + written["covered"] != rows:
+        raise SystemExit(f"{case}: {written} of {rows:,} rows")
+    return spent / rows * 1e6, written["flushes"]
 
 
 def main() -> None:
