@@ -149,7 +149,7 @@ class _Look:
         # Listed first: a file comes into sight after its entry was made, so the log names each file that was listed.
         self._visible = {path.relative_to(directory).as_posix(): path for path in visible_files(directory)}
         self._log = self._later = read_log(directory)
-        self._columns = _columns_of(self._log.schema)
+        self._versions = {version: _columns_of(version) for version in self._log.schemas}
 
     def look(self) -> Found:
         """Return what is there."""
@@ -229,16 +229,21 @@ class _Look:
         return True
 
     def _has_others(self, name: str, source: Any) -> bool:
-        """Return whether a file that counts has other columns than the log says; those of folders are not in it."""
-        if name not in self._log.files or self._columns is None:
+        """Return whether a file that counts has other columns than its entry says; those of folders are not in it.
+
+        A compaction puts files of one version together, and does not say of which.
+        """
+        if name not in self._log.files or None in self._versions.values():
             return False
+        flushed = self._log.written.get(name)
+        said = self._versions.values() if flushed is None else [self._versions[flushed]]
         try:
             schema = pq.read_schema(source)
         except FileNotFoundError:
             return False
         # A file that holds nothing but origins is compared by these.
         mine = {field.name: field.type for field in schema if field.name not in _ORIGIN}
-        return bool(mine) and mine != self._columns
+        return bool(mine) and mine not in said
 
     def _look_deep(self, name: str, path: Path) -> bool:
         """Compare a file's content with what was written; return whether it was there."""

@@ -12,7 +12,8 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from downspout.errors import SinkError
+from downspout.errors import DownspoutError, SinkError
+from downspout.sink.columns.growth import refusals
 from downspout.sink.identity.coverage import Coverage
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import COMPACT, FENCE, FLUSH, REBUILD, DataFile, Entry
@@ -29,7 +30,8 @@ class LogSide:
 
     length: int = 0  # how many entries
     topology: str = ""  # whose they are
-    schema: tuple[str, ...] = ()  # the columns, as they are declared; none where there is no entry
+    schemas: tuple[tuple[str, ...], ...] = ()  # the columns that its entries declare, the first ones first
+    written: dict[str, tuple[str, ...]] = field(default_factory=dict)  # path → the columns of the flush that wrote it
     coverage: Coverage = field(default_factory=Coverage)  # the rows that are in the directory
     files: Mapping[str, DataFile] = field(default_factory=dict)  # those that count, by path
     named: dict[str, DataFile] = field(default_factory=dict)  # all that were ever named
@@ -55,6 +57,7 @@ class LogSide:
             self.compactions[entry.number] = entry.files
         if entry.kind == FLUSH and entry.files:
             self.flushes.append(entry)
+            self.written.update(dict.fromkeys((file.path for file in entry.files), entry.schema))
         self.named.update((file.path, file) for file in entry.files)
 
     def copies(self, shown: Collection[str]) -> dict[str, int]:
@@ -89,7 +92,7 @@ def read_log(directory: Path) -> LogSide:
             cure=f"restore {log.folder} from a backup; without it the directory's history is unknown",
         )
     side.length, side.coverage, side.files = history.length, history.coverage, history.files
-    side.topology, side.schema = history.topology or "", history.schema or ()
+    side.topology, side.schemas = history.topology or "", history.schemas
     return side
 
 
@@ -134,10 +137,12 @@ def _without_hashes(history: History) -> History:
 
 def _contradiction(entry: Entry, before: History, named: Mapping[str, DataFile]) -> str:
     """Return what in an entry cannot be so, after all the entries before it; nothing, if it can."""
-    for what in ("topology", "component", "schema"):
+    for what in ("topology", "component"):
         known, said = getattr(before, what), getattr(entry, what)
-        if known not in (None, said) and (what != "schema" or entry.kind != REBUILD):
-            return f"its {what} is {_shown(said)}, and that of the entries before it {_shown(known)}"
+        if known not in (None, said):
+            return f"its {what} is {said}, and that of the entries before it {known}"
+    if wrong := _wrong_columns(entry, before):
+        return wrong
     paths = [file.path for file in entry.files]
     if again := _first(path for path in paths if path in named):
         return f"it names {again}, which an earlier entry has named"
@@ -165,8 +170,18 @@ def _contradiction_of_compact(entry: Entry, before: History) -> str:
     return ""
 
 
-def _shown(value: str | tuple[str, ...]) -> str:
-    return value if isinstance(value, str) else ", ".join(value)
+def _wrong_columns(entry: Entry, before: History) -> str:
+    """Return what in an entry's columns cannot be so: they may be those of an earlier entry, or grow."""
+    if not before.schema or entry.kind == REBUILD or entry.schema in before.schemas:
+        return ""
+    try:
+        why = refusals(before.schema, entry.schema)
+    except DownspoutError as error:  # words that no sink writes
+        why = [error.message]
+    if not why:
+        return ""
+    said, known = ", ".join(entry.schema), ", ".join(before.schema)
+    return f"its schema is {said}, and that of the entries before it {known}: {'; '.join(why)}"
 
 
 def _first(paths: Iterable[str]) -> str:

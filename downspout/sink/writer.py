@@ -28,6 +28,7 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import SinkError
 from downspout.sink.columns import hive
 from downspout.sink.columns.encoding import encode
+from downspout.sink.columns.growth import refusals
 from downspout.sink.identity.coverage import Coverage
 from downspout.sink.identity.inputs import resolve
 from downspout.sink.identity.rows import Identities, Mask
@@ -73,7 +74,7 @@ class SinkWriter:
         topology: str,  # the topology's name
         # the sink's name in the topology. A directory belongs to one sink of one topology, all its tasks.
         component: str,
-        columns: Sequence[str],  # the columns as declared, partition columns included; the same for ever
+        columns: Sequence[str],  # the columns as declared, partition columns included
         writer: str,  # this incarnation: unique for each time a task starts
         inputs: Sequence[str] = (),  # the names of the sink's inputs that carry origins
         input_names: Mapping[str, str] | None = None,  # what ``parquet.input_names`` says of them
@@ -176,12 +177,13 @@ class SinkWriter:
             )
         if self._of_the_past():
             return entries
-        if self.log.schema not in (None, self._schema):
+        is_new = self._schema not in self.log.schemas
+        if self.log.schema and is_new and (why := refusals(self.log.schema, self._schema)):
             raise SinkError(
-                f"{self.directory} has the columns {', '.join(self.log.schema or ())}; "
-                f"this sink has {', '.join(self._schema)}",
-                cure="another parquet.directory, or the old columns: one directory has one schema; "
-                f"or parquet.rebuild={self.log.rebuild + 1}, to rebuild it",
+                f"{self.directory} has the columns {', '.join(self.log.schema)}; this sink has "
+                f"{', '.join(self._schema)}: {'; '.join(why)}",
+                cure="columns that are added without ! or become wider, the others as they are; or another "
+                f"parquet.directory; or parquet.rebuild={self.log.rebuild + 1}, to rebuild it",
             )
         # Not only at the opening: of two that start on an empty directory together, each finds it empty. Whose entry
         # comes first decides here, too. Once there is a row of ours, all is well for ever.

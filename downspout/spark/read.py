@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from downspout.errors import ConfigError, SinkError
 from downspout.formatting import nearest
 from downspout.settings.folders import local_folder
+from downspout.sink.columns.growth import refusals, together
 from downspout.sink.log.entry import DataFile
 from downspout.sink.ownership import SPARK_LOG
 from downspout.sink.readers.snapshot import pin, remove_snapshot
@@ -258,12 +259,14 @@ def sink_schema(directory: str | Path, sink: Any = None) -> StructType:
             f"{path} has no commit log yet, so its columns are not known",
             cure="name the sink, as in stream_sink(…, sink=FlightDelays.flights); or run the topology once",
         )
-    if logged is not None and declared is not None and set(logged) != set(declared):
+    if logged is None or declared is None or set(logged) == set(declared):
+        return from_arrow_schema(logged_schema(logged or declared or ()))
+    if refusals(logged, declared) and refusals(declared, logged):
         raise SinkError(
             f"{path} has the columns {', '.join(logged)}; the sink has {', '.join(declared)}",
             cure="the directory of that sink, or leave sink out: the commit log knows the columns",
         )
-    return from_arrow_schema(logged_schema(logged or declared or ()))
+    return from_arrow_schema(logged_schema(together([logged, declared])))
 
 
 def _declared(sink: Any) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ class IcebergTarget:
         noted = {SOURCE: source, ENTRIES: str(entries)}
         try:
             with table.transaction() as transaction:
-                if self._table is not None and set(schema.names) - set(table.schema().column_names):
+                if self._table is not None and _grew(schema, table):
                     with transaction.update_schema() as update:
                         update.union_by_name(schema)
                 transaction.append(with_schema(rows, schema), snapshot_properties=noted)
@@ -96,6 +96,18 @@ class IcebergTarget:
             return self._catalog.create_table(self._name, schema=schema)
         except TableAlreadyExistsError as error:
             raise Overtaken(str(error)) from error
+
+
+def _grew(schema: pa.Schema, table: Table) -> bool:
+    """Return whether a table lacks columns, or has narrower ones."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    known = schema_to_pyarrow(table.schema())
+    return any(
+        field.name not in known.names
+        or (pa.types.is_primitive(field.type) and field.type != known.field(field.name).type)
+        for field in schema
+    )
 
 
 def open_catalog(catalog: str | None, warehouse: str | Path) -> Catalog:

@@ -70,7 +70,7 @@ class Entry:
     number: int  # its place in the order, from 0
     writer: str  # the writer incarnation, unique for each time a task starts; or a Spark batch
     topology: str  # the topology's name: two topologies must not share a directory
-    schema: tuple[str, ...]  # the columns as ``name:type``; the same in all entries
+    schema: tuple[str, ...]  # the writer's columns as ``name:type``; later ones may have more, or wider types
     created_ms: int  # wall clock, ms since the epoch; for people only
     files: tuple[DataFile, ...] = ()  # what became visible with it
     coverage: Coverage = field(default_factory=Coverage)  # the rows that came with it

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from downspout.sink.columns.growth import together
 from downspout.sink.identity.coverage import Coverage
 from downspout.sink.identity.inputs import KnownInputs
 from downspout.sink.log.entry import (
@@ -28,7 +29,7 @@ from downspout.sink.log.entry import (
     whole,
 )
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMATS = (1, 2)  # 2: the columns have grown, and all their versions are in it
 WRITERS_MAX = 1000  # Of so many writers and Spark batches the names are remembered, the latest ones
 
 
@@ -41,7 +42,8 @@ class History:
         self.inputs = KnownInputs()  # the inputs that rows came through, and their steps
         self.topology: str | None = None  # whose the directory is, and its columns; None before the first entry
         self.component: str | None = None
-        self.schema: tuple[str, ...] | None = None
+        self.schema: tuple[str, ...] | None = None  # in which all files can be read
+        self.schemas: tuple[tuple[str, ...], ...] = ()  # those of the entries, each once, in the order of their coming
         self.files: dict[str, DataFile] = {}  # the data files that count, by path, in the order in which they came
         # path → number of the entry that has removed it, for those that may still be in sight
         self.removed: dict[str, int] = {}
@@ -60,6 +62,7 @@ class History:
             self._remove(list(self.files), entry.number)
             self.coverage, self.inputs = Coverage(), KnownInputs()
             self.writers = {}  # a Spark batch of before is to be written again
+            self.schemas = ()
             self.rebuild = entry.rebuild
         elif entry.kind == FENCE:
             self.fenced.update(entry.fenced)
@@ -70,7 +73,10 @@ class History:
         self.coverage.update(entry.coverage)
         self.inputs.take(entry.inputs)
         self.length += 1
-        self.topology, self.component, self.schema = entry.topology, entry.component, entry.schema
+        self.topology, self.component = entry.topology, entry.component
+        if entry.schema not in self.schemas:
+            self.schemas = (*self.schemas, entry.schema)
+            self.schema = together(self.schemas)
         self.writers.pop(entry.writer, None)
         self.writers[entry.writer] = entry.number
         if len(self.writers) > WRITERS_MAX:
@@ -85,7 +91,7 @@ class History:
         """Return the state as a checkpoint holds it. Checkpoints of one log after n entries are the same bytes."""
         return to_document(
             {
-                "format": CHECKPOINT_FORMAT,
+                "format": CHECKPOINT_FORMATS[len(self.schemas) > 1],
                 "length": self.length,
                 "coverage": self.coverage.to_json(),
                 "steps": self.inputs.steps,
@@ -93,6 +99,7 @@ class History:
                 "topology": self.topology,
                 "component": self.component,
                 "schema": list(self.schema or ()),
+                **({"schemas": list(map(list, self.schemas))} if len(self.schemas) > 1 else {}),
                 "files": [file.to_json() for file in self.files.values()],
                 **hashes(self.files.values()),
                 "removed": list(self.removed.items()),
@@ -105,8 +112,9 @@ class History:
     def restore(self, content: bytes) -> None:
         """Take the state that a checkpoint holds."""
         document = from_document(content)
-        if (found := document.get("format")) != CHECKPOINT_FORMAT:
-            raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {CHECKPOINT_FORMAT}")
+        if (found := document.get("format")) not in CHECKPOINT_FORMATS:
+            known = ", ".join(map(str, CHECKPOINT_FORMATS))
+            raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {known}")
         try:
             read = _read(document)
         except KeyError as error:
@@ -120,13 +128,15 @@ def _read(document: Mapping[str, Any]) -> dict[str, Any]:
     inputs = KnownInputs()
     inputs.steps = steps(document["steps"])
     inputs.last = tuple(map(text, listed(document["last_inputs"])))
+    schema = tuple(map(text, listed(document["schema"])))
     return {
         "length": whole(document["length"]),
         "coverage": Coverage.from_json(document["coverage"]),
         "inputs": inputs,
         "topology": text(document["topology"]),
         "component": text(document["component"]),
-        "schema": tuple(map(text, listed(document["schema"]))),
+        "schema": schema,
+        "schemas": tuple(tuple(map(text, listed(each))) for each in listed(document.get("schemas", [list(schema)]))),
         "files": {file.path: file for file in files_in(document)},
         "removed": {path_below(path): whole(number) for path, number in listed(document["removed"])},
         "fenced": set(map(text, listed(document["fenced"]))),

@@ -140,12 +140,14 @@ def read_file(view: View, path: str) -> Iterator[pa.RecordBatch]:
     except FileNotFoundError as error:
         raise SinkError(f"{error.filename} was deleted while it was being read", cure="run the query again") from None
     with handle:
-        for batch in pq.ParquetFile(handle).iter_batches(BATCH_ROWS, columns=names, use_threads=False):
+        file = pq.ParquetFile(handle)
+        written = set(file.schema_arrow.names)  # by an older version of the topology, perhaps, with fewer columns
+        for batch in file.iter_batches(BATCH_ROWS, columns=[n for n in names if n in written], use_threads=False):
             found = dict(zip(batch.schema.names, batch.columns, strict=True))
             arrays = [
                 found[field.name].cast(field.type)
                 if field.name in found
-                else pa.repeat(folders[field.name], batch.num_rows)
+                else pa.repeat(folders.get(field.name, pa.scalar(None, field.type)), batch.num_rows)
                 for field in view.schema
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=view.schema)
