@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from downspout.errors import MissingExtraError, SinkError
-from downspout.tables.target import Held, Overtaken, nullable, with_schema
+from downspout.tables.target import Held, Overtaken, is_number, nullable, with_schema
 
 SOURCE = "downspout.source"
 HARMLESS = {
@@ -81,6 +81,7 @@ class DeltaTarget:
             app_transactions=[self._lib.Transaction(app_id=source, version=entries)],
         )
         is_new = self._table is None
+        self._check_types(rows.schema)
         try:
             self._lib.write_deltalake(
                 self._uri if is_new else self._table,
@@ -96,6 +97,19 @@ class DeltaTarget:
             if is_new and self._is_there():
                 raise Overtaken(str(error)) from error
             raise SinkError(f"{self.title} cannot be written: {error}", cure="another --to, or a repair") from error
+
+    def _check_types(self, schema: pa.Schema) -> None:
+        """Raise a SinkError if a column has become wider: delta-rs would cast its values back, as long as they fit."""
+        if self._table is None:
+            return
+        known = pa.schema(self._table.schema().to_arrow())
+        for field in schema:
+            if field.name in known.names and is_number(field.type) and field.type != known.field(field.name).type:
+                raise SinkError(
+                    f"{self.title} has {field.name} as {known.field(field.name).type}; it is {field.type} now, and a "
+                    "Delta table's columns do not widen",
+                    cure="another --to, for all rows anew",
+                )
 
     def _is_there(self) -> bool:
         return bool(self._lib.DeltaTable.is_deltatable(self._uri))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from downspout.errors import ConfigError, MissingExtraError, SinkError
-from downspout.tables.target import Held, Overtaken, nullable, with_schema
+from downspout.tables.target import Held, Overtaken, is_number, nullable, with_schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -90,8 +89,13 @@ class IcebergTarget:
         from pyiceberg.exceptions import NamespaceAlreadyExistsError, TableAlreadyExistsError
 
         namespace = self._name.rpartition(".")[0]
-        with suppress(NamespaceAlreadyExistsError):
+        try:
             self._catalog.create_namespace(namespace)
+        except NamespaceAlreadyExistsError:
+            pass
+        except Exception:  # a SQL catalogue looks and then inserts: of two at once, its database refuses one
+            if not self._catalog.namespace_exists(namespace):
+                raise
         try:
             return self._catalog.create_table(self._name, schema=schema)
         except TableAlreadyExistsError as error:
@@ -104,8 +108,7 @@ def _grew(schema: pa.Schema, table: Table) -> bool:
 
     known = schema_to_pyarrow(table.schema())
     return any(
-        field.name not in known.names
-        or (pa.types.is_primitive(field.type) and field.type != known.field(field.name).type)
+        field.name not in known.names or (is_number(field.type) and field.type != known.field(field.name).type)
         for field in schema
     )
 

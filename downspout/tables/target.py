@@ -47,6 +47,15 @@ class Target(Protocol):
         ...
 
 
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether values of a type are numbers, which may become wider.
+
+    >>> is_number(pa.int8()), is_number(pa.decimal128(9, 2)), is_number(pa.string())
+    (True, True, False)
+    """
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
 def nullable(schema: pa.Schema) -> pa.Schema:
     """Return the columns with none that must have a value: a column that comes later has none in older rows.
 

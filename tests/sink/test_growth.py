@@ -189,6 +189,18 @@ def test_a_table_grows_with_the_directory(tmp_path: Path) -> None:
     assert found.column("price").null_count == 3
 
 
+def test_a_delta_table_does_not_widen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The export stops, names the column and the cure, and the table is as before."""
+    directory = tmp_path / "out"
+    write(directory, OLD, range(3), lambda n: (n, "w"))
+    assert main(["export", str(directory), "--delta"]) == 0
+    write(directory, NEW, range(3, 6), lambda n: (n, "w", 1))
+    assert main(["export", str(directory), "--delta"]) == 7
+    assert "has n as int32; it is int64 now" in capsys.readouterr().err
+    assert main(["export", str(directory), "--delta", "--to", f"{directory}.wide"]) == 0
+    assert "6 rows of 2 files" in capsys.readouterr().out
+
+
 KINDS = ["int8", "int16", "int32", "int64"]
 
 

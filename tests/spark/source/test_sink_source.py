@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from downspout.sink.storage.layout import layout_of
 from downspout.spark import read
 from downspout.spark.read import read_sink, sink_schema, stream_sink
 from tests.sink.readers_support import compact, delete_replaced, start_anew
+from tests.sink.test_growth import write
 from tests.spark.pipelines_support import Words, drain, rows_in
 
 if TYPE_CHECKING:
@@ -49,6 +51,32 @@ def test_a_frame_stays_as_it_is(spark: SparkSession, words: Words) -> None:
     assert numbers(later) == [0, 1, 2, 3, 10, 11, 12]
     empty = read_sink(spark, words.directory, origins=True)
     assert (empty.count(), empty.columns) == (0, [field.name for field in sink_schema(words.directory)])
+
+
+def test_columns_that_grow_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Batch and stream read one table of old and wider rows; a query of before keeps its columns, and misses no row."""
+    directory = tmp_path / "grown"
+    small = ["n:int32", "x:float32", "d:decimal(5,2)"]
+    wide = ["n:int64", "x:float64", "d:decimal(18,2)", "later:string"]
+    write(directory, small, range(3), lambda n: (n, 0.5, Decimal("1.25")))
+    before = stream_sink(spark, directory)
+    write(directory, wide, range(3, 6), lambda n: (n, 0.1, Decimal("2.50"), "new"))
+    read = read_sink(spark, directory)
+    assert [kind for _, kind in read.dtypes] == ["bigint", "double", "decimal(18,2)", "string"]
+    rows = sorted((row.n, row.x, row.d, row.later) for row in read.collect())
+    assert rows == [(n, 0.5, Decimal("1.25"), None) for n in range(3)] + [
+        (n, 0.1, Decimal("2.50"), "new") for n in range(3, 6)
+    ]
+    for name, frame in {"before": before.select("n"), "after": stream_sink(spark, directory).select("n")}.items():
+        query = (
+            frame.writeStream.format("memory")
+            .queryName(f"grown_{name}")
+            .trigger(availableNow=True)
+            .option("checkpointLocation", str(tmp_path / name))
+            .start()
+        )
+        assert query.awaitTermination(60)
+        assert sorted(row.n for row in spark.table(f"grown_{name}").collect()) == list(range(6))
 
 
 def test_links_are_made_once_and_removed(spark: SparkSession, words: Words) -> None:
