@@ -9,6 +9,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
@@ -25,6 +26,8 @@ def s3_server() -> Iterator[str]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    assert server._server is not None  # it has started
+    server._server.app = _one_at_a_time(server._server.app)
     try:
         host, port = server.get_host_and_port()
         url = f"http://{host}:{port}"
@@ -36,6 +39,21 @@ def s3_server() -> Iterator[str]:
         yield url
     finally:
         server.stop()
+
+
+def _one_at_a_time(app: Any) -> Any:
+    """Return an application that answers one request after another.
+
+    moto looks whether a name is taken, and stores the object later. Of two PUTs with ``If-None-Match: *`` at a time
+    both may win, which no real store does.
+    """
+    lock = threading.Lock()
+
+    def call(environment: Any, start_response: Any) -> Any:
+        with lock:
+            return app(environment, start_response)
+
+    return call
 
 
 Fault = Callable[[str], str | None]
