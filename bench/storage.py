@@ -3,8 +3,8 @@
     python -m bench.storage [--rows 1000000] [--runs 5] [--quick]
 
 ``ParquetBolt`` writes the same rows, with twelve columns and in flushes of two sizes, to a local directory and to an S3
-server on this machine. Each run is a process of its own, whose own CPU time counts: the server's does not. Requests
-are counted in runs apart, by a proxy. The places take turns; the median of the runs counts.
+server on this machine. Each run is a new process. Its CPU time counts, and the server's does not. A proxy counts
+the requests, in runs that are not timed. The places take turns; the median of the runs counts.
 """
 
 from __future__ import annotations

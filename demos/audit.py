@@ -6,6 +6,8 @@ partitions from Kafka, and the flights from the package with pandas, and compare
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,6 +128,14 @@ def _check_table(name: str, found: pd.DataFrame, wanted: pd.DataFrame) -> Findin
     except (AssertionError, KeyError) as error:
         return Finding(False, f"table {name} differs from pandas': {' '.join(str(error).split())[:300]}")
     return Finding(True, f"table {name}: {len(found):,} rows equal pandas', to the last bit")
+
+
+def audited(directory: str | Path, *more: str, environment: Mapping[str, str] | None = None) -> Finding:
+    """Return what ``downspout audit`` says of a directory: its verdict, or all of it where something is wrong."""
+    command = [sys.executable, "-m", "downspout", "audit", str(directory), *more]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return Finding(done.returncode == 0, said[-1] if done.returncode == 0 and said else "\n".join(said))
 
 
 def say_all(screen: Screen, findings: Iterable[Finding]) -> bool:

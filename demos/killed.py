@@ -76,3 +76,43 @@ class KilledRun:
         if process.returncode != 0:
             lines = self.log.read_text(encoding="utf-8").splitlines()[-20:]
             raise ComponentError("\n".join(["downspout run failed:", *lines]), cure="read the lines above")
+
+
+def kill_again_and_again(
+    run: KilledRun,
+    kills: int,
+    size: Callable[[], int],
+    after: Callable[[int], None],
+    pause_s: Callable[[], float] = lambda: 0.0,
+) -> int:
+    """Kill a run so often, each time while it writes, and let it come to the end then; return how often it was killed.
+
+    It is killed less often if it comes to the end before.
+
+    Args:
+        run: what is killed.
+        kills: how often.
+        size: how much it has to write before the next kill.
+        after: called after each kill, with the number of the process.
+        pause_s: how long to wait then until the kill, so that it comes somewhere between two commits, or in one.
+    """
+    for done in range(kills):
+        with run.process() as process:
+            if not run.wait_for_records(process, size()):
+                return done
+            time.sleep(pause_s())
+            process.kill()
+            process.wait()
+            after(process.pid)
+    with run.process() as process:
+        run.wait_for_the_end(process)
+    return kills
+
+
+def count_of(kills: int, wanted: int, when: str = "") -> str:
+    """Return how often something was killed, in words.
+
+    >>> count_of(5, 5), count_of(3, 5)
+    ('5 kills', '3 kills of 5: after that all was written')
+    """
+    return f"{kills} kills{when}" + ("" if kills == wanted else f" of {wanted}: after that all was written")

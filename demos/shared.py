@@ -102,6 +102,25 @@ def publish(screen: Screen, options: Options, bootstrap: str) -> Published:
     return Published(bootstrap, frame, flights)
 
 
+@contextmanager
+def started(screen: Screen, kafka: EmbeddedKafka, *more: str) -> Iterator[None]:
+    """Start a demo's own broker, and stop it at the end.
+
+    Args:
+        screen: says what is done; the step has begun.
+        kafka: the broker.
+        more: sets of jars that the demo needs besides.
+    """
+    for name in ("kafka", *more):
+        jars.resolve(name, progress=screen.say)
+    with screen.busy("starting the broker"):
+        kafka.start(progress=lambda line: None)
+    try:
+        yield
+    finally:
+        kafka.stop()
+
+
 def flights_topic(screen: Screen, bootstrap: str, flights: Flights) -> str:
     """Bring the flights into a topic for this number of them, of the broker whose topologies are killed; return it."""
     topic = TOPIC if len(flights) == TOTAL else f"{TOPIC}-{len(flights)}"

@@ -32,16 +32,15 @@ from rich.table import Table
 
 from demos.audit import Finding, say_all
 from demos.flights_data import Flights, load_flights
-from demos.killed import KilledRun
+from demos.killed import KilledRun, count_of, kill_again_and_again
 from demos.screen import Screen
-from demos.shared import flights_topic, run_killed
+from demos.shared import flights_topic, run_killed, started
 from downspout.batches.backends.sql_state import read_state
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.errors import BrokerError
 from downspout.kafka.clusters import cluster_for
 from downspout.kafka.port import TopicPartition
 from downspout.settings import folders
-from downspout.system import jars
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("opaque", "transactional")
@@ -93,18 +92,13 @@ class BatchDemo:
     def run(self) -> int:
         """Do all steps; return the exit code."""
         self.screen.step(1, "Start Kafka and publish lines and flights")
-        jars.resolve("kafka", progress=self.screen.say)
-        with self.screen.busy("starting the broker"):
-            self.kafka.start(progress=lambda line: None)
         right = True
-        try:
+        with started(self.screen, self.kafka):
             for number, job in enumerate((self.words(), self.flights()), 2):
                 self.screen.step(number, f"downspout run {job.target}, each kind killed {self.kills} times")
                 counted = [self.write(job, kind) for kind in KINDS]
                 self.screen.table(beside(job, counted))
                 right = say_all(self.screen, (self.audit(job, each) for each in counted)) and right
-        finally:
-            self.kafka.stop()
         self.screen.end_step()
         return 0 if right else 1
 
@@ -140,34 +134,26 @@ class BatchDemo:
         log = self.folder / f"{job.name}-{kind}.log"
         log.unlink(missing_ok=True)
         run = KilledRun(job.target, settings, log, lambda: committed(path), self.screen)
-        began, kills, hits = time.monotonic(), 0, 0
-        while True:
-            with run.process() as process:
-                if kills >= self.kills:
-                    run.wait_for_the_end(process)
-                    break
-                if not run.wait_for_records(process, self.random.randint(1, BATCHES_PER_KILL - 1)):
-                    break
-                time.sleep(self.random.uniform(0.0, 0.1))  # somewhere between two commits, or in one
-                process.kill()
-                process.wait()
-                kills += 1
-                hits += is_active(path)
+        hits: list[bool] = []
+        began = time.monotonic()
+        kills = kill_again_and_again(
+            run, self.kills, lambda: self.random.randint(1, BATCHES_PER_KILL - 1),
+            lambda pid: hits.append(is_active(path)), lambda: self.random.uniform(0.0, 0.1),
+        )  # fmt: skip
         found = {key[0]: value for key, value in read_state(f"sqlite:///{path}", job.state).items()}
-        counted = Counted(kind, kills, hits, committed(path), time.monotonic() - began, found)
+        counted = Counted(kind, kills, sum(hits), committed(path), time.monotonic() - began, found)
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         return counted
 
     def audit(self, job: Job, counted: Counted) -> Finding:
         """Return whether a state is equal to the plain count."""
-        short = "" if counted.kills == self.kills else f" of {self.kills}: after that all was committed"
         wrong = [key for key in {*job.wanted, *counted.found} if job.wanted.get(key) != counted.found.get(key)]
         is_right = not wrong and counted.hits >= self.kills * HITS_SHARE
         what = "equal a plain count" if not wrong else f"differ from a plain count in {len(wrong)} keys"
         return Finding(
             is_right,
-            f"{counted.kind}: {counted.kills} kills{short}, {counted.hits} of them in a batch, "
+            f"{counted.kind}: {count_of(counted.kills, self.kills)}, {counted.hits} of them in a batch, "
             f"{counted.batches} batches, {counted.seconds:.0f} s: "
             f"{len(counted.found):,} keys of {job.records:,} records {what}",
         )

@@ -30,15 +30,15 @@ from typing import Any
 
 import pandas as pd
 
-from demos.audit import Finding, say_all
+from demos.audit import Finding, audited, say_all
 from demos.flights_data import PARTITIONS, load_flights, partition_of
-from demos.killed import KilledRun
+from demos.killed import KilledRun, count_of, kill_again_and_again
 from demos.screen import Screen
-from demos.shared import run_killed
+from demos.shared import run_killed, started
 from downspout.broker.embedded import EmbeddedKafka
-from downspout.errors import SinkError
 from downspout.kafka.client import KafkaCluster
 from downspout.settings import folders
+from downspout.sink.log.commit_log import CommitLog
 from downspout.system import jars
 from downspout.testing.schema_registry import SchemaRegistry
 
@@ -75,11 +75,7 @@ class FormatsDemo:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.screen.step(1, "Start Kafka and a schema registry, and publish the flights as Avro")
-        for name in ("kafka", "spark-delta") if with_spark else ("kafka",):
-            jars.resolve(name, progress=self.screen.say)
-        with self.screen.busy("starting the broker"):
-            self.kafka.start(progress=lambda line: None)
-        try:
+        with started(self.screen, self.kafka, *(["spark-delta"] if with_spark else [])):
             with SchemaRegistry() as registry:
                 frame = load_flights(self.count)
                 self.publish(registry, frame)
@@ -89,8 +85,6 @@ class FormatsDemo:
             right = say_all(self.screen, self.audit()) and right
             self.screen.step(4, "Read the Parquet files, the Delta table and the Iceberg table")
             right = say_all(self.screen, self.read(wanted(frame), with_spark=with_spark)) and right
-        finally:
-            self.kafka.stop()
         self.screen.end_step()
         return 0 if right else 1
 
@@ -137,8 +131,7 @@ class FormatsDemo:
             ended.set()
             for export in exports.values():
                 export.join()
-        short = "" if kills == self.kills else f" of {self.kills}: after that all flights were written"
-        yield Finding(kills > 0 or not self.kills, f"{kills} kills of the topology{short}")
+        yield Finding(kills > 0 or not self.kills, f"topology: {count_of(kills, self.kills)}")
         for form, export in exports.items():
             with (self.folder / f"{form}.log").open("ab") as log:
                 code = subprocess.run(self.export(form), stdout=log, stderr=log, check=False).returncode
@@ -157,27 +150,17 @@ class FormatsDemo:
             f"parquet.flush_rows={max(min(step // 4, 20_000), 50)}",
         ]  # fmt: skip
         run = KilledRun(TARGET, settings, self.folder / "run.log", self.written, self.screen)
-        kills = 0
-        while True:
-            with run.process() as process:
-                if kills >= self.kills:
-                    run.wait_for_the_end(process)
-                    return kills
-                if not run.wait_for_records(process, self.random.randint(1, step)):
-                    return kills
-                process.kill()
-                process.wait()
-                kills += 1
-                self.screen.say(f"kill -9 of process {process.pid}: {self.written():,} rows are in the directory")
+
+        def say(pid: int) -> None:
+            self.screen.say(f"kill -9 of process {pid}: {self.written():,} rows are in the directory")
+
+        return kill_again_and_again(run, self.kills, lambda: self.random.randint(1, step), say)
 
     def written(self) -> int:
-        """Return how many rows any reader sees."""
-        from downspout.sink.readers.snapshot import read_table
-
-        try:
-            return int(read_table(self.directory, ["distance"]).num_rows)
-        except SinkError:  # nothing was flushed yet
-            return 0
+        """Return how many rows are committed. It is asked all the time, so only the log is read."""
+        log = CommitLog(self.directory)
+        log.refresh()
+        return log.rows
 
     def export(self, form: str, *more: str) -> list[str]:
         """Return the command that exports the directory."""
@@ -187,10 +170,7 @@ class FormatsDemo:
 
     def audit(self) -> Iterator[Finding]:
         """Yield what the audit says, and what the dead letters hold."""
-        command = [sys.executable, "-m", "downspout", "audit", str(self.directory), "--dead-letters", DEAD_LETTERS]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        yield Finding(done.returncode == 0, said[-1] if done.returncode == 0 and said else "\n".join(said))
+        yield audited(self.directory, "--dead-letters", DEAD_LETTERS)
         command = [sys.executable, "-m", "downspout", "dlq", "ls", DEAD_LETTERS, "--exception", "distance", "--json"]
         command += ["--bootstrap", self.kafka.bootstrap]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

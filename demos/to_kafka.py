@@ -35,12 +35,11 @@ from demos.audit import Finding, say_all
 from demos.flights_data import PARTITIONS, Flights, load_flights
 from demos.killed import LOOK_S, KilledRun
 from demos.screen import Screen
-from demos.shared import flights_topic, run_killed
+from demos.shared import flights_topic, run_killed, started
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.settings import folders
-from downspout.system import jars
 from topologies.flight_topics import DELAYS, REJECTS
 
 TARGET = "topologies/flight_topics.py"
@@ -80,10 +79,7 @@ class KafkaDemo:
     def run(self, *, with_spark: bool = True) -> int:
         """Do all steps; return the exit code."""
         self.screen.step(1, "Start Kafka and publish the flights")
-        jars.resolve("kafka", progress=self.screen.say)
-        with self.screen.busy("starting the broker"):
-            self.kafka.start(progress=lambda line: None)
-        try:
+        with started(self.screen, self.kafka):
             frame = load_flights(self.count)
             flights = Flights(frame)
             self.publish(flights)
@@ -98,8 +94,6 @@ class KafkaDemo:
             if with_spark:
                 self.screen.step(4, "PySpark reads the delays, and writes their means")
                 right = say_all(self.screen, [self.with_spark(frame)]) and right
-        finally:
-            self.kafka.stop()
         self.screen.end_step()
         return 0 if right else 1
 

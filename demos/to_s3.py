@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -28,12 +27,12 @@ from typing import Any
 
 import pandas as pd
 
-from demos.audit import Finding, say_all
+from demos.audit import Finding, audited, say_all
 from demos.flights_data import Flights, load_flights
-from demos.killed import KilledRun
+from demos.killed import KilledRun, count_of, kill_again_and_again
 from demos.s3 import KEYS, FaultProxy, s3_server
 from demos.screen import Screen
-from demos.shared import flights_topic, run_killed
+from demos.shared import flights_topic, run_killed, started
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.settings import folders
 from downspout.system import jars
@@ -43,7 +42,7 @@ PLACES = {"flights": "s3://bucket/flights", "route_delays": "s3://bucket/route_d
 FILES = "bucket/flights/*/*.parquet"
 ONE_IN = 40
 """Of so many requests one is answered by 503, and of one the answer is lost."""
-PUTS_PER_FLUSH = 10  # the log's entries and those of two sinks, three tasks in all
+PUTS_PER_KILL = 20  # at most; two flushes of the three tasks take about so many
 SUMS = """SELECT carrier, count(*) AS flights,
   count(DISTINCT CAST(_partition AS BIGINT) * 1000000000 + _offset) AS records,
   sum(distance) AS distance, sum(dep_delay) AS dep_delay, sum(arr_delay) AS arr_delay
@@ -80,11 +79,7 @@ class S3Demo:
     def run(self) -> int:
         """Do all steps; return the exit code."""
         self.screen.step(1, "Start Kafka and publish the flights")
-        for name in ("kafka", "spark-s3"):
-            jars.resolve(name, progress=self.screen.say)
-        with self.screen.busy("starting the broker"):
-            self.kafka.start(progress=lambda line: None)
-        try:
+        with started(self.screen, self.kafka, "spark-s3"):
             frame = load_flights(self.count)
             flights = Flights(frame)
             self.topic = flights_topic(self.screen, self.kafka.bootstrap, flights)
@@ -96,8 +91,6 @@ class S3Demo:
                 right = say_all(self.screen, self.audit(url)) and right
                 self.screen.step(4, "Read the flights")
                 right = say_all(self.screen, self.read(url, frame)) and right
-        finally:
-            self.kafka.stop()
         self.screen.end_step()
         return 0 if right else 1
 
@@ -111,21 +104,14 @@ class S3Demo:
             *(f"{name}:parquet.directory={place}" for name, place in PLACES.items()),
         ]  # fmt: skip
         run = KilledRun(TARGET, settings, self.folder / "run.log", lambda: weather.puts, self.screen, environment(url))
-        began, kills, step = time.monotonic(), 0, PUTS_PER_FLUSH * 2
-        while True:
-            with run.process() as process:
-                if kills >= self.kills:
-                    run.wait_for_the_end(process)
-                    break
-                if not run.wait_for_records(process, self.random.randint(1, step)):
-                    break
-                process.kill()
-                process.wait()
-                kills += 1
-                self.screen.say(f"kill -9 of process {process.pid}: {weather.puts:,} objects were put")
-        short = "" if kills == self.kills else f" of {self.kills}: after that all flights were written"
+
+        def say(pid: int) -> None:
+            self.screen.say(f"kill -9 of process {pid}: {weather.puts:,} objects were put")
+
+        began = time.monotonic()
+        kills = kill_again_and_again(run, self.kills, lambda: self.random.randint(1, PUTS_PER_KILL), say)
         took = f"{time.monotonic() - began:.0f} s"
-        yield Finding(kills > 0 or not self.kills, f"{kills} kills while it put objects{short}, {took}")
+        yield Finding(kills > 0 or not self.kills, f"{count_of(kills, self.kills, ' while it put objects')}, {took}")
         faults = f"{weather.done['slow']} answers of 503 SlowDown, {weather.done['lose']} lost answers"
         yield Finding(
             weather.done["slow"] > 0 and weather.done["lose"] > 0,
@@ -135,12 +121,9 @@ class S3Demo:
     def audit(self, url: str) -> Iterator[Finding]:
         """Yield what ``downspout audit`` says of each directory."""
         for place in PLACES.values():
-            command = [sys.executable, "-m", "downspout", "audit", place, "--deep"]
             with self.screen.busy(f"auditing {place}"):
-                done = subprocess.run(command, env=environment(url), capture_output=True, text=True, check=False)
-            said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-            last = said[-1] if done.returncode == 0 and said else "\n".join(said)
-            yield Finding(done.returncode == 0, f"{place}: {last}")
+                found = audited(place, "--deep", environment=environment(url))
+            yield Finding(found.right, f"{place}: {found.text}")
 
     def read(self, url: str, frame: pd.DataFrame) -> Iterator[Finding]:
         """Yield what each reader finds, which is to equal what pandas makes of the package."""

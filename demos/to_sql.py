@@ -28,14 +28,13 @@ import pandas as pd
 
 from demos.audit import Finding, say_all
 from demos.flights_data import PARTITIONS, Flights, load_flights
-from demos.killed import KilledRun
+from demos.killed import KilledRun, count_of, kill_again_and_again
 from demos.postgres import PostgresServer, find_programs, postgres_server
 from demos.screen import Screen
-from demos.shared import flights_topic, run_killed
+from demos.shared import flights_topic, run_killed, started
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.clusters import cluster_for
 from downspout.settings import folders
-from downspout.system import jars
 
 TARGET = "topologies/flight_sql.py"
 CREATE = """CREATE TABLE flights (
@@ -78,10 +77,7 @@ class SqlDemo:
     def run(self) -> int:
         """Do all steps; return the exit code."""
         self.screen.step(1, "Start Kafka and publish the flights")
-        jars.resolve("kafka", progress=self.screen.say)
-        with self.screen.busy("starting the broker"):
-            self.kafka.start(progress=lambda line: None)
-        try:
+        with started(self.screen, self.kafka):
             frame = load_flights(self.count)
             flights = Flights(frame)
             self.topic = flights_topic(self.screen, self.kafka.bootstrap, flights)
@@ -94,8 +90,6 @@ class SqlDemo:
             with postgres_server(programs) if programs else nullcontext() as server:
                 if server is not None:
                     right = self.write(self.postgres(server), frame, flights) and right
-        finally:
-            self.kafka.stop()
         self.screen.end_step()
         return 0 if right else 1
 
@@ -135,19 +129,14 @@ class SqlDemo:
             f"kafka.offset_store={target.url}", f"sql.database={target.url}", *target.settings,
         ]  # fmt: skip
         run = KilledRun(TARGET, settings, self.folder / f"{target.name}.log", target.written, self.screen)
-        began, kills = time.monotonic(), 0
-        while True:
-            with run.process() as process:
-                if kills >= self.kills:
-                    run.wait_for_the_end(process)
-                    break
-                if not run.wait_for_records(process, self.random.randint(1, step)):
-                    break
-                time.sleep(self.random.uniform(0.0, 0.2))  # somewhere between two commits, or in one
-                process.kill()
-                process.wait()
-                kills += 1
-                self.screen.say(f"kill -9 of process {process.pid}: {target.written():,} rows are in the table")
+
+        def say(pid: int) -> None:
+            self.screen.say(f"kill -9 of process {pid}: {target.written():,} rows are in the table")
+
+        began = time.monotonic()
+        kills = kill_again_and_again(
+            run, self.kills, lambda: self.random.randint(1, step), say, lambda: self.random.uniform(0.0, 0.2)
+        )
         seconds = time.monotonic() - began
         return say_all(self.screen, self.audit(target, group, kills, seconds, frame, flights))
 
@@ -155,8 +144,7 @@ class SqlDemo:
         self, target: Target, group: str, kills: int, seconds: float, frame: pd.DataFrame, flights: Flights
     ) -> Iterator[Finding]:
         """Yield the answers to the audit's questions."""
-        short = "" if kills == self.kills else f" of {self.kills}: after that all flights were written"
-        yield Finding(kills > 0 or not self.kills, f"{kills} kills{short}, {seconds:.0f} s")
+        yield Finding(kills > 0 or not self.kills, f"{count_of(kills, self.kills)}, {seconds:.0f} s")
         rows, distinct = target.query(COUNTS)[0]
         yield Finding(
             rows == distinct == len(flights),

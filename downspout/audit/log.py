@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from downspout.errors import DownspoutError, SinkError
-from downspout.sink.columns.growth import refusals
 from downspout.sink.identity.coverage import Coverage
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import COMPACT, FENCE, FLUSH, REBUILD, DataFile, Entry
@@ -172,15 +171,15 @@ def _contradiction_of_compact(entry: Entry, before: History) -> str:
 
 def _wrong_columns(entry: Entry, before: History) -> str:
     """Return what in an entry's columns cannot be so: they may be those of an earlier entry, or grow."""
-    if not before.schema or entry.kind == REBUILD or entry.schema in before.schemas:
+    if entry.kind == REBUILD:
         return ""
     try:
-        why = refusals(before.schema, entry.schema)
+        why = before.refusals(entry.schema)
     except DownspoutError as error:  # words that no sink writes
         why = [error.message]
     if not why:
         return ""
-    said, known = ", ".join(entry.schema), ", ".join(before.schema)
+    said, known = ", ".join(entry.schema), ", ".join(before.schema or ())
     return f"its schema is {said}, and that of the entries before it {known}: {'; '.join(why)}"
 
 

@@ -28,7 +28,6 @@ from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import SinkError
 from downspout.sink.columns import hive
 from downspout.sink.columns.encoding import encode
-from downspout.sink.columns.growth import refusals
 from downspout.sink.identity.coverage import Coverage
 from downspout.sink.identity.inputs import resolve
 from downspout.sink.identity.rows import Identities, Mask
@@ -177,10 +176,9 @@ class SinkWriter:
             )
         if self._of_the_past():
             return entries
-        is_new = self._schema not in self.log.schemas
-        if self.log.schema and is_new and (why := refusals(self.log.schema, self._schema)):
+        if why := self.log.refusals(self._schema):
             raise SinkError(
-                f"{self.directory} has the columns {', '.join(self.log.schema)}; this sink has "
+                f"{self.directory} has the columns {', '.join(self.log.schema or ())}; this sink has "
                 f"{', '.join(self._schema)}: {'; '.join(why)}",
                 cure="columns that are added without ! or become wider, the others as they are; or another "
                 f"parquet.directory; or parquet.rebuild={self.log.rebuild + 1}, to rebuild it",

@@ -110,8 +110,8 @@ SETS: dict[str, JarSet] = {
     ),
     "spark-s3": JarSet(
         "spark-s3",
-        # What Spark 4.2 reads s3a:// with: of its own version of Hadoop, and the few parts of Amazon's client that
-        # reading takes (the whole of it is 600 MB).
+        # What Spark 4.2 reads s3a:// with. hadoop-aws must have the version of Spark's Hadoop. Of Amazon's client only
+        # the parts that are needed to read: all of it is 600 MB.
         (
             ("org.apache.hadoop", "hadoop-aws", "3.5.0"),
             ("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", "1.3.0"),

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from downspout.errors import MissingExtraError, SinkError
-from downspout.tables.target import Held, Overtaken, is_number, nullable, with_schema
+from downspout.tables.target import Held, Overtaken, nullable, widened, with_schema
 
 SOURCE = "downspout.source"
 HARMLESS = {
@@ -103,13 +103,13 @@ class DeltaTarget:
         if self._table is None:
             return
         known = pa.schema(self._table.schema().to_arrow())
-        for field in schema:
-            if field.name in known.names and is_number(field.type) and field.type != known.field(field.name).type:
-                raise SinkError(
-                    f"{self.title} has {field.name} as {known.field(field.name).type}; it is {field.type} now, and a "
-                    "Delta table's columns do not widen",
-                    cure="another --to, for all rows anew",
-                )
+        if grown := widened(known, schema):
+            field = grown[0]
+            raise SinkError(
+                f"{self.title} has {field.name} as {known.field(field.name).type}; it is {field.type} now, and a "
+                "Delta table's columns do not widen",
+                cure="another --to, for all rows anew",
+            )
 
     def _is_there(self) -> bool:
         return bool(self._lib.DeltaTable.is_deltatable(self._uri))

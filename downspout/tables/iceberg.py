@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from downspout.errors import ConfigError, MissingExtraError, SinkError
-from downspout.tables.target import Held, Overtaken, is_number, nullable, with_schema
+from downspout.tables.target import Held, Overtaken, nullable, widened, with_schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -107,10 +107,7 @@ def _grew(schema: pa.Schema, table: Table) -> bool:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     known = schema_to_pyarrow(table.schema())
-    return any(
-        field.name not in known.names or (is_number(field.type) and field.type != known.field(field.name).type)
-        for field in schema
-    )
+    return bool(set(schema.names) - set(known.names) or widened(known, schema))
 
 
 def open_catalog(catalog: str | None, warehouse: str | Path) -> Catalog:

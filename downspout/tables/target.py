@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -47,12 +47,21 @@ class Target(Protocol):
         ...
 
 
-def is_number(kind: pa.DataType) -> bool:
-    """Return whether values of a type are numbers, which may become wider.
+def widened(known: pa.Schema, schema: pa.Schema) -> list[pa.Field[Any]]:
+    """Return the columns of a directory that a table knows as another kind of number: they have become wider since.
 
-    >>> is_number(pa.int8()), is_number(pa.decimal128(9, 2)), is_number(pa.string())
-    (True, True, False)
+    >>> now = pa.schema([("n", pa.int64()), ("word", pa.string()), ("later", pa.int8())])
+    >>> [field.name for field in widened(pa.schema([("n", pa.int32()), ("word", pa.large_string())]), now)]
+    ['n']
     """
+    return [
+        field
+        for field in schema
+        if field.name in known.names and _is_number(field.type) and field.type != known.field(field.name).type
+    ]
+
+
+def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pystorm.component import Tuple
 
-from bolts.parquet import with_origins
+from bolts.parquet import ParquetBolt, with_origins
 from downspout.audit.files import visible_files
 from downspout.ledger.origin import Origin
 from downspout.sink.identity.rows import Identities
@@ -20,6 +20,7 @@ from downspout.sink.writer import SinkWriter
 from downspout.testing.clock import VirtualClock
 
 COLUMNS = ["n:int64"]
+TOPIC, TOPIC_ID = "orders", "6jPMvg1sQ2uJmzGz1yRHQw"
 
 
 class Stopped(BaseException):
@@ -117,6 +118,16 @@ def sink(
 def tup(origin: Sequence[Any], *values: Any) -> Tuple:
     """Return a tuple with an origin and values."""
     return Tuple("-".join(map(str, origin)), "parse", "default", 2, (Origin(*origin), *values))
+
+
+def write(directory: Path, schema: Sequence[str], offsets: Sequence[int], values: Any, **conf: Any) -> None:
+    """Write one row for each offset, with a new sink; ``values`` returns the row's values."""
+    fields = ["origin", *(word.partition(":")[0] for word in schema)]
+    bolt = sink(ParquetBolt, directory, fields=fields, **{"parquet.schema": list(schema), **conf})
+    for offset in offsets:
+        bolt.process(tup((TOPIC, TOPIC_ID, 0, offset, ""), *values(offset)))
+    bolt.drain()
+    assert not bolt.failed
 
 
 def rows_of(directory: Path) -> list[dict[str, Any]]:

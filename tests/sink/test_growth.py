@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,24 +17,13 @@ from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.cli import main
 from downspout.errors import SinkError
-from downspout.sink.columns.growth import refusals, together
+from downspout.sink.columns.growth import refusals
 from downspout.sink.log.history import History
 from downspout.sink.readers.snapshot import read_table
 from downspout.sink.readers.view import logged_columns
-from tests.sink.support import sink, tup
+from tests.sink.support import TOPIC, TOPIC_ID, sink, tup, write
 
-TOPIC, TOPIC_ID = "orders", "6jPMvg1sQ2uJmzGz1yRHQw"
 OLD, NEW = ["n:int32", "word:string"], ["n:int64", "word:string", "price:decimal(9,2)"]
-
-
-def write(directory: Path, schema: Sequence[str], offsets: Sequence[int], values: Any, **conf: Any) -> None:
-    """Write rows with a sink of its own."""
-    fields = ["origin", *(word.partition(":")[0] for word in schema)]
-    bolt = sink(ParquetBolt, directory, fields=fields, **{"parquet.schema": list(schema), **conf})
-    for offset in offsets:
-        bolt.process(tup((TOPIC, TOPIC_ID, 0, offset, ""), *values(offset)))
-    bolt.drain()
-    assert not bolt.failed
 
 
 def numbers(directory: Path) -> list[Any]:
@@ -158,10 +146,9 @@ def test_checkpoints_know_all_versions(tmp_path: Path) -> None:
     write(tmp_path / "out", OLD, range(2), lambda n: (n, "w"))
     history = History()
     history.length, history.topology, history.component = 1, "t", "sink"
-    history.schema, history.schemas = tuple(OLD), (tuple(OLD),)
+    history.schemas = (tuple(OLD),)
     assert b'"schemas"' not in history.to_bytes()
     history.schemas = (tuple(OLD), tuple(NEW))
-    history.schema = together(history.schemas)
     found = History()
     found.restore(history.to_bytes())
     assert (found.schema, found.schemas) == (history.schema, history.schemas)

@@ -29,7 +29,7 @@ def demo(bare_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> BatchDemo:
     monkeypatch.setattr(to_batches, "KilledRun", RunHere)
     monkeypatch.setattr(to_batches, "project_lines", lambda: LINES)
     monkeypatch.setattr(to_batches, "REPEATS", 1)
-    monkeypatch.setattr("demos.to_batches.jars.resolve", lambda *given, **options: None)
+    monkeypatch.setattr("demos.shared.jars.resolve", lambda *given, **options: None)
     made = BatchDemo(FLIGHTS, KILLS, Screen(Console(file=io.StringIO(), width=200)))
     made.kafka = SimpleNamespace(  # type: ignore[assignment]   # what the demo needs of a broker
         bootstrap=bare_kafka.bootstrap, start=lambda progress: None, stop=lambda: None

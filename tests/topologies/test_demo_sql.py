@@ -85,7 +85,7 @@ def demo(bare_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> SqlDemo:
     """The demo, with a Kafka that is there already."""
     monkeypatch.setattr(to_sql, "KilledRun", RunHere)
     monkeypatch.setattr(to_sql, "find_programs", lambda: None)
-    monkeypatch.setattr("demos.to_sql.jars.resolve", lambda *given, **options: None)
+    monkeypatch.setattr("demos.shared.jars.resolve", lambda *given, **options: None)
     made = SqlDemo(FLIGHTS, KILLS, Screen(Console(file=io.StringIO(), width=200)))
     made.kafka = SimpleNamespace(  # type: ignore[assignment]   # what the demo needs of a broker
         bootstrap=bare_kafka.bootstrap, start=lambda progress: None, stop=lambda: None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from downspout.sink.columns.growth import together
+from downspout.sink.columns.growth import refusals, together
 from downspout.sink.identity.coverage import Coverage
 from downspout.sink.identity.inputs import KnownInputs
 from downspout.sink.log.entry import (
@@ -40,10 +40,9 @@ class History:
         self.length = 0  # how many entries; the number of the next one
         self.coverage = Coverage()  # the rows that are in the directory
         self.inputs = KnownInputs()  # the inputs that rows came through, and their steps
-        self.topology: str | None = None  # whose the directory is, and its columns; None before the first entry
+        self.topology: str | None = None  # whose the directory is; None before the first entry
         self.component: str | None = None
-        self.schema: tuple[str, ...] | None = None  # in which all files can be read
-        self.schemas: tuple[tuple[str, ...], ...] = ()  # those of the entries, each once, in the order of their coming
+        self.schemas: tuple[tuple[str, ...], ...] = ()  # the columns of the entries, each version once, as they came
         self.files: dict[str, DataFile] = {}  # the data files that count, by path, in the order in which they came
         # path → number of the entry that has removed it, for those that may still be in sight
         self.removed: dict[str, int] = {}
@@ -55,6 +54,18 @@ class History:
     def rows(self) -> int:
         """How many rows are in the files."""
         return sum(file.rows for file in self.files.values())
+
+    @property
+    def schema(self) -> tuple[str, ...] | None:
+        """The columns in which all files can be read; None before the first entry."""
+        return together(self.schemas) if self.schemas else None
+
+    def refusals(self, schema: tuple[str, ...]) -> list[str]:
+        """Return why nobody may write with these columns: they are no earlier version, and do not extend the others."""
+        if schema in self.schemas:
+            return []
+        known = self.schema
+        return refusals(known, schema) if known else []
 
     def take(self, entry: Entry) -> None:
         """Add the next entry."""
@@ -76,7 +87,6 @@ class History:
         self.topology, self.component = entry.topology, entry.component
         if entry.schema not in self.schemas:
             self.schemas = (*self.schemas, entry.schema)
-            self.schema = together(self.schemas)
         self.writers.pop(entry.writer, None)
         self.writers[entry.writer] = entry.number
         if len(self.writers) > WRITERS_MAX:
@@ -128,15 +138,14 @@ def _read(document: Mapping[str, Any]) -> dict[str, Any]:
     inputs = KnownInputs()
     inputs.steps = steps(document["steps"])
     inputs.last = tuple(map(text, listed(document["last_inputs"])))
-    schema = tuple(map(text, listed(document["schema"])))
+    schemas = document.get("schemas", [document["schema"]])
     return {
         "length": whole(document["length"]),
         "coverage": Coverage.from_json(document["coverage"]),
         "inputs": inputs,
         "topology": text(document["topology"]),
         "component": text(document["component"]),
-        "schema": schema,
-        "schemas": tuple(tuple(map(text, listed(each))) for each in listed(document.get("schemas", [list(schema)]))),
+        "schemas": tuple(tuple(map(text, listed(each))) for each in listed(schemas)),
         "files": {file.path: file for file in files_in(document)},
         "removed": {path_below(path): whole(number) for path, number in listed(document["removed"])},
         "fenced": set(map(text, listed(document["fenced"]))),

@@ -15,7 +15,7 @@ from downspout.sink.storage.layout import layout_of
 from downspout.spark import read
 from downspout.spark.read import read_sink, sink_schema, stream_sink
 from tests.sink.readers_support import compact, delete_replaced, start_anew
-from tests.sink.test_growth import write
+from tests.sink.support import write
 from tests.spark.pipelines_support import Words, drain, rows_in
 
 if TYPE_CHECKING:
