@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from downspout.errors import ConfigError, MissingExtraError
+from downspout.parse.avro_columns import AvroColumns
 
 if TYPE_CHECKING:
     from downspout.parse.schemas import Decode, Schema
@@ -28,7 +29,7 @@ def avro_decoder(schema: Schema, reader_schema: str | None) -> Decode:
     """
     fastavro = _library()
     try:
-        writer = _parsed(fastavro, schema.text, schema.references)
+        writer, _ = _parsed(fastavro, schema)
     except Exception as error:  # fastavro raises whatever the text makes it trip over
         raise ValueError(f"it is no Avro schema: {error}") from error
     reader = None if reader_schema is None else read_schema(reader_schema)
@@ -59,11 +60,21 @@ def _library() -> Any:
     return fastavro
 
 
-def _parsed(fastavro: Any, text: str, references: tuple[tuple[str, str], ...]) -> Any:
+def _parsed(fastavro: Any, schema: Schema) -> tuple[Any, dict[str, Any]]:
+    """Return a schema as fastavro takes it, and the named types in it."""
     named: dict[str, Any] = {}
-    for _, imported in references:
+    for _, imported in schema.references:
         fastavro.parse_schema(json.loads(imported), named_schemas=named)
-    return fastavro.parse_schema(json.loads(text), named_schemas=named)
+    return fastavro.parse_schema(json.loads(schema.text), named_schemas=named), named
+
+
+def avro_columns(schema: Schema) -> AvroColumns | None:
+    """Return what decodes records of a schema a column at a time; None: they must be decoded one by one."""
+    fastavro = _library()
+    try:
+        return AvroColumns(*_parsed(fastavro, schema), fastavro.read.LOGICAL_READERS, _plain)
+    except ValueError:
+        return None
 
 
 def read_schema(given: str) -> Any:

@@ -65,10 +65,10 @@ class Paths:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = list(texts)
-        self._paths = [parse_path(text) for text in texts]
-        roots = tuple(str(path[0]) for path in self._paths)
+        self.paths = [parse_path(text) for text in texts]
+        roots = tuple(str(path[0]) for path in self.paths)
         # the plain keys of the object, one for each field; None where one is deeper
-        self.keys = roots if all(len(path) == 1 for path in self._paths) else None
+        self.keys = roots if all(len(path) == 1 for path in self.paths) else None
         # the values of several plain keys, fast; it raises a KeyError where the object lacks one
         self.of_many = itemgetter(*roots) if self.keys is not None and len(roots) > 1 else None
 
@@ -80,7 +80,7 @@ class Paths:
         """
         if self.keys is not None:
             return list(map(document.get, self.keys))
-        return [_value(document, path, text) for path, text in zip(self._paths, self._texts, strict=True)]
+        return [_value(document, path, text) for path, text in zip(self.paths, self._texts, strict=True)]
 
 
 def _value(document: dict[str, Any], path: Path, text: str) -> Any:

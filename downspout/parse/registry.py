@@ -9,17 +9,24 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 
 from downspout.errors import ConfigError, MissingExtraError, UnavailableError
+from downspout.parse import parser
 from downspout.parse.columns import Ints, Mask
 from downspout.parse.parser import ChunkParser, Part
 from downspout.parse.paths import Paths
 from downspout.parse.schemas import Decode, Schema
+from downspout.parse.tokens import Block
 from downspout.sink.columns.schema import Columns
+
+if TYPE_CHECKING:
+    from downspout.parse.avro_columns import AvroColumns
 
 HEADER = 5  # Bytes: a zero, and the schema's id
 REQUEST_S = 5.0
@@ -140,6 +147,7 @@ class Documents:
         self._registry = registry
         self._reader_schema = reader_schema
         self._decoders: dict[int, Decode] = {}
+        self._in_columns: dict[int, AvroColumns | None] = {}
         self._bad: dict[int, str] = {}  # schemas that cannot be used, and why
         self._failed: dict[int, tuple[float, Exception]] = {}  # when to ask again
         self._pause_s = 0.0
@@ -162,6 +170,13 @@ class Documents:
         except ValueError as error:
             raise ValueError(f"it is not of schema {number}: {error}") from error
 
+    def in_columns(self, number: int) -> AvroColumns | None:
+        """Return what decodes the documents of a schema a column at a time; None: they are read one by one."""
+        if number not in self._decoders:
+            with suppress(ValueError, UnavailableError):  # what there is to say is said of each value
+                self._decoder(number)
+        return self._in_columns.get(number)
+
     def _decoder(self, number: int) -> Decode:
         if number in self._bad:
             raise ValueError(self._bad[number])
@@ -181,6 +196,10 @@ class Documents:
         except ValueError as error:
             self._bad[number] = f"schema {number} cannot be used: {error}"
             raise ValueError(self._bad[number]) from error
+        if schema.kind == "AVRO" and self._reader_schema is None:
+            from downspout.parse.avro import avro_columns
+
+            self._in_columns[number] = avro_columns(schema)
         return made
 
 
@@ -224,15 +243,36 @@ class RegistryParser(ChunkParser):
         """Return the values of the fields."""
         return read_fields(value, self._documents, self._paths)
 
-    # Each value has its own schema, and is decoded by itself.
     def _trim(self, data: Any, starts: Ints, ends: Ints) -> None:
         pass
 
     def _is_plain(self, data: Any, starts: Ints, ends: Ints) -> Mask:
-        return np.zeros(len(starts), dtype=bool)
+        length = ends - starts
+        plain: Mask = (length >= HEADER) & (length < parser.LARGE)
+        plain[plain] = data[starts[plain]] == 0
+        return plain
 
     def _fast(self, texts: Any, data: Any, starts: Ints, ends: Ints, rows: Ints, parts: list[Part]) -> Ints:
-        return rows
+        numbers = data[starts[rows, None] + np.arange(1, HEADER)].view(">u4").ravel()
+        left = [np.empty(0, dtype=np.int64)]
+        for number in np.unique(numbers):
+            some = rows[numbers == number]
+            if len(some) >= parser.ROWS_MIN:
+                some = self._by_column(int(number), data, starts[some] + HEADER, ends[some], some, parts)
+            left.append(some)
+        return np.concatenate(left)
+
+    def _by_column(self, number: int, data: Any, starts: Ints, ends: Ints, rows: Ints, parts: list[Part]) -> Ints:
+        """Decode rows of one schema a column at a time; return those that must be read by themselves."""
+        reader = self._documents.in_columns(number)
+        places = reader.paths(self._paths.paths) if reader is not None else None
+        if reader is None or places is None:
+            return rows
+        fits, arrays = reader.parse(Block(data, starts, ends), places, self._columns.columns)
+        if fits.any():
+            kept = pa.array(fits)
+            parts.append((rows[fits], arrays if fits.all() else [made.filter(kept) for made in arrays]))
+        return rows[~fits]
 
 
 def read_fields(value: Any, documents: Documents, paths: Paths) -> list[Any]:

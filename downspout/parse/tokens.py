@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,12 @@ class Block:
         self.starts, self.ends = starts - (first - PAD), ends - (first - PAD)
         self.words: Words = np.ndarray((len(self.data) - 7,), dtype="<u8", buffer=self.data, strides=(1,))
         self.buffer = pa.py_buffer(self.data.data)
-        self.separators = np.flatnonzero(self.data == ord(separator))
+        self._separator = ord(separator)
+
+    @cached_property
+    def separators(self) -> Ints:
+        """The places of the byte between values."""
+        return np.flatnonzero(self.data == self._separator)
 
     def spans(self, froms: Ints, untils: Ints, nulls: Mask | None) -> Any:
         """Return what lies between the pairs of places as an array; they must rise."""
