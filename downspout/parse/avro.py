@@ -7,20 +7,18 @@ from collections.abc import Callable
 from datetime import time
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.parse.avro_columns import AvroColumns
-
-if TYPE_CHECKING:
-    from downspout.parse.schemas import Decode, Schema
+from downspout.parse.schemas import Decoder, Schema
 
 _ODD = ('"uuid"', '"time-millis"', '"time-micros"')
 """Logical types that no column has: their values become texts."""
 
 
-def avro_decoder(schema: Schema, reader_schema: str | None) -> Decode:
+def avro_decoder(schema: Schema, reader_schema: str | None) -> Decoder:
     """Return what reads Avro records of a schema, as the reader's schema where there is one.
 
     Raises:
@@ -29,7 +27,7 @@ def avro_decoder(schema: Schema, reader_schema: str | None) -> Decode:
     """
     fastavro = _library()
     try:
-        writer, _ = _parsed(fastavro, schema)
+        writer, named = _parsed(fastavro, schema)
     except Exception as error:  # fastavro raises whatever the text makes it trip over
         raise ValueError(f"it is no Avro schema: {error}") from error
     reader = None if reader_schema is None else read_schema(reader_schema)
@@ -49,7 +47,7 @@ def avro_decoder(schema: Schema, reader_schema: str | None) -> Decode:
         made: dict[str, Any] = finish(document)
         return made
 
-    return decode
+    return Decoder(decode, _in_columns(fastavro, writer, named) if reader is None else None)
 
 
 def _library() -> Any:
@@ -68,12 +66,10 @@ def _parsed(fastavro: Any, schema: Schema) -> tuple[Any, dict[str, Any]]:
     return fastavro.parse_schema(json.loads(schema.text), named_schemas=named), named
 
 
-def avro_columns(schema: Schema) -> AvroColumns | None:
-    """Return what decodes records of a schema a column at a time; None: they must be decoded one by one."""
-    fastavro = _library()
+def _in_columns(fastavro: Any, parsed: Any, named: dict[str, Any]) -> AvroColumns | None:
     try:
-        return AvroColumns(*_parsed(fastavro, schema), fastavro.read.LOGICAL_READERS, _plain)
-    except ValueError:
+        return AvroColumns(parsed, named, fastavro.read.LOGICAL_READERS, _plain)
+    except ValueError:  # it has lists, maps or the like
         return None
 
 

@@ -8,22 +8,17 @@ import tempfile
 from collections.abc import Callable, Mapping
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from downspout.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from downspout.parse.schemas import Decode, Schema
+from downspout.parse.protobuf_columns import TIMESTAMP, WRAPPERS, ProtobufColumns
+from downspout.parse.schemas import Decoder, Schema
 
 _FIRST = (0,)
 _MAIN = "downspout_value.proto"
-_WRAPPERS = {
-    f"google.protobuf.{name}Value"
-    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-}
 
 
-def protobuf_decoder(schema: Schema) -> Decode:
+def protobuf_decoder(schema: Schema) -> Decoder:
     """Return what reads messages of a schema.
 
     Raises:
@@ -55,7 +50,7 @@ def protobuf_decoder(schema: Schema) -> Decode:
             raise ValueError(f"it is truncated, or of another message: {error}") from error
         return read(message)
 
-    return decode
+    return Decoder(decode, ProtobufColumns(top[0]) if top else None)
 
 
 def _missing() -> MissingExtraError:
@@ -160,9 +155,9 @@ def _of_field(field: Any, known: dict[str, _Reader]) -> Callable[[Any], Any] | N
 def _of_value(field: Any, known: dict[str, _Reader]) -> Callable[[Any], Any] | None:
     if field.message_type is not None:
         name = field.message_type.full_name
-        if name == "google.protobuf.Timestamp":
+        if name == TIMESTAMP:
             return lambda message: message.ToDatetime(tzinfo=UTC)
-        if name in _WRAPPERS:
+        if name in WRAPPERS:
             return lambda message: message.value
         return known.get(name) or _Reader(field.message_type, known)
     if field.enum_type is not None:

@@ -21,12 +21,12 @@ from downspout.parse import parser
 from downspout.parse.columns import Ints, Mask
 from downspout.parse.parser import ChunkParser, Part
 from downspout.parse.paths import Paths
-from downspout.parse.schemas import Decode, Schema
+from downspout.parse.schemas import Decoder, Schema
 from downspout.parse.tokens import Block
 from downspout.sink.columns.schema import Columns
 
 if TYPE_CHECKING:
-    from downspout.parse.avro_columns import AvroColumns
+    from downspout.parse.binary_columns import BinaryColumns
 
 HEADER = 5  # Bytes: a zero, and the schema's id
 REQUEST_S = 5.0
@@ -146,8 +146,7 @@ class Documents:
     def __init__(self, registry: Registry, reader_schema: str | None = None) -> None:
         self._registry = registry
         self._reader_schema = reader_schema
-        self._decoders: dict[int, Decode] = {}
-        self._in_columns: dict[int, AvroColumns | None] = {}
+        self._decoders: dict[int, Decoder] = {}
         self._bad: dict[int, str] = {}  # schemas that cannot be used, and why
         self._failed: dict[int, tuple[float, Exception]] = {}  # when to ask again
         self._pause_s = 0.0
@@ -164,20 +163,19 @@ class Documents:
         if len(value) < HEADER or value[0]:
             raise ValueError("it does not begin with a zero byte and a schema's id: no registry was used to write it")
         number = int.from_bytes(value[1:HEADER], "big")
-        decode = self._decoders.get(number) or self._decoder(number)
+        decoder = self._decoders.get(number) or self._decoder(number)
         try:
-            return decode(value[HEADER:])
+            return decoder.decode(value[HEADER:])
         except ValueError as error:
             raise ValueError(f"it is not of schema {number}: {error}") from error
 
-    def in_columns(self, number: int) -> AvroColumns | None:
+    def in_columns(self, number: int) -> BinaryColumns | None:
         """Return what decodes the documents of a schema a column at a time; None: they are read one by one."""
-        if number not in self._decoders:
-            with suppress(ValueError, UnavailableError):  # what there is to say is said of each value
-                self._decoder(number)
-        return self._in_columns.get(number)
+        with suppress(ValueError, UnavailableError):  # what there is to say is said of each value
+            return (self._decoders.get(number) or self._decoder(number)).columns
+        return None
 
-    def _decoder(self, number: int) -> Decode:
+    def _decoder(self, number: int) -> Decoder:
         if number in self._bad:
             raise ValueError(self._bad[number])
         until, before = self._failed.get(number, (0.0, None))
@@ -196,14 +194,10 @@ class Documents:
         except ValueError as error:
             self._bad[number] = f"schema {number} cannot be used: {error}"
             raise ValueError(self._bad[number]) from error
-        if schema.kind == "AVRO" and self._reader_schema is None:
-            from downspout.parse.avro import avro_columns
-
-            self._in_columns[number] = avro_columns(schema)
         return made
 
 
-def decoder_of(schema: Schema, reader_schema: str | None) -> Decode:
+def decoder_of(schema: Schema, reader_schema: str | None) -> Decoder:
     """Return what reads documents of a schema.
 
     Raises:
@@ -219,7 +213,7 @@ def decoder_of(schema: Schema, reader_schema: str | None) -> Decode:
 
         return protobuf_decoder(schema)
     if schema.kind == "JSON":
-        return _json_object
+        return Decoder(_json_object)
     raise ValueError(f"its kind is {schema.kind}; AVRO, PROTOBUF and JSON are read")
 
 

@@ -11,18 +11,14 @@ from uuid import UUID
 
 import fastavro
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downspout.parse import parser
-from downspout.parse.avro import avro_columns
-from downspout.parse.columns import Parsed
-from downspout.parse.paths import Paths
-from downspout.parse.registry import Documents, RegistryParser
+from downspout.parse.avro import avro_decoder
+from downspout.parse.registry import Documents
 from downspout.parse.schemas import Schema
-from downspout.sink.columns.schema import Columns
+from tests.parse.binary_support import OneSchema, broken, hold_same, no_record_alone, parsed
 from tests.parse.registry_support import framed
 
 MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC))
@@ -51,17 +47,6 @@ TYPES: list[tuple[Any, st.SearchStrategy[Any], list[str]]] = [
     ),
 ]  # fmt: skip
 """Types of Avro, values of them, and columns that may take them, or not."""
-
-
-class OneSchema:
-    """A registry that knows one schema by the numbers 1 and 2."""
-
-    def __init__(self, schema: Any) -> None:
-        self.schema_of = Schema("AVRO", json.dumps(schema))
-
-    def schema(self, number: int) -> Schema:
-        """Return it."""
-        return self.schema_of
 
 
 @st.composite
@@ -103,38 +88,13 @@ def _name(kind: Any) -> str:
     return str(kind.get("name", "")) if isinstance(kind, dict) else ""
 
 
-def parsed(schema: Any, paths: list[str], columns: list[str], values: list[bytes], at_once: bool) -> tuple[Any, Parsed]:
-    """Return the parser, and what it makes of values: at once, or each by itself."""
-    made = RegistryParser(Documents(OneSchema(schema)), Paths(paths), Columns.parse(columns))  # type: ignore[arg-type]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser, "ROWS_MIN", 1 if at_once else 1_000_000)
-        return made, made.parse(pa.array(values, pa.binary()))
-
-
-def same(one: Parsed, other: Parsed) -> None:
-    """Hold that two outcomes are the same, NaNs and the signs of zeros included."""
-    assert one.rows.tolist() == other.rows.tolist()
-    assert one.rejected == other.rejected
-    assert one.batch.schema == other.batch.schema
-    assert repr(one.batch.to_pylist()) == repr(other.batch.to_pylist())
-
-
 @settings(max_examples=300)
 @given(made=records(), data=st.data())
 def test_columns_hold_what_each_record_holds(made: Any, data: st.DataObject) -> None:
     """Rows, columns and reasons are the same at once as one by one, of whole records and of broken ones."""
     schema, paths, columns, values = made
-    for place in data.draw(st.sets(st.integers(0, len(values) - 1), max_size=3)):
-        value = bytearray(values[place])
-        match data.draw(st.sampled_from(["cut", "longer", "changed"])):
-            case "cut":
-                del value[data.draw(st.integers(0, len(value))) :]
-            case "longer":
-                value += data.draw(st.binary(min_size=1, max_size=12))
-            case "changed" if len(value) > 5:
-                value[data.draw(st.integers(5, len(value) - 1))] = data.draw(st.integers(0, 255))
-        values[place] = bytes(value)
-    same(parsed(schema, paths, columns, values, True)[1], parsed(schema, paths, columns, values, False)[1])
+    documents = Documents(OneSchema(Schema("AVRO", json.dumps(schema))))  # type: ignore[arg-type]
+    hold_same(documents, paths, columns, broken(data.draw, values))
 
 
 def test_every_type_goes_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +121,9 @@ def test_every_type_goes_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
         out = io.BytesIO()
         fastavro.schemaless_writer(out, compiled, row)
         values.append(framed(1, out.getvalue()))
-    monkeypatch.setattr(RegistryParser, "read", lambda self, value: pytest.fail(f"{value!r} was read by itself"))
-    found = parsed(schema, list(kinds), columns, values, True)[1]
+    no_record_alone(monkeypatch)
+    documents = Documents(OneSchema(Schema("AVRO", json.dumps(schema))))  # type: ignore[arg-type]
+    found = parsed(documents, list(kinds), columns, values, at_once=True)
     assert found.batch.to_pylist()[0] == {**document, "l": str(document["l"])}
     assert found.batch.to_pylist()[1] == dict.fromkeys(kinds)
     assert np.array_equal(found.rows, [0, 1, 2])
@@ -178,4 +139,4 @@ def test_every_type_goes_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_has_no_fixed_place_is_read_one_by_one(kind: Any) -> None:
     """A schema with lists, maps, unions of several types or itself inside is left to fastavro."""
     schema = {"type": "record", "name": "T", "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": kind}]}
-    assert avro_columns(Schema("AVRO", json.dumps(schema))) is None
+    assert avro_decoder(Schema("AVRO", json.dumps(schema)), None).columns is None
