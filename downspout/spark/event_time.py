@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from downspout.errors import ConfigError
+from downspout.settings.object_path import place
 from downspout.sink.readers.log_stream import Position, files_before
+from downspout.sink.storage.places import storage_of
 from downspout.spark.checkpoint import batch_numbers
 from downspout.spark.listening import watermark_of
 from downspout.spark.read import frame_of
@@ -113,11 +115,11 @@ def _seen(frame: DataFrame, column: str, partitions: int, checkpoint: Path) -> M
     """
     from pyspark.sql import functions as F
 
-    directory = _directory(frame)
-    files = files_before(directory, _position(checkpoint))
+    directory, options = _directory(frame)
+    files = files_before(directory, _position(checkpoint), storage_of(directory, options))
     if not files:
         return {}
-    rows = frame_of(frame.sparkSession, directory, files)
+    rows = frame_of(frame.sparkSession, directory, files, options)
     if dict(rows.dtypes).get(column) != "timestamp":
         raise ConfigError(
             f"{column} is not a column of the sink, so the position of each partition is not known",
@@ -129,14 +131,15 @@ def _seen(frame: DataFrame, column: str, partitions: int, checkpoint: Path) -> M
     return {row["part"]: row["seen"] for row in latest.where("seen IS NOT NULL").collect()}
 
 
-def _directory(frame: DataFrame) -> Path:
-    """Return the directory that a stream reads, from Spark's plan of it."""
+def _directory(frame: DataFrame) -> tuple[Path, list[str]]:
+    """Return the directory that a stream reads, and how its store is reached, from Spark's plan of it."""
     from downspout.spark.source.sink_source import NAME
 
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     for leaf in map(leaves.apply, range(leaves.size())):
         if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName() == NAME:
-            return Path(leaf.extraOptions().get("path"))
+            options = leaf.extraOptions()
+            return place(options.get("path")), json.loads(options.get("storageOptions"))
     raise ConfigError(
         "the position of each partition is known for a sink's directory only",
         cure="event_time on what stream_sink returned",

@@ -5,10 +5,12 @@ Both go through the commit log, and so see the same rows before, during and afte
 A DataFrame is lazy: Spark lists the files when it is made, and reads them when rows are needed, maybe after a
 compaction has moved them. So :func:`read_sink` reads a *snapshot*, hard links to the files that count now (see
 ``downspout/sink/readers/``), with Spark's own Parquet reader. Nothing says
-when the last DataFrame on it is gone, so the links live as long as this process.
+when the last DataFrame on it is gone, so the links live as long as this process. Objects have no links: there the
+DataFrame knows the files, and its tasks look for each where it is by then.
 
 A streaming query of Spark's file source remembers names, and would take a compacted file for a new one. So
-:func:`stream_sink` has a source of its own, which reads the log (``downspout/spark/source/sink_source.py``).
+:func:`stream_sink` has a source of its own, which reads the log (``downspout/spark/source/sink_source.py``). Tasks read
+objects by it too: with pyarrow, so Spark needs no jar for them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import atexit
 import contextlib
 import json
 import logging
+import os
 import time
 from collections.abc import Iterable, Sequence
 from functools import reduce
@@ -25,13 +28,16 @@ from typing import TYPE_CHECKING, Any
 
 from downspout.errors import ConfigError, SinkError
 from downspout.formatting import nearest
-from downspout.settings.folders import local_folder
+from downspout.settings.object_path import place
+from downspout.settings.secrets import STORAGE_OPTIONS
+from downspout.settings.table import SETTINGS
 from downspout.sink.columns.growth import refusals, together
 from downspout.sink.log.entry import DataFile
 from downspout.sink.ownership import SPARK_LOG
 from downspout.sink.readers.snapshot import pin, remove_snapshot
 from downspout.sink.readers.view import ORIGIN_COLUMNS, View, logged_columns, logged_schema, restarting, wherever
-from downspout.sink.storage.disk import Disk
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
 from downspout.spark import check_pyspark
 
 if TYPE_CHECKING:
@@ -71,7 +77,9 @@ _ours: list[Path] = []
 REUSED_S = 3600.0  # For no longer, or who asks last would get one that is about to be swept
 
 
-def read_sink(spark: SparkSession, directory: str | Path, *, origins: bool = False) -> DataFrame:
+def read_sink(
+    spark: SparkSession, directory: str | Path, *, origins: bool = False, storage_options: Sequence[str] = ()
+) -> DataFrame:
     """Return the rows of a sink's directory as they are now, each exactly once; Hive folders become columns.
 
     The DataFrame keeps these rows, whatever is flushed, compacted or rebuilt before it is evaluated, until the process
@@ -82,19 +90,30 @@ def read_sink(spark: SparkSession, directory: str | Path, *, origins: bool = Fal
         spark: the session.
         directory: the sink's ``parquet.directory``.
         origins: whether to keep the origin columns.
+        storage_options: how an object store is reached, as ``parquet.storage_options``; what is a reference to a secret
+            is looked up on each executor. Not given: as this process's environment says of that setting.
 
     Raises:
         SinkError: the directory does not exist, no sink has flushed to it, or its log is damaged.
+        ConfigError: it is no place that sinks write to.
     """
-    path = local_folder(directory).resolve()
-    if not path.is_dir():
-        raise SinkError(f"{path} does not exist", cure="run the topology that writes it")
-    _check_sinks(path)
-    frame = restarting(path, None, lambda view: _frame_now(spark, view))
+    path = place(directory).resolve()
+    options = _storage_options(storage_options)
+    disk = storage_of(path, options)
+    _check_sinks(path, disk)
+    frame = restarting(path, disk, lambda view: _frame_now(spark, view, options, disk))
     return frame if origins else frame.drop(*ORIGIN_COLUMNS)
 
 
-def _frame_now(spark: SparkSession, view: View) -> DataFrame:
+def _storage_options(given: Sequence[str]) -> list[str]:
+    """Return how an object store is reached; the environment's own words for it, where nothing is given."""
+    setting = SETTINGS[STORAGE_OPTIONS]
+    return list(setting.parse(list(given) or os.environ.get(setting.env) or [], "storage_options"))
+
+
+def _frame_now(spark: SparkSession, view: View, options: Sequence[str], disk: Storage) -> DataFrame:
+    if disk.is_remote:
+        return _frame_by_source(spark, view.directory, view, view.files, options)
     try:
         path = _pinned(view)
     except FileNotFoundError:
@@ -125,6 +144,25 @@ def _remove_snapshots() -> None:
             remove_snapshot(path)
 
 
+def _frame_by_source(
+    spark: SparkSession, directory: Path, view: View, files: Iterable[DataFile], options: Sequence[str]
+) -> DataFrame:
+    """Return the rows of files wherever they are when they are read."""
+    check_pyspark()
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from downspout.spark.source.sink_source import NAME, SinkSource
+
+    spark.dataSource.register(SinkSource)
+    given = {"files": json.dumps([[file.path, file.bytes] for file in files]), **_source_options(spark, options)}
+    return spark.read.format(NAME).schema(from_arrow_schema(view.schema)).options(**given).load(str(directory))
+
+
+def _source_options(spark: SparkSession, options: Sequence[str]) -> dict[str, str]:
+    """Return the options of our source that users do not give."""
+    return {"parallelism": str(spark.sparkContext.defaultParallelism), "storageOptions": json.dumps(list(options))}
+
+
 def _reader(spark: SparkSession, view: View) -> Any:
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -140,12 +178,12 @@ def _frame_in_place(spark: SparkSession, view: View, files: Iterable[DataFile]) 
     found: dict[Path, list[str]] = {}
     for file in files:
         path = wherever(view.layout, file.path, lambda path: path.stat() and path)
-        place = next(place for place in view.layout.places if path in view.layout.names(place, file.path))
-        found.setdefault(place, []).append(str(path))
+        top = next(top for top in view.layout.places if path in view.layout.names(top, file.path))
+        found.setdefault(top, []).append(str(path))
     frames = [
-        _reader(spark, view).option("basePath", str(place)).parquet(*found[place])
-        for place in view.layout.places
-        if place in found
+        _reader(spark, view).option("basePath", str(top)).parquet(*found[top])
+        for top in view.layout.places
+        if top in found
     ]
     if not frames:
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -154,28 +192,44 @@ def _frame_in_place(spark: SparkSession, view: View, files: Iterable[DataFile]) 
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def frame_of(spark: SparkSession, directory: Path, files: Sequence[DataFile]) -> DataFrame:
+def frame_of(spark: SparkSession, directory: Path, files: Sequence[DataFile], options: Sequence[str]) -> DataFrame:
     """Return the rows of some files that the log has named, to be evaluated at once.
+
+    Args:
+        spark: the session.
+        directory: whose files they are.
+        files: which.
+        options: how an object store is reached.
 
     Raises:
         SinkError: a file is gone.
     """
+    disk = storage_of(directory, options)
+    view = View.of(directory, disk)
     try:
-        return _frame_in_place(spark, View.of(directory), files)
+        if disk.is_remote:
+            return _frame_by_source(spark, directory, view, files, options)
+        return _frame_in_place(spark, view, files)
     except FileNotFoundError as error:
         raise SinkError(f"{error.filename} is gone", cure="restore it from a backup") from None
 
 
-def _check_sinks(path: Path) -> None:
+def _check_sinks(path: Path, disk: Storage) -> None:
     """Raise where there is no commit log, but another query's list of files."""
-    if (path / SPARK_LOG).exists() and logged_columns(path) is None:
+    if disk.exists(path / SPARK_LOG) and logged_columns(path, disk) is None:
         raise SinkError(
             f"{path} is the output of a streaming query, not of a sink", cure="spark.read.parquet for a query's output"
         )
 
 
 def stream_sink(
-    spark: SparkSession, directory: str | Path, *, sink: Any = None, origins: bool = False, **options: str | int
+    spark: SparkSession,
+    directory: str | Path,
+    *,
+    sink: Any = None,
+    origins: bool = False,
+    storage_options: Sequence[str] = (),
+    **options: str | int,
 ) -> DataFrame:
     """Return the rows of a sink's directory as a stream, present and future ones, each exactly once.
 
@@ -189,6 +243,7 @@ def stream_sink(
             Afterwards the commit log has them.
         origins: whether to keep the origin columns; watermarks by partition need them
             (:func:`~downspout.spark.event_time.event_time`).
+        storage_options: how an object store is reached, as in :func:`read_sink`.
         options: those in STREAM_OPTIONS. ``maxFilesPerTrigger=100`` limits a micro-batch.
 
     Raises:
@@ -203,15 +258,19 @@ def stream_sink(
 
     from downspout.spark.source.sink_source import NAME, SinkSource
 
-    path = local_folder(directory).resolve()
+    path = place(directory).resolve()
     given = _checked_options(options)
-    _check_sinks(path)
-    schema = sink_schema(path, sink)
-    _make(path)
+    reached = _storage_options(storage_options)
+    disk = storage_of(path, reached)
+    _check_sinks(path, disk)
+    schema = sink_schema(path, sink, storage_options=reached)
+    _make(path, disk)
     fields = [field for field in schema.fields if origins or field.name not in ORIGIN_COLUMNS]
     spark.dataSource.register(SinkSource)
-    reader = spark.readStream.format(NAME).schema(StructType(fields)).options(**given)
-    return reader.option("parallelism", str(spark.sparkContext.defaultParallelism)).load(str(path))
+    reader = (
+        spark.readStream.format(NAME).schema(StructType(fields)).options(**given, **_source_options(spark, reached))
+    )
+    return reader.load(str(path))
 
 
 def _checked_options(options: dict[str, str | int]) -> dict[str, str]:
@@ -230,29 +289,31 @@ def _checked_options(options: dict[str, str | int]) -> dict[str, str]:
     return given
 
 
-def _make(path: Path) -> None:
+def _make(path: Path, disk: Storage) -> None:
     """Make a directory that the sink has not made yet, durably, as the sink would."""
-    disk = Disk()
-    new = [place for place in (path, *path.parents) if not place.exists()]
+    if disk.is_remote:
+        return
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
     disk.make_folder(path)
-    for place in new:
-        disk.sync(place.parent)
+    for folder in new:
+        disk.sync(folder.parent)
 
 
-def sink_schema(directory: str | Path, sink: Any = None) -> StructType:
+def sink_schema(directory: str | Path, sink: Any = None, *, storage_options: Sequence[str] = ()) -> StructType:
     """Return the columns of a sink's directory as Spark reads them; columns that became folders are last.
 
     Args:
         directory: the sink's ``parquet.directory``.
         sink: the sink in the topology, if the directory has no commit log yet.
+        storage_options: how an object store is reached, as in :func:`read_sink`.
 
     Raises:
         SinkError: there is neither a commit log nor a sink, they disagree, or the log is damaged.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    path = local_folder(directory)
-    logged = logged_columns(path)
+    path = place(directory)
+    logged = logged_columns(path, storage_of(path, _storage_options(storage_options)))
     declared = _declared(sink) if sink is not None else None
     if logged is None and declared is None:
         raise SinkError(

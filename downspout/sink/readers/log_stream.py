@@ -12,7 +12,6 @@ in files together with others, which it may have read.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,8 +21,7 @@ from downspout.errors import ConfigError, SinkError
 from downspout.sink.log.commit_log import CommitLog, read_entries
 from downspout.sink.log.entry import COMPACT, FLUSH, DataFile, Entry
 from downspout.sink.log.history import History
-from downspout.sink.readers.view import wherever
-from downspout.sink.storage.layout import Layout, layout_of
+from downspout.sink.storage.port import Storage
 
 AFRESH = "start over with another checkpoint, and another output"
 
@@ -67,11 +65,13 @@ class Position:
 class Follower:
     """Plans what a stream reads next. Reads the log alone, no data."""
 
-    def __init__(self, directory: Path, files_max: int | None = None, bytes_max: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, files_max: int | None = None, bytes_max: int | None = None, disk: Storage | None = None
+    ) -> None:
         self.directory = directory  # the sink's; it need not exist yet
         self._files_max = files_max  # how many files a batch has at most; None: any number
         self._bytes_max = bytes_max  # how many bytes they have at most, if it is more than one; None: any number
-        self._log = CommitLog(directory)
+        self._log = CommitLog(directory, disk)
         self._name = ""
         self._entries: dict[int, Entry] = {}
         self._first: tuple[int, tuple[DataFile, ...]] = 0, ()
@@ -176,16 +176,10 @@ class Follower:
                     break
             else:
                 raise SinkError(f"{self.directory}: the commit log does not lead from {start} to {end}", cure=AFRESH)
-        layout = layout_of(self.directory)
         for file in found:
-            self._refuse_gone(layout, file)
+            if not is_anywhere(self._log, file):
+                raise gone(self.directory, file)
         return found
-
-    def _refuse_gone(self, layout: Layout, file: DataFile) -> None:
-        try:
-            wherever(layout, file.path, os.stat)
-        except FileNotFoundError:
-            raise gone(self.directory, file) from None
 
     def _after(self, start: Position, stop: int) -> Iterator[tuple[DataFile, Position]]:
         """Yield the files from a position on, up to an entry, each with the position behind it."""
@@ -235,7 +229,13 @@ def gone(directory: Path, file: DataFile) -> SinkError:
     )
 
 
-def files_before(directory: Path, end: Position) -> list[DataFile]:
+def is_anywhere(log: CommitLog, file: DataFile) -> bool:
+    """Return whether a data file is there still: in sight, staged or replaced."""
+    # In the order in which files go; one look at each place finds a file that moves meanwhile.
+    return any(log.disk.exists(place) for place in log.layout.way(file.path))
+
+
+def files_before(directory: Path, end: Position, disk: Storage | None = None) -> list[DataFile]:
     """Return files with all rows that a stream has read up to a position, as few as the log knows, and no others.
 
     Where one was deleted, those that replaced it stand for it. They may hold rows of other files too, which were
@@ -244,7 +244,7 @@ def files_before(directory: Path, end: Position) -> list[DataFile]:
     Raises:
         SinkError: the log is damaged, or files are gone that no compaction has replaced.
     """
-    entries = read_entries(directory)
+    entries = read_entries(directory, disk)
     state, length = History(), max(end.base if end.entry < end.base else end.entry, 0)
     for entry in entries[:length]:
         state.take(entry)
@@ -253,22 +253,20 @@ def files_before(directory: Path, end: Position) -> list[DataFile]:
         files = files[: end.file]
     elif end.file:
         files += entries[end.entry].files[: end.file]
-    return list(_there(directory, files, entries))
+    return list(_there(CommitLog(directory, disk), files, entries))
 
 
-def _there(directory: Path, files: Iterable[DataFile], entries: Iterable[Entry]) -> Iterator[DataFile]:
+def _there(log: CommitLog, files: Iterable[DataFile], entries: Iterable[Entry]) -> Iterator[DataFile]:
     instead = {path: entry.files for entry in entries if entry.kind == COMPACT for path in entry.removed}
-    layout, waiting, seen = layout_of(directory), list(files), set[str]()
+    waiting, seen = list(files), set[str]()
     while waiting:
         file = waiting.pop()
         if file.path in seen:
             continue
         seen.add(file.path)
-        try:
-            wherever(layout, file.path, os.stat)
-        except FileNotFoundError:
-            if file.path not in instead:
-                raise SinkError(f"{directory / file.path} is gone", cure="restore it from a backup") from None
+        if is_anywhere(log, file):
+            yield file
+        elif file.path in instead:
             waiting += instead[file.path]
-            continue
-        yield file
+        else:
+            raise SinkError(f"{log.directory / file.path} is gone", cure="restore it from a backup")

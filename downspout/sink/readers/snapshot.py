@@ -226,24 +226,29 @@ def _read_file(view: View, path: str, shape: dict[str, Any]) -> pa.Table:
             raise _damaged(view, path, error) from error
 
 
-def open_file(view: View, path: str) -> pa.NativeFile:
+def open_file(view: View, path: str, disk: Storage | None = None) -> pa.NativeFile:
     """Open a data file where it is by now.
+
+    Args:
+        view: whose file it is.
+        path: as the log names it.
+        disk: where the directory is; None: as the environment says.
 
     Raises:
         FileNotFoundError: it is nowhere any more.
         SinkError: it cannot be read.
     """
     try:
-        return wherever(view.layout, path, _opened)
+        return wherever(view.layout, path, lambda place: _opened(place, disk))
     except FileNotFoundError:
         raise
     except OSError as error:
         raise _damaged(view, path, error) from error
 
 
-def _opened(path: Path) -> pa.NativeFile:
+def _opened(path: Path, disk: Storage | None) -> pa.NativeFile:
     if isinstance(path, ObjectPath):
-        return pa.BufferReader(storage_of(path).read(path))
+        return pa.BufferReader((disk or storage_of(path)).read(path))
     return pa.OSFile(str(path), "rb")
 
 

@@ -124,13 +124,13 @@ def restarting(directory: Path, disk: Storage | None, attempt: Callable[[View], 
     )
 
 
-def logged_columns(directory: Path) -> tuple[str, ...] | None:
+def logged_columns(directory: Path, disk: Storage | None = None) -> tuple[str, ...] | None:
     """Return the columns of a directory in the words of its log, as they are now; None where there is no log.
 
     Raises:
         SinkError: the log is damaged.
     """
-    log = CommitLog(directory)
+    log = CommitLog(directory, disk)
     log.refresh()
     return log.schema
 

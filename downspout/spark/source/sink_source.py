@@ -1,4 +1,4 @@
-"""A sink's directory as a streaming source for PySpark: ``format("downspout-sink")``. Use ``stream_sink``.
+"""A sink's directory as a source for PySpark: ``format("downspout-sink")``. Use ``stream_sink`` and ``read_sink``.
 
 The driver plans by the commit log alone (``downspout/sink/readers/``). The tasks read the files, each where it
 is by then, by pyarrow, and hand Spark Arrow batches. Spark's own file source would be faster, but it reads names.
@@ -9,14 +9,15 @@ written batch again, so these depend on the two positions and on the log alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -28,11 +29,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from downspout.errors import SinkError
+from downspout.settings.object_path import place
 from downspout.sink.log.entry import DataFile
 from downspout.sink.readers.log_stream import Follower, Position
 from downspout.sink.readers.snapshot import open_file
 from downspout.sink.readers.view import View
 from downspout.sink.storage.layout import layout_of
+from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.port import Storage
 
 NAME = "downspout-sink"
 
@@ -58,22 +62,66 @@ class SinkSource(DataSource):
         """Return what ``format`` takes."""
         return NAME
 
+    def reader(self, schema: StructType) -> FilesReader:
+        """Return the reader of a query that is none of a stream."""
+        return FilesReader(dict(self.options), schema)
+
     def streamReader(self, schema: StructType) -> SinkReader:
         """Return the reader of a streaming query."""
         return SinkReader(dict(self.options), schema)
 
 
-class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query: one of these plans on the driver, copies of another read on the executors."""
+class _Reads:
+    """What the readers of both kinds of queries share: copies of them read on the executors."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
-        given = {name.lower(): value for name, value in options.items()}
-        self._directory = Path(given["path"])
-        self._files_max = _number(given.get("maxfilespertrigger"))
-        self._bytes_max = _number(given.get("maxbytespertrigger"))
-        self._parallelism = int(given.get("parallelism", 1))
+        self._given = {name.lower(): value for name, value in options.items()}
+        self._directory = place(self._given["path"])
+        self._parallelism = int(self._given.get("parallelism", 1))
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._follower = Follower(self._directory, self._files_max, self._bytes_max)
+
+    def _disk(self) -> Storage:
+        """Return where the directory is, as it is reached from this machine."""
+        return storage_of(self._directory, json.loads(self._given.get("storageoptions", "[]")))
+
+    def _packed(self, files: Sequence[DataFile]) -> list[InputPartition]:
+        return [Files(tuple(file.path for file in packed)) for packed in pack(files, self._parallelism)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some files, on an executor."""
+        disk = self._disk()
+        view = View(layout_of(self._directory, disk), 0, self._schema, ())
+        for path in partition.paths:
+            yield from read_file(view, path, disk)
+
+
+class FilesReader(_Reads, DataSourceReader):
+    """Reads files that were found in the log when the DataFrame was made, each where it is by now."""
+
+    def partitions(self) -> list[InputPartition]:
+        """Return what the tasks read."""
+        named = json.loads(self._given["files"])
+        # Without any, Spark would read one partition of its own making.
+        return self._packed([DataFile(path, 0, size) for path, size in named]) or [Files(())]
+
+
+class SinkReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query: one of these plans on the driver, copies of another read on the executors."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the follower here: it holds the log, and connections."""
+        return {name: value for name, value in vars(self).items() if name != "_follower"}
+
+    @cached_property
+    def _follower(self) -> Follower:
+        return Follower(self._directory, self._files_max, self._number("maxbytespertrigger"), self._disk())
+
+    @property
+    def _files_max(self) -> int | None:
+        return self._number("maxfilespertrigger")
+
+    def _number(self, option: str) -> int | None:
+        return int(self._given[option]) if option in self._given else None
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without checkpoint starts."""
@@ -83,7 +131,8 @@ class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the limit of the options. PySpark has no limit of two numbers: ``latestOffset`` looks at both."""
         if self._files_max is not None:
             return ReadMaxFiles(self._files_max)
-        return ReadAllAvailable() if self._bytes_max is None else ReadMaxBytes(self._bytes_max)
+        bytes_max = self._number("maxbytespertrigger")
+        return ReadAllAvailable() if bytes_max is None else ReadMaxBytes(bytes_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the next batch ends."""
@@ -97,17 +146,7 @@ class SinkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return what the tasks of a batch read."""
         files = self._follower.files(Position.from_json(start), Position.from_json(end))
-        return [Files(tuple(file.path for file in packed)) for packed in pack(files, self._parallelism)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some files, on an executor."""
-        view = View(layout_of(self._directory), 0, self._schema, ())
-        for path in partition.paths:
-            yield from read_file(view, path)
-
-
-def _number(text: str | None) -> int | None:
-    return None if text is None else int(text)
+        return self._packed(files)
 
 
 def pack(files: Sequence[DataFile], parallelism: int) -> list[list[DataFile]]:
@@ -131,12 +170,12 @@ def pack(files: Sequence[DataFile], parallelism: int) -> list[list[DataFile]]:
     return tasks
 
 
-def read_file(view: View, path: str) -> Iterator[pa.RecordBatch]:
+def read_file(view: View, path: str, disk: Storage) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one file with the columns of the view."""
     folders = view.folders(path)
     names = [name for name in view.schema.names if name not in folders]
     try:
-        handle = open_file(view, path)
+        handle = open_file(view, path, disk)
     except FileNotFoundError as error:
         raise SinkError(f"{error.filename} was deleted while it was being read", cure="run the query again") from None
     with handle:

@@ -16,7 +16,6 @@ from downspout.engine.values import Settings, resolve
 from downspout.errors import ConfigError
 from downspout.settings import folders
 from downspout.settings.folders import local_path, of_project_url
-from downspout.settings.object_path import is_object_url
 from downspout.sink.runs import hand_over_run
 from downspout.sink.sink_bolt import directory_of
 from downspout.spark.session import spark_session
@@ -71,7 +70,6 @@ def run(
             "run.records counts tuple trees, but Spark's batches end at offsets",
             cure="kafka.stop_offsets, or --until end",
         )
-    _refuse_object_stores(graph, settings)
     require_fields(graph)
     confs = configurations(graph, settings)
     hand_over_run(graph, settings, confs)
@@ -102,23 +100,12 @@ def without_effect(settings: Settings) -> list[str]:
     return [key for key in local if settings.run.sources.get(key) == "command line"]
 
 
-def _refuse_object_stores(graph: Graph, settings: Settings) -> None:
-    for component in graph.components.values():
-        given = settings.components[component.name].values.get("parquet.directory") if is_sink(component) else None
-        if given and is_object_url(str(given)):
-            raise ConfigError(
-                f"{component.name}: parquet.directory = {given!r} is on {str(given).partition(':')[0]}, which "
-                "topologies on Spark cannot write to yet",
-                cure="downspout run, on the local engine; or a path that all executors share",
-            )
-
-
 def _fix_directories(graph: Graph, confs: Mapping[str, dict[str, Any]]) -> None:
     """Make the sinks' directories absolute: executors of a cluster run in folders of their own."""
     for component in graph.components.values():
         conf = confs[component.name]
         if is_sink(component) and isinstance(given := conf.get("parquet.directory"), str):
-            conf["parquet.directory"] = str(directory_of(given, conf).absolute())
+            conf["parquet.directory"] = str(directory_of(given, conf).absolute())  # an object store's URL is so
         if isinstance(url := conf.get("sql.database"), str):
             conf["sql.database"] = of_project_url(url, "sql.database", conf)
 
