@@ -26,13 +26,20 @@ def request(jar_set: JarSet) -> str:
     # "default" of a Maven module is its own jar and all that it needs at run time; its "runtime" lacks the jar itself.
     wanted = [
         f'<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(revision)} conf="default->default"'
-        + (' transitive="false"/>' if name in jar_set.bare else "/>")
+        + (f' transitive="false">{_artifact(jar_set, name)}</dependency>' if name in jar_set.bare else "/>")
         for org, name, revision in jar_set.modules
     ]
     wanted += [f"<exclude module={quoteattr(name)}/>" for name in jar_set.excluded]
-    head = '<ivy-module version="2.0"><info organisation="downspout" module="jars"/>'
+    head = '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+    head += '<info organisation="downspout" module="jars"/>'
     head += '<configurations><conf name="default"/></configurations>'
     return "\n".join([head, "<dependencies>", *wanted, "</dependencies></ivy-module>"])
+
+
+def _artifact(jar_set: JarSet, name: str) -> str:
+    if not jar_set.classifier:
+        return ""
+    return f'<artifact name={quoteattr(name)} type="jar" ext="jar" m:classifier={quoteattr(jar_set.classifier)}/>'
 
 
 def settings(jar_set: JarSet) -> str:

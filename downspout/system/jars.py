@@ -46,6 +46,7 @@ class JarSet:
     # names of modules of which the jar alone is taken: their pom is not looked at, nor what it asks for
     bare: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()  # names of modules that are left out, even as dependencies
+    classifier: str = ""  # which jar of each bare module, where it has several
 
     @property
     def version(self) -> str:
@@ -58,7 +59,7 @@ class JarSet:
         wanted: tuple[Any, ...] = self.modules
         if self.bare or self.excluded:
             wanted = (self.modules, self.bare, self.excluded)
-        text = json.dumps(wanted)
+        text = json.dumps((wanted, self.classifier) if self.classifier else wanted)
         return f"{self.name}-{self.version}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
@@ -123,9 +124,16 @@ SETS: dict[str, JarSet] = {
         bare=("hadoop-aws", "analyticsaccelerator-s3"),
         excluded=("slf4j-api", "netty-nio-client"),
     ),
+    "s3proxy": JarSet(
+        "s3proxy",
+        # A server of S3's protocol that is not moto, for tests: of two conditional PUTs at a time one wins, as it must.
+        (("org.gaul", "s3proxy", "4.1.0"),),
+        bare=("s3proxy",),
+        classifier="jar-with-dependencies",
+    ),
 }
 """All sets that the project uses: the broker and Kafka's own tools, Storm, Storm's KafkaSpout, Spark's connector,
-Delta and S3 for Spark."""
+Delta and S3 for Spark, and a server of S3's protocol."""
 
 
 def folder_of(name: str) -> Path:

@@ -2,16 +2,65 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import obstore.store
 import pyarrow.parquet as pq
 
+from demos.s3 import s3_server
 from downspout.settings.object_path import ObjectPath
 from downspout.sink.storage.layout import is_visible
 from downspout.sink.storage.object_store import ObjectStore
 from downspout.sink.storage.port import Storage
+from downspout.system import jars
+from downspout.system.ports import free_port
+
+SERVERS = ["moto", "s3proxy"]
+"""Two that share no code: what both do is S3's protocol, and not one program's opinion of it."""
+
+
+@contextmanager
+def server_of(name: str) -> Iterator[str]:
+    """Run an S3 server with an empty ``bucket``; yield its URL."""
+    with s3_server() if name == "moto" else _s3proxy() as url:
+        yield url
+
+
+@contextmanager
+def _s3proxy() -> Iterator[str]:
+    """Run S3Proxy, whose objects are in memory, as a process."""
+    with tempfile.TemporaryDirectory(prefix="downspout-s3proxy-") as folder:
+        url, settings, said = f"http://127.0.0.1:{free_port()}", Path(folder, "settings"), Path(folder, "log")
+        lines = {
+            "s3proxy.endpoint": url, "s3proxy.authorization": "none", "jclouds.provider": "transient-nio2",
+            "jclouds.identity": "test", "jclouds.credential": "test",
+        }  # fmt: skip
+        settings.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
+        command = [jars.java(), "-Xmx512m", "-jar", str(jars.resolve("s3proxy")[0]), "--properties", str(settings)]
+        with said.open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            request = urllib.request.Request(f"{url}/bucket", method="PUT")
+            deadline = time.monotonic() + 60
+            while True:
+                try:
+                    urllib.request.urlopen(request, timeout=10).close()
+                    break
+                except OSError:
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        raise AssertionError(said.read_text(encoding="utf-8", errors="replace")) from None
+                    time.sleep(0.1)
+            yield url
+        finally:
+            process.kill()
+            process.wait()
 
 
 def s3_client(url: str, **options: Any) -> Any:

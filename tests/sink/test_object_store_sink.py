@@ -17,17 +17,18 @@ import pytest
 from streamparse import Topology
 
 from bolts.parquet import ParquetBolt
-from demos.s3 import KEYS, FaultProxy, s3_server
+from demos.s3 import KEYS, FaultProxy
 from downspout.audit.audit import audit
 from downspout.errors import ConfigError, SinkError
 from downspout.settings.object_path import ObjectPath
 from downspout.sink.compaction.compactor import Compactor
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.readers.snapshot import read_table, snapshot
+from downspout.sink.storage import places
 from downspout.sink.storage.object_store import ObjectStore
 from downspout.testing.harness import run_topology
 from spouts.kafka import KafkaSpout
-from tests.sink.cloud_support import out, rows_in_sight, s3_client, visible
+from tests.sink.cloud_support import SERVERS, out, rows_in_sight, s3_client, server_of, visible
 from tests.sink.support import write_rows
 from tests.soaking import SOAK
 
@@ -41,10 +42,10 @@ class Lines(Topology):
     out = ParquetBolt.spec(inputs=[spout], directory="out", schema=["value:string"])
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[str]:
     """Return the URL of an S3 server."""
-    with s3_server() as url:
+    with server_of(request.param) as url:
         yield url
 
 
@@ -53,6 +54,7 @@ def environment(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Let the environment say how the server is reached, as users do; return its URL."""
     for name, value in {**KEYS, "AWS_ENDPOINT_URL": server}.items():
         monkeypatch.setenv(name, value)
+    places._client.cache_clear()  # which reads the environment once
     return server
 
 

@@ -6,15 +6,15 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from demos.s3 import s3_server
 from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.object_store import ObjectStore
 from downspout.sink.storage.port import Storage
-from tests.sink.cloud_support import memory, out, s3_client
+from tests.sink.cloud_support import SERVERS, memory, out, s3_client, server_of
 
 NAMES = [
     "a.parquet",
@@ -25,20 +25,20 @@ NAMES = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """Return the URL of an S3 server."""
-    with s3_server() as url:
-        yield url
+def servers() -> Iterator[dict[str, str]]:
+    """Return the URLs of S3 servers by their names."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(server_of(name)) for name in SERVERS}
 
 
-@pytest.fixture(params=["disk", "memory", "s3"])
+@pytest.fixture(params=["disk", "memory", *SERVERS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storage, Path]:
     """Return each storage, with an empty folder on it."""
     if request.param == "disk":
         return Disk(), tmp_path
     if request.param == "memory":
         return memory(), out("x")
-    return ObjectStore(s3_client(request.getfixturevalue("server"))), out(uuid.uuid4().hex)
+    return ObjectStore(s3_client(request.getfixturevalue("servers")[request.param])), out(uuid.uuid4().hex)
 
 
 def put(disk: Storage, path: Path, content: bytes = b"content") -> None:

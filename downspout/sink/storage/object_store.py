@@ -250,7 +250,7 @@ def _as_os_error(kind: str, path: Path, error: Exception) -> OSError:
     return made(errno.EIO, f"the request to {kind} failed ({_short(text)})", str(path))
 
 
-_TORN = re.compile(r"response body|body error", re.IGNORECASE)
+_TORN = re.compile(r"response body|body error|invalid list response", re.IGNORECASE)
 _DENIED = re.compile(r"status code: 40[13]\b")
 _PASSWORD = re.compile(r"://[^/@ ]*@")
 """An endpoint may have one in it; the client's errors name the whole URL."""
