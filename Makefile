@@ -75,11 +75,11 @@ soak-ledger: $(VENV)/.dev  ## the proofs of the ledger at length: larger models,
 soak-tests: $(VENV)/.dev  ## the tests of make test, each of their sweeps whole, and those that make test has a sample of (an hour and more)
 	DOWNSPOUT_SOAK=1 $(PYTEST) --timeout 3600 --ignore tests/ledger
 
-chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; EMIT=chunk; REPORT=FILE), or TO=kafka: from Kafka to Kafka, TO=batches: batches into states (KILLS=100 FLIGHTS=200000)
+chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; EMIT=chunk; BUCKET=1: into an S3 server with faults; REPORT=FILE), or TO=kafka: from Kafka to Kafka, TO=batches: batches into states (KILLS=100 FLIGHTS=200000)
 ifneq ($(filter kafka batches,$(TO)),)
 	@$(BIN)/python -m tests.chaos.to_$(TO) $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 else
-	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(EMIT),--emit $(EMIT)) $(if $(REPORT),--report $(REPORT))
+	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(EMIT),--emit $(EMIT)) $(if $(BUCKET),--bucket) $(if $(REPORT),--report $(REPORT))
 endif
 
 storm-chaos: $(VENV)/.dev  ## kill -9 of workers and components on a real Storm under load, then audit: 20 in 5 minutes (KILLS=20 MINUTES=5 SEED=1; POISON=2: records that kill)

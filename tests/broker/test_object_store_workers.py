@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from demos.s3 import KEYS, FaultProxy, s3_server
+from demos.s3 import KEYS, FaultProxy
 from downspout.audit.audit import audit
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.sink.readers.snapshot import read_table
 from downspout.sink.storage.object_store import ObjectStore
 from tests.broker.test_workers import EACH, EXACT, PARTITIONS, Scene
-from tests.sink.cloud_support import out, rows_in_sight, s3_client
+from tests.sink.cloud_support import out, rows_in_sight, s3_client, server_of
 
 pytestmark = pytest.mark.broker
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.broker
 @pytest.fixture
 def proxy() -> Iterator[FaultProxy]:
     """Return a proxy before an S3 server; of 17 requests one loses its answer and another is told to slow down."""
-    with s3_server() as url, FaultProxy(url, lambda line: None) as proxy:
+    with server_of("s3proxy") as url, FaultProxy(url, lambda line: None) as proxy:
         proxy.fault = lambda line: {5: "lose", 11: "slow"}.get(len(proxy.requests) % 17)
         yield proxy
 

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def main() -> int:
     )
     parser.add_argument("--brokers", type=int, choices=sorted(STAGES), help="only the part on so many brokers")
     parser.add_argument("--emit", choices=EMITS, default="mixed", help="what tuples are (default: mixed, both)")
+    parser.add_argument("--bucket", action="store_true", help="write to an S3 server, some of whose answers are lost")
     parser.add_argument("--report", type=Path, help="write the report as Markdown")
     parser.add_argument("--folder", type=Path, help="where all data go, and stay; otherwise a temporary folder")
     arguments = parser.parse_args()
@@ -45,7 +47,7 @@ def main() -> int:
 
     share = arguments.minutes / MINUTES_FULL
     brokers = [arguments.brokers] if arguments.brokers else list(STAGES)
-    report = chaos(folder, arguments.seed, share, told, brokers, arguments.emit)
+    report = chaos(folder, arguments.seed, share, told, brokers, arguments.emit, arguments.bucket)
     print(report.text())
     if arguments.report:
         arguments.report.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +60,7 @@ def main() -> int:
 
 
 def chaos(
-    folder: Path, seed: int, share: float, told: Callable[[str], None], brokers: Sequence[int], emit: str
+    folder: Path, seed: int, share: float, told: Callable[[str], None], brokers: Sequence[int], emit: str, bucket: bool
 ) -> Report:
     """Do all parts; after Ctrl-C, report what was done until then."""
     parts: list[Part] = []
@@ -67,12 +69,13 @@ def chaos(
         name, counts = STAGES[nodes]
         plan = make_plan(scaled(counts, share), seed)
         told(f"{name}: {len(plan)} faults")
-        part, interrupted = play(folder / f"brokers-{nodes}", nodes, name, plan, told, emit=emit)
+        part, interrupted = play(folder / f"brokers-{nodes}", nodes, name, plan, told, emit=emit, bucket=bucket)
         parts.append(part)
         if interrupted:
             break
     only = "" if len(brokers) > 1 else f" BROKERS={brokers[0]}"
     only += "" if emit == "mixed" else f" EMIT={emit}"
+    only += " BUCKET=1" if bucket else ""
     command = f"make chaos MINUTES={share * MINUTES_FULL:g} SEED={seed}{only}"
     return Report(parts, seed, command, partial=interrupted)
 
@@ -85,11 +88,12 @@ def play(
     told: Callable[[str], None],
     ahead: int = AHEAD,
     emit: str = "mixed",
+    bucket: bool = False,
 ) -> tuple[Part, bool]:
     """Do one plan on one stage; return what came of it, and whether it was interrupted."""
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
-    with Stage(folder, nodes, ahead, emit) as stage:
+    with Stage(folder, nodes, ahead, emit, bucket) as stage:
         runner = Runner(stage, told)
         interrupted = False
         try:
@@ -118,6 +122,8 @@ def play(
             [line for log in logs for line in said(log, "makes no progress")],
             time.monotonic() - began,
             stage.members.lives,
+            Counter(text.partition(" ")[0] for text in stage.store.injected) if stage.store else {},
+            len(stage.store.requests) if stage.store else 0,
         )
         told(str(part.audit.get("verdict")))
     return part, interrupted

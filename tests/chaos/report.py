@@ -38,6 +38,8 @@ class Part:
         stalls: warnings of partitions that are stuck.
         seconds: how long all of it took.
         lives: how many processes were started in each mode (``kafka.emit``).
+        injected: requests for objects that were answered by 503 (``slow``), or whose answers were lost (``lose``).
+        requests: how many requests for objects there were; 0: the rows went to a disk.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Part:
     stalls: Sequence[str] = ()
     seconds: float = 0.0
     lives: Mapping[str, int] = field(default_factory=dict)
+    injected: Mapping[str, int] = field(default_factory=dict)
+    requests: int = 0
 
     def rows(self, kind: str) -> int:
         """Return how many rows, or offsets, the audit found to be of a kind."""
@@ -162,6 +166,11 @@ class Report:
             "processes that ended by themselves": " · ".join([f"{len(part.fallen)}", *part.fallen]),
             "audit": str(part.audit.get("verdict")),
         }
+        if part.requests:
+            slow, lost = (part.injected.get(what, 0) for what in ("slow", "lose"))
+            figures["requests for objects"] = (
+                f"{part.requests:,}, of which {slow:,} were answered by 503, and the answers of {lost:,} were lost"
+            )
         return [f"## {part.name}", "", *(f"* {name}: {figure}" for name, figure in figures.items()), ""]
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -14,16 +15,20 @@ from typing import Any, Self
 
 from kafka.errors import KafkaError
 
+from demos.s3 import KEYS, FaultProxy
 from downspout.broker.cluster import EmbeddedCluster
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.errors import BrokerError
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.port import TopicPartition
 from downspout.ledger.metadata import decode
+from downspout.settings.object_path import ObjectPath
 from tests.chaos import recorder
 from tests.chaos.feeder import Feeder
 from tests.chaos.members import ROOT, Members
 from tests.chaos.plan import MEMBERS
+from tests.object_store_faults import Faults
+from tests.sink.cloud_support import server_of
 
 PARTITIONS = 4
 GROUP = "chaos"
@@ -78,16 +83,20 @@ class Stage:
         nodes: brokers: one, or a cluster.
         ahead: records that wait in each partition at least.
         emit: what tuples are, one of :data:`~tests.chaos.members.EMITS`.
+        bucket: whether the rows go to an S3 server, some of whose answers are 503 or lost, and not to the disk.
     """
 
-    def __init__(self, folder: Path, nodes: int, ahead: int = AHEAD, emit: str = "mixed") -> None:
+    def __init__(self, folder: Path, nodes: int, ahead: int = AHEAD, emit: str = "mixed", bucket: bool = False) -> None:
         self.folder = folder
+        self._stack = ExitStack()
+        self._bucket = bucket
+        self.store: FaultProxy | None = None
         self._emit = emit
         self._ahead = ahead
         self.kafka: EmbeddedKafka | EmbeddedCluster = (
             EmbeddedKafka(folder / "kafka") if nodes == 1 else EmbeddedCluster(folder / "kafka", nodes)
         )
-        self.output = folder / "output"
+        self.output: Path = ObjectPath("s3://bucket/chaos") if bucket else folder / "output"
         self.pulse = Pulse()
         self.disturbed_at = 0.0
         self.brokers_away = 0
@@ -101,11 +110,15 @@ class Stage:
     def __enter__(self) -> Self:
         recorder.prepare(self.folder, PARTITIONS)
         self.records = recorder.Records(self.folder, PARTITIONS)
-        self.kafka.start()
         try:
+            self.kafka.start()
+            self._stack.callback(self.kafka.stop)
+            if self._bucket:
+                url = self._stack.enter_context(server_of("s3proxy"))
+                self.store = self._stack.enter_context(FaultProxy(url, Faults()))
             self._open()
         except BaseException:
-            self.kafka.stop()
+            self._stack.close()
             raise
         return self
 
@@ -121,6 +134,8 @@ class Stage:
             "parquet.directory": self.output,
         }
         environment = {recorder.FOLDER: str(self.folder)}
+        if self.store is not None:
+            environment |= {**KEYS, "AWS_ENDPOINT_URL": self.store.url}
         self.members = Members(self.folder, "tests/chaos/topology.py", settings, environment, self._emit)
         self.feeder = Feeder(self.kafka.bootstrap, TOPIC, PARTITIONS, self._ahead, self.records.out_to)
         self.feeder.start()
@@ -132,7 +147,7 @@ class Stage:
     ) -> None:
         self.members.kill()
         self.feeder.end()
-        self.kafka.stop()
+        self._stack.close()
 
     # --- time ---
 

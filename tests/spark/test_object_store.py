@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from demos.s3 import FaultProxy, s3_server
+from demos.s3 import FaultProxy
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
 from downspout.settings.object_path import ObjectPath
@@ -19,6 +19,7 @@ from downspout.sink.storage.places import storage_of
 from downspout.spark.event_time import event_time
 from downspout.spark.read import read_sink, stream_sink
 from tests.object_store_faults import Faults, options_of
+from tests.sink.cloud_support import server_of
 from tests.sink.support import write
 from tests.spark.pipelines_support import START, drain, rows_in
 from tests.spark.topology.scene import PLAIN, Scene, last_batch, lines_of
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[FaultProxy]:
     """Return what stands before an S3 server, and is quiet unless a test says otherwise."""
-    with s3_server() as url, FaultProxy(url, lambda line: None) as made:
+    with server_of("s3proxy") as url, FaultProxy(url, lambda line: None) as made:
         yield made
 
 

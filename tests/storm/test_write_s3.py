@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from demos.s3 import FaultProxy, s3_server
+from demos.s3 import FaultProxy
 from downspout.audit.audit import audit
 from downspout.kafka.client import KafkaCluster
 from downspout.sink.readers.snapshot import read_table
 from tests.object_store_faults import Faults, options_of
+from tests.sink.cloud_support import server_of
 from tests.storm.support import Place, children
 
 pytestmark = [pytest.mark.storm, pytest.mark.slow]
@@ -42,7 +43,7 @@ def test_rows_survive_deaths_and_a_store_with_faults(
     """Two sinks share a bucket through 503s, lost answers, and the death of a sink and of the spout."""
     topic = storm.publish(RECORDS)
     url = f"s3://bucket/{topic}"
-    with s3_server() as server, FaultProxy(server, Faults()) as proxy:
+    with server_of("s3proxy") as server, FaultProxy(server, Faults()) as proxy:
         options = options_of(proxy.url, tmp_path)
         text = TOPOLOGY.format(topic=topic, url=url, options=options)
         (storm.project / "topologies" / f"{topic}.py").write_text(text, encoding="utf-8")

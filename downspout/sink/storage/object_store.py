@@ -121,6 +121,13 @@ class ObjectStore:
             # An object ``folder/`` stands for the folder itself: consoles make one. It comes without its slash.
             yield from (meta for meta in page if meta["path"] != _key(folder))
 
+    def _list_folder(self, folder: Path) -> list[str]:
+        """Return the keys of the objects and of the folders in a folder."""
+        import obstore
+
+        listed = self._request("list", folder, lambda: obstore.list_with_delimiter(self._client, _key(folder)))
+        return [*listed["common_prefixes"], *(meta["path"] for meta in listed["objects"])]
+
     # --- made of them -----------------------------------------------------------------------------------
 
     def make_folder(self, folder: Path) -> None:
@@ -177,15 +184,11 @@ class ObjectStore:
 
     def names(self, folder: Path, at_least: str = "") -> list[str]:
         """Return what is in a folder; with ``at_least`` the listing begins there, so that a long one is short."""
-        import obstore
-
         if at_least:
             # ``offset`` leaves out the key itself, and those names end in something: none is equal to it.
             found = self._list(folder, f"{_key(folder)}/{at_least}")
             return sorted({_below(meta["path"], folder).partition("/")[0] for meta in found})
-        listed = self._request("list", folder, lambda: obstore.list_with_delimiter(self._client, _key(folder)))
-        keys = [*listed["common_prefixes"], *(meta["path"] for meta in listed["objects"])]
-        return [_below(key, folder).rstrip("/") for key in keys if key != _key(folder)]
+        return [_below(key, folder).rstrip("/") for key in self._list_folder(folder) if key != _key(folder)]
 
     def has_names(self, folder: Path) -> bool:
         """Return whether there is any object below a folder."""

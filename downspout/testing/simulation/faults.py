@@ -30,9 +30,14 @@ COMMIT_ERRORS = (
     errors.RebalanceInProgressError,
 )
 POLL_ERRORS = (errors.RequestTimedOutError, errors.NotLeaderForPartitionError, errors.KafkaConnectionError)
-AIMS = (frozenset({"write", "sync", "link", "rename"}), frozenset({"commit"}), frozenset[str]())
+AIMS = (
+    frozenset({"write", "sync", "link", "rename", "put", "create", "copy", "delete"}),
+    frozenset({"commit"}),
+    frozenset[str](),
+)
 AIMED_MAX, ANY_MAX = 14, 40
 """A fault comes at one of so many of the next calls; one flush of one file takes about 12 steps."""
+STORE_FAULTS = ("lost", "unanswered", "late", "late", "twice")
 QUESTIONS = ("committed", "beginning_offsets", "end_offsets", "topic_id", "partitions_for")
 
 
@@ -208,6 +213,11 @@ class Faults:
     def _disk(self, step: Step) -> None:
         if (process := self._process(step)) is not None:
             process.disk_faults = 1 + int(step.size * 2)
+
+    def _store(self, step: Step) -> None:
+        if (process := self._process(step)) is not None:
+            process.store_faults.extend(self.chance.choices(STORE_FAULTS, k=1 + int(step.size * 3)))
+            process.store_fault_in = self.chance.randrange(AIMED_MAX)
 
     def _killer(self, step: Step) -> None:
         self._killers_due += 1

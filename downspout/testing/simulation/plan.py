@@ -33,6 +33,7 @@ KINDS: Mapping[str, str] = {
     "retention": "the start of a log moves, at times past what was read",
     "partitions": "a topic gets one more partition",
     "killer": "a record comes that kills each process in which a bolt gets it",
+    "store": "a request to the object store is not done, done without an answer, done twice, or late",
 }
 """Kinds of faults, and what each is. They are injected at random moments."""
 
@@ -44,6 +45,7 @@ OFTEN: Mapping[str, float] = {"crash": 2, "pause": 2, "killer": 0.2}
 so seldom because each takes a dozen deaths."""
 
 CHUNKS = 1 / 3  # Share of the worlds in which tuples are chunks
+STORES = 1 / 4  # Share of those in which sinks write to an object store
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Plan:
     config: dict[str, Any]  # settings and Storm's keys, for all components
     transactions: float  # share of the bursts of records that are written in transactions
     latency_s: float  # longest time that a request takes
+    store: bool = False  # whether the sinks write to an object store
     steps: list[Step] = field(default_factory=list)  # what happens, in the order of time
 
     @property
@@ -102,6 +105,7 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> Plan:
         "run.drain_s": rng.choice([1.0, 5.0]),
         **_mode(seed),
     }
+    store = random.Random(f"{seed}/store").random() < STORES
     plan = Plan(
         seed=seed,
         partitions=rng.randint(1, 4),
@@ -110,11 +114,14 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> Plan:
         duration_s=duration,
         config=config,
         transactions=rng.choice([0.0, 0.0, 0.3, 0.8]),
-        latency_s=rng.choice([0.0, 0.005, 0.05, 0.3]),
+        # A flush is a dozen requests to a store, and some worlds flush every row: it must not look as if it were stuck.
+        latency_s=min(rng.choice([0.0, 0.005, 0.05, 0.3]), 0.05 if store else 1.0),
+        store=store,
     )
     plan.steps.extend(_bursts(rng, duration))
     left_out = {FORMER_KINDS.get(kind, kind) for kind in without}
-    kinds = [kind for kind in KINDS if kind not in left_out]
+    plan.steps.extend(_of_the_store(seed, plan) if "store" not in left_out else [])
+    kinds = [kind for kind in KINDS if kind not in left_out and kind != "store"]
     share = rng.choice([0.0, 0.15, 0.3, 0.5])
     for kind in kinds:
         if rng.random() < share * OFTEN.get(kind, 1):
@@ -135,6 +142,15 @@ def _mode(seed: int) -> dict[str, Any]:
         "kafka.chunk_records_max": rng.choice([1, 2, 7, 40, 10_000]),
         "kafka.chunk_bytes_max": rng.choice([1, 100, 500, 8 * 1024 * 1024]),
     }
+
+
+def _of_the_store(seed: int, plan: Plan) -> list[Step]:
+    """Say what becomes of requests, where there is a store; by chance of its own, too."""
+    rng = random.Random(f"{seed}/requests")
+    if not plan.store or rng.random() < 0.2:
+        return []
+    faults = [fault for _ in range(3) for fault in _faults(rng, "store", plan.duration_s)]
+    return faults + _work_for(rng, faults)
 
 
 def _bursts(rng: random.Random, duration: float) -> list[Step]:

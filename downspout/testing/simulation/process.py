@@ -23,6 +23,7 @@ from downspout.ledger.message_id import split_id
 from downspout.origins import FIELD, each
 from downspout.sink.sink_bolt import SinkBolt
 from downspout.testing.simulation.fault_proxy import Connection, FaultyDisk, Killed, full
+from downspout.testing.simulation.store import WRITES, SimulatedStore
 
 if TYPE_CHECKING:
     from downspout.testing.simulation.world import World
@@ -79,6 +80,8 @@ class Process:
         self.fuse: Fuse | None = None
         self.bolt_faults: deque[str] = deque()  # What bolts do with their next tuples instead of processing them
         self.disk_faults = 0
+        self.store_faults: deque[str] = deque()  # What becomes of requests to the object store
+        self.store_fault_in = 0  # After how many more of them
         self.connection = Connection(world.kafka, self)
         self.bootstrap = f"{world.kafka.bootstrap}/{self.name}"
         clusters.register(self.bootstrap, cast(port.Cluster, self.connection))
@@ -183,11 +186,24 @@ class Process:
         self.world.injected["disk"] += 1
         return full()
 
+    def store_fault(self, kind: str) -> str:
+        """Return what becomes of the next request to the object store."""
+        if not self.store_faults or (kind not in WRITES and self._chance.random() < 0.8):
+            return ""  # what writes is more interesting
+        self.store_fault_in -= 1
+        if self.store_fault_in >= 0:
+            return ""
+        self.world.injected["store"] += 1
+        return self.store_faults.popleft()
+
     # --- what its components do ---
 
     def _created(self, task: Task) -> None:
         if isinstance(task.instance, SinkBolt):
-            task.instance.disk = FaultyDisk(self, self.world.shared_folder, self._chance.random)
+            if self.world.bucket is not None:
+                task.instance.disk = SimulatedStore(self, self.world.bucket)
+            else:
+                task.instance.disk = FaultyDisk(self, self.world.shared_folder, self._chance.random)
         if isinstance(task, BoltTask):
             self._plant_faults(task)
 

@@ -126,7 +126,7 @@ def run_seed(scenario: Scenario, seed: int, *, again: str = "", plan: Plan | Non
     try:
         with determined(seed):
             for name, sink in sinks.items():
-                confs[name]["parquet.directory"] = str(top / name)
+                confs[name]["parquet.directory"] = f"s3://bucket/{name}" if plan.store else str(top / name)
                 sink.directory = top / name
             values = _kafka(confs[_kafka_spouts(graph)[0].name])
             group = values["group"] or graph.name

@@ -31,6 +31,7 @@ from downspout.testing.simulation.faults import Faults
 from downspout.testing.simulation.plan import Plan, Step
 from downspout.testing.simulation.process import Process
 from downspout.testing.simulation.sources import Maker, Sent, Sources
+from downspout.testing.simulation.store import Bucket
 from downspout.testing.simulation.time import Trace, WorldClock
 
 __all__ = ["World"]
@@ -65,6 +66,7 @@ class World:
         self.topics, self.group = topics, group
         self.clock = WorldClock()
         self.shared_folder = SharedFolder(top, self.clock.wall)
+        self.bucket = Bucket(self.shared_folder, self._arrives) if plan.store else None
         self.trace = Trace(self.clock)
         self.kafka = FakeKafka("simulation", self.clock, cooperative=plan.cooperative)
         self.processes: list[Process] = []
@@ -101,6 +103,8 @@ class World:
             self.injected["sweep"] += self.shared_folder.swept
         for process in self.processes:
             process.bury()
+        if self.bucket is not None:
+            self.bucket.save()
 
     def at(self, when: float, what: Callable[[], None]) -> None:
         """Let something happen at that time."""
@@ -109,6 +113,10 @@ class World:
     def later(self, seconds: float, what: Callable[[], None]) -> None:
         """Let something happen in so many seconds."""
         self.at(self.clock.monotonic() + seconds, what)
+
+    def _arrives(self, request: Callable[[], None]) -> None:
+        """Let a request arrive after its sender has given up: before the sweepers take what it brings for dead."""
+        self.later(self.faults.chance.choice([0.1, 2.0, 30.0, 300.0]) * self.faults.chance.random(), request)
 
     def _take(self, step: Step) -> None:
         if step.kind == "records":
@@ -227,6 +235,7 @@ class World:
         for process in list(self.processes):
             process.fuse, process.disk_faults = None, 0
             process.bolt_faults.clear()
+            process.store_faults.clear()
             process.leaving = process.engine.stopping
         started = self.clock.monotonic()
         seen: dict[TopicPartition, tuple[Any, float]] = {}
