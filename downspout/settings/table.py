@@ -225,6 +225,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("parquet.flush_bytes", int, 64 * 1024 * 1024, "Estimated bytes held that cause a flush.", minimum=1),
     Setting("parquet.flush_age_s", float, 8.0, "Age of the oldest row held that causes a flush; at most a third of the message timeout.", minimum=0.0),
     Setting("parquet.rebuild", int, 0, "Number of the directory's rebuild: a higher one than before starts the directory anew.", minimum=0, note="Use it to process records again. 0 leaves the directory as it is.", former=("parquet.generation",)),
+    Setting("parquet.compact_every_s", float, 0.0, "Seconds from one compaction to the next while the topology runs; 0: none.", minimum=0.0, note="The sink's first task starts `downspout compact` as a process of its own. Not on Spark."),
     Setting("parquet.compression", str, "zstd", "Codec of the files.", choices=("zstd", "snappy", "none")),
     # --- state: read by StateBolt ---
     Setting("state.store", str, None, "URL of the database that holds the state: `sqlite:///counts.db`, or `postgresql://user@host/name`.", required=True, note="Three slashes: relative to the project's folder; four: absolute. No password is in it."),

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from streamparse.dsl.bolt import ShellBoltSpec
 
+from downspout.component import task_number
 from downspout.errors import ConfigError
 from downspout.formatting import counted
 from downspout.settings import folders
@@ -21,6 +22,7 @@ from downspout.settings.options import ParquetOptions
 from downspout.settings.table import SETTINGS
 from downspout.sink.buffer import Batch
 from downspout.sink.columns.schema import Columns
+from downspout.sink.compaction.alongside import Alongside
 from downspout.sink.identity.inputs import check_names
 from downspout.sink.row_sink import RowSink
 from downspout.sink.runs import run_of
@@ -101,6 +103,11 @@ class SinkBolt(RowSink):
             clock=self.clock,
         )
         self.writer.open()
+        every_s = self.settings["compact_every_s"]
+        self._alongside = None
+        # One of all tasks. Where files are not on a real storage, no other process could reach them.
+        if every_s and self.disk is None and self.writer_class is SinkWriter and is_first(storm_conf, context):
+            self._alongside = Alongside(directory, every_s, self.clock, self.settings["storage_options"])
 
     def fingerprint(self) -> list[str]:
         """Return what must stay the same for a directory."""
@@ -108,7 +115,10 @@ class SinkBolt(RowSink):
 
     def write(self, batch: Batch) -> tuple[Batch, Flushed]:
         """Write the rows that are not in the directory yet."""
-        return batch, self.writer.flush(batch.identities, self.builder(batch.table))
+        flushed = self.writer.flush(batch.identities, self.builder(batch.table))
+        if self._alongside is not None:
+            self._alongside.look()
+        return batch, flushed
 
     def report(self) -> Mapping[str, float]:
         """Return what was written, what is held, and how long the log is."""
@@ -132,6 +142,16 @@ class SinkBolt(RowSink):
     @abstractmethod
     def builder(self, table: pa.Table) -> Build:
         """Return the function that makes what is written from the rows that a mask leaves."""
+
+
+def is_first(conf: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
+    """Return whether this is the first of a component's tasks, in the first of a run's processes.
+
+    >>> names = {"3": "sink", "4": "sink"}
+    >>> [is_first({}, {"taskid": task, "componentid": "sink", "task->component": names}) for task in (3, 4)]
+    [True, False]
+    """
+    return task_number(context)[0] == 0 and int(conf.get("run.member") or 1) == 1
 
 
 def directory_of(directory: str, conf: Mapping[str, Any]) -> Path:

@@ -21,6 +21,8 @@ from downspout.sink.storage.object_store import ObjectStore
 from downspout.sink.storage.port import Storage
 from downspout.system import jars
 from downspout.system.ports import free_port
+from downspout.testing.simulation.fault_proxy import SharedFolder
+from downspout.testing.simulation.store import Bucket, SimulatedStore
 
 SERVERS = ["moto", "s3proxy"]
 """Two that share no code: what both do is S3's protocol, and not one program's opinion of it."""
@@ -81,6 +83,19 @@ def _ms(count: int) -> Any:
 def memory() -> ObjectStore:
     """Return a store in memory."""
     return ObjectStore(obstore.store.MemoryStore())
+
+
+class _Calm:
+    """A process in a simulated world in which nothing goes wrong."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given: ""
+
+
+def simulated(top: Path) -> ObjectStore:
+    """Return the store of a simulated world."""
+    process: Any = _Calm()
+    return SimulatedStore(process, Bucket(SharedFolder(top, time.time), later=lambda request: None))
 
 
 def visible(disk: Storage, directory: Path) -> list[str]:

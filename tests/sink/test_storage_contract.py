@@ -14,7 +14,7 @@ import pytest
 from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.object_store import ObjectStore
 from downspout.sink.storage.port import Storage
-from tests.sink.cloud_support import SERVERS, memory, out, s3_client, server_of
+from tests.sink.cloud_support import SERVERS, memory, out, s3_client, server_of, simulated
 
 NAMES = [
     "a.parquet",
@@ -31,11 +31,13 @@ def servers() -> Iterator[dict[str, str]]:
         yield {name: stack.enter_context(server_of(name)) for name in SERVERS}
 
 
-@pytest.fixture(params=["disk", "memory", *SERVERS])
+@pytest.fixture(params=["disk", "memory", "simulated", *SERVERS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storage, Path]:
     """Return each storage, with an empty folder on it."""
     if request.param == "disk":
         return Disk(), tmp_path
+    if request.param == "simulated":
+        return simulated(tmp_path), out("x")
     if request.param == "memory":
         return memory(), out("x")
     return ObjectStore(s3_client(request.getfixturevalue("servers")[request.param])), out(uuid.uuid4().hex)

@@ -36,6 +36,9 @@ __all__ = ["RECORDS_PER_BATCH", "SparkRun", "default_checkpoint", "run"]
 RECORDS_PER_BATCH = 500_000
 
 
+COMPACT_EVERY = "parquet.compact_every_s"
+
+
 def default_checkpoint(name: str) -> Path:
     """Return where a topology's checkpoint is, if nothing else is said."""
     return folders.home() / "spark" / re.sub(r"[^A-Za-z0-9_.-]", "_", name)
@@ -95,9 +98,11 @@ def run(
 
 
 def without_effect(settings: Settings) -> list[str]:
-    """Return the settings on the command line that only the local engine heeds."""
+    """Return the settings that were given, and have no effect here."""
     local = ("run.drain_s", "run.member", "run.workers")
-    return [key for key in local if settings.run.sources.get(key) == "command line"]
+    given = [key for key in local if settings.run.sources.get(key) == "command line"]
+    compacting = any(made.values.get(COMPACT_EVERY) for made in settings.components.values())
+    return [*given, COMPACT_EVERY] if compacting else given
 
 
 def _fix_directories(graph: Graph, confs: Mapping[str, dict[str, Any]]) -> None:

@@ -1,0 +1,99 @@
+"""Compaction while a topology runs: a process of its own, started from time to time by the sink's first task.
+
+A process, because a compaction takes memory and a processor for a while, and the sink's task is to go on. It needs no
+care: it may end at any moment, and may run beside any other (``compactor.py``). So nobody waits for it, and it is
+stopped when the sink's process ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+from downspout.clock import Clock
+from downspout.settings.secrets import STORAGE_OPTIONS
+from downspout.settings.table import SETTINGS
+
+logger = logging.getLogger("downspout.sink")
+
+NICE = 10
+STOP_S_MAX = 10.0
+
+
+class Alongside:
+    """Compacts a directory every so often.
+
+    Args:
+        directory: the sink's.
+        every_s: seconds from the start of one to the start of the next.
+        clock: what says when.
+        storage_options: how an object store is reached.
+    """
+
+    def __init__(self, directory: Path, every_s: float, clock: Clock, storage_options: Sequence[str] = ()) -> None:
+        self._directory, self._every_s, self._clock = directory, every_s, clock
+        self._options = ",".join(storage_options)
+        self._due = clock.monotonic() + every_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None
+
+    def look(self) -> None:
+        """Start a compaction if it is time for one, and tell how the last one ended."""
+        if self._process is not None and self._process.poll() is not None:
+            self._tell(self._process.returncode)
+        now = self._clock.monotonic()
+        if now >= self._due and self._process is None:
+            self._due = now + self._every_s
+            self._start()
+
+    def _start(self) -> None:
+        environment: Mapping[str, str] = os.environ
+        if self._options:
+            environment = {**os.environ, SETTINGS[STORAGE_OPTIONS].env: self._options}
+        command = [sys.executable, "-m", "downspout", "compact", str(self._directory)]
+        self._said = TemporaryFile()  # noqa: SIM115 - it is closed when the process has ended
+        try:
+            # A session of its own: Ctrl-C in a terminal is for the run, which ends this process when it ends itself.
+            self._process = subprocess.Popen(
+                ["nice", "-n", str(NICE), *command], stdin=subprocess.DEVNULL, stdout=self._said,
+                stderr=subprocess.STDOUT, start_new_session=True, env=environment,
+            )  # fmt: skip
+        except OSError as error:
+            logger.warning("%s: no compaction could be started: %s", self._directory, error)
+            self._said.close()
+        else:
+            atexit.register(self.stop)
+
+    def _tell(self, code: int) -> None:
+        assert self._said is not None  # as long as there is a process
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").splitlines()
+        self._forget()
+        if code:
+            logger.warning("compaction ended with %d: %s", code, "; ".join(lines[-3:]))
+        elif lines:
+            logger.info("%s", lines[-1])
+
+    def _forget(self) -> None:
+        atexit.unregister(self.stop)
+        if self._said is not None:
+            self._said.close()
+        self._process = self._said = None
+
+    def stop(self) -> None:
+        """End the compaction that is under way; what it has not committed is swept later."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._forget()

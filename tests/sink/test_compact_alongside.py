@@ -1,0 +1,94 @@
+"""`parquet.compact_every_s`: compaction while a sink writes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bolts.parquet import ParquetBolt
+from demos.s3 import KEYS
+from downspout.audit.audit import audit
+from downspout.settings.object_path import ObjectPath
+from downspout.sink.log.commit_log import CommitLog
+from downspout.sink.readers.snapshot import read_table
+from downspout.sink.storage import places
+from tests.sink.cloud_support import server_of
+from tests.sink.support import sink, tup
+
+PATIENCE_S = 60.0
+
+
+def writing(directory: Path, **conf: object) -> Callable[[int], None]:
+    """Return a function that flushes a row of a sink that compacts all the time."""
+    conf = {"parquet.schema": ["n:int64"], "parquet.compact_every_s": 0.001, **conf}
+    bolt = sink(ParquetBolt, directory, fields=["origin", "n"], **conf)
+
+    def flush(n: int) -> None:
+        bolt.clock.advance(1)
+        bolt.process(tup(("t", "id", 0, n, ""), n))
+        bolt.drain()
+
+    return flush
+
+
+def until_it_is_compacted(directory: Path, flush: Callable[[int], None]) -> int:
+    """Flush until some of the files are replaced by one; return how many rows there are."""
+    deadline, log = time.monotonic() + PATIENCE_S, CommitLog(directory)
+    for n in range(100_000):
+        flush(n)
+        log.refresh()
+        if len(log.files) < n:
+            return n + 1
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    raise AssertionError
+
+
+def test_a_sink_compacts_as_it_writes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Files are fewer than flushes, each row is there once, and the log of the run says what was done."""
+    caplog.set_level(logging.INFO, "downspout.sink")
+    flush = writing(tmp_path / "out")
+    count = until_it_is_compacted(tmp_path / "out", flush)
+    deadline = time.monotonic() + PATIENCE_S
+    while " files (" not in caplog.text:  # it is told at a later flush
+        assert time.monotonic() < deadline
+        flush(count)
+        count += 1
+        time.sleep(0.05)
+    assert sorted(read_table(tmp_path / "out").column("n").to_pylist()) == list(range(count))
+    assert audit(tmp_path / "out", deep=True).exit_code == 0
+
+
+def test_so_it_does_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that compacts reaches the store as the sink does."""
+    with server_of("s3proxy") as url:
+        monkeypatch.setenv("THE_KEY", KEYS["AWS_SECRET_ACCESS_KEY"])
+        options = [f"endpoint={url}", "region=us-east-1", "access_key_id=env:THE_KEY", "secret_access_key=env:THE_KEY"]
+        directory = ObjectPath("s3://bucket/out")
+        flush = writing(directory, **{"parquet.storage_options": options})
+        monkeypatch.setenv("DOWNSPOUT_PARQUET_STORAGE_OPTIONS", ",".join(options))
+        places._client.cache_clear()
+        count = until_it_is_compacted(directory, flush)
+        assert sorted(read_table(directory).column("n").to_pylist()) == list(range(count))
+
+
+def test_what_goes_wrong_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction that fails is a warning with its words; the sink writes on."""
+    monkeypatch.chdir(tmp_path)  # where Python looks for it first
+    (tmp_path / "downspout").mkdir()
+    (tmp_path / "downspout" / "__init__.py").touch()
+    (tmp_path / "downspout" / "__main__.py").write_text("raise SystemExit('no room for it')")
+    flush = writing(tmp_path / "out")
+    deadline = time.monotonic() + PATIENCE_S
+    for n in range(100_000):
+        flush(n)
+        if "compaction ended with 1: no room for it" in caplog.text:
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
