@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +31,14 @@ class KilledRun:
     written: Callable[[], int]  # how much it has written so far
     screen: Screen
     environment: Mapping[str, str] | None = None  # None: this process's
+    how: Sequence[str] = ("run",)  # the command
+    options: Sequence[str] = ()  # more of its options
 
     @contextmanager
     def process(self) -> Iterator[subprocess.Popen[bytes]]:
         """Start it; what is left of it in the end is killed."""
-        command = [sys.executable, "-m", "downspout", "run", self.target, "--until", "end", "--quiet"]
+        command = [sys.executable, "-m", "downspout", *self.how, self.target, "--until", "end", "--quiet"]
+        command += self.options
         command += [f"--set={setting}" for setting in self.settings]
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:

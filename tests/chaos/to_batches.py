@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the moments (1)")
     given = parser.parse_args(arguments)
     screen = Screen()
-    return run_alone(screen, BatchDemo(given.flights, given.kills, screen, given.seed).run)
+    return run_alone(screen, BatchDemo(given.flights, given.kills, screen, given.seed, ["local"]).run)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from demos import to_batches
+from demos import batch_engines, to_batches
 from demos.screen import Screen
 from demos.to_batches import BatchDemo
 from tests.spout.spout_driver import Kafka
@@ -26,11 +26,11 @@ LINES = ["to be or not to be", "that is the question", "", "to be"] * 20
 @pytest.fixture
 def demo(bare_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> BatchDemo:
     """The demo, with a Kafka that is there already."""
-    monkeypatch.setattr(to_batches, "KilledRun", RunHere)
+    monkeypatch.setattr(batch_engines, "KilledRun", RunHere)
     monkeypatch.setattr(to_batches, "project_lines", lambda: LINES)
     monkeypatch.setattr(to_batches, "REPEATS", 1)
     monkeypatch.setattr("demos.shared.jars.resolve", lambda *given, **options: None)
-    made = BatchDemo(FLIGHTS, KILLS, Screen(Console(file=io.StringIO(), width=200)))
+    made = BatchDemo(FLIGHTS, KILLS, Screen(Console(file=io.StringIO(), width=200)), engines=["local"])
     made.kafka = SimpleNamespace(  # type: ignore[assignment]   # what the demo needs of a broker
         bootstrap=bare_kafka.bootstrap, start=lambda progress: None, stop=lambda: None
     )
@@ -48,7 +48,7 @@ def test_the_demo_finds_all_right(demo: BatchDemo) -> None:
     """Killed twice each, words and flights are exact in both kinds of batches, and stand beside the plain count."""
     assert demo.run() == 0, said(demo)
     for kind in ("opaque", "transactional"):
-        assert f"✓ {kind}: {KILLS} kills, " in said(demo)
+        assert f"✓ local {kind}, words: {KILLS} kills, " in said(demo)
     assert "8 keys of 80 records equal a plain count" in said(demo)
     assert f"keys of {FLIGHTS} records equal a plain count" in said(demo)
     assert " ".join(said(demo).split()).count("to 60 60 60") == 1

@@ -7,7 +7,6 @@ have, in one transaction of the database (``driver/states.py``).
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from downspout.engine.graph import Component, Graph
 from downspout.engine.values import reads
 from downspout.errors import TopologyError
 from downspout.settings.table import parse_scope
-from downspout.spark.topology.rows import ShuffledTuple
+from downspout.spark.topology.rows import ShuffledTuple, values_type
 
 BATCH_ID = "streaming.sql.batchId"  # Spark's name of a micro-batch's number, in its tasks
 
@@ -111,14 +110,13 @@ def held_of(graph: Graph, conf: Mapping[str, Any], name: str, items: Iterable[Sh
     """
     settings = parse_scope(conf, "state")
     update, held, types = update_of(settings["update"]), dict[Key, Any](), dict[tuple[str, str], Any]()
-    row_type: Any = namedtuple  # a NamedTuple takes no fields that are known only here
     for item in items:
         if isinstance(item.values, bytes):
             raise TopologyError(f"{name}: a chunk came from {item.source}", cure="emit tuples with the attempt first")
         source = item.source, item.stream
         if source not in types:
             fields = graph.components[item.source].streams[item.stream].fields
-            types[source] = row_type("Values", fields), [fields.index(key) for key in settings["key"]]
+            types[source] = values_type("Values", tuple(fields)), [fields.index(key) for key in settings["key"]]
         made, places = types[source]
         key = tuple(item.values[place] for place in places)
         held[key] = update.add(held.get(key), made(*item.values))

@@ -18,9 +18,12 @@ Payloads are pickled by our own code and read by the same version of it, within 
 
 from __future__ import annotations
 
+import io
 import pickle
+from collections import namedtuple
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -36,6 +39,7 @@ ARROW = pa.schema(_TYPES)
 
 TUPLE, TICK, STAGED, EXHAUSTED, FAILED = "tuple", "tick", "staged", "exhausted", "failed"
 METRICS, ERROR, STATE = "metrics", "error", "state"
+_VALUES_MODULE = "downspout.engine.build"
 
 
 class Row(NamedTuple):
@@ -49,7 +53,37 @@ class Row(NamedTuple):
     @classmethod
     def of(cls, kind: str, component: str, what: Any, task: int = 0) -> Row:
         """Return a row with this payload."""
-        return cls(kind, component, task, pickle.dumps(what, pickle.HIGHEST_PROTOCOL))
+        # What a state holds may be the tuples themselves; to look for such would make the many rows of others slow.
+        return cls(kind, component, task, dump(what) if kind == STATE else pickle.dumps(what, pickle.HIGHEST_PROTOCOL))
+
+
+def dump(value: Any) -> bytes:
+    """Return anything as bytes, also where values of tuples are in it."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Knows the values of tuples, whose types are made where they are needed and have no home to be found in."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how to make such values again."""
+        if isinstance(value, tuple) and type(value).__module__ == _VALUES_MODULE and hasattr(value, "_fields"):
+            return _values, (type(value).__name__, value._fields, tuple(value))
+        return NotImplemented
+
+
+def _values(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return values_type(name, fields)._make(values)
+
+
+@lru_cache
+def values_type(name: str, fields: tuple[str, ...]) -> Any:
+    """Return the type of the values of a stream's tuples, as the engine makes it."""
+    made = namedtuple(name, fields)  # type: ignore[misc]
+    made.__module__ = _VALUES_MODULE
+    return made
 
 
 def load(payload: bytes) -> Any:

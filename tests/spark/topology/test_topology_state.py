@@ -16,6 +16,8 @@ from downspout.component import Bolt as OurBolt
 from downspout.engine.graph import Component, Graph, Input, Stream
 from downspout.engine.loop import Engine
 from downspout.errors import ComponentError
+from downspout.spark.topology.micro_batches import held_of
+from downspout.spark.topology.rows import STATE, Row, ShuffledTuple, load
 from downspout.spark.topology.stages.bolt_state import attributes, restore, save, separate
 from downspout.testing.harness import StubSpout
 
@@ -103,6 +105,21 @@ def test_tuples_can_be_kept() -> None:
     assert (tup.id, tup.values.word, tup.values._fields) == ("7", "a", ("origin", "word"))
     restore(bolt, save("bolt", bolt, {}))  # and again: what came back can be kept too
     assert bolt.waiting["a"].values.origin == ("t", "", 0, 1, "")
+
+
+def test_rows_of_a_state_may_hold_tuples() -> None:
+    """What a task holds for a reducer, the values of tuples, comes to the driver as it was."""
+    fields = {"split": Component("split", Bolt, streams={"default": Stream("default", ("attempt", "word"))})}
+    conf = {
+        "state.key": ["word"],
+        "state.update": "tests.batches.test_state_bolt.longest",
+        "state.store": "sqlite:///x",
+    }
+    items = [ShuffledTuple((), "split", 1, "default", (None, word), number) for number, word in enumerate("aab")]
+    held = held_of(Graph("g", fields), conf, "state", items)
+    found = load(Row.of(STATE, "state", held).payload)
+    assert found == held
+    assert [row.word for row in found["a",]] == ["a", "a"]
 
 
 def test_the_class_s_own_values() -> None:

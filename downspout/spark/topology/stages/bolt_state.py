@@ -9,21 +9,19 @@ said.
 from __future__ import annotations
 
 import copy
-import io
 import pickle
-from collections import namedtuple
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
 from functools import lru_cache
 from typing import Any
 
 from downspout.engine.task import construct
 from downspout.errors import ComponentError
+from downspout.spark.topology.rows import dump
 
 _LIBRARIES = ("pystorm.", "streamparse.", "downspout.component", "downspout.wire")
 _MADE_BY_ENGINE = frozenset((
     "ack", "clock", "emit", "engine_services", "fail", "logger", "process_batch", "raise_exception", "serializer",
 ))  # fmt: skip
-_VALUES_MODULE = "downspout.engine.build"
 
 
 def attributes(instance: Any) -> dict[str, Any]:
@@ -66,12 +64,12 @@ def save(name: str, instance: Any, fresh: Mapping[str, Any]) -> bytes:
     """Return the state of a bolt, whose attributes were ``fresh`` when it was initialized."""
     held = {name: value for name, value in attributes(instance).items() if not _is_the_class_s(instance, name, value)}
     try:
-        return _dump(held)
+        return dump(held)
     except Exception:  # whatever __reduce__ raises; it is found below, attribute by attribute
         pass
     for attribute, value in list(held.items()):
         try:
-            _dump(value)
+            dump(value)
         except Exception as error:
             if attribute not in fresh or fresh[attribute] is not value:
                 what = f"{name}: its attribute {attribute} ({type(value).__name__})"
@@ -80,36 +78,9 @@ def save(name: str, instance: Any, fresh: Mapping[str, Any]) -> bytes:
                     cure="make it in initialize, or give its class __getstate__ and __setstate__",
                 ) from error
             del held[attribute]
-    return _dump(held)
+    return dump(held)
 
 
 def restore(instance: Any, state: bytes) -> None:
     """Give an initialized bolt the state that :func:`save` returned."""
     vars(instance).update(pickle.loads(state))
-
-
-def _dump(value: Any) -> bytes:
-    buffer = io.BytesIO()
-    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
-    return buffer.getvalue()
-
-
-class _Pickler(pickle.Pickler):
-    """Knows the values of tuples, whose types are made where they are needed and have no home to be found in."""
-
-    def reducer_override(self, value: Any) -> Any:
-        """Return how to make such values again."""
-        if isinstance(value, tuple) and type(value).__module__ == _VALUES_MODULE and hasattr(value, "_fields"):
-            return _values, (type(value).__name__, value._fields, tuple(value))
-        return NotImplemented
-
-
-def _values(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-    return _type(name, fields)._make(values)
-
-
-@lru_cache
-def _type(name: str, fields: tuple[str, ...]) -> Any:
-    made = namedtuple(name, fields)  # type: ignore[misc]
-    made.__module__ = _VALUES_MODULE
-    return made
