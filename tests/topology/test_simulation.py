@@ -23,6 +23,7 @@ from streamparse import Topology
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
+from downspout.batches.core.values import Base
 from downspout.cli import main
 from downspout.errors import BrokerError, TopologyError
 from downspout.spout.group import committing
@@ -38,7 +39,19 @@ from downspout.testing.simulation.verdict import SinkRows, judge
 from spouts.kafka import KafkaSpout
 from tests.soaking import SOAK
 from tests.topology.mutants import CHUNK_MUTANTS, MUTANTS
-from tests.topology.scenarios import Orders, order, order_rows, orders, parcels, words
+from tests.topology.scenarios import (
+    Counted,
+    Orders,
+    counted_line,
+    counts_of,
+    opaque,
+    order,
+    order_rows,
+    orders,
+    parcels,
+    transactional,
+    words,
+)
 from topologies.flight_delays import FlightDelays
 
 pytestmark = pytest.mark.timeout(1800)
@@ -67,7 +80,7 @@ def test_many_worlds() -> None:
 
     In these worlds every kind of fault was injected.
     """
-    seeds = range(1000, 1100 if SOAK else 1040)
+    seeds = range(1000, 1140 if SOAK else 1056)
     total = soak(TARGET, seeds, jobs=2)
     assert total.reports == []
     assert total.seeds == len(seeds)
@@ -436,7 +449,7 @@ def test_a_wrong_value_names_sink_and_column() -> None:
         (paid_rows, None, r"has the sinks orders, totals, and one function rows=.*rows=\{\"orders\": …\}"),
         ({"orders": paid_rows}, None, "nothing of what totals must hold"),
         ({"orders": paid_rows, "totals": paid_rows}, {"totals": check_totals}, "twice what totals must hold"),
-        ({"order": paid_rows}, None, "names order, which is not a sink"),
+        ({"order": paid_rows}, None, "names order, which it has not"),
         ({"orders": lambda _: [{"cents": 1}]}, {"totals": check_totals}, r"orders\[\d\]@\d+ has cents, and the sink"),
         (
             {"orders": lambda _: [{"paid": "one"}]},
@@ -449,6 +462,34 @@ def test_a_scenario_that_does_not_fit_the_sinks_is_refused(rows: Any, check: Any
     """A scenario that leaves a sink out, names another or expects what a column cannot hold is an error with a cure."""
     with pytest.raises(TopologyError, match=said):
         simulate(Scenario(Paid, paid, rows, check), [1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", [opaque, transactional], ids=["opaque", "transactional"])
+def test_batches_count_each_record_once(scenario: Scenario) -> None:
+    """Counts are exact though coordinators die, sleep and are replaced, and stores do not answer, written or not."""
+    outcomes = simulate(scenario, range(103, 109))
+    assert sum(outcome.records for outcome in outcomes) > 100
+    assert sum(outcome.injected["store"] for outcome in outcomes) > 10
+
+
+def test_a_state_that_counts_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a batch is applied to whatever is stored, the report names the key, and what it is instead of what."""
+    monkeypatch.setattr(
+        "downspout.batches.core.values.base",
+        lambda kind, stored, txid: Base(None if stored is None else stored[1]),
+    )
+    with pytest.raises(SimulationError, match=r"counts: \w is \d+ instead of \d+"):
+        simulate(opaque, [0])
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"states": {"sums": counts_of}}, {"states": counts_of, "rows": order_rows}], ids=str
+)
+def test_a_scenario_that_says_nothing_of_a_state_is_refused(given: dict[str, Any]) -> None:
+    """Of a topology of batches a scenario says what each state must hold, and nothing else."""
+    with pytest.raises(TopologyError, match=r"names sums, which it has not|does not say what each of its states"):
+        simulate(Scenario(Counted, counted_line, **given), [0])
 
 
 @pytest.mark.slow

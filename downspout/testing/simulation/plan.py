@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = ["CHUNKS", "KINDS", "Plan", "Step", "draw"]
@@ -120,7 +120,7 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> Plan:
     )
     plan.steps.extend(_bursts(rng, duration))
     left_out = {FORMER_KINDS.get(kind, kind) for kind in without}
-    plan.steps.extend(_of_the_store(seed, plan) if "store" not in left_out else [])
+    plan.steps.extend(requests(seed, plan) if plan.store and "store" not in left_out else [])
     kinds = [kind for kind in KINDS if kind not in left_out and kind != "store"]
     share = rng.choice([0.0, 0.15, 0.3, 0.5])
     for kind in kinds:
@@ -144,13 +144,29 @@ def _mode(seed: int) -> dict[str, Any]:
     }
 
 
-def _of_the_store(seed: int, plan: Plan) -> list[Step]:
-    """Say what becomes of requests, where there is a store; by chance of its own, too."""
+def requests(seed: int, plan: Plan) -> list[Step]:
+    """Say what becomes of requests to a store; by chance of its own, too."""
     rng = random.Random(f"{seed}/requests")
-    if not plan.store or rng.random() < 0.2:
+    if rng.random() < 0.2:
         return []
     faults = [fault for _ in range(3) for fault in _faults(rng, "store", plan.duration_s)]
     return faults + _work_for(rng, faults)
+
+
+def of_batches(plan: Plan, without: tuple[str, ...]) -> Plan:
+    """Return the plan for a topology of batches: one process, and stores that may not answer."""
+    rng = random.Random(f"{plan.seed}/batches")
+    config = {key: value for key, value in plan.config.items() if not key.startswith(("parquet.", "kafka.emit"))}
+    config |= {
+        # Without a pause, a world would do little else than begin empty batches.
+        "batch.emit_interval_ms": rng.choice([300, 1_000, 5_000]),
+        "batch.max_active": rng.choice([1, 2, 5]),
+        "batch.records_max": rng.choice([1, 3, 20, 10_000]),
+        "batch.attempts_max": 1_000,
+    }
+    steps = plan.steps + (requests(plan.seed, plan) if "store" not in without else [])
+    steps.sort(key=lambda step: step.at)
+    return replace(plan, members=1, store=False, config=config, steps=steps)
 
 
 def _bursts(rng: random.Random, duration: float) -> list[Step]:

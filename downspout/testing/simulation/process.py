@@ -104,6 +104,10 @@ class Process:
             conf["run.member"] = self.number
             if reads(graph.components[name], "kafka"):
                 conf["kafka.bootstrap"] = self.bootstrap
+        if self.world.batches is not None:
+            url = self.world.batches.opened_by(self, self.name)
+            for name, conf in confs.items():
+                conf |= {f"{scope}.store": url for scope in ("batch", "state") if reads(graph.components[name], scope)}
         return confs
 
     # --- its turns ---
@@ -150,6 +154,8 @@ class Process:
     def bury(self) -> None:
         """Let nobody find it any more."""
         clusters.unregister(self.bootstrap)
+        if self.world.batches is not None:
+            self.world.batches.forget(self.name)
 
     # --- what its connections and its disk ask ---
 
@@ -253,7 +259,10 @@ class Process:
 
     def on_emit(self, task: Any, stream: str, values: Any, targets: list[str]) -> None:
         """Note what spouts emit."""
-        if task.component.is_spout:
+        if task.component.is_spout and self.world.batches is not None:
+            self.world.emitted += 1
+            self.note(f"emits {stream}: {values[0]}")
+        elif task.component.is_spout:
             chunk: Any = values if isinstance(values, pa.RecordBatch) else None
             self.world.emitted += 1 if chunk is None else chunk.num_rows
             self.world.chunks += chunk is not None
@@ -268,6 +277,9 @@ class Process:
 
     def on_tree(self, task: Any, msg_id: Any, failure: Failure | None) -> None:
         """Note what spouts are told."""
+        if self.world.batches is not None:
+            self.note(f"{msg_id} is {'done' if failure is None else f'failed ({failure.kind} {failure.component})'}")
+            return
         if split_id(msg_id) is None:
             return
         _, topic, _, partition, offset = msg_id.split("/")

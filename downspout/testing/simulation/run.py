@@ -20,7 +20,8 @@ from downspout.formatting import counted
 from downspout.settings.table import parse_scope
 from downspout.sink.columns.schema import Columns
 from downspout.spout.validation import check_emit, dead_letter_topic
-from downspout.testing.simulation.plan import Plan, draw
+from downspout.testing.simulation.batches import WITHOUT, States, is_of_batches, states_of
+from downspout.testing.simulation.plan import Plan, draw, of_batches
 from downspout.testing.simulation.sources import Maker, Sent
 from downspout.testing.simulation.time import Event, Trace, determined
 from downspout.testing.simulation.verdict import Rows, SinkRows, dead_lettered, expected_rows, judge, read_rows
@@ -47,6 +48,9 @@ class Scenario:
         check: instead of ``rows``, for sinks whose rows have no origin, such as those of AggregateBolt: returns what is
             wrong, given what was sent and the sink's directory; with several sinks a dict. No record is compacted or
             deleted then, and none kills a process.
+        states: for a topology of batches, instead of both: returns what a StateBolt must hold in the end, by key, given
+            what was sent; with several states a dict. Stores are in memory there, and one process runs at a time, but
+            for one that is replaced and wakes.
         config: settings and Storm's keys that stay as they are given. The seed draws others, that only trade time; in a
             third of the worlds tuples are chunks (``kafka.emit``), where the spouts can emit them.
         without: kinds of faults that the topology cannot have (``downspout.testing.simulation.KINDS``).
@@ -56,6 +60,7 @@ class Scenario:
     records: Maker
     rows: Rows | Mapping[str, Rows] | None = None
     check: Check | Mapping[str, Check] | None = None
+    states: States | Mapping[str, States] | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()
 
@@ -119,7 +124,8 @@ def run_seed(scenario: Scenario, seed: int, *, again: str = "", plan: Plan | Non
     graph = scenario.graph
     plan = plan or plan_of(scenario, seed)
     confs, sinks = _confs(graph, plan, scenario)
-    topics = sorted({topic for spout in _kafka_spouts(graph) for topic in _kafka(confs[spout.name])["topics"] or ()})
+    spouts = graph.spouts if is_of_batches(graph) else _kafka_spouts(graph)
+    topics = sorted({topic for spout in spouts for topic in _kafka(confs[spout.name])["topics"] or ()})
     if not topics:
         raise ConfigError(f"{graph.name}: no spout has kafka.topics", cure="a KafkaSpout with topics=[…]")
     top = Path(tempfile.mkdtemp(prefix="downspout-simulation-", dir=_fast_folder()))
@@ -128,12 +134,16 @@ def run_seed(scenario: Scenario, seed: int, *, again: str = "", plan: Plan | Non
             for name, sink in sinks.items():
                 confs[name]["parquet.directory"] = f"s3://bucket/{name}" if plan.store else str(top / name)
                 sink.directory = top / name
-            values = _kafka(confs[_kafka_spouts(graph)[0].name])
+            values = _kafka(confs[spouts[0].name])
             group = values["group"] or graph.name
             world = World(plan, graph, confs, topics=topics, group=group, make=scenario.records, top=top)
             with world.kafka:
                 world.run()
-                concerned = _verdict(world, sinks, dead_letter_topic(values, group))
+                if world.batches is not None:
+                    world.violations += world.batches.wrong(_states(graph, scenario), world.sources.sent)
+                    concerned = []
+                else:
+                    concerned = _verdict(world, sinks, dead_letter_topic(values, group))
             return _outcome(world, concerned, again)
     finally:
         shutil.rmtree(top, ignore_errors=True)
@@ -142,6 +152,11 @@ def run_seed(scenario: Scenario, seed: int, *, again: str = "", plan: Plan | Non
 def plan_of(scenario: Scenario, seed: int) -> Plan:
     """Return the plan of a seed for a scenario."""
     lossy = ("compaction", "retention", "killer") if scenario.check is not None else ()
+    if is_of_batches(scenario.graph):
+        without = (*scenario.without, *WITHOUT)
+        plan = of_batches(draw(seed, without), without)
+        plan.config.update(scenario.config)
+        return plan
     plan = draw(seed, (*scenario.without, *lossy))
     plan.config.update(scenario.config)
     if plan.config.get("kafka.emit") == "chunk" and "kafka.emit" not in scenario.config:
@@ -277,6 +292,9 @@ def _confs(graph: Graph, plan: Plan, scenario: Scenario) -> tuple[dict[str, dict
     for conf in confs.values():
         conf["topology.name"] = graph.name
         conf["storm.id"] = f"{graph.name}-1-1700000000"
+    if is_of_batches(graph):
+        _states(graph, scenario)
+        return confs, {}
     names = [bolt.name for bolt in graph.bolts if reads(bolt, "parquet")]
     if not names or not _kafka_spouts(graph):
         raise TopologyError(
@@ -294,6 +312,23 @@ def _confs(graph: Graph, plan: Plan, scenario: Scenario) -> tuple[dict[str, dict
     return confs, {name: _Sink(confs[name], rows.get(name), checks.get(name)) for name in names}
 
 
+def _states(graph: Graph, scenario: Scenario) -> dict[str, States]:
+    """Return the scenario's functions by state.
+
+    Raises:
+        TopologyError: it has none of a state, or says something of sinks, whose rows are not looked at here.
+    """
+    names = [bolt.name for bolt in states_of(graph)]
+    made = _by_sink(graph, names, "states", scenario.states)
+    if scenario.rows is not None or scenario.check is not None or set(made) != set(names) or not names:
+        raise TopologyError(
+            f"{graph.name} counts in batches, and the scenario does not say what each of its states "
+            f"({', '.join(names) or 'there is none'}) must hold",
+            cure=f'states={{"{(names or ["counts"])[0]}": …}}, and neither rows= nor check=',
+        )
+    return made
+
+
 def _by_sink(graph: Graph, names: Sequence[str], what: str, given: Any) -> dict[str, Any]:
     """Return a scenario's functions by sink; a single function is that of the only sink."""
     if given is None:
@@ -307,7 +342,7 @@ def _by_sink(graph: Graph, names: Sequence[str], what: str, given: Any) -> dict[
         return {names[0]: given}
     if strangers := [name for name in given if name not in names]:
         raise TopologyError(
-            f"{graph.name}: {what}= names {', '.join(strangers)}, which is not a sink",
+            f"{graph.name}: {what}= names {', '.join(strangers)}, which it has not",
             cure=f"one of {', '.join(names)}",
         )
     return dict(given)

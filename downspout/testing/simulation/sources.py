@@ -131,11 +131,14 @@ class Sources:
 
     def behind(self) -> dict[TopicPartition, int]:
         """Return the partitions of which not all is committed, with what is."""
-        committed = self._world.kafka.committed(self._world.group)
-        found = {}
-        for topic in self._topics:
-            for tp in self._world.kafka.partitions(topic):
-                at = committed[tp].offset if tp in committed else 0
-                if at < self._world.kafka.log(tp).stable_end:
-                    found[tp] = at
+        world, found = self._world, {}
+        partitions = [tp for topic in self._topics for tp in world.kafka.partitions(topic)]
+        if world.batches is not None:
+            done = world.batches.committed(partitions)
+        else:
+            done = {tp: commit.offset for tp, commit in world.kafka.committed(world.group).items()}
+        for tp in partitions:
+            at = done.get(tp, 0)
+            if at < world.kafka.log(tp).stable_end:
+                found[tp] = at
         return found
