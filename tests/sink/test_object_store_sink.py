@@ -29,7 +29,7 @@ from downspout.sink.storage.object_store import ObjectStore
 from downspout.testing.harness import run_topology
 from spouts.kafka import KafkaSpout
 from tests.sink.cloud_support import SERVERS, out, rows_in_sight, s3_client, server_of, visible
-from tests.sink.support import write_rows
+from tests.sink.support import write, write_rows
 from tests.soaking import SOAK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -185,7 +185,7 @@ def test_an_entry_that_arrives_after_its_writer_has_given_up_counts(server: str)
 WRITER = """
 import sys
 from downspout.settings.object_path import ObjectPath
-from tests.sink.support import write_rows
+from tests.sink.support import write, write_rows
 directory, writer = ObjectPath(sys.argv[1]), sys.argv[2]
 for end in range(5, 205, 5):
     write_rows(directory, [("t", "id", 0, offset, "") for offset in range(end)], writer=f"{writer}-{end}")
@@ -284,3 +284,21 @@ def test_a_snapshot_is_refused_with_what_to_read_instead(environment: str, direc
     """An object has no second name, so a snapshot would be a copy."""
     with pytest.raises(ConfigError, match=r"a snapshot would copy all rows.*Try: read_table"), snapshot(str(directory)):
         pass
+
+
+def test_columns_grow_in_a_bucket(environment: str, directory: ObjectPath) -> None:
+    """Old and new writers of a growing schema share a bucket, and readers through the log see one table of both."""
+    small, wide = ["n:int32"], ["n:int64", "later:string"]
+    write(directory, small, range(3), lambda n: (n,))
+    write(directory, wide, range(3, 6), lambda n: (n + 2**40, "new"))
+    write(directory, small, range(6, 9), lambda n: (n,))
+    found = read_table(directory)
+    assert [str(field.type) for field in found.schema] == ["int64", "string"]
+    rows = sorted((row["n"], row["later"]) for row in found.to_pylist())
+    old = [(n, None) for n in (0, 1, 2, 6, 7, 8)]
+    assert rows == old + [(n + 2**40, "new") for n in range(3, 6)]
+    Compactor(directory).run()
+    assert sorted(read_table(directory).column("n").to_pylist()) == [row[0] for row in rows]
+    assert audit(directory, deep=True).exit_code == 0
+    with pytest.raises(SinkError, match="n narrows from int64 to int16"):
+        write(directory, ["n:int16", "later:string"], range(9, 10), lambda n: (n, "x"))
