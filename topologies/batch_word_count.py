@@ -15,25 +15,11 @@ kinds of batches and kills them.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-import streamparse
 from streamparse import Grouping, Topology
 
-from bolts.split import split_words
 from bolts.state import StateBolt
 from spouts.batches import KafkaBatches
-
-
-class SplitBolt(streamparse.Bolt):
-    """Makes words of lines; a null has none."""
-
-    outputs: ClassVar[list[str]] = ["attempt", "word"]
-
-    def process(self, tup: Any) -> None:
-        """Emit each word, the attempt before it."""
-        for word in split_words(tup.values.value or ""):
-            self.emit([tup.values.attempt, word])
+from topologies.batch_bolts import SplitBolt
 
 
 class BatchWordCount(Topology):

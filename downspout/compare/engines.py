@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from downspout.compare.job import Frozen, Job
+from downspout.compare.states import KeptState
 from downspout.compare.tables import Sink, read_finished
 from downspout.compare.topics import WrittenTopic
 from downspout.errors import ConfigError, DownspoutError
@@ -27,6 +28,7 @@ from downspout.settings.table import parse_scope
 from downspout.spark.source.ranges import to_json
 from downspout.spout.validation import check_emit
 
+Compared = Sink | WrittenTopic | KeptState
 END_S_MAX = 20.0  # How long a process that is asked to end may take
 LINES_MAX = 15
 
@@ -49,6 +51,8 @@ class Engine(ABC):
     def missing(self) -> str:
         """Return why it cannot run here; empty where it can."""
         for spout in self.job.spouts if self.emit else ():
+            if spout.emitters:
+                return f"{spout.name}: batches are emitted record by record"
             settings = parse_scope({**self.job.confs[spout.name], "kafka.emit": self.emit}, "kafka")
             try:
                 check_emit(settings)
@@ -60,13 +64,15 @@ class Engine(ABC):
     def run(self) -> None:
         """Run the job to its end. Raises EngineError: it did not get there."""
 
-    def table(self, sink: Sink | WrittenTopic) -> pa.Table:
+    def table(self, sink: Compared) -> pa.Table:
         """Return what the engine made of a sink, finished."""
+        if isinstance(sink, KeptState):
+            return sink.read(self.job.store(self.name))
         if isinstance(sink, WrittenTopic):
             return sink.read(self.job.topic(self.name, sink.name))
         return sink.read(self.job.output(self.name, sink.name))
 
-    def makes(self, sink: Sink | WrittenTopic) -> bool:
+    def makes(self, sink: Compared) -> bool:
         """Return whether it has this table."""
         return True
 
@@ -163,11 +169,11 @@ class Native(Engine):
         file.write_text(json.dumps(plan), encoding="utf-8")
         run_program([sys.executable, "-m", "downspout.compare.native", str(file)], self.folder)
 
-    def makes(self, sink: Sink | WrittenTopic) -> bool:
-        """Return whether it is a table of files: this engine writes nothing to Kafka."""
+    def makes(self, sink: Compared) -> bool:
+        """Return whether it is a table of files: this engine writes nothing to Kafka, and keeps no state."""
         return isinstance(sink, Sink)
 
-    def table(self, sink: Sink | WrittenTopic) -> pa.Table:
+    def table(self, sink: Compared) -> pa.Table:
         """Return the table as it is: its columns must be those of the sink without our help."""
         return read_finished(self.job.output(self.name, sink.name))
 

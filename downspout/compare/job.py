@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from downspout.compare.states import KeptState, url_of
 from downspout.compare.tables import Sink
 from downspout.compare.topics import WrittenTopic
-from downspout.engine.graph import Graph
+from downspout.engine.graph import Component, Graph
 from downspout.engine.load import load
 from downspout.engine.values import reads, resolve
 from downspout.errors import ConfigError, coordinates
@@ -39,6 +40,8 @@ class Frozen:
     group: str  # the consumer group that the user's settings name
     has_dead_letters: bool  # whether it has a topic for dead letters
     ranges: Mapping[TopicPartition, Range]  # by partition
+    emitters: tuple[str, ...] = ()  # of a coordinator of batches, which emits no records itself
+    batch_id: str = ""  # likewise
 
     def offsets(self, place: int) -> str:
         """Return the starts (0) or the ends (1) of the ranges as settings have them."""
@@ -59,6 +62,7 @@ class Job:
     sinks: Sequence[Sink]  # those that write Parquet
     directory: Path  # where all that is written goes; made by the run
     topics: Sequence[WrittenTopic] = ()  # what KafkaBolts write
+    states: Sequence[KeptState] = ()  # what StateBolts keep
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:8])  # in the names of groups, topics and topologies
 
     @property
@@ -69,11 +73,16 @@ class Job:
     @property
     def dead_letter_bolts(self) -> list[str]:
         """The bolts that write to Kafka, dead letters of rejects, as the first spout would."""
-        return [bolt.name for bolt in self.graph.bolts if reads(bolt, "kafka")]
+        emitters = {name for spout in self.spouts for name in spout.emitters}
+        return [bolt.name for bolt in self.graph.bolts if reads(bolt, "kafka") and bolt.name not in emitters]
 
     def output(self, engine: str, sink: str) -> Path:
         """Return where an engine's sink writes."""
         return self.directory / engine / sink
+
+    def store(self, engine: str) -> Path:
+        """Return the file in which an engine keeps states and batches."""
+        return self.directory / engine / "states.db"
 
     def topic(self, engine: str, bolt: str) -> str:
         """Return the topic that an engine's KafkaBolt writes to."""
@@ -103,6 +112,13 @@ class Job:
                     {"kafka.dead_letter_topic": self.dead_letter_topic(engine, spout)} if spout.has_dead_letters else {}
                 ),
             }
+            if spout.emitters:
+                # The id is the topology's name where nothing else is said, and on Storm ours has another name.
+                store = {"batch.store": url_of(self.store(engine)), "batch.id": spout.batch_id}
+                settings[spout.name] |= {"kafka.dead_letter_topic": "", **store}
+                settings |= {name: dict(settings[spout.name]) for name in spout.emitters}
+        for state in self.states:
+            settings[state.name] = {"state.store": url_of(self.store(engine)), "batch.id": self._batch_id(state.name)}
         for name in self.dead_letter_bolts:
             first = self.spouts[0]
             settings[name] = {
@@ -116,6 +132,11 @@ class Job:
         for sink in self.sinks:
             settings[sink.name] = {"parquet.directory": str(self.output(engine, sink.name))}
         return settings
+
+    def _batch_id(self, state: str) -> str:
+        """Return the id of the batches that a state hears of."""
+        heard = {given.source for given in self.graph.components[state].inputs}
+        return next((spout.batch_id for spout in self.spouts if spout.name in heard), "")
 
     def options(self, engine: str) -> list[str]:
         """Return the ``--set`` options of a run; ours come last, and for a component each, so nothing is stronger."""
@@ -140,10 +161,10 @@ def freeze(target: str, topology: str | None, overrides: Sequence[str], director
     graph = load(target, topology)
     settings = resolve(graph, overrides)
     confs = {name: resolved.values for name, resolved in settings.components.items()}
-    if others := [spout.name for spout in graph.spouts if not reads(spout, "kafka") or reads(spout, "batch")]:
+    if others := [spout.name for spout in graph.spouts if not reads(spout, "kafka")]:
         raise ConfigError(
-            f"{graph.name}: only Kafka gives the same records again, and {', '.join(others)} is not a KafkaSpout",
-            cure="a topology whose spouts are KafkaSpouts",
+            f"{graph.name}: only Kafka gives the same records again, and {', '.join(others)} reads something else",
+            cure="a topology whose spouts are KafkaSpouts, or that counts in batches of KafkaBatches",
         )
     sinks = [
         Sink.of(component, parse_scope(confs[name], "parquet"))
@@ -151,22 +172,26 @@ def freeze(target: str, topology: str | None, overrides: Sequence[str], director
         if reads(component, "parquet")
     ]
     to_kafka = [bolt.name for bolt in graph.bolts if reads(bolt, "produce")]
-    if not sinks and not to_kafka:
-        raise ConfigError(f"{graph.name} has no sink whose table can be compared", cure="a ParquetBolt or a KafkaBolt")
+    states = [KeptState.of(bolt.name, confs[bolt.name]) for bolt in graph.bolts if reads(bolt, "state")]
+    if not sinks and not to_kafka and not states:
+        raise ConfigError(
+            f"{graph.name} has no sink whose table can be compared", cure="a ParquetBolt, a KafkaBolt or a StateBolt"
+        )
     given = {
         name: {key: value for key, value in resolved.values.items() if resolved.sources.get(key) != "default"}
         for name, resolved in settings.components.items()
     }
-    spouts = [_freeze(spout.name, graph.name, confs[spout.name]) for spout in graph.spouts]
+    spouts = [_freeze(graph, spout, confs[spout.name]) for spout in graph.spouts]
     first = spouts[0]
     topics = [WrittenTopic.of(name, confs[name], first.bootstrap, first.client) for name in to_kafka]
-    job = Job(target, topology, graph, overrides, given, spouts, sinks, directory, topics)
+    job = Job(target, topology, graph, overrides, given, spouts, sinks, directory, topics, states)
     if not job.records:
         raise ConfigError(f"{graph.name}: there are no records to read", cure="publish some, or set kafka.start")
     return job
 
 
-def _freeze(name: str, topology: str, conf: Mapping[str, Any]) -> Frozen:
+def _freeze(graph: Graph, spout: Component, conf: Mapping[str, Any]) -> Frozen:
+    name, topology = spout.name, graph.name
     _check_secrets(name, conf)
     settings = parse_scope(conf, "kafka")
     bootstrap, given = access_with(settings["bootstrap"], settings["client"], resolved=False)
@@ -174,7 +199,11 @@ def _freeze(name: str, topology: str, conf: Mapping[str, Any]) -> Frozen:
     group = settings["group"] or topology
     with closing(cluster_for(bootstrap, client).consumer(group=None, client=client)) as consumer:
         ranges = _ranges(consumer, reading(settings, group), bootstrap)
-    return Frozen(name, bootstrap, given, group, bool(dead_letter_topic(settings, group)), ranges)
+    if not reads(spout, "batch"):
+        return Frozen(name, bootstrap, given, group, bool(dead_letter_topic(settings, group)), ranges)
+    mine = [bolt for bolt in graph.bolts if any(each.source == name for each in bolt.inputs)]
+    emitters = tuple(bolt.name for bolt in mine if reads(bolt, "kafka"))
+    return Frozen(name, bootstrap, given, group, False, ranges, emitters, parse_scope(conf, "batch")["id"] or topology)
 
 
 def _check_secrets(spout: str, conf: Mapping[str, Any]) -> None:

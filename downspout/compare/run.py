@@ -6,13 +6,12 @@ import logging
 from collections.abc import Callable, Sequence
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.compare.engines import Engine, Local, LocalChunks, Native, Spark, SparkChunks
+from downspout.compare.engines import Compared, Engine, Local, LocalChunks, Native, Spark, SparkChunks
 from downspout.compare.job import Job
 from downspout.compare.multiset import compare
 from downspout.compare.report import EngineRun, Report, Table
 from downspout.compare.storm import Storm
-from downspout.compare.tables import Sink, columns_wrong, rounded_alike
-from downspout.compare.topics import WrittenTopic
+from downspout.compare.tables import columns_wrong, rounded_alike
 from downspout.errors import DownspoutError
 from downspout.kafka.client import KafkaCluster, connection_properties
 from downspout.settings.secrets import resolve_client
@@ -46,7 +45,7 @@ def run(job: Job, engines: Sequence[str], *, explicit: bool, progress: Progress,
                     written.cluster().ensure_topic(job.topic(engine.name, written.name), written.partitions)
             runs.append(_run(engine, progress, clock))
         there = [engine for engine, each in zip(made, runs, strict=True) if each.ran]
-        compared: list[Sink | WrittenTopic] = [*job.sinks, *job.topics]
+        compared: list[Compared] = [*job.sinks, *job.topics, *job.states]
         makers = [(sink, [engine for engine in there if engine.makes(sink)]) for sink in compared]
         tables = [_compare(sink, engines) for sink, engines in makers if engines]
     finally:
@@ -69,7 +68,7 @@ def _run(engine: Engine, progress: Progress, clock: Clock) -> EngineRun:
     return EngineRun(engine.name, seconds)
 
 
-def _compare(sink: Sink | WrittenTopic, engines: Sequence[Engine]) -> Table:
+def _compare(sink: Compared, engines: Sequence[Engine]) -> Table:
     wrong, tables = {}, {}
     for engine in engines:
         found = engine.table(sink)

@@ -18,6 +18,7 @@ from typing import Any
 from downspout.clock import SYSTEM_CLOCK
 from downspout.compare.engines import Engine, EngineError, run_program
 from downspout.compare.job import Job
+from downspout.compare.states import committed_in
 from downspout.engine.load import load_class
 from downspout.errors import StormError
 from downspout.kafka.clusters import cluster_for
@@ -100,6 +101,10 @@ class Storm(Engine):
         """Return how many offsets are not committed."""
         left = 0
         for spout in self.job.spouts:
+            if spout.emitters:
+                done = committed_in(self.job.store(self.name), spout.batch_id, spout.ranges)
+                left += sum(max(0, end - max(start, done.get(tp, start))) for tp, (start, end) in spout.ranges.items())
+                continue
             client = resolve_client(spout.client)
             cluster = cluster_for(spout.bootstrap, client)
             with contextlib.closing(
@@ -139,7 +144,8 @@ def storm_settings(job: Job, engine: str) -> dict[str, dict[str, Any]]:
         own = {key: value for key, value in given.items() if key.partition(".")[0] in OURS}
         settings[name] = {**own, **ours.get(name, {})}
     for spout in job.spouts:
-        settings[spout.name]["run.until"] = "end"  # which lets a spout stop at kafka.stop_offsets
+        for name in (spout.name, *spout.emitters):
+            settings[name]["run.until"] = "end"  # which lets a spout stop at kafka.stop_offsets
     return settings
 
 

@@ -54,3 +54,20 @@ def test_storm_equals_the_local_engine(storm: Place) -> None:
     finally:
         admin.close()
     assert not [name for name in storm.cluster.topics() if name.startswith("compare-")]
+
+
+def test_states_equal_those_of_the_local_engine(storm: Place) -> None:
+    """What a StateBolt keeps of batches, with a reducer of the user's, is the same on Storm; the run ends by itself."""
+    storm.publish_flights(FLIGHTS)
+    done = subprocess.run(
+        [sys.executable, "-m", "downspout", "compare", "topologies/batch_flights.py", "--engines", "local,storm",
+         "--json"],
+        cwd=storm.project, env=storm.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["verdict"] == "equal on local, storm"
+    (table,) = report["tables"]
+    assert (table["name"], table["rows"]["local"]) == ("carriers", table["rows"]["storm"])
+    assert table["rows"]["storm"] > 10
+    assert not (storm.project / "carriers.db").exists()

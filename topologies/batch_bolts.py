@@ -1,0 +1,49 @@
+"""The bolts of ``batch_word_count.py`` and ``batch_flights.py``, and a reducer.
+
+They are in a module of their own because Storm's workers import a component by its module, and get the project's
+``src``: what a topology's own file holds is not there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import streamparse
+
+from bolts.split import split_words
+
+
+class SplitBolt(streamparse.Bolt):
+    """Makes words of lines; a null has none."""
+
+    outputs: ClassVar[list[str]] = ["attempt", "word"]
+
+    def process(self, tup: Any) -> None:
+        """Emit each word, the attempt before it."""
+        for word in split_words(tup.values.value or ""):
+            self.emit([tup.values.attempt, word])
+
+
+class ParseBolt(streamparse.Bolt):
+    """Takes two fields of each flight."""
+
+    outputs: ClassVar[list[str]] = ["attempt", "carrier", "arr_delay"]
+
+    def process(self, tup: Any) -> None:
+        """Emit them, the attempt before them."""
+        flight = tup.values.value
+        self.emit([tup.values.attempt, flight["carrier"], flight["arr_delay"]])
+
+
+def arrivals(value: list[int] | None, flight: Any) -> list[int]:
+    """Return the number of flights, of those that arrived, and the sum of their delays in minutes.
+
+    >>> from collections import namedtuple
+    >>> Flight = namedtuple("Flight", "carrier arr_delay")
+    >>> arrivals(arrivals(None, Flight("UA", 11)), Flight("UA", None))
+    [2, 1, 11]
+    """
+    flights, arrived, delay = value or [0, 0, 0]
+    if flight.arr_delay is None:
+        return [flights + 1, arrived, delay]
+    return [flights + 1, arrived + 1, delay + flight.arr_delay]
