@@ -65,6 +65,7 @@ SOAK_SEEDS ?= 10000
 
 soak: $(VENV)/.dev  ## whole topologies in 10,000 simulated worlds (about 40 minutes on two cores; SOAK_SEEDS=1000: fewer)
 	$(BIN)/downspout simulate tests/topology/scenarios.py --seeds $(SOAK_SEEDS)
+	$(BIN)/downspout simulate tests/topology/batch_scenarios.py --seeds $$(( $(SOAK_SEEDS) / 10 ))
 
 soak-ledger: $(VENV)/.dev  ## the proofs of the ledger at length: larger models, 200,000 examples, a million payloads (hours)
 	for part in $$(seq $(SOAK_PARTS)); do \

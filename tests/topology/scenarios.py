@@ -1,4 +1,4 @@
-"""The topologies that `make soak` simulates: a row per record, several rows per record, sums, chunks, and batches.
+"""The topologies that `make soak` simulates: a row per record, several rows per record, sums, and chunks.
 
 In a third of the worlds of each tuples are chunks. The bolts of the first three take records, and their sinks both;
 those of the last are written for chunks, with a bolt for records among them.
@@ -21,13 +21,10 @@ from bolts.aggregate import AggregateBolt
 from bolts.dead_letter import DeadLetterBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
-from bolts.state import StateBolt
 from downspout.ledger.origin import Origin
 from downspout.parse.chunk_bolt import ChunkBolt
 from downspout.testing.simulation import Message, Scenario, Sent
-from spouts.batches import KafkaBatches
 from spouts.kafka import KafkaSpout
-from tests.batches.counting import Split as BatchSplit
 
 ORDERS = "orders"
 
@@ -229,30 +226,3 @@ def parcel_rows(record: Sent) -> Sequence[dict[str, Any]] | None:
 
 
 parcels = Scenario(Parcels, parcel, parcel_rows)
-
-
-class Counted(Topology):
-    """Words counted in batches, by two tasks of everything."""
-
-    coordinator, lines = KafkaBatches.spec(topics=["lines"], fields=["value"], par=2, store="memory://set-later")
-    split = BatchSplit.spec(inputs=[lines], par=2)
-    counts = StateBolt.spec(
-        coordinator=coordinator, inputs={split: Grouping.fields("word")}, par=2, store="memory://set-later",
-        key="word", update="count",
-    )  # fmt: skip
-
-
-def counted_line(rng: random.Random, number: int) -> Message:
-    """Return a line of some words, all of which come again and again."""
-    return Message(" ".join(rng.choices("abcdef", k=rng.randrange(4))).encode())
-
-
-def counts_of(sent: Sequence[Sent]) -> Counter[str]:
-    """Return how often each word is in what was sent."""
-    return Counter(word for record in sent for word in (record.value or b"").decode().split())
-
-
-opaque = Scenario(Counted, counted_line, states=counts_of, config={"batch.kind": "opaque", "state.kind": "opaque"})
-transactional = Scenario(
-    Counted, counted_line, states=counts_of, config={"batch.kind": "transactional", "state.kind": "transactional"}
-)
