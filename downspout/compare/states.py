@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from downspout.batches.backends.sql_state import read_state
-from downspout.batches.core.metadata import partition_id
+from downspout.batches.core.metadata import committed, partition_id
 from downspout.batches.stores import BatchStoreContext, open_batch_store
 from downspout.kafka.port import TopicPartition
 from downspout.settings.table import parse_scope
@@ -53,17 +53,11 @@ def url_of(file: Path) -> str:
     return f"sqlite:///{file}"
 
 
-def committed_in(file: Path, batch_id: str, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+def committed_in(file: Path, batch_id: str, partitions: Collection[TopicPartition]) -> Mapping[tuple[str, int], int]:
     """Return by partition where the first batch begins that is not committed; none where there is none yet."""
     if not file.exists():
         return {}
     with closing(open_batch_store(url_of(file), BatchStoreContext(batch_id))) as store:
         state = store.load_coordinator()
         ranges = store.load_ranges([partition_id(*tp) for tp in partitions])
-    current = state.current if state is not None else 1
-    found = {}
-    for tp in partitions:
-        done = {txid: each for txid, each in ranges.get(partition_id(*tp), {}).items() if txid < current}
-        if done:
-            found[tp] = done[max(done)].next
-    return found
+    return committed(state, ranges, partitions)

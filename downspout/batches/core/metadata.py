@@ -9,7 +9,7 @@ a batch of one record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from downspout.batches.core.attempt import BatchRange, CoordinatorState
@@ -132,3 +132,23 @@ def partition_id(topic: str, partition: int) -> str:
     'orders/3'
     """
     return f"{topic}/{partition}"
+
+
+def committed(
+    state: CoordinatorState | None,
+    ranges: Mapping[str, Mapping[int, BatchRange]],
+    partitions: Iterable[tuple[str, int]],
+) -> dict[tuple[str, int], int]:
+    """Return by partition where the first batch begins that is not committed; those without a batch are left out.
+
+    >>> ranges = {"orders/0": {1: BatchRange(0, 4), 2: BatchRange(5, 9), 3: BatchRange(10, 12)}}
+    >>> committed(CoordinatorState(current=3), ranges, [("orders", 0), ("orders", 1)])
+    {('orders', 0): 10}
+    """
+    current = (state or CoordinatorState()).current
+    found = {}
+    for topic, number in partitions:
+        done = {txid: each for txid, each in ranges.get(partition_id(topic, number), {}).items() if txid < current}
+        if done:
+            found[topic, number] = done[max(done)].next
+    return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from downspout.batches.core.metadata import partition_id
+from downspout.batches.core.metadata import committed
 from downspout.batches.stores import BatchStoreError
 from downspout.engine.graph import Component, Graph
 from downspout.engine.values import reads
@@ -47,15 +47,9 @@ class SharedBatches(MemoryBatches):
         """Forget the URL of a process that has ended."""
         self._known.pop(f"{self.name}/{name}", None)
 
-    def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[tuple[str, int], int]:
         """Return where the first batch begins that is not committed."""
-        current = self.coordinator.current if self.coordinator is not None else 1
-        found = {}
-        for tp in partitions:
-            done = {txid: each for txid, each in self.ranges.get(partition_id(*tp), {}).items() if txid < current}
-            if done:
-                found[tp] = done[max(done)].next
-        return found
+        return committed(self.coordinator, self.ranges, partitions)
 
     def wrong(self, wanted: Mapping[str, States], sent: Sequence[Any]) -> Iterator[str]:
         """Yield in which values a state differs from what the records make of it."""
