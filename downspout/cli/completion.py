@@ -98,7 +98,7 @@ def settings(prefix: str, **_: Any) -> list[str]:
 
     >>> settings("kafka.emit=")
     ['kafka.emit=record', 'kafka.emit=chunk']
-    >>> settings("rows:parquet.com")
+    >>> settings("rows:parquet.compr")
     ['rows:parquet.compression=']
     """
     from downspout.settings.table import SETTINGS

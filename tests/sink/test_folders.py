@@ -142,9 +142,9 @@ def test_a_bolt_on_storm_names_itself() -> None:
         STARTS["storm"]("hdfs://b/o")
 
 
-@pytest.mark.parametrize("start", ["spark", "spark checkpoint", "spark job", "harness output"])
+@pytest.mark.parametrize("start", ["spark checkpoint", "spark job", "harness output"])
 def test_what_does_not_work_on_an_object_store_yet_says_so(start: str) -> None:
-    """Spark's driver, checkpoints and jobs of ours refuse the URL that the local engine takes."""
+    """Spark's checkpoints, jobs of ours and the harness refuse the URL that sinks take."""
     Path("lines.py").write_text(TOPOLOGY.replace("DIRECTORY", "out"), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"s3:/+b/o.* is on s3, .*Try: "):
         STARTS[start]("s3://b/o")
