@@ -15,8 +15,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 __all__ = [
-    "BoltEngine", "BoltOffers", "ComponentOffers", "Failure", "SpoutEngine", "SpoutOffers", "offered", "offers",
-    "scopes_of",
+    "BoltEngine", "BoltOffers", "ComponentOffers", "Failure", "SpoutEngine", "SpoutOffers", "emits_chunks", "offered",
+    "offers", "scopes_of", "takes_chunks",
 ]  # fmt: skip
 
 
@@ -56,6 +56,7 @@ class ComponentOffers(Protocol):
     ``requires``           bolt: fields that each of its input streams must have
     ``stateful``           bolt on Spark: whether what it holds outlives a batch; without it, the groupings decide
     ``retries_failed``     spout: whether it emits again what failed, until it gives up by itself
+    ``can_emit_chunks``    spout: whether ``kafka.emit=chunk`` makes it emit chunks
     =====================  ====================================================================================
     """
 
@@ -153,6 +154,38 @@ def offered(component: object, method: Callable[Concatenate[Any, P], R]) -> Call
 def offers(cls: object, method: Callable[..., Any]) -> bool:
     """Return whether a class has an optional method."""
     return callable(getattr(cls, method.__name__, None))
+
+
+def takes_chunks(cls: type) -> bool:
+    """Return whether a class of bolts has a ``process_chunk`` that does what its ``process`` and its ``emit`` do.
+
+    A subclass that overrides one of those two, and inherits ``process_chunk``, means its own method to be called. It is
+    given records.
+
+    >>> class Parse:
+    ...     def process(self, tup): ...
+    ...     def process_chunk(self, tup): ...
+    >>> class Louder(Parse):
+    ...     def process(self, tup): ...
+    >>> takes_chunks(Parse), takes_chunks(Louder)
+    (True, False)
+    """
+    return offers(cls, BoltOffers.process_chunk) and _stands(cls, "process_chunk", ("process", "emit"))
+
+
+def emits_chunks(cls: type) -> bool:
+    """Return whether a class of spouts can emit chunks: it says so, and no subclass has an emit of its own."""
+    return bool(getattr(cls, "can_emit_chunks", False)) and _stands(cls, "can_emit_chunks", ("next_tuple", "emit"))
+
+
+def _stands(cls: type, name: str, others: tuple[str, ...]) -> bool:
+    """Return whether no subclass of the class that defines an attribute overrides one of these others."""
+    return all(_definer(cls, name) <= _definer(cls, other) for other in others)
+
+
+def _definer(cls: type, name: str) -> int:
+    """Return how far up a class's ancestors an attribute is defined."""
+    return next((at for at, each in enumerate(cls.__mro__) if name in vars(each)), len(cls.__mro__))
 
 
 def scopes_of(cls: object) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ from downspout.spout.hooks import Hooks
 from downspout.spout.partition import Partition
 from downspout.spout.report import by_partition, final_gauges, summarise
 from downspout.spout.services import SpoutServices
-from downspout.spout.setup import Setup, data_streams, emits_chunks, lag_config
+from downspout.spout.setup import Setup, data_streams, emitted, lag_config
 from downspout.spout.spout_metrics import SpoutMetrics
 from downspout.spout.stalls import Stalls
 from downspout.spout.transactions import SpoutTransactions, TransactionDeadLetters
@@ -72,6 +72,7 @@ class KafkaSpout(Wired, streamparse.Spout):
 
     outputs: ClassVar[list[str]] = list(SETTINGS["kafka.fields"].default)
     settings_scopes: ClassVar[tuple[str, ...]] = ("kafka",)
+    can_emit_chunks: ClassVar[bool] = True
     clock: Clock = SYSTEM_CLOCK
     engine_services: SpoutEngine | None = None
     _session: GroupSession | None = None
@@ -167,10 +168,16 @@ class KafkaSpout(Wired, streamparse.Spout):
         """Return how many tuples this call may emit: no more than max spout pending leaves room for.
 
         Storm and the local engine look at that limit before a call, not within it. That they call says that there is
-        room for one, whatever was counted here.
+        room for one, whatever was counted here. Of chunks Storm counts each as one; what counts here are their records.
         """
         most: int = self._settings["emits_per_next_max"]
-        return min(most, max(1, self._open_max - self._open)) if self._open_max else most
+        if not self._open_max:
+            return most
+        if self._settings["emit"] != "chunk":
+            return min(most, max(1, self._open_max - self._open))
+        chunk: int = self._settings["chunk_records_max"]
+        out = sum(part.ledger.in_flight for part in self._session.parts) if self._session is not None else 0
+        return min(most, max(0, -((out - self._open_max) // chunk)))
 
     def _emit_waiting(self, session: GroupSession, most: int, now: int) -> None:
         """Emit what was polled; partitions take turns, so that a busy one cannot starve the others."""
@@ -363,10 +370,12 @@ class KafkaSpout(Wired, streamparse.Spout):
     def _with_records(self, conf: Mapping[str, Any], context: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the configuration; with records instead of chunks where Storm's pipe would take each chunk apart."""
         serializer = type(self.serializer).__name__ if self.on_foreign_wire else ""
-        if not emits_chunks(conf, serializer) or not self.on_wire or self.chunk_streams >= data_streams(context):
-            return conf
-        self._log.info("kafka.emit = chunk: records are emitted, because a reader needs them one by one")
-        return {**conf, "kafka.emit": "record"}
+        emit, why = emitted(conf, self.component_name or "", serializer)
+        if emit == "chunk" and self.on_wire and not self.chunk_streams >= data_streams(context):
+            emit, why = "record", "a reader needs them one by one"
+        if why:
+            self._log.info("kafka.emit: records are emitted, because %s", why)
+        return {**conf, "kafka.emit": emit}
 
     def activate(self) -> None:
         """Go on after ``deactivate``, joining the group again if it was left."""

@@ -26,7 +26,7 @@ from downspout.compare.topics import WrittenTopic
 from downspout.errors import ConfigError, DownspoutError
 from downspout.settings.table import parse_scope
 from downspout.spark.source.ranges import to_json
-from downspout.spout.validation import check_emit
+from downspout.spout.emit.choice import check_emit
 
 Compared = Sink | WrittenTopic | KeptState
 END_S_MAX = 20.0  # How long a process that is asked to end may take

@@ -20,7 +20,7 @@ from downspout.engine.many import MANY_MAX, bolt_acks_many, bolt_emits_many, for
 from downspout.engine.task import Outlet, Target, Task, describe, failure_of
 from downspout.engine.world import TICK, UNTRACKED, World
 from downspout.errors import USER_ERRORS, ComponentError, DownspoutError, RecordError, UnavailableError, UserError
-from downspout.protocols import BoltEngine, BoltOffers, Failure, offered
+from downspout.protocols import BoltEngine, BoltOffers, Failure, offered, takes_chunks
 from downspout.wire.emitting import READING
 
 SLICE_S = 0.05  # How long, roughly, a bolt works on its queue between two looks at the time
@@ -66,7 +66,8 @@ class BoltTask(Task):
         self.world.takes_chunks.pop(self.task_id, None)
         is_ours = isinstance(self.instance, OurBolt) and not self.is_batching
         self._process_many = for_many(self.instance, "process_many", "process") if is_ours else None
-        if self._direct and not self.is_batching and offered(self.instance, BoltOffers.process_chunk):
+        may = self._direct and not self.is_batching and takes_chunks(type(self.instance))
+        if may and offered(self.instance, BoltOffers.process_chunk):
             self.world.takes_chunks[self.task_id] = self
 
     def shortcut(self) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 from downspout.engine.graph import Component, Graph, Input
 from downspout.engine.values import Settings, reads
-from downspout.errors import DownspoutError
 from downspout.findings import Finding
+from downspout.protocols import takes_chunks
 from downspout.wire import Wired
+from downspout.wire.chunk_readers import has_types
 from downspout.wire.streams import is_blind
 
 
@@ -53,18 +54,9 @@ def _emits_chunks(component: Component, settings: Settings, whole: set[tuple[str
         return False
     if component.is_spout:
         return reads(component, "kafka") and conf.get("kafka.emit") == "chunk"
-    if not callable(getattr(component.cls, "process_chunk", None)) or not _has_types(component, settings):
+    if not takes_chunks(component.cls) or not has_types(component.cls, conf):
         return False
     return any((given.source, given.stream) in whole for given in component.inputs)
-
-
-def _has_types(component: Component, settings: Settings) -> bool:
-    """Return whether a bolt that declares columns has some: a parser without types takes records."""
-    columns_of = getattr(component.cls, "columns_of", None)
-    try:
-        return columns_of is None or columns_of(settings.components[component.name].values) is not None
-    except DownspoutError:
-        return False  # `check` says so elsewhere
 
 
 def _why_records(reader: Component, given: Input) -> str:

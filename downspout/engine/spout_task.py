@@ -85,8 +85,9 @@ class SpoutTask(Task):
 
     @property
     def may_emit(self) -> bool:
-        """Whether fewer trees are open than ``topology.max.spout.pending``."""
-        return len(self.forest.open) < self.pending_max
+        """Whether fewer records are out than ``topology.max.spout.pending``."""
+        forest = self.forest
+        return (self.in_flight if forest.sizes else len(forest.open)) < self.pending_max
 
     def next_tuple(self) -> bool:
         """Call the spout's ``next_tuple``; return whether it emitted."""

@@ -10,10 +10,12 @@ from typing import Any
 
 from downspout.engine.graph import Component, Graph, nearest
 from downspout.errors import ConfigError
-from downspout.protocols import scopes_of
+from downspout.protocols import emits_chunks, scopes_of
 from downspout.settings import layers
 from downspout.settings.layers import FILE_NAME, Layer, Resolved, client_value
-from downspout.settings.table import SETTINGS, check_known
+from downspout.settings.table import SETTINGS, check_known, parse_scope
+from downspout.spout.emit.choice import records_by_settings
+from downspout.wire.chunk_readers import Part, records_by_readers
 
 STORM_DEFAULTS: Mapping[str, Any] = {
     "topology.message.timeout.secs": 30,
@@ -31,6 +33,7 @@ WHOLE_RUN = frozenset((
 ))  # fmt: skip
 """Settings of a run as a whole: for one component they would have no effect."""
 
+EMIT = "kafka.emit"
 POLL_BUDGET_MS = 200  # How long all Kafka spouts together may wait for records in one round of the engine
 
 
@@ -94,7 +97,7 @@ def resolve(
         )
         for name, component in graph.components.items()
     }
-    return Settings(run, _share_poll_budget(graph, components))
+    return Settings(run, _choose_emit(graph, _share_poll_budget(graph, components)))
 
 
 def _resolve(name: str, given: Sequence[Layer]) -> Resolved:
@@ -147,6 +150,41 @@ def _share_poll_budget(graph: Graph, components: Mapping[str, Resolved]) -> dict
             resolved = replace(resolved, values={**resolved.values, key: max(1, POLL_BUDGET_MS // tasks)})
         shared[name] = resolved
     return shared
+
+
+def _choose_emit(graph: Graph, components: Mapping[str, Resolved]) -> dict[str, Resolved]:
+    """Say of each Kafka spout whose ``kafka.emit`` is auto what it emits; why is where other values have their source.
+
+    No component sees ``auto``, but one that runs where nothing knows its topology.
+    """
+    parts = {
+        name: Part(name, each.cls, components[name].values, {given.source for given in each.inputs})
+        for name, each in graph.components.items()
+    }
+    return {
+        name: _choose(parts, graph.components[name], resolved) if resolved.values[EMIT] == "auto" else resolved
+        for name, resolved in components.items()
+    }
+
+
+def _choose(parts: Mapping[str, Part], component: Component, resolved: Resolved) -> Resolved:
+    source, why = "default", "it is no spout"
+    if component.is_spout and reads(component, "kafka"):
+        why = _why_records(parts, component.name, resolved.values)
+        source = f"auto: {why or 'all that its records reach takes chunks'}"
+    emit = "record" if why else "chunk"
+    return Resolved({**resolved.values, EMIT: emit}, {**resolved.sources, EMIT: source})
+
+
+def _why_records(parts: Mapping[str, Part], name: str, values: Mapping[str, Any]) -> str:
+    """Return why a spout emits records; empty: it emits chunks."""
+    if not emits_chunks(parts[name].cls):
+        return f"{parts[name].cls.__name__} emits records"
+    try:
+        settings = parse_scope(values, "kafka")
+    except ConfigError:
+        return "its settings are wrong"  # who reads them says so
+    return records_by_settings(settings, values["run.records"]) or records_by_readers(parts, name)
 
 
 def _typed(layer: Layer) -> Layer:

@@ -57,7 +57,7 @@ class KafkaOptions(TypedDict, total=False):
     """Most records in one poll."""
     emits_per_next_max: int
     """Most tuples that one call of ``next_tuple`` emits; Storm's spout emits 1."""
-    emit: Literal["record", "chunk"]
+    emit: Literal["auto", "record", "chunk"]
     """What a tuple is: one record, or a chunk, which holds many records of a partition as columns."""
     chunk_records_max: int
     """Most records in one chunk."""

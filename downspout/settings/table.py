@@ -138,7 +138,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("kafka.poll_timeout_ms", int, 200, "Longest wait for records in one poll.", minimum=0, maximum=5_000),
     Setting("kafka.poll_records_max", int, 2_000, "Most records in one poll.", minimum=1, maximum=100_000),
     Setting("kafka.emits_per_next_max", int, 500, "Most tuples that one call of `next_tuple` emits; Storm's spout emits 1.", minimum=1),
-    Setting("kafka.emit", str, "record", "What a tuple is: one record, or a chunk, which holds many records of a partition as columns.", choices=("record", "chunk"), note="For chunks the broker gathers 128 KiB per fetch, and waits at most 100 ms for them, unless `kafka.client.fetch_min_bytes` or `kafka.client.fetch_max_wait_ms` is set."),
+    Setting("kafka.emit", str, "record", "What a tuple is: one record, or a chunk, which holds many records of a partition as columns.", choices=("auto", "record", "chunk"), note="`auto` emits chunks where all components that their records reach take chunks, and records otherwise; `downspout check` says which, and why. For chunks the broker gathers 128 KiB per fetch, and waits at most 100 ms for them, unless `kafka.client.fetch_min_bytes` or `kafka.client.fetch_max_wait_ms` is set."),
     Setting("kafka.chunk_records_max", int, 10_000, "Most records in one chunk.", minimum=1, maximum=1_000_000, note="With `kafka.emit=chunk` a poll takes at least this many records, if that many are there."),
     Setting("kafka.chunk_bytes_max", int, 8 * 1024 * 1024, "Most bytes of keys, values and headers in one chunk.", minimum=1, note="A single record that is larger still becomes a chunk."),
     Setting("kafka.commit_period_ms", int, 30_000, "Time between commits.", minimum=0, maximum=86_400_000),

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from downspout.component import SINKS, task_number
+from downspout.component import EMIT, SINKS, task_number
 from downspout.errors import ConfigError
 from downspout.kafka.schemes import is_scheme
 from downspout.settings.folders import of_project, of_project_url
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import SETTINGS, parse_scope
+from downspout.spout.emit.choice import records_by_settings
 from downspout.spout.group.start_offsets import Identity
 from downspout.spout.guarantee import GUARANTEES, Guarantee
 from downspout.spout.offset_store import KAFKA
@@ -48,7 +49,7 @@ class Setup:
     identity: Identity  # who commits
     bounded: bool  # whether the run ends at the end of the log as of the start
     timeout_ms: float  # a tuple that is out for so long has timed out
-    pending_max: int  # Storm's limit of open tuples per task; 0: none, or no ackers, which it needs
+    pending_max: int  # Storm's limit of open tuples per task, here of records; 0: none, or no ackers, which it needs
     # where the sinks of the topology write: commits are noted there; none where they are kept in a store
     sinks: tuple[Path, ...]
     dead_letter_topic: str  # empty: the run stops at a record that fails for good
@@ -70,7 +71,10 @@ class Setup:
         settings = reading(settings, group)
         settings["retries_max"] = retries_of(settings["retries_max"])
         settings["offset_store"] = of_project_url(settings["offset_store"], "kafka.offset_store", conf)
+        pending_max = _pending_max(conf)
         if settings["emit"] == "chunk":
+            if pending_max:  # which counts records; a chunk is not to be more than a part of it
+                settings["chunk_records_max"] = max(1, min(settings["chunk_records_max"], pending_max // 2))
             settings["poll_records_max"] = max(settings["poll_records_max"], settings["chunk_records_max"])
         return cls(
             settings=settings,
@@ -82,7 +86,7 @@ class Setup:
             identity=_identity(conf, context, topology),
             bounded=bounded,
             timeout_ms=_message_timeout_ms(conf),
-            pending_max=_pending_max(conf),
+            pending_max=pending_max,
             sinks=_sinks(conf) if settings["offset_store"] == KAFKA else (),
             dead_letter_topic=dead_letter_topic(settings, group),
         )
@@ -135,19 +139,30 @@ def gathering(client: Mapping[str, Any]) -> dict[str, int]:
     return {"fetch_min_bytes": max(1, min(GATHER_BYTES, most // 4)), "fetch_max_wait_ms": GATHER_MS}
 
 
-def emits_chunks(conf: Mapping[str, Any], foreign_serializer: str) -> bool:
-    """Return whether chunks are asked for.
+def emitted(conf: Mapping[str, Any], component: str, foreign_serializer: str) -> tuple[str, str]:
+    """Return what a spout emits by its configuration, ``chunk`` or ``record``; and why records where it chose them.
+
+    Where it is ``auto`` on Storm, the topology was looked at when it was submitted (``downspout.wire.specs``). Where
+    nothing knows a topology, records leave.
 
     Raises:
-        ConfigError: they are, on a pipe of Storm's whose serializer is not ours.
+        ConfigError: chunks are asked for, on a pipe of Storm's whose serializer is not ours.
     """
-    wanted: bool = SETTINGS["kafka.emit"].parse(conf.get("kafka.emit"), "topology") == "chunk"
-    if wanted and foreign_serializer:
+    wanted: str = SETTINGS["kafka.emit"].parse(conf.get("kafka.emit"), "topology")
+    if wanted == "chunk" and foreign_serializer:
         raise ConfigError(
             f"kafka.emit = chunk: {foreign_serializer} cannot send columns",
             cure="streamparse's JSON serializer, or kafka.emit=record",
         )
-    return wanted
+    if wanted != "auto":
+        return wanted, ""
+    if foreign_serializer:
+        return "record", f"{foreign_serializer} cannot send columns"
+    why = (conf.get(EMIT) or {}).get(component)
+    if why is None:
+        return "record", ""
+    why = why or records_by_settings(parse_scope(conf, "kafka"), conf.get("run.records"))
+    return ("record", why) if why else ("chunk", "")
 
 
 def data_streams(context: Mapping[str, Any]) -> set[str]:

@@ -19,6 +19,7 @@ from downspout.kafka.clusters import is_registered
 from downspout.kafka.handshake import check_names
 from downspout.kafka.schemes import is_scheme
 from downspout.settings.secrets import REFERENCE
+from downspout.spout.emit.choice import check_emit
 from downspout.spout.emit.translator import check_translators, translator_of
 from downspout.spout.group.explicit_offsets import check_offsets, check_partitions
 from downspout.spout.guarantee import GUARANTEES
@@ -40,7 +41,6 @@ DECIDED = {
 }
 """Properties of the client, and the setting of ours that decides each."""
 
-COLUMN_FORMATS = ("utf8", "bytes")  # Formats of keys and values that have a column of one type
 
 TOPIC_LEGAL = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 POLL_INTERVAL_MS = 300_000
@@ -78,28 +78,6 @@ def check(settings: Mapping[str, Any], bounded: bool = False, member: int | None
     _check_times(settings)
     check_partitions(settings)
     check_offsets(settings, bounded)
-
-
-def check_emit(settings: Mapping[str, Any]) -> None:
-    """Raise a ConfigError where ``kafka.emit`` is chunk, and another setting does not let chunks be."""
-    if settings["emit"] == "record":
-        return
-    if settings["guarantee"] != "AT_LEAST_ONCE":
-        raise ConfigError(
-            f"kafka.emit = chunk goes by acks, which kafka.guarantee = {settings['guarantee']} does not look at",
-            cure="kafka.guarantee=AT_LEAST_ONCE, or kafka.emit=record",
-        )
-    if settings["translator"]:
-        raise ConfigError(
-            "kafka.translator makes the tuples of single records, and kafka.emit = chunk has none",
-            cure="a bolt with process_chunk, or kafka.emit=record",
-        )
-    for name in ("key_format", "value_format"):
-        if settings[name] not in COLUMN_FORMATS:
-            raise ConfigError(
-                f"kafka.{name} = {settings[name]} has a type for each record, and a column has one",
-                cure=f"kafka.{name}=utf8 and JsonParseBolt, or kafka.emit=record",
-            )
 
 
 def _check_store(settings: Mapping[str, Any]) -> None:

@@ -35,7 +35,7 @@ from pystorm.serializers.json_serializer import JSONSerializer
 from pystorm.spout import Spout
 
 from downspout.errors import USER_ERRORS, ComponentError, UserError
-from downspout.protocols import BoltOffers, offered
+from downspout.protocols import BoltOffers, offered, takes_chunks
 from downspout.system.process_notes import NoteWriter
 from downspout.wire.emitting import chunk_emitter, chunk_processor, reads_as_pystorm
 from downspout.wire.flushing import Flusher
@@ -160,7 +160,7 @@ class Wired(Component):  # type: ignore[misc]
             self.emit = chunk_emitter(self, self.emit)
         if not isinstance(self, Bolt) or isinstance(self, BatchingBolt) or not reads_as_pystorm(cls):
             return
-        if offered(self, BoltOffers.process_chunk):
+        if takes_chunks(cls) and offered(self, BoltOffers.process_chunk):
             self.process = chunk_processor(self, self.process)
             # When it is asked, because ``initialize`` may take the method away.
             self.serializer.takes_chunks = lambda: callable(self.process_chunk)

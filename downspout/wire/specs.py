@@ -16,14 +16,18 @@ from typing import Any
 from streamparse.dsl.bolt import ShellBoltSpec
 from streamparse.dsl.spout import ShellSpoutSpec
 
-from downspout.protocols import scopes_of
+from downspout.protocols import emits_chunks, scopes_of
+from downspout.wire.chunk_readers import Part, records_by_readers
 from downspout.wire.component import Wired
-from downspout.wire.flushing import connect
+from downspout.wire.flushing import FLUSH, connect
 from downspout.wire.streams import CHUNKS, readable
-from downspout.wire.transacting import config_of, connect_transactions
+from downspout.wire.transacting import TRANSACTIONS, config_of, connect_transactions
 
 RUN = "sink.run"  # The key of a sink's configuration that says what its run is
 SINKS = "spout.sinks"  # The key of a spout's configuration that says where the sinks of its topology write
+EMIT = (
+    "spout.emit"  # The key of a spout's configuration that says, by spout, why it is to emit records; empty: nothing is
+)
 OF_SPOUT = ("kafka.bootstrap", "kafka.topics", "kafka.pattern", "kafka.group", "kafka.dead_letter_topic")
 """The settings of a Kafka spout that a reader of its topology's output needs."""
 
@@ -49,14 +53,28 @@ def annotate(topology: Any) -> None:
     connect(specs)
     connect_transactions(getattr(topology, "specs", ()))  # transactional sinks, likewise
     found = readable(getattr(topology, "specs", ()), (spec.name for spec in specs))
-    run = run_of(topology)
+    run, parts = run_of(topology), _parts(topology)
     writing = [spec for spec in specs if "parquet" in scopes_of(spec.component_cls)]
     sinks = [config_of(spec).get("parquet.directory") for spec in writing]
     for spec in specs:
         added: dict[str, Any] = {CHUNKS: found, **({RUN: run} if spec in writing else {})}
-        if sinks and "kafka" in scopes_of(spec.component_cls):
-            added[SINKS] = sinks
+        if "kafka" in scopes_of(spec.component_cls):
+            added[EMIT] = {spec.name: records_by_readers(parts, spec.name)} if emits_chunks(spec.component_cls) else {}
+            added |= {SINKS: sinks} if sinks else {}
         spec.common.json_conf = json.dumps({**json.loads(spec.common.json_conf or "{}"), **added})
+
+
+def _parts(topology: Any) -> dict[str, Part]:
+    """Return the components of a topology for the choice of what spouts emit (``kafka.emit=auto``)."""
+    return {
+        spec.name: Part(
+            spec.name,
+            cls if isinstance(cls := spec.component_cls, type) else type(None),  # Java, or a shell's program
+            {**(getattr(topology, "config", None) or {}), **config_of(spec)},
+            {source.componentId for source in spec.inputs or {} if source.streamId not in (FLUSH, TRANSACTIONS)},
+        )
+        for spec in getattr(topology, "specs", ())
+    }
 
 
 def run_of(topology: Any) -> dict[str, Any]:

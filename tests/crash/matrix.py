@@ -180,7 +180,7 @@ def rebuild(story: Story) -> None:
     world.live(world.start("new"))
 
 
-RECORDS: Sequence[Mapping[str, Any]] = ({},)
+RECORDS: Sequence[Mapping[str, Any]] = ({"kafka.emit": "record"},)
 CHUNKS: Sequence[Mapping[str, Any]] = (
     {"kafka.emit": "chunk", "kafka.chunk_records_max": 3},
     {"kafka.emit": "record"},

@@ -63,6 +63,7 @@ SPOUT = {
     "session_timeout_ms": 1_000,
     "poll_records_max": 3,
     "emits_per_next_max": 3,
+    "emit": "record",  # chunks have worlds of their own: a story says so
 }
 SINK = {
     "directory": "set by the test",

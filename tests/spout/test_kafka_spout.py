@@ -252,7 +252,9 @@ def test_no_more_is_open_than_max_spout_pending(kafka: Kafka) -> None:
     driver.spout.ack(driver.last_id(0))
     driver.fail([1])
     driver.spout.ack_many([driver.last_id(2)])
-    assert [len(driver.run(1)) for _ in range(3)] == [3, 1, 1]
+    # Storm counts a chunk as one tuple, so it calls even if the limit, which is of records, is reached.
+    then = [3, 0, 0] if driver.spout._settings["emit"] == "chunk" else [3, 1, 1]
+    assert [len(driver.run(1)) for _ in range(3)] == then
 
 
 def test_a_call_has_one_budget(kafka: Kafka) -> None:

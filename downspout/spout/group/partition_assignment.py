@@ -362,7 +362,7 @@ class PartitionAssignment:
     def _chunk_maker(self, topic_id: str) -> Any:
         """Return what makes chunks; None where each record is a tuple. (Arrow is loaded where it is needed.)"""
         settings = self._settings
-        if settings["emit"] == "record":
+        if settings["emit"] != "chunk":
             return None
         from downspout.spout.emit.chunk_maker import ChunkMaker
 

@@ -19,7 +19,8 @@ from downspout.errors import ConfigError, TopologyError
 from downspout.formatting import counted
 from downspout.settings.table import parse_scope
 from downspout.sink.columns.schema import Columns
-from downspout.spout.validation import check_emit, dead_letter_topic
+from downspout.spout.emit.choice import check_emit
+from downspout.spout.validation import dead_letter_topic
 from downspout.testing.simulation.batches import WITHOUT, States, is_of_batches, states_of
 from downspout.testing.simulation.plan import Plan, draw, of_batches
 from downspout.testing.simulation.sources import Maker, Sent
