@@ -21,8 +21,8 @@ from downspout.formatting import counted
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-NAMES = ("local", "local-chunk", "storm", "spark", "spark-chunk", "native")
-BY_DEFAULT = ("local", "storm", "spark", "native")  # In chunk mode an engine is run where it is asked for
+NAMES = ("local", "local-record", "local-chunk", "storm", "spark", "spark-record", "spark-chunk", "native")
+BY_DEFAULT = ("local", "storm", "spark", "native")  # With kafka.emit given, an engine is run where it is asked for
 
 
 def add_parser(commands: Any) -> None:
@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
     )
     add_topology(parser)
     parser.add_argument("--engines", metavar="NAMES", help=f"some of {','.join(NAMES)} (default: those of "
-                        f"{','.join(BY_DEFAULT)} that are available); -chunk: with kafka.emit=chunk")  # fmt: skip
+                        f"{','.join(BY_DEFAULT)} that are available); -record, -chunk: kafka.emit")  # fmt: skip
     parser.add_argument("--keep", type=place, metavar="DIR", help="write tables and logs to this folder, and keep them")
     add_settings(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")

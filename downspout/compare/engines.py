@@ -133,11 +133,25 @@ class Spark(Engine):
         return [*super().groups(spout), *(f"{group}-spark" for group in super().groups(spout))]
 
 
+class LocalRecords(Local):
+    """The local engine, whose spouts emit records."""
+
+    name = "local-record"
+    emit = "record"
+
+
 class LocalChunks(Local):
     """The local engine, whose spouts emit chunks."""
 
     name = "local-chunk"
     emit = "chunk"
+
+
+class SparkRecords(Spark):
+    """The topology on Spark, whose spouts emit records."""
+
+    name = "spark-record"
+    emit = "record"
 
 
 class SparkChunks(Spark):

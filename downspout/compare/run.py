@@ -6,7 +6,17 @@ import logging
 from collections.abc import Callable, Sequence
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.compare.engines import Compared, Engine, Local, LocalChunks, Native, Spark, SparkChunks
+from downspout.compare.engines import (
+    Compared,
+    Engine,
+    Local,
+    LocalChunks,
+    LocalRecords,
+    Native,
+    Spark,
+    SparkChunks,
+    SparkRecords,
+)
 from downspout.compare.job import Job
 from downspout.compare.multiset import compare
 from downspout.compare.report import EngineRun, Report, Table
@@ -17,7 +27,9 @@ from downspout.kafka.client import KafkaCluster, connection_properties
 from downspout.settings.secrets import resolve_client
 from downspout.system.waiting import waiting
 
-ENGINES: dict[str, type[Engine]] = {each.name: each for each in (Local, LocalChunks, Storm, Spark, SparkChunks, Native)}
+ENGINES: dict[str, type[Engine]] = {
+    each.name: each for each in (Local, LocalRecords, LocalChunks, Storm, Spark, SparkRecords, SparkChunks, Native)
+}
 """In the order in which they run, the cheapest first."""
 
 SAID_EVERY_S = 10.0  # How often a run reports what an engine does

@@ -53,7 +53,9 @@ def _emits_chunks(component: Component, settings: Settings, whole: set[tuple[str
     if not issubclass(component.cls, Wired):
         return False
     if component.is_spout:
-        return reads(component, "kafka") and conf.get("kafka.emit") == "chunk"
+        # What is chosen by itself (auto) promises nothing that Storm would not keep.
+        chosen = settings.components[component.name].sources["kafka.emit"].startswith("auto")
+        return reads(component, "kafka") and conf.get("kafka.emit") == "chunk" and not chosen
     if not takes_chunks(component.cls) or not has_types(component.cls, conf):
         return False
     return any((given.source, given.stream) in whole for given in component.inputs)

@@ -125,7 +125,7 @@ def test_the_flights_are_equal_by_record_in_chunks_and_natively(
 ) -> None:
     """Flights and records that are none give equal tables on all engines and in both modes; nothing of it stays."""
     settings = publish_flights(project, 1_200)
-    engines = ["local", "local-chunk", "spark-chunk", "native"]  # and "spark" is in the test below
+    engines = ["local-record", "local-chunk", "spark-chunk", "native"]  # and "spark" is in the test below
     arguments = ["--engines", ",".join(engines), *settings, "--set=spout:kafka.chunk_records_max=300"]
     code = main(["compare", str(ROOT / "topologies" / "flight_delays.py"), "--keep", "kept", "--json", *arguments])
     shown = capsys.readouterr()

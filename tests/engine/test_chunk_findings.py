@@ -154,7 +154,7 @@ def test_behind_a_stream_that_goes_as_records_there_is_nothing_to_lose() -> None
 
 
 def test_the_command_says_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """`downspout check` prints the line and counts it; by record it has nothing to say."""
+    """`downspout check` prints the line and counts it; where chunks are not asked for, it has nothing to say."""
     target = "topologies/flight_delays.py"
     assert main(["check", target, "--set", "spout:kafka.emit=chunk"]) == 0
     said = capsys.readouterr().out

@@ -136,7 +136,7 @@ def _mode(seed: int) -> dict[str, Any]:
     """Say whether tuples are records or chunks; by chance of its own, so that all else in a world is as it was."""
     rng = random.Random(f"{seed}/mode")
     if rng.random() >= CHUNKS:
-        return {}
+        return {"kafka.emit": "record"}
     return {
         "kafka.emit": "chunk",
         "kafka.chunk_records_max": rng.choice([1, 2, 7, 40, 10_000]),
