@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from downspout.engine.values import Settings
     from downspout.export.server import Exposure
     from downspout.run.watchdog import Watchdog
-    from downspout.web.server import Page
+    from downspout.web.server import RunPage
 
 
 def add_parser(commands: Any) -> None:
@@ -190,7 +190,7 @@ def _exposed(graph: Graph, settings: Settings) -> Iterator[Exposure | None]:
 
 
 @contextmanager
-def _page(address: str | None, graph: Graph, settings: Settings) -> Iterator[Page | None]:
+def _page(address: str | None, graph: Graph, settings: Settings) -> Iterator[RunPage | None]:
     """With ``--ui`` serve a page; without, import nothing."""
     if address is None:
         yield None

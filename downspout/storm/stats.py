@@ -56,6 +56,7 @@ class ComponentStats:
     complete_ms: float = 0.0  # spout: from emit to the ack of the whole tree, on average
     execute_ms: float = 0.0  # bolt: in ``execute``, which for a Python bolt only hands the tuple over
     process_ms: float = 0.0  # bolt: from ``execute`` to the ack
+    capacity: float = 0.0  # bolt: share of the last ten minutes in which its busiest executor was in ``execute``
     error: str = ""  # what it reported last; Python's traceback where there is one
 
 
@@ -108,7 +109,7 @@ class TopologyStats:
     """The figures of a topology.
 
     ``id`` is name, number and time of submission; ``workers`` are those that nimbus has assigned, and whether they run,
-    only a report says (``has_reported``).
+    only a report says (``has_reported``). ``lately`` has the components' figures of the last ten minutes.
     """
 
     name: str
@@ -119,6 +120,12 @@ class TopologyStats:
     components: list[ComponentStats] = field(default_factory=list)
     lag: list[Lag] = field(default_factory=list)
     has_reported: bool = True
+    lately: list[ComponentStats] = field(default_factory=list)
+
+    @property
+    def lately_s(self) -> int:
+        """How many seconds ``lately`` is of."""
+        return max(1, min(WINDOW_S, self.uptime_s))
 
     def component(self, name: str) -> ComponentStats:
         """Return the figures of one component."""
@@ -141,19 +148,14 @@ def collect(host: str, port: int, name: str, *, with_lag: bool = True) -> Topolo
         if not found:
             raise StormError(f"There is no topology {name}", cure="`sparse list`")
         page = client.getTopologyPageInfo(found[0].id, ALL_TIME, False)
-        lately = client.getTopologyPageInfo(found[0].id, str(WINDOW_S), False)
+        recent = client.getTopologyPageInfo(found[0].id, str(WINDOW_S), False)
         info = client.getTopologyInfo(found[0].id)
         spouts = client.getTopology(found[0].id).spouts
         conf = json.loads(client.getTopologyConf(found[0].id))
-    components = [
-        _component(component, kind, stats, (info.errors or {}).get(component) or [])
-        for kind, by_name in (("spout", page.id_to_spout_agg_stats), ("bolt", page.id_to_bolt_agg_stats))
-        for component, stats in sorted((by_name or {}).items())
-    ]
-    seconds = max(1, min(WINDOW_S, found[0].uptime_secs))
-    components = _with_timeouts(_with_rates(components, _done(lately), seconds))
+    lately = _components(recent, {})
+    components = _with_timeouts(_components(page, info.errors or {}))
     lag = [each for spout in sorted(spouts) for each in _lag(spout, name, conf, spouts[spout])] if with_lag else []
-    return TopologyStats(
+    stats = TopologyStats(
         name,
         found[0].id,
         found[0].status,
@@ -162,7 +164,18 @@ def collect(host: str, port: int, name: str, *, with_lag: bool = True) -> Topolo
         components,
         lag,
         has_reported=any(each.stats is not None for each in info.executors or ()),
+        lately=lately,
     )
+    return replace(stats, components=_with_rates(components, lately, stats.lately_s))
+
+
+def _components(page: Any, errors: Mapping[str, list[Any]]) -> list[ComponentStats]:
+    """Return the figures that a page of nimbus has, spouts first."""
+    return [
+        _component(component, kind, stats, errors.get(component) or [])
+        for kind, by_name in (("spout", page.id_to_spout_agg_stats), ("bolt", page.id_to_bolt_agg_stats))
+        for component, stats in sorted((by_name or {}).items())
+    ]
 
 
 def _component(name: str, kind: str, stats: Any, errors: list[Any]) -> ComponentStats:
@@ -180,25 +193,22 @@ def _component(name: str, kind: str, stats: Any, errors: list[Any]) -> Component
         complete_ms=(spout and spout.complete_latency_ms) or 0.0,
         execute_ms=(bolt and bolt.execute_latency_ms) or 0.0,
         process_ms=(bolt and bolt.process_latency_ms) or 0.0,
+        capacity=(bolt and bolt.capacity) or 0.0,
         error=python_part(last) or without_frames(last),
     )
 
 
-def _done(page: Any) -> dict[str, int]:
-    """Return what a page says was done: trees of a spout (tuples, where it tracks none), tuples of a bolt."""
-    spouts = {
-        name: stats.common_stats.acked or stats.common_stats.emitted or 0
-        for name, stats in (page.id_to_spout_agg_stats or {}).items()
-    }
-    bolts = {
-        name: (stats.specific_stats and stats.specific_stats.bolt and stats.specific_stats.bolt.executed) or 0
-        for name, stats in (page.id_to_bolt_agg_stats or {}).items()
-    }
-    return spouts | bolts
-
-
-def _with_rates(components: Iterable[ComponentStats], done: Mapping[str, int], seconds: float) -> list[ComponentStats]:
-    return [replace(each, per_s=done.get(each.name, 0) / seconds) for each in components]
+def _with_rates(
+    components: Iterable[ComponentStats], lately: Iterable[ComponentStats], seconds: float
+) -> list[ComponentStats]:
+    """Add what was done a second in the last ones, and the capacity: trees of a spout (tuples, where it tracks none)."""
+    known = {each.name: each for each in lately}
+    found = []
+    for each in components:
+        last = known.get(each.name, replace(each, acked=0, emitted=0, executed=0, capacity=0.0))
+        done = (last.acked or last.emitted) if each.kind == "spout" else last.executed
+        found.append(replace(each, per_s=done / seconds, capacity=last.capacity))
+    return found
 
 
 def _with_timeouts(components: Iterable[ComponentStats]) -> list[ComponentStats]:
@@ -299,13 +309,13 @@ def render(stats: TopologyStats) -> str:
     """Return the figures for people: a line per component, then lags and errors."""
     head = (
         "component", "tasks", "emitted", "acked", "failed", "timeouts", "executed", "per s",
-        "complete ms", "execute ms", "process ms",
+        "complete ms", "execute ms", "process ms", "capacity",
     )  # fmt: skip
     table: list[tuple[str, ...]] = [head]
     for each in stats.components:
         counts = (each.tasks, each.emitted, each.acked, each.failed, each.timeouts, each.executed)
         times = (each.per_s, each.complete_ms, each.execute_ms, each.process_ms)
-        table.append((each.name, *(f"{count:,}" for count in counts), *(f"{time:,.1f}" for time in times)))
+        table.append((each.name, *(f"{count:,}" for count in counts), *(f"{time:,.1f}" for time in times), f"{each.capacity:.3f}"))
     lines = [f"{stats.name} ({stats.id}): {stats.status}, {stats.uptime_s} s, {counted(stats.workers, 'worker')}"]
     lines += [f"  {line}" for line in columns(table, range(1, len(head)))]
     if not stats.has_reported:

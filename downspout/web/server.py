@@ -1,7 +1,8 @@
 """The page's side: one thread that takes snapshots, remembers them, and answers GET requests.
 
-It asks the run for its metrics once a second (:mod:`downspout.run.snapshots`), and reads nothing else of the run. While
-one call keeps the loop there is no answer; then the watchdog says which.
+It asks a run in this process for its metrics once a second (:mod:`downspout.run.snapshots`), and reads nothing else of
+it. While one call keeps the loop there is no answer; then the watchdog says which. A topology on Storm or Spark is
+asked in the same way, by what implements :class:`Asked`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import orjson
 import uvicorn
@@ -27,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from downspout.engine.graph import Graph
 from downspout.engine.values import Settings
-from downspout.run.snapshots import Snapshots
+from downspout.run.snapshots import Snapshot, Snapshots
 from downspout.run.watchdog import Watchdog
 from downspout.system.hosts import may_ask_for
 from downspout.web.addresses import listen, parse_address, url_of
@@ -48,6 +49,7 @@ HEADERS = (
     (b"cache-control", b"no-store"),
 )  # fmt: skip
 """Sent with every answer: the page runs its own script and nothing else, whatever a record holds."""
+PageType = TypeVar("PageType", bound="Page")
 log = logging.getLogger("downspout.web")
 
 
@@ -74,15 +76,23 @@ class Guarded:
         await app(scope, receive, send_guarded)
 
 
-class Page:
-    """Serves the page of one run."""
+class Asked(Protocol):
+    """What a page asks for metrics."""
 
-    def __init__(self, graph: Graph, settings: Settings, address: str) -> None:
+    def latest(self, wait_s: float) -> Snapshot | None:
+        """Return the latest metrics; None where there are none yet. Not called by two threads at once."""
+
+    def close(self) -> None:
+        """End a wait."""
+
+
+class Page:
+    """Serves the page of one topology."""
+
+    def __init__(self, state: State, asked: Asked, address: str, every_s: float = EVERY_S) -> None:
         host, port = parse_address(address)
-        self.snapshots = Snapshots()
-        self._watchdog: Watchdog | None = None
-        self._history = History()
-        self._state = State(graph, settings, self._history, Processes(), os.getpid())
+        self._state, self._asked, self._every_s = state, asked, every_s
+        self._history = state.past
         self._listener = listen(host, port)
         self.url = url_of(self._listener)
         config = uvicorn.Config(
@@ -97,13 +107,13 @@ class Page:
         """Begin to answer."""
         self._thread.start()
 
-    def watch(self, watchdog: Watchdog) -> None:
-        """Learn from what watches the loop, where this process runs the topology itself."""
-        self._watchdog = watchdog
+    def stuck(self) -> str:
+        """Return what keeps the metrics from being renewed, if anything does."""
+        return ""
 
     def close(self) -> None:
         """Answer no more."""
-        self.snapshots.close()
+        self._asked.close()
         self._server.should_exit = True
         self._thread.join(END_S)
         self._listener.close()
@@ -124,17 +134,13 @@ class Page:
     async def _take(self) -> None:
         while True:
             begun = time.monotonic()
-            snapshot = await asyncio.to_thread(self.snapshots.latest, ANSWER_S)
+            snapshot = await asyncio.to_thread(self._asked.latest, ANSWER_S)
             if snapshot is not None and snapshot.metrics is not self._history.latest:
                 try:
                     self._history.add(time.time() - snapshot.age_s, snapshot.metrics)
                 except Exception:
                     log.exception("a snapshot was left out of the page")
-            await asyncio.sleep(max(0.0, begun + EVERY_S - time.monotonic()))
-
-    def _stuck(self) -> str:
-        """Return which call keeps the loop, if one does."""
-        return self._watchdog.hang(time.monotonic()) if self._watchdog is not None else ""
+            await asyncio.sleep(max(0.0, begun + self._every_s - time.monotonic()))
 
     # --- the answers ---
 
@@ -143,7 +149,7 @@ class Page:
             Route(f"/api/{name}", _json(answer), methods=["GET"])
             for name, answer in {
                 "topology": lambda request: self._state.topology(),
-                "run": lambda request: self._state.run(time.time(), self._stuck()),
+                "run": lambda request: self._state.run(time.time(), self.stuck()),
                 "partitions": self._partitions,
                 "history": lambda request: self._state.history(_number(request, "since_ms", 0.0)),
                 "settings": lambda request: self._state.settings(),
@@ -157,6 +163,23 @@ class Page:
             raise ValueError(f"sort={sort} is not known. Try: one of {', '.join(SORTS)}")
         offset, limit = _number(request, "offset", 0), _number(request, "limit", WORST_MAX)
         return self._state.partitions(sort=sort, offset=int(offset), limit=min(int(limit), LIMIT_MAX))
+
+
+class RunPage(Page):
+    """Serves the page of a run in this process; the run's view must ask its ``snapshots``."""
+
+    def __init__(self, graph: Graph, settings: Settings, address: str) -> None:
+        self.snapshots = Snapshots()
+        self._watchdog: Watchdog | None = None
+        super().__init__(State(graph, settings, History(), Processes(), os.getpid()), self.snapshots, address)
+
+    def watch(self, watchdog: Watchdog) -> None:
+        """Learn from what watches the loop, where this process runs the topology itself."""
+        self._watchdog = watchdog
+
+    def stuck(self) -> str:
+        """Return which call keeps the loop, if one does."""
+        return self._watchdog.hang(time.monotonic()) if self._watchdog is not None else ""
 
 
 def _number(request: Request, name: str, default: float) -> float:
@@ -205,15 +228,19 @@ def _writable(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def served(graph: Graph, settings: Settings, address: str) -> Iterator[Page]:
-    """Serve the page of a run while the context lasts; the run's view must ask its ``snapshots``.
-
-    Raises:
-        ConfigError: the address makes no sense, or its port is taken.
-    """
-    page = Page(graph, settings, address)
+def serving(page: PageType) -> Iterator[PageType]:
+    """Serve a page while the context lasts."""
     page.start()
     try:
         yield page
     finally:
         page.close()
+
+
+def served(graph: Graph, settings: Settings, address: str) -> contextlib.AbstractContextManager[RunPage]:
+    """Serve the page of a run while the context lasts; the run's view must ask its ``snapshots``.
+
+    Raises:
+        ConfigError: the address makes no sense, or its port is taken.
+    """
+    return serving(RunPage(graph, settings, address))

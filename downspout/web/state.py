@@ -29,19 +29,28 @@ TRANSACTIONS = ("transactions_committed", "transactions_aborted", "transactions_
 
 
 class State:
-    """Answers from a run's history."""
+    """Answers from a run's history.
+
+    ``engine`` and ``windows`` are what a page on another engine has; ``without`` says, by panel, why there are no
+    figures.
+    """
+
+    engine = "local"
+    windows: Sequence[str] = tuple(WINDOWS)
+    without: Mapping[str, str] = {}
 
     def __init__(
         self,
         graph: Graph,
-        settings: Settings,
+        settings: Settings | None,  # None: a subclass has them
         history: History,
         processes: Processes,
         pid: int,  # of the process of a run without workers
     ) -> None:
         self._graph, self._settings = graph, settings
-        self._history, self._processes, self._pid = history, processes, pid
-        kafka = [settings.components[spout.name].values for spout in graph.spouts if "kafka" in scopes_of(spout.cls)]
+        self.past, self._processes, self._pid = history, processes, pid
+        spouts = [spout.name for spout in graph.spouts if "kafka" in scopes_of(spout.cls)] if settings else []
+        kafka = [settings.components[name].values for name in spouts] if settings else []
         # A chunk is one tuple and many records, so tuples that are out say nothing of the time of a record.
         self._has_chunks = any(values.get("kafka.emit") == "chunk" for values in kafka)
         self._bootstraps = [str(values.get("kafka.bootstrap") or "") for values in kafka]
@@ -52,30 +61,33 @@ class State:
         """Return the graph."""
         components = [_component(each) for each in self._graph.components.values()]
         edges = [_edge(each, given) for each in self._graph.components.values() for given in each.inputs]
-        return {"topology": self._graph.name, "engine": "local", "components": components, "edges": edges}
+        about = {"topology": self._graph.name, "engine": self.engine, "windows": self.windows, "without": self.without}
+        return {**about, "components": components, "edges": edges}
 
     def settings(self) -> dict[str, Any]:
         """Return all settings that a component reads, and where each came from; a secret's value is not among them."""
-        rows = [_setting("", *row) for row in values_of(self._settings.run, ("run",), everything=True)]
+        if self._settings is None:
+            return {"settings": []}
+        rows = [setting("", *row) for row in values_of(self._settings.run, ("run",), everything=True)]
         for component in self._graph.components.values():
             resolved = self._settings.components[component.name]
-            rows += [_setting(component.name, *row) for row in values_of(resolved, scopes_of(component.cls), True)]
+            rows += [setting(component.name, *row) for row in values_of(resolved, scopes_of(component.cls), True)]
         return {"settings": rows}
 
     # --- what does ---
 
     def run(self, now_s: float, stuck: str = "") -> dict[str, Any]:
         """Return the run as of its last snapshot; ``stuck`` says what keeps the loop if there was none for long."""
-        metrics = self._history.latest
+        metrics = self.past.latest
         if metrics is None:
             return {"topology": self._graph.name, "state": "starting", "stuck": stuck}
-        windows = {name: self._history.window(seconds) for name, seconds in WINDOWS.items()}
+        windows = self._windows(metrics)
         result = metrics.result
         return {
             "topology": metrics.name,
             "state": "draining" if metrics.stopping else "running",
-            "at_ms": round(self._history.wall_s * 1000),
-            "age_s": round(max(0.0, now_s - self._history.wall_s), 1),
+            "at_ms": round(self.past.wall_s * 1000),
+            "age_s": round(max(0.0, now_s - self.past.wall_s), 1),
             "stuck": stuck,
             "duration_s": result.duration_s,
             "totals": self._totals(metrics),
@@ -87,8 +99,9 @@ class State:
             "sinks": _reports(metrics, SINK, "flushes"),
             "transactions": _reports(metrics, TRANSACTIONS, "transactions_committed"),
             "dead_letters": [self._dead_letters(name, each) for name, each in result.dead_letters.items()],
-            "events": self._history.events.newest_first(),
+            "events": self.past.events.newest_first(),
             "workers": self._workers(metrics),
+            "batches": [],
             "errors": [_clipped(error) for error in result.errors[:WORST_MAX]],
         }
 
@@ -100,11 +113,11 @@ class State:
         limit: int = WORST_MAX,
     ) -> dict[str, Any]:
         """Return the partitions of all spouts."""
-        metrics = self._history.latest
+        metrics = self.past.latest
         found = metrics.result.partitions if metrics is not None else {}
         rows = [(spout, place, figures) for spout, places in found.items() for place, figures in places.items()]
         lags = [lag for _, _, figures in rows if (lag := figures.get("lag")) is not None]
-        lag_s = self._history.behind_s
+        lag_s = self.past.behind_s
         if sort == "lag_s":
             rows.sort(key=lambda row: -_or_most(lag_s(row[1], row[2].get("committed"))))
         elif sort == "owner":
@@ -117,19 +130,21 @@ class State:
             "lag": sum(lags) if lags else None,
             "sort": sort,
             "offset": offset,
-            "known_s": self._history.known_s,
+            "known_s": self.past.known_s,
             "rows": [self._partition(*row) for row in chosen],
         }
 
     def history(self, since_ms: float) -> dict[str, list[Any]]:
         """Return the points after a moment, by column."""
-        points = [point for point in list(self._history.points) if point.wall_s * 1000 > since_ms]
+        points = [point for point in list(self.past.points) if point.wall_s * 1000 > since_ms]
         return {field.name: [getattr(point, field.name) for point in points] for field in fields(Point)}
 
     # --- parts ---
 
-    @staticmethod
-    def _totals(metrics: RunMetrics) -> dict[str, Any]:
+    def _windows(self, metrics: RunMetrics) -> dict[str, Window]:
+        return {name: self.past.window(WINDOWS[name]) for name in self.windows}
+
+    def _totals(self, metrics: RunMetrics) -> dict[str, Any]:
         result = metrics.result
         return {
             "completed": result.completed,
@@ -183,7 +198,7 @@ class State:
 
     def _partition(self, spout: str, place: str, figures: Mapping[str, Any]) -> dict[str, Any]:
         topic, _, number = place.removesuffix("]").rpartition("[")
-        lag_s = self._history.behind_s(place, figures.get("committed"))
+        lag_s = self.past.behind_s(place, figures.get("committed"))
         named = {"spout": spout, "partition": place, "topic": topic, "number": int(number) if number.isdecimal() else 0}
         return {**named, **figures, "error": _clipped(str(figures.get("error", ""))), "lag_s": lag_s}
 
@@ -284,7 +299,7 @@ def _reports(metrics: RunMetrics, names: Sequence[str], mark: str) -> list[dict[
     ]
 
 
-def _setting(component: str, key: str, value: Any, source: str) -> dict[str, Any]:
+def setting(component: str, key: str, value: Any, source: str) -> dict[str, Any]:
     return {"component": component, "key": key, "value": safe(key, value), "source": source}
 
 

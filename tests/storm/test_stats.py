@@ -144,9 +144,13 @@ def test_counters_do_not_shrink_when_a_worker_dies(tmp_path: Path) -> None:
 def test_fails_that_no_bolt_has_sent_are_timeouts() -> None:
     """Of the trees that failed, those that no bolt failed have timed out; rates are what was done in a window."""
     made = [ComponentStats("spout", "spout", failed=12), ComponentStats("parse", "bolt", failed=5)]
-    spout, parse = _with_rates(_with_timeouts(made), {"spout": 300, "parse": 600}, 60.0)
+    lately = [
+        ComponentStats("spout", "spout", acked=300),
+        ComponentStats("parse", "bolt", executed=600, capacity=0.25),
+    ]
+    spout, parse = _with_rates(_with_timeouts(made), lately, 60.0)
     assert (spout.timeouts, parse.timeouts) == (7, 0)
-    assert (spout.per_s, parse.per_s) == (5.0, 10.0)
+    assert (spout.per_s, parse.per_s, parse.capacity) == (5.0, 10.0, 0.25)
     text = render(TopologyStats("rows", "rows-1-2", "ACTIVE", 60, 1, [spout, parse], [Lag("spout", "g", "t", 3, 2)]))
     assert "lag of group g in t: 3; 2 dead letters" in text
     assert "timeouts" in text.splitlines()[1]
