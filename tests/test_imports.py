@@ -15,7 +15,7 @@ ORDER = (
     *("registry", "errors", "findings", "formatting", "metrics", "clock", "exit_guard"),
     *("settings", "system", "ledger", "origins", "offset_ranges", "protocols", "wire", "component"),
     *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "batches", "sink", "tables", "sql", "parse"),
-    *("broker", "run", "export", "web", "storm", "spark", "compare", "audit", "testing", "scaffold"),
+    *("broker", "run", "export", "storm", "spark", "web", "compare", "audit", "testing", "scaffold"),
     *("cli", "__main__"),
 )
 """Packages and modules of the library, the lowest first: each imports only what stands before it."""

@@ -212,7 +212,7 @@ def component_of(spec: Any) -> Component:
         if key != FLUSH
     }
     read = [(source, grouping) for source, grouping in (spec.inputs or {}).items() if source.streamId != FLUSH]
-    inputs = tuple(_input(spec.name, source, grouping) for source, grouping in read)
+    inputs = tuple(input_of(spec.name, source, grouping) for source, grouping in read)
     config = spec.config if isinstance(spec.config, dict) else json.loads(spec.config or "{}")
     return Component(spec.name, spec.component_cls, _par(spec.par), config, streams, inputs)
 
@@ -241,7 +241,8 @@ def _par(par: Any) -> int:
     return int(min(par.values()))
 
 
-def _input(name: str, source: Any, grouping: Any) -> Input:
+def input_of(name: str, source: Any, grouping: Any) -> Input:
+    """Return what a component reads, of Thrift's two words for it. Raises TopologyError: the grouping is Java code."""
     kind, value = next(((k, v) for k, v in vars(grouping).items() if v is not None), ("none", None))
     if kind.startswith("custom"):
         raise TopologyError(

@@ -201,7 +201,7 @@ def _component(name: str, kind: str, stats: Any, errors: list[Any]) -> Component
 def _with_rates(
     components: Iterable[ComponentStats], lately: Iterable[ComponentStats], seconds: float
 ) -> list[ComponentStats]:
-    """Add what was done a second in the last ones, and the capacity: trees of a spout (tuples, where it tracks none)."""
+    """Add what was done a second lately (of a spout trees, or tuples where it tracks none), and the capacity."""
     known = {each.name: each for each in lately}
     found = []
     for each in components:
@@ -314,8 +314,8 @@ def render(stats: TopologyStats) -> str:
     table: list[tuple[str, ...]] = [head]
     for each in stats.components:
         counts = (each.tasks, each.emitted, each.acked, each.failed, each.timeouts, each.executed)
-        times = (each.per_s, each.complete_ms, each.execute_ms, each.process_ms)
-        table.append((each.name, *(f"{count:,}" for count in counts), *(f"{time:,.1f}" for time in times), f"{each.capacity:.3f}"))
+        times = [f"{time:,.1f}" for time in (each.per_s, each.complete_ms, each.execute_ms, each.process_ms)]
+        table.append((each.name, *(f"{count:,}" for count in counts), *times, f"{each.capacity:.3f}"))
     lines = [f"{stats.name} ({stats.id}): {stats.status}, {stats.uptime_s} s, {counted(stats.workers, 'worker')}"]
     lines += [f"  {line}" for line in columns(table, range(1, len(head)))]
     if not stats.has_reported:

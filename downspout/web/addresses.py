@@ -30,8 +30,8 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or HOST, int(port)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there.
+def listen(host: str, port: int, option: str = "--ui") -> socket.socket:
+    """Return a socket that listens there; ``option`` is what named the port.
 
     Raises:
         ConfigError: the port is taken, or the host is not an address of this machine.
@@ -40,7 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         found = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
-        raise ConfigError(f"--ui {host}:{port}: {error.strerror}", cure="--ui 127.0.0.1:0") from None
+        raise ConfigError(f"{option} {host}:{port}: {error.strerror}", cure="--ui 127.0.0.1:0") from None
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
@@ -48,8 +48,8 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         found.close()
         raise ConfigError(
-            f"--ui {host}:{port}: cannot listen there: {error.strerror}",
-            cure=f"end what has the port, or another one: --ui {port + 1 if port else 9000} (0: a free one)",
+            f"{option} {host}:{port}: cannot listen there: {error.strerror}",
+            cure=f"end what has the port, or another one: {option} {port + 1 if port else 9000} (0: a free one)",
         ) from None
     return found
 

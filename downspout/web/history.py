@@ -88,19 +88,27 @@ class Window:
 
 
 class History:
-    """The samples of a run, its points, and its events."""
+    """The samples of a run, its points, and its events.
 
-    def __init__(self) -> None:
+    ``point_s`` is what a point is the mean of. ``comes_late``: the run was there before; what it had done by the first
+    sample is then in no window, and no event.
+    """
+
+    def __init__(self, point_s: float = POINT_S, *, comes_late: bool = False) -> None:
+        self._point_s, self._comes_late = point_s, comes_late
+        self._begin = NOTHING
         self._fine: deque[Sample] = deque()
         self._coarse: deque[Sample] = deque()
         self.points: deque[Point] = deque(maxlen=POINTS_MAX)
-        self.events = Events()
+        self.events = Events(comes_late=comes_late)
         self.latest: RunMetrics | None = None
         self.wall_s = 0.0
 
     def add(self, wall_s: float, metrics: RunMetrics) -> None:
         """Take a run's metrics. O(counters + partitions)."""
         sample = sample_of(metrics)
+        if self._comes_late and not self._fine:
+            self._begin = sample
         self._fine.append(sample)
         if not self._coarse or sample.at_s - self._coarse[-1].at_s >= COARSE_STEP_S:
             self._coarse.append(sample)
@@ -115,11 +123,11 @@ class History:
         if not self._fine:
             return Window(NOTHING, NOTHING, {})
         end = self._fine[-1]
-        begin = NOTHING
+        begin = self._begin
         if seconds is not None and end.at_s > seconds:
             at_most = end.at_s - seconds
             begin = next((one for one in reversed(self._fine) if one.at_s <= at_most), None) or next(
-                (one for one in reversed(self._coarse) if one.at_s <= at_most), NOTHING
+                (one for one in reversed(self._coarse) if one.at_s <= at_most), self._begin
             )
         inside = [one.inside for one in self._samples() if one.at_s >= begin.at_s]
         means = {name: sum(one.get(name, 0) for one in inside) / len(inside) for name in end.inside}
@@ -147,7 +155,7 @@ class History:
         yield from self._fine
 
     def _point(self, wall_s: float, metrics: RunMetrics) -> Point:
-        window = self.window(POINT_S)
+        window = self.window(self._point_s)
         done, failed = window.per_s(RUN, "completed"), window.per_s(RUN, "failed")
         return Point(wall_s, done, failed, metrics.lag, metrics.result.in_flight, *window.latency_ms(0.5, 0.99))
 

@@ -89,11 +89,13 @@ class Asked(Protocol):
 class Page:
     """Serves the page of one topology."""
 
+    option = "--ui"  # what named its port
+
     def __init__(self, state: State, asked: Asked, address: str, every_s: float = EVERY_S) -> None:
         host, port = parse_address(address)
         self._state, self._asked, self._every_s = state, asked, every_s
         self._history = state.past
-        self._listener = listen(host, port)
+        self._listener = listen(host, port, self.option)
         self.url = url_of(self._listener)
         config = uvicorn.Config(
             Guarded(self._app(), host), lifespan="off", log_config=None, access_log=False, server_header=False,

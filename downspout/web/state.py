@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from downspout.engine.graph import Component, Graph, Input
+from downspout.engine.result import Counts
 from downspout.engine.values import Settings
 from downspout.protocols import scopes_of
 from downspout.run.check import values_of
@@ -31,13 +32,12 @@ TRANSACTIONS = ("transactions_committed", "transactions_aborted", "transactions_
 class State:
     """Answers from a run's history.
 
-    ``engine`` and ``windows`` are what a page on another engine has; ``without`` says, by panel, why there are no
-    figures.
+    Subclasses do so for other engines: they have fewer windows, and ``notes``, by panel, on what it shows or lacks.
     """
 
     engine = "local"
     windows: Sequence[str] = tuple(WINDOWS)
-    without: Mapping[str, str] = {}
+    notes: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class State:
         """Return the graph."""
         components = [_component(each) for each in self._graph.components.values()]
         edges = [_edge(each, given) for each in self._graph.components.values() for given in each.inputs]
-        about = {"topology": self._graph.name, "engine": self.engine, "windows": self.windows, "without": self.without}
+        about = {"topology": self._graph.name, "engine": self.engine, "windows": self.windows, "notes": self.notes}
         return {**about, "components": components, "edges": edges}
 
     def settings(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class State:
             "stuck": stuck,
             "duration_s": result.duration_s,
             "totals": self._totals(metrics),
-            "windows": {name: _run_window(window) for name, window in windows.items()},
+            "windows": {name: self._run_window(name, window) for name, window in windows.items()},
             "components": [self._counts(metrics, windows, each) for each in self._graph.components.values()],
             "edges": self._edges(windows),
             "partitions": self.partitions(limit=WORST_MAX),
@@ -144,6 +144,16 @@ class State:
     def _windows(self, metrics: RunMetrics) -> dict[str, Window]:
         return {name: self.past.window(WINDOWS[name]) for name in self.windows}
 
+    def _run_window(self, name: str, window: Window) -> dict[str, Any]:
+        p50, p99 = window.latency_ms(0.5, 0.99)
+        return {
+            "span_s": window.span_s,
+            "completed_per_s": window.per_s(RUN, "completed"),
+            "failed_per_s": window.per_s(RUN, "failed"),
+            "p50_ms": p50,
+            "p99_ms": p99,
+        }
+
     def _totals(self, metrics: RunMetrics) -> dict[str, Any]:
         result = metrics.result
         return {
@@ -161,7 +171,7 @@ class State:
 
     def _counts(self, metrics: RunMetrics, windows: Mapping[str, Window], component: Component) -> dict[str, Any]:
         name, result = component.name, metrics.result
-        counts = result.components[name]
+        counts = result.components.get(name) or Counts(component.par)
         queued, held = metrics.queues.get(name, (0, 0))
         loops = max(1, len(result.workers))
         report = result.reports.get(name, {})
@@ -266,17 +276,6 @@ def _edge(target: Component, given: Input) -> dict[str, Any]:
     return {**named, "grouping": given.grouping, "fields": [*given.fields]}
 
 
-def _run_window(window: Window) -> dict[str, Any]:
-    p50, p99 = window.latency_ms(0.5, 0.99)
-    return {
-        "span_s": window.span_s,
-        "completed_per_s": window.per_s(RUN, "completed"),
-        "failed_per_s": window.per_s(RUN, "failed"),
-        "p50_ms": p50,
-        "p99_ms": p99,
-    }
-
-
 def _window(window: Window, name: str, loops: int, is_plain: bool) -> dict[str, Any]:
     """Return what a component did in a window: rates, and Storm's execute and process latency and capacity."""
     executed, acked = window.grown(name, "executed"), window.grown(name, "acked")
@@ -300,6 +299,7 @@ def _reports(metrics: RunMetrics, names: Sequence[str], mark: str) -> list[dict[
 
 
 def setting(component: str, key: str, value: Any, source: str) -> dict[str, Any]:
+    """Return a row of the settings, without a secret; ``component`` is empty for the run's."""
     return {"component": component, "key": key, "value": safe(key, value), "source": source}
 
 

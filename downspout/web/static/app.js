@@ -33,7 +33,7 @@ function showRun() {
   showState(run);
   renew("graph", [topology, run.edges, run.components?.map((each) => [each.windows, each.held, each.last_error]), view.window], () => draw(topology, run, view.window));
   if (!run.components) return;
-  panels.tiles(run, view.window);
+  panels.tiles(run, view.window, topology.engine);
   panels.blocked(run.blocked);
   panels.components(run, topology, view.window);
   panels.sinks(run.sinks);
@@ -41,6 +41,7 @@ function showRun() {
   panels.deadLetters(run.dead_letters);
   panels.events(run.events);
   panels.workers(run.workers);
+  panels.batches(run.batches);
 }
 
 async function showPartitions() {
@@ -76,10 +77,20 @@ function gone() {
   notice("The run does not answer: it has ended, or cannot be reached. What is shown is as of its last answer.");
 }
 
+function showTopology() {
+  const {topology, windows, notes} = view.topology;
+  byId("name").textContent = document.title = topology;
+  if (!windows.includes(view.window)) view.window = windows[0];
+  choices();
+  panels.notes(notes);
+}
+
 async function turn() {
   try {
-    view.topology ??= await ask("topology");
-    byId("name").textContent = document.title = view.topology.topology;
+    if (!view.topology) {
+      view.topology = await ask("topology");
+      showTopology();
+    }
     const [run, history] = await Promise.all([ask("run"), ask(`history?since_ms=${curves.newestMs()}`), showPartitions()]);
     view.run = run;
     showRun();
@@ -92,7 +103,8 @@ async function turn() {
 }
 
 function choices() {
-  byId("windows").replaceChildren(...WINDOWS.map(([name, text]) => el("button", {
+  const known = WINDOWS.filter(([name]) => view.topology?.windows.includes(name) ?? true);
+  byId("windows").replaceChildren(...known.map(([name, text]) => el("button", {
     "aria-pressed": String(view.window === name),
     onclick: () => {
       view.window = name;

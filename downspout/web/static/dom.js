@@ -20,8 +20,8 @@ export function renew(id, data, draw) {
   if (drawn.get(id) === key) return;
   drawn.set(id, key);
   const content = draw();
-  section.hidden = content === null;
-  if (content !== null) section.querySelector(":scope > div, :scope > details > div").replaceChildren(...[content].flat());
+  section.hidden = content === null && !section.querySelector(":scope > .note");
+  section.querySelector(":scope > div, :scope > details > div").replaceChildren(...[content ?? []].flat());
 }
 
 export function forget(id) {

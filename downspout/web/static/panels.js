@@ -1,7 +1,16 @@
 // One function for each panel: from the API's answer to elements.
 import {NONE, byId, bytes, clock, count, details, el, isNone, ms, percent, rate, renew, span, table} from "./dom.js";
 
-export function tiles(run, which) {
+// What stands below a panel: on an engine that has fewer figures, which it has.
+export function notes(texts) {
+  for (const old of document.querySelectorAll("section > .note")) old.remove();
+  for (const [id, text] of Object.entries(texts)) {
+    byId(id).append(el("p", {class: "note quiet"}, text));
+    byId(id).hidden = false;
+  }
+}
+
+export function tiles(run, which, engine) {
   const {totals} = run, window = run.windows[which];
   const shown = [
     ["done per second", rate(window.completed_per_s), `${count(totals.completed)} in all`],
@@ -12,6 +21,10 @@ export function tiles(run, which) {
     ["in flight", count(totals.in_flight), `${count(totals.retry_waiting)} wait for a retry`],
     ["dead letters", count(totals.dead_lettered), "failed for good", totals.dead_lettered ? "bad" : ""],
   ];
+  if (engine !== "local") {
+    if (!isNone(window.complete_ms)) shown.push(["complete latency", ms(window.complete_ms), "mean, from emit to ack"]);
+    shown.splice(0, shown.length, ...shown.filter(([, value]) => value !== NONE));
+  }
   renew("tiles", shown, () => shown.map(([name, value, more, mark]) =>
     el("div", {class: "tile"}, el("span", {class: "quiet"}, name), el("b", {class: mark ?? ""}, value), el("span", {class: "quiet"}, more))));
 }
@@ -38,6 +51,7 @@ export function components(run, topology, which) {
       ["executed", (row) => (row.kind === "spout" ? NONE : count(row.totals.executed))],
       ["per s", (row) => (row.kind === "spout" ? NONE : rate(row.window.executed_per_s))],
       ["acked", (row) => count(row.totals.acked)], ["failed", (row) => count(row.totals.failed)],
+      ...(rows.some((row) => !isNone(row.window.complete_ms)) ? [["complete", (row) => ms(row.window.complete_ms)]] : []),
       ["execute", (row) => ms(row.window.execute_ms)], ["process", (row) => ms(row.window.process_ms)],
       ["capacity", (row) => (row.kind === "spout" ? NONE : percent(row.window.capacity))],
       ["queue", (row) => count(row.queue)], ["holds", (row) => count(row.held)],
@@ -99,12 +113,20 @@ export function events(rows) {
 }
 
 export function workers(rows) {
-  renew("workers", rows, () => table([
+  renew("workers", rows, () => (rows.length ? table([
     ["worker", (row) => String(row.number)], ["pid", (row) => row.pid ?? NONE], ["state", (row) => row.state, {text: true}],
     ["restarts", (row) => el("span", {class: row.restarts ? "warn" : "", title: row.deaths.join("\n")}, count(row.restarts))],
     ["done", (row) => count(row.completed)], ["in flight", (row) => count(row.in_flight)], ["lag", (row) => count(row.lag)],
     ["CPU", (row) => (isNone(row.cpu_percent) ? NONE : `${Math.round(row.cpu_percent)} %`)], ["memory", (row) => bytes(row.memory_bytes)],
-  ], rows));
+  ], rows) : null));
+}
+
+export function batches(rows) {
+  renew("batches", rows, () => (rows.length ? table([
+    ["batch", (row) => count(row.number)], ["at", (row) => clock(row.at_ms), {text: true}], ["records", (row) => count(row.records)],
+    ["took", (row) => span(row.seconds)], ["per s", (row) => rate(row.records_per_s)],
+    ["dead letters", (row) => el("span", {class: row.dead_lettered ? "bad" : ""}, count(row.dead_lettered))],
+  ], rows) : null));
 }
 
 export function settings(rows, withDefaults) {
