@@ -77,7 +77,7 @@ class Events:
         for name, counts in result.components.items():
             self._grown(wall_s, "restart", name, "restarts", counts.restarts, "the component was made anew: it raised")
         for spout, partitions in result.partitions.items():
-            self._rebalanced(wall_s, spout, {place: str(each.get("owner", "")) for place, each in partitions.items()})
+            self._rebalanced(wall_s, spout, {place: str(each.get("owner") or "") for place, each in partitions.items()})
         for worker in result.workers:
             self._worker(wall_s, worker.number, worker.restarts, worker.pid, [*worker.deaths])
 
@@ -101,9 +101,11 @@ class Events:
             return
         gained = [place for place in owned if place not in (before or ())]
         lost = [place for place in before or () if place not in owned]
-        moved = [place for place, owner in owned.items() if before and before.get(place, owner) != owner]
+        moved = [place for place, owner in owned.items() if (before or {}).get(place) not in ("", None, owner)]
         words = [("got", gained), ("lost", lost), ("moved", moved)]
         text = "; ".join(f"{word} {_places(places)}" for word, places in words if places)
+        if not text:  # its owner has become known
+            return
         kind = "rebalance" if spout in self._assigned else "assignment"
         self._assigned.add(spout)
         self._found.append(Event(kind, spout, text, wall_s, wall_s))

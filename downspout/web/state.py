@@ -121,7 +121,7 @@ class State:
         if sort == "lag_s":
             rows.sort(key=lambda row: -_or_most(lag_s(row[1], row[2].get("committed"))))
         elif sort == "owner":
-            rows.sort(key=lambda row: str(row[2].get("owner", "")))
+            rows.sort(key=lambda row: str(row[2].get("owner") or ""))
         elif sort != "partition":
             rows.sort(key=lambda row: -_or_none(row[2].get(sort)))
         chosen = rows[offset : offset + min(limit, LIMIT_MAX)]

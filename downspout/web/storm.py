@@ -87,7 +87,7 @@ def _partition(row: PartitionLag) -> dict[str, Any]:
     known = {name: getattr(row, name) for name in SHOWN_OF_PARTITION}
     if row.committed is None:
         known |= dict.fromkeys(("done", "uncommitted", "failed"))
-    owner = "–" if row.task is None else f"task {row.task}"
+    owner = None if row.task is None else f"task {row.task}"
     return {**known, "position": None, "in_flight": None, "owner": owner, "cure": ""}
 
 
