@@ -124,6 +124,17 @@ def seconds(text: str) -> float:
     return found
 
 
+def add_ui(parser: argparse.ArgumentParser) -> None:
+    """Add ``--ui``: the page of a run."""
+    parser.add_argument(
+        "--ui",
+        nargs="?",
+        const="",
+        metavar="[HOST:]PORT",
+        help="show the run on a web page, on this machine alone (127.0.0.1:8650) unless a HOST is given",
+    )
+
+
 def add_requirements(parser: argparse.ArgumentParser) -> None:
     """Add ``--with``: what a bundle holds besides what it finds by itself."""
     parser.add_argument(

@@ -18,6 +18,7 @@ from downspout.cli.arguments import (
     add_settings,
     add_summary,
     add_topology,
+    add_ui,
     exit_codes,
 )
 from downspout.cli.output import aside, check_writable, print_result
@@ -68,13 +69,7 @@ def add_parser(commands: Any) -> None:
         help="json: each line of standard error is an object with time, level, logger, message, and topic, partition, "
         "offset, component, task and worker where they are known",
     )
-    parser.add_argument(
-        "--ui",
-        nargs="?",
-        const="",
-        metavar="[HOST:]PORT",
-        help="show the run on a web page, on this machine alone (127.0.0.1:8650) unless a HOST is given",
-    )
+    add_ui(parser)
     parser.add_argument("--seed", type=int, metavar="N", help="seed of shuffles and message ids")
     add_settings(parser)
     add_summary(parser, "no view and no summary")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli import spark_cluster
@@ -16,14 +17,19 @@ from downspout.cli.arguments import (
     add_settings,
     add_summary,
     add_topology,
+    add_ui,
     exit_codes,
     place,
 )
+from downspout.errors import MissingExtraError
 from downspout.formatting import counted
 
 if TYPE_CHECKING:
+    from downspout.engine.graph import Graph
+    from downspout.engine.values import Settings
     from downspout.spark.topology import SparkRun
     from downspout.spark.topology.driver.batches import CommittedBatch
+    from downspout.web.spark import SparkPage
 
 
 def add_parser(commands: Any) -> None:
@@ -52,6 +58,7 @@ def _add_run(actions: Any) -> None:
         "--trigger", metavar="TIME", default="0s", help="time from the start of one batch to the next (0s: no pause)"
     )
     parser.add_argument("--records-per-batch", type=_count, metavar="N", help="most records of one batch (500000)")
+    add_ui(parser)
     add_settings(parser)
     add_summary(parser, "no progress and no summary")
     parser.set_defaults(handler=handle_run)
@@ -81,20 +88,38 @@ def handle_run(arguments: argparse.Namespace) -> int:
         }
         settings = resolve(graph, arguments.overrides, options=options)
         warn_if_behind(graph, settings, arguments)
-        done = run(
-            graph,
-            master=arguments.master,
-            overrides=arguments.overrides,
-            options=options,
-            checkpoint=arguments.checkpoint,
-            trigger_s=seconds(arguments.trigger, "--trigger"),
-            records_per_batch=arguments.records_per_batch or RECORDS_PER_BATCH,
-            on_batch=None if arguments.quiet else _show_batch,
-            report=None if arguments.quiet else _say,
-        )
+        with _page(arguments.ui, graph, settings) as page:
+            done = run(
+                graph,
+                master=arguments.master,
+                overrides=arguments.overrides,
+                options=options,
+                checkpoint=arguments.checkpoint,
+                trigger_s=seconds(arguments.trigger, "--trigger"),
+                records_per_batch=arguments.records_per_batch or RECORDS_PER_BATCH,
+                on_batch=None if arguments.quiet else _show_batch,
+                report=None if arguments.quiet else _say,
+                watching=None if page is None else page.watch,
+            )
         summary = {"batches": done.batches, "computed_again": done.computed_again, "checkpoint": str(done.checkpoint)}
         write_json(out, arguments.json_path, {"topology": graph.name, **summary, **done.result.as_dict()})
     return _close(graph.name, done, dead_letter_topics(graph, settings), quiet=arguments.quiet)
+
+
+@contextmanager
+def _page(address: str | None, graph: Graph, settings: Settings) -> Iterator[SparkPage | None]:
+    """With ``--ui`` serve a page; without, import nothing."""
+    if address is None:
+        yield None
+        return
+    try:
+        from downspout.web.server import serving
+        from downspout.web.spark import SparkPage
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"--ui needs the package {error.name}", cure="pip install 'downspout[ui]'") from None
+    with serving(SparkPage(graph, settings, address)) as page:
+        print(f"downspout: the run is shown at {page.url}", file=sys.stderr, flush=True)
+        yield page
 
 
 def _say(text: str) -> None:

@@ -71,6 +71,20 @@ class Listener(StreamingQueryListener):
             self.lock.notify_all()
 
 
+class LatestProgress(Listener):
+    """Has what Spark reported last of the query of a name."""
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        self._name = name
+        self.latest: dict[str, Any] | None = None
+        super().__init__(spark)
+
+    def progressed(self, progress: Any) -> None:
+        """Take it."""
+        if progress.name == self._name:
+            self.latest = json.loads(progress.json)
+
+
 class LateRows(Listener):
     """Counts what queries drop because the watermark has passed it.
 

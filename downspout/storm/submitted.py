@@ -50,8 +50,9 @@ def _component(name: str, found: Any, common: Any, base: type) -> Component:
 
 def _class(found: Any, base: type) -> type:
     """Return a class that has the name of a component's, and nothing else of it."""
-    given = found.shell.script if found.shell else getattr(found.java_object, "full_class_name", "")
-    module, _, name = str(given or "java.lang.Object").rpartition(".")
+    # `sparse submit` puts options before a class's name.
+    given = found.shell.script if found.shell else getattr(found.java_object, "full_class_name", "java.lang.Object")
+    module, _, name = str(given).rpartition(" ")[2].rpartition(".")
     return type(name, (base,), {"__module__": module})
 
 

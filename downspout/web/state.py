@@ -169,11 +169,15 @@ class State:
             "latency_p99_ms": result.latency_p99_ms,
         }
 
+    def _loops(self, metrics: RunMetrics) -> int:
+        """Return how many bolts can be at work at a time."""
+        return max(1, len(metrics.result.workers))
+
     def _counts(self, metrics: RunMetrics, windows: Mapping[str, Window], component: Component) -> dict[str, Any]:
         name, result = component.name, metrics.result
         counts = result.components.get(name) or Counts(component.par)
         queued, held = metrics.queues.get(name, (0, 0))
-        loops = max(1, len(result.workers))
+        loops = self._loops(metrics)
         report = result.reports.get(name, {})
         is_plain = not self._has_chunks and not component.is_spout
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,7 +68,10 @@ class Nimbus:
 
     def getTopology(self, topology: str) -> Any:
         """Return what was submitted, with Storm's own bolts."""
-        return OnStorm.thrift_topology
+        submitted = copy.deepcopy(OnStorm.thrift_topology)
+        shell = submitted.bolts["check"].bolt_object.shell
+        shell.script = f"-s json {shell.script}"  # as `sparse submit` has it
+        return submitted
 
     getUserTopology = getTopology
 

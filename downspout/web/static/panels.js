@@ -14,7 +14,7 @@ export function tiles(run, which, engine) {
   const {totals} = run, window = run.windows[which];
   const shown = [
     ["done per second", rate(window.completed_per_s), `${count(totals.completed)} in all`],
-    ["failed per second", rate(window.failed_per_s), `${count(totals.failed)} in all, ${count(totals.timeouts)} by timeout`, totals.failed && window.failed_per_s ? "warn" : ""],
+    ["failed per second", rate(window.failed_per_s), `${count(totals.failed)} in all${isNone(totals.timeouts) ? "" : `, ${count(totals.timeouts)} by timeout`}`, totals.failed && window.failed_per_s ? "warn" : ""],
     ["latency p50", ms(window.p50_ms), "from emit to ack"],
     ["latency p99", ms(window.p99_ms), "from emit to ack"],
     ["lag", count(totals.lag), "records not committed"],
@@ -23,6 +23,7 @@ export function tiles(run, which, engine) {
   ];
   if (engine !== "local") {
     if (!isNone(window.complete_ms)) shown.push(["complete latency", ms(window.complete_ms), "mean, from emit to ack"]);
+    if (!isNone(totals.computed_again)) shown.push(["computed again", count(totals.computed_again), "batches, for a tuple that failed"]);
     shown.splice(0, shown.length, ...shown.filter(([, value]) => value !== NONE));
   }
   renew("tiles", shown, () => shown.map(([name, value, more, mark]) =>

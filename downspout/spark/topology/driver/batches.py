@@ -100,6 +100,7 @@ class CommittedBatch:
     records: int
     seconds: float
     dead_lettered: int
+    at_ms: int = 0  # when, since the epoch
 
 
 class _Outcome:
@@ -261,7 +262,12 @@ class Batches:
         for each in exhausted:
             if each.unreadable is not None:
                 self.totals.reports[each.spout]["unreadable"] += each.unreadable.count
-        self._on_batch(CommittedBatch(number, records, seconds, len(exhausted)))
+        at_ms = int(SYSTEM_CLOCK.wall() * 1000)
+        self._on_batch(CommittedBatch(number, records, seconds, len(exhausted), at_ms))
+
+    def spout_of(self, topic: str) -> str:
+        """Return the spout that reads a topic, as far as batches have shown."""
+        return self._topics.get(topic, next(iter(self._spouts)))
 
     def _note_reads(self, outcome: _Outcome) -> None:
         for spout, topic, partition, first, count in outcome.reads:
@@ -302,7 +308,7 @@ class Batches:
         self, place: _Blamed, state: _RetryState, component: str, failure: Failure, now_ms: int
     ) -> int:
         """Return how long to wait before the next try, in ms; a record may be exhausted, and a chunk is split."""
-        spout = self._spouts[self._topics.get(place.topic if place else "", next(iter(self._spouts)))]
+        spout = self._spouts[self.spout_of(place.topic if place else "")]
         attempts = state.failures + state.timeouts
         if isinstance(place, ChunkPlace):  # an attempt of many says nothing about any of them
             if state.failures or state.timeouts >= spout.settings["timeouts_max"]:

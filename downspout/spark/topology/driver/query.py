@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from downspout.spark.cluster.preflight import LATE, LATE_MAX, WORKER_LATE, Worke
 from downspout.spark.commits import ProgressCommits, commit_progress
 from downspout.spark.source.ranges import from_json, to_json
 from downspout.spark.topology.driver.batches import Batches, CommittedBatch, RecomputeError
+from downspout.spark.topology.driver.looks import Looks
 from downspout.spark.topology.driver.signals import Signals
 from downspout.spark.topology.driver.silence import REPORTED_EVERY_S, Silence
 from downspout.spark.topology.driver.source_options import ends_now, source_options
@@ -104,7 +105,9 @@ class Query:
         self._modules = _modules(plan)
         self._path = [place for place in sys.path if place]
         self._groups = {name: str(self._confs[name].get("kafka.group") or self._graph.name) for name in plan.spouts}
-        self._batches = Batches(plan, name, self._groups, on_batch, checkpoint=checkpoint)
+        self._batches = Batches(plan, name, self._groups, self._committed, checkpoint=checkpoint)
+        self.looks = Looks(self._graph.name, self._batches, lambda: self.sum_up("running").result)
+        self._on_batch = on_batch or (lambda batch: None)
         self._signals, self._received = signals, signals.received
         self._report = report
         self._listeners: dict[tuple[str, str], ProgressCommits] = {}
@@ -115,6 +118,10 @@ class Query:
     @property
     def _bounded(self) -> bool:
         return bool(self._values["run.until"] == "end")
+
+    def _committed(self, batch: CommittedBatch) -> None:
+        self.looks.note(batch)
+        self._on_batch(batch)
 
     @property
     def error(self) -> BaseException | None:
@@ -134,7 +141,7 @@ class Query:
             }
             if self._bounded:
                 self._stop_at_offsets(options)
-        with self._commits(session, options):
+        with self._commits(session, options), self.looks.listening(session):
             self._report(self._beginning())
             reason = self._until_it_ends(session, options, trigger_s)
         return self.sum_up(reason)
@@ -341,7 +348,7 @@ class Query:
         reports = {name: dict(report) for name, report in totals.reports.items()}
         for spout, count in totals.dead_lettered.items():
             reports.setdefault(spout, {})["dead_lettered"] = count
-        counts = {name: totals.counts.get(name, Counts()) for name in self._graph.components}
+        counts = {name: replace(totals.counts.get(name, Counts())) for name in self._graph.components}
         result = RunResult(
             reason=reason,
             drained=True,
@@ -353,7 +360,7 @@ class Query:
             in_flight=0,
             latency_p50_ms=None,
             latency_p99_ms=None,
-            errors=totals.errors,
+            errors=[*totals.errors],
             reports=reports,
             spouts=list(self._plan.spouts),
             signal=self._received[0] if self._received else None,

@@ -58,6 +58,7 @@ def run(
     records_per_batch: int = RECORDS_PER_BATCH,  # the most offsets of a batch
     on_batch: Callable[[CommittedBatch], None] | None = None,  # called with each batch that is committed
     report: Callable[[str], None] | None = None,  # called with what a user should know meanwhile, a sentence at a time
+    watching: Callable[[Query], None] | None = None,  # called with the query before it starts, which others may look at
 ) -> SparkRun:
     """Run a topology on Spark until it ends, is stopped, or fails.
 
@@ -85,6 +86,8 @@ def run(
         report(f"{name} writes at least once on Spark: a batch that is computed again is written to Kafka again")
     with Signals() as signals, _claimed(where, made) as name:
         query = Query(made, settings.run.values, where, name, records_per_batch, signals, on_batch, report)
+        if watching is not None:
+            watching(query)
         try:
             with _session(graph.name, spark, master, report) as session:
                 signals.arm()  # PySpark has set its own
