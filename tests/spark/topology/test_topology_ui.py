@@ -33,7 +33,7 @@ def test_the_page_shows_batches_offsets_and_sinks(scene: Scene) -> None:
     finally:
         driver.kill()
         driver.wait()
-    assert (graph["topology"], graph["engine"]) == ("Plain", "spark")
+    assert (graph["topology"], graph["engine"]) == ("topology_case-Plain", "spark")
     assert [batch["records"] for batch in run["batches"]] == [20, 20, 20]
     assert all(batch["seconds"] > 0 and batch["records_per_s"] > 0 for batch in run["batches"])
     assert sum(batch["records"] for batch in later["batches"]) == 70
