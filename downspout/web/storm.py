@@ -118,6 +118,11 @@ class StormState(State):
         found, stats = super().run(now_s, stuck), self._stats
         return found if stats is None else {**found, "state": stats.status.lower()}
 
+    def partitions(self, **how: Any) -> dict[str, Any]:
+        """Return the partitions; a partition without a commit is behind by all that it holds, as in the totals."""
+        found, metrics = super().partitions(**how), self.past.latest
+        return {**found, "lag": None if metrics is None else metrics.lag}
+
     @property
     def _stats(self) -> TopologyStats | None:
         return self.past.latest.stats if isinstance(self.past.latest, StormMetrics) else None

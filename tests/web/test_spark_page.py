@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kafka.structs import TopicPartition
+from playwright.sync_api import Page, expect
 
 from downspout.engine.graph import from_class
 from downspout.engine.result import Counts
@@ -115,3 +116,19 @@ def test_what_spark_does_not_know_is_null(shown: Running, query: Query) -> None:
     assert set(shown.api("topology")["notes"]) == {"batches", "components", "curves", "dead-letters", "workers"}
     query.now = replace(look(11, 100), stopping=True)
     assert shown.until(lambda run: run["state"] == "draining")
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("chromium")
+def test_the_page_shows_them(page: Page, shown: Running, query: Query) -> None:
+    """Batches, sinks and partitions are there, and the panels say what Spark lacks."""
+    page.goto(shown.url)
+    expect(page.locator("#state")).to_have_text("starting")
+    query.now = look(10, 100)
+    expect(page.locator("#batches tbody tr")).to_have_count(2)
+    expect(page.locator("#sinks tbody tr")).to_have_count(1)
+    expect(page.locator("#partition-count")).to_contain_text("2 in all, 45 records behind")
+    expect(page.locator("#dead-letters .note")).to_be_visible()
+    expect(page.locator("#latency")).to_be_hidden()
+    expect(page.locator("#tiles")).to_contain_text("computed again")
+    assert "latency" not in page.locator("#tiles").inner_text()

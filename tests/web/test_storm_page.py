@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 from playwright.sync_api import Page, expect
 
+from downspout.cli import main
 from downspout.engine.graph import Graph
 from downspout.errors import ConfigError, StormError
 from downspout.ledger.metadata import encode
@@ -104,6 +106,7 @@ def test_partitions_have_their_owner_and_no_made_up_figures(shown: Running) -> N
     first, second = shown.api("partitions?sort=partition")["rows"]
     assert (first["committed"], first["end"], first["lag"], first["done"], first["owner"]) == (20, 40, 20, 0, "task 4")
     assert (first["position"], first["in_flight"]) == (None, None)
+    assert shown.api("partitions")["lag"] == shown.api("run")["totals"]["lag"] == 30
     assert (second["committed"], second["end"], second["lag"], second["done"], second["owner"]) == (
         None, 10, None, None, None,
     )  # fmt: skip
@@ -159,6 +162,12 @@ def test_a_port_that_is_taken_is_named_by_its_option(shown: Running) -> None:
         StormPage(graph(), collect, port)
 
 
+def test_without_a_storm_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `downspout storm stats` does, with its exit code."""
+    assert main(["ui", "storm", "shop", "--dir", str(tmp_path / "storm")]) == StormError.exit_code
+    assert "Storm is stopped" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("chromium")
 def test_the_page_shows_them(page: Page, shown: Running) -> None:
@@ -173,6 +182,8 @@ def test_the_page_shows_them(page: Page, shown: Running) -> None:
         expect(page.locator(f"#{panel} .note")).to_be_visible()
         expect(page.locator(f"#{panel} table")).to_have_count(0)
     expect(page.locator("#tiles")).to_contain_text("complete latency")
+    expect(page.locator("#latency")).to_be_hidden()
+    expect(page.locator("#partition-count")).to_contain_text("2 in all, 30 records behind")
     assert "in flight" not in page.locator("#tiles").inner_text()
     cells: list[Any] = page.locator("#components tbody tr").nth(1).locator("td").all_inner_texts()
     assert cells[0] == "check ×2"

@@ -78,7 +78,8 @@ function gone() {
 }
 
 function showTopology() {
-  const {topology, windows, notes} = view.topology;
+  const {topology, engine, windows, notes} = view.topology;
+  byId("latency").hidden = engine !== "local"; // others have no percentiles
   byId("name").textContent = document.title = topology;
   if (!windows.includes(view.window)) view.window = windows[0];
   choices();

@@ -69,7 +69,7 @@ export function partitions(found, sorting) {
     ["partition", (row) => row.partition, {text: true, sort: "partition"}],
     ["committed", (row) => count(row.committed), {sort: "committed"}], ["position", (row) => count(row.position), {sort: "position"}],
     ["end", (row) => count(row.end), {sort: "end"}], ["lag", (row) => count(row.lag), {sort: "lag"}],
-    ["lag in time", (row) => (isNone(row.lag_s) ? `> ${span(found.known_s)}` : span(row.lag_s)), {sort: "lag_s"}],
+    ["lag in time", (row) => (isNone(row.lag) ? NONE : isNone(row.lag_s) ? `> ${span(found.known_s)}` : span(row.lag_s)), {sort: "lag_s"}],
     ["done beyond", (row) => count(row.done), {sort: "done"}], ["in flight", (row) => count(row.in_flight), {sort: "in_flight"}],
     ["failed, waiting", (row) => el("span", {class: row.failed ? "warn" : ""}, count(row.failed)), {sort: "failed"}],
     ["blocked by", (row) => (isNone(row.blocks) ? "" : el("span", {class: "bad"}, `@${row.blocks}`))],
