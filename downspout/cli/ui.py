@@ -46,8 +46,8 @@ def _storm(arguments: argparse.Namespace) -> int:
     address = node.address
     counters = stats.Counters(node.directory / "counters.json")
 
-    def collect() -> TopologyStats:
-        return counters.whole([stats.collect(*address, arguments.topology)])[0]
+    def collect(with_lag: bool) -> TopologyStats:
+        return counters.whole([stats.collect(*address, arguments.topology, with_lag=with_lag)])[0]
 
     graph = submitted.collect(*address, arguments.topology)
     port = "" if arguments.port is None else str(arguments.port)

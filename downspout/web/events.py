@@ -73,7 +73,8 @@ class Events:
         result = metrics.result
         for name, report in result.reports.items():
             for counter, (kind, text) in COUNTERS.items():
-                self._grown(wall_s, kind, name, counter, report.get(counter, 0), text)
+                if counter in report:
+                    self._grown(wall_s, kind, name, counter, report[counter], text)
         for name, counts in result.components.items():
             self._grown(wall_s, "restart", name, "restarts", counts.restarts, "the component was made anew: it raised")
         for spout, partitions in result.partitions.items():

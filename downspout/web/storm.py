@@ -7,13 +7,13 @@ the curves and the time line are of what the page has seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from downspout.engine.graph import Component, Graph
 from downspout.engine.loop import Bounds
 from downspout.engine.result import Counts, RunResult
-from downspout.errors import DownspoutError, coordinates
+from downspout.errors import BrokerError, DownspoutError, coordinates
 from downspout.offsets.lag import PartitionLag
 from downspout.run.metrics import RunMetrics
 from downspout.run.snapshots import Snapshot
@@ -36,6 +36,8 @@ NOTES = {
     "dead-letters": "Nimbus has no errors of dead letters, of which the number is above: `downspout dlq ls` has them.",
     "workers": "Nimbus has no figures of single processes: `downspout storm logs` shows their logs.",
 }
+
+Collect = Callable[[bool], TopologyStats]  # the figures of `downspout storm stats`, with or without the lag
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,10 @@ class StormState(State):
         return {**super()._run_window(name, window), "complete_ms": mean}
 
     def _totals(self, metrics: RunMetrics) -> dict[str, Any]:
-        return {**super()._totals(metrics), **dict.fromkeys(("in_flight", "retry_waiting", "disconnected"))}
+        unknown = ["in_flight", "retry_waiting", "disconnected"]
+        if self._stats is not None and not self._stats.lag:
+            unknown.append("dead_lettered")
+        return {**super()._totals(metrics), **dict.fromkeys(unknown)}
 
     def _counts(self, metrics: RunMetrics, windows: Mapping[str, Window], component: Component) -> dict[str, Any]:
         found = super()._counts(metrics, windows, component)
@@ -173,21 +178,29 @@ class StormState(State):
 
 
 class Asking:
-    """Asks nimbus and Kafka when the page wants to know."""
+    """Asks nimbus and Kafka when the page wants to know; while Kafka does not answer, nimbus alone."""
 
-    def __init__(self, collect: Callable[[], TopologyStats]) -> None:
+    def __init__(self, collect: Collect) -> None:
         self._collect = collect
+        self._lag: list[Lag] = []  # as of Kafka's last answer
         self.error = ""  # why there was no answer to the last question
 
     def latest(self, wait_s: float) -> Snapshot | None:
         """Ask; None where there is no answer."""
         try:
-            found = metrics_of(self._collect())
+            return Snapshot(metrics_of(self._ask()), 0.0)
         except DownspoutError as error:
             self.error = str(error)
             return None
-        self.error = ""
-        return Snapshot(found, 0.0)
+
+    def _ask(self) -> TopologyStats:
+        try:
+            found = self._collect(True)
+        except BrokerError as error:
+            self.error = f"No figures from Kafka: {error}"
+            return replace(self._collect(False), lag=self._lag)
+        self._lag, self.error = found.lag, ""
+        return found
 
     def close(self) -> None:
         """Nothing waits for long."""
@@ -198,9 +211,7 @@ class StormPage(Page):
 
     option = "--port"
 
-    def __init__(
-        self, graph: Graph, collect: Callable[[], TopologyStats], address: str, every_s: float = EVERY_S
-    ) -> None:
+    def __init__(self, graph: Graph, collect: Collect, address: str, every_s: float = EVERY_S) -> None:
         self._asking = Asking(collect)
         super().__init__(StormState(graph), self._asking, address, every_s)
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from downspout.cli import main
 from downspout.engine.graph import Graph
-from downspout.errors import ConfigError, StormError
+from downspout.errors import BrokerError, ConfigError, StormError
 from downspout.ledger.metadata import encode
 from downspout.storm import nimbus, stats, submitted
 from downspout.testing import FakeKafka
@@ -54,9 +54,9 @@ def graph() -> Graph:
     return submitted.collect("nimbus", 1, "shop")
 
 
-def collect() -> stats.TopologyStats:
+def collect(with_lag: bool = True) -> stats.TopologyStats:
     """Return what `downspout storm stats` shows."""
-    return stats.collect("nimbus", 1, "shop")
+    return stats.collect("nimbus", 1, "shop", with_lag=with_lag)
 
 
 def test_the_graph_is_the_one_that_was_submitted(shown: Running) -> None:
@@ -153,6 +153,28 @@ def test_a_topology_that_is_gone_is_named(shown: Running, storm: Nimbus) -> None
     shown.until(lambda run: run["state"] == "inactive" and not run["stuck"])
     with pytest.raises(StormError, match="There is no topology other"):
         submitted.collect("nimbus", 1, "other")
+
+
+def test_without_kafka_nimbus_goes_on(shown: Running, storm: Nimbus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counts are renewed, the lag stays as it was, and the page says why; a page that begins so knows no lag."""
+    shown.until(lambda run: run["totals"]["lag"] == 30)
+
+    def away(*given: object) -> list[stats.Lag]:
+        raise BrokerError("no broker answers at here:1")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stats, "_lag", away)
+        storm.scale = 2.0
+        run = shown.until(lambda run: run["components"][1]["totals"]["executed"] == 180_000)
+        assert "No figures from Kafka: no broker answers at here:1" in run["stuck"]
+        assert (run["totals"]["lag"], run["partitions"]["count"]) == (30, 2)
+        with serving(StormPage(graph(), collect, "0", every_s=0.1)) as page:
+            late = Running(page.url)
+            run = late.until(lambda run: True)
+            assert (run["totals"]["lag"], run["totals"]["dead_lettered"]) == (None, None)
+            patch.undo()
+            run = late.until(lambda run: run["totals"]["dead_lettered"] == 1 and not run["stuck"])
+            assert [each["kind"] for each in run["events"]] == ["assignment"]
 
 
 def test_a_port_that_is_taken_is_named_by_its_option(shown: Running) -> None:

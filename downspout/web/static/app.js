@@ -21,7 +21,7 @@ function notice(text) {
 
 function showState(run) {
   const badge = byId("state");
-  badge.textContent = run.stuck ? "busy" : run.state;
+  badge.textContent = run.stuck && view.topology.engine === "local" ? "busy" : run.state;
   badge.className = `badge ${run.state}`;
   byId("since").textContent = run.duration_s === undefined ? "" : `for ${span(run.duration_s)}`;
   const broker = run.totals?.disconnected ? "No broker answers: what comes from Kafka is as of its last answer." : "";
