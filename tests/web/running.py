@@ -82,9 +82,9 @@ class Running:
         assert answer.status == 200, answer.data
         return orjson.loads(answer.data)
 
-    def until(self, holds: Callable[[Any], bool], name: str = "run") -> Any:
+    def until(self, holds: Callable[[Any], bool], name: str = "run", wait_s: float = WAIT_S) -> Any:
         """Wait until an answer of the API is as it should be; return it."""
-        end, found = time.monotonic() + WAIT_S, None
+        end, found = time.monotonic() + wait_s, None
         while time.monotonic() < end:
             assert not self.errors, self.errors
             try:
