@@ -90,7 +90,7 @@ _AGAIN = "at least once: stopped between file and commit, it writes rows again; 
 TYPES = "parse.types=" + ",".join(f"{field}:{kind}" for field, kind in SCHEMA.items())
 
 DOWNSPOUT = (
-    downspout("record", "record mode", note=_ONCE),
+    downspout("record", "record mode", "kafka.emit=record", note=_ONCE),
     downspout("chunk", "chunk mode", "kafka.emit=chunk", TYPES, note=_ONCE),
 )
 """Ours, in one process."""

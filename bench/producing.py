@@ -88,7 +88,7 @@ def engine(bootstrap: str, topic: str, records: int, spout: Any) -> float:
     conf = {"kafka.bootstrap": bootstrap, "topology.message.timeout.secs": 120, "topology.max.spout.pending": 100_000}
     graph = from_class(Flow, "bench")
     if spout is ChunkSpout:
-        conf["topology.max.spout.pending"] = 8
+        conf["topology.max.spout.pending"] = 80_000
     confs = {name: {**component.config, **conf} for name, component in graph.components.items()}
     made = Engine(graph, confs, bounds=Bounds(records=records), rng=random.Random(1))
     gc.collect()

@@ -61,7 +61,7 @@ def topology(source: str, topic: str, emit: str, length_ms: int) -> Any:
 def one(bootstrap: str, source: str, topic: str, emit: str, length_ms: int) -> None:
     """Be one contender: print its CPU-seconds and its wall time."""
     conf = {"kafka.bootstrap": bootstrap, "topology.message.timeout.secs": 60, "run.until": "end"}
-    conf["topology.max.spout.pending"] = 20_000 if emit == "record" else 8
+    conf["topology.max.spout.pending"] = 20_000 if emit == "record" else 80_000  # records
     graph = from_class(topology(source, topic, emit, length_ms), "bench")
     confs = {name: {**component.config, "topology.name": topic, **conf} for name, component in graph.components.items()}
     made = Engine(graph, confs, bounds=Bounds(until="end"), rng=random.Random(1))

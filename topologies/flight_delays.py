@@ -71,7 +71,7 @@ FLIGHT = {
 delays and ``air_time`` are minutes, ``distance`` is miles."""
 
 TYPES = {field: FLIGHT.get(field, "string") for field in FLIGHT_FIELDS}
-"""What the JSON must hold. With types a whole chunk (``kafka.emit=chunk``) is parsed, enriched and written at once."""
+"""What the JSON must hold. With types a whole chunk of records is parsed, enriched and written at once."""
 
 DELAYS = ["count", "count:dep_delay", "count:arr_delay"] + [
     f"{function}:{column}" for column in ("dep_delay", "arr_delay") for function in ("sum", "max")
