@@ -44,6 +44,7 @@ class DeadLetterBolt(Bolt):
     outputs: ClassVar[list[str]] = []
     settings_scopes: ClassVar[tuple[str, ...]] = ("kafka",)
     requires: ClassVar[tuple[str, ...]] = ("origin", "error")
+    _box: DeadLetterWriter | None = None
 
     def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Read the settings; a client is made when there is something to write."""
@@ -52,7 +53,7 @@ class DeadLetterBolt(Bolt):
         check_dead_letter_topic(settings, group)
         self._topic = dead_letter_topic(settings, group)
         self._settings = settings
-        self._box: DeadLetterWriter | None = None
+        self._box = None
 
     def process(self, tup: Any) -> None:
         """Take a rejected record."""

@@ -350,11 +350,15 @@ class KafkaBolt(Bolt):
 
     def before_exit(self) -> None:
         """On Storm, before the process ends: wait for what is out, for a moment."""
-        self._sending.close(EXIT_S_MAX)
+        self._end(EXIT_S_MAX)
 
     def close(self) -> None:
         """Wait for what is out, at most 5 s; ack what is written, fail the rest, and release the producer."""
-        self._sending.close(FLUSH_S_MAX)
+        self._end(FLUSH_S_MAX)
+
+    def _end(self, seconds: float) -> None:
+        if hasattr(self, "_sending"):  # else it never began: its settings were refused, or no broker has answered
+            self._sending.close(seconds)
 
     def report(self) -> Mapping[str, float]:
         """Return how many records were written, refused, and are out."""

@@ -21,6 +21,8 @@ from downspout.errors import TopologyError
 from downspout.settings.table import parse_scope
 from downspout.spark.topology.rows import ShuffledTuple, values_type
 
+APPLY = "apply_attempt"
+TAKES_TUPLES = ("process", "process_many", "process_chunk", "process_tick")
 BATCH_ID = "streaming.sql.batchId"  # Spark's name of a micro-batch's number, in its tasks
 
 
@@ -72,11 +74,25 @@ def _refusals(graph: Graph, coordinators: Mapping[str, Component]) -> Iterator[s
         is_ours = name in coordinators or _is_emitter(component)
         if is_ours and not vars(component.cls).get("replaced_by_micro_batches"):
             yield f"{name} ({component.cls.__name__}) makes batches of its own, and on Spark they are Spark's"
+        if is_state(component):
+            yield from _refusals_of_state(component)
         for given in component.inputs:
             if given.source in coordinators and not (is_ours or is_state(component)):
                 yield f"{name} reads {given.stream!r} of {given.source}, and Spark sends no such tuples"
             elif given.stream not in CONTROL and is_state(graph.components[given.source]):
                 yield f"{name} reads from the state {given.source}, which emits nothing on Spark"
+
+
+def _refusals_of_state(component: Component) -> Iterator[str]:
+    name, cls = f"{component.name} ({component.cls.__name__})", component.cls
+    if not hasattr(cls, APPLY):
+        yield f"{name} is not a StateBolt: it has no method {APPLY}"
+        return
+    # The tasks never make an instance: what comes before the class that applies batches, they would pass over.
+    heirs = cls.__mro__[: next(place for place, each in enumerate(cls.__mro__) if APPLY in vars(each))]
+    for method in TAKES_TUPLES:
+        if any(method in vars(each) for each in heirs):
+            yield f"{name} has a method {method} of its own, which Spark would not call"
 
 
 def current_attempt() -> Attempt:

@@ -104,6 +104,13 @@ def without_effect(settings: Settings) -> list[str]:
     """Return the settings that were given, and have no effect here."""
     local = ("run.drain_s", "run.member", "run.workers")
     given = [key for key in local if settings.run.sources.get(key) == "command line"]
+    batches = {
+        key
+        for made in settings.components.values()
+        for key, source in made.sources.items()
+        if key.startswith("batch.") and source == "command line"
+    }
+    given += sorted(batches)
     compacting = any(made.values.get(COMPACT_EVERY) for made in settings.components.values())
     return [*given, COMPACT_EVERY] if compacting else given
 
