@@ -120,7 +120,7 @@ class Settled(Topology):
     ("topology", "config", "seed", "emit"),
     [
         (Orders, {}, A_CHUNK_SEED, "chunk"),
-        (Orders, {}, A_RECORD_SEED, None),
+        (Orders, {}, A_RECORD_SEED, "record"),
         (Orders, {"kafka.emit": "chunk"}, A_RECORD_SEED, "chunk"),
         (Orders, {"kafka.emit": "record"}, A_CHUNK_SEED, "record"),
         (Numbers, {}, A_CHUNK_SEED, "record"),
@@ -128,7 +128,7 @@ class Settled(Topology):
     ],
 )
 def test_chance_decides_only_what_nobody_else_does(
-    topology: type, config: dict[str, str], seed: int, emit: str | None
+    topology: type, config: dict[str, str], seed: int, emit: str
 ) -> None:
     """Chunks are not drawn where a spout cannot emit them, nor where topology or scenario say what it emits."""
     assert plan_of(Scenario(topology, order, order_rows, config=config), seed).config.get("kafka.emit") == emit
