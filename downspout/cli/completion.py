@@ -97,7 +97,7 @@ def settings(prefix: str, **_: Any) -> list[str]:
     """Return the settings that begin so; behind ``=`` the values that there are.
 
     >>> settings("kafka.emit=")
-    ['kafka.emit=record', 'kafka.emit=chunk']
+    ['kafka.emit=auto', 'kafka.emit=record', 'kafka.emit=chunk']
     >>> settings("rows:parquet.compr")
     ['rows:parquet.compression=']
     """
