@@ -13,10 +13,10 @@ from downspout.protocols import BoltEngine, Failure
 from downspout.settings.table import component_config
 from downspout.wire import Wired
 from downspout.wire.flushing import FLUSH
-from downspout.wire.specs import EMIT, OF_SPOUT, RUN, SINKS, BoltSpec
+from downspout.wire.specs import OF_SPOUT, RUN, SINKS, WHY_RECORDS, BoltSpec
 from downspout.wire.transacting import TRANSACTIONS
 
-__all__ = ["EMIT", "FLUSH", "OF_SPOUT", "RUN", "SINKS", "Bolt", "Failure", "input_fields", "task_number"]
+__all__ = ["FLUSH", "OF_SPOUT", "RUN", "SINKS", "WHY_RECORDS", "Bolt", "Failure", "input_fields", "task_number"]
 
 
 def input_fields(context: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]:

@@ -176,7 +176,7 @@ class KafkaSpout(Wired, streamparse.Spout):
         if self._settings["emit"] != "chunk":
             return min(most, max(1, self._open_max - self._open))
         chunk: int = self._settings["chunk_records_max"]
-        out = sum(part.ledger.in_flight for part in self._session.parts) if self._session is not None else 0
+        out = self._session.in_flight if self._session is not None else 0
         return min(most, max(0, -((out - self._open_max) // chunk)))
 
     def _emit_waiting(self, session: GroupSession, most: int, now: int) -> None:

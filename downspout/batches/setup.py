@@ -20,13 +20,13 @@ from downspout.settings.table import parse_scope
 from downspout.spout.setup import Setup
 
 REFUSED = {
-    "translator": (None, "a bolt that makes the tuples"),
+    "translator": ((None, []), "a bolt that makes the tuples"),
     "emit": (("record", "auto"), "kafka.emit=record: a batch is emitted record by record"),
-    "offset_store": ("kafka", "batch.store: progress is kept with the batches"),
-    "behind_max": (None, "leave it out: no record is left out of a batch"),
-    "listener": (None, "leave it out: a bolt sees the batches"),
-    "on_corrupt_batch": ("fail", "kafka.on_corrupt_batch=fail: a batch writes no dead letters"),
-    "guarantee": ("AT_LEAST_ONCE", "leave it out: batches have a guarantee of their own, by batch.kind"),
+    "offset_store": (("kafka",), "batch.store: progress is kept with the batches"),
+    "behind_max": ((None,), "leave it out: no record is left out of a batch"),
+    "listener": ((None,), "leave it out: a bolt sees the batches"),
+    "on_corrupt_batch": (("fail",), "kafka.on_corrupt_batch=fail: a batch writes no dead letters"),
+    "guarantee": (("AT_LEAST_ONCE",), "leave it out: batches have a guarantee of their own, by batch.kind"),
 }
 """Settings of KafkaSpout that batches do not have, with the values they may have."""
 
@@ -42,9 +42,7 @@ def check(kafka: Mapping[str, Any]) -> None:
 is emitted record by record
     """
     for name, (allowed, cure) in REFUSED.items():
-        if kafka[name] not in (
-            allowed if isinstance(allowed, tuple) else (allowed, [] if allowed is None else allowed)
-        ):
+        if kafka[name] not in allowed:
             raise ConfigError(f"kafka.{name} = {kafka[name]!r} does not go with KafkaBatches", cure=cure)
 
 

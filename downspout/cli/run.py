@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,7 +22,8 @@ from downspout.cli.arguments import (
     exit_codes,
 )
 from downspout.cli.output import aside, check_writable, print_result
-from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError, MissingExtraError
+from downspout.cli.ui import shown
+from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError
 from downspout.formatting import counted, seconds_of
 
 if TYPE_CHECKING:
@@ -184,19 +185,17 @@ def _exposed(graph: Graph, settings: Settings) -> Iterator[Exposure | None]:
         yield exposure
 
 
-@contextmanager
-def _page(address: str | None, graph: Graph, settings: Settings) -> Iterator[RunPage | None]:
+def _page(address: str | None, graph: Graph, settings: Settings) -> AbstractContextManager[RunPage | None]:
     """With ``--ui`` serve a page; without, import nothing."""
     if address is None:
-        yield None
-        return
-    try:
+        return nullcontext()
+
+    def serve() -> AbstractContextManager[RunPage]:
         from downspout.web.server import served
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(f"--ui needs the package {error.name}", cure="pip install 'downspout[ui]'") from None
-    with served(graph, settings, address) as page:
-        print(f"downspout: the run is shown at {page.url}", file=sys.stderr)
-        yield page
+
+        return served(graph, settings, address)
+
+    return shown(serve, "the run")
 
 
 def warn_if_behind(graph: Graph, settings: Settings, arguments: argparse.Namespace) -> None:

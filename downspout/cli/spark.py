@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli import spark_cluster
@@ -21,7 +21,7 @@ from downspout.cli.arguments import (
     exit_codes,
     place,
 )
-from downspout.errors import MissingExtraError
+from downspout.cli.ui import shown
 from downspout.formatting import counted
 
 if TYPE_CHECKING:
@@ -106,20 +106,18 @@ def handle_run(arguments: argparse.Namespace) -> int:
     return _close(graph.name, done, dead_letter_topics(graph, settings), quiet=arguments.quiet)
 
 
-@contextmanager
-def _page(address: str | None, graph: Graph, settings: Settings) -> Iterator[SparkPage | None]:
+def _page(address: str | None, graph: Graph, settings: Settings) -> AbstractContextManager[SparkPage | None]:
     """With ``--ui`` serve a page; without, import nothing."""
     if address is None:
-        yield None
-        return
-    try:
+        return nullcontext()
+
+    def serve() -> AbstractContextManager[SparkPage]:
         from downspout.web.server import serving
         from downspout.web.spark import SparkPage
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(f"--ui needs the package {error.name}", cure="pip install 'downspout[ui]'") from None
-    with serving(SparkPage(graph, settings, address)) as page:
-        print(f"downspout: the run is shown at {page.url}", file=sys.stderr, flush=True)
-        yield page
+
+        return serving(SparkPage(graph, settings, address))
+
+    return shown(serve, "the run")
 
 
 def _say(text: str) -> None:

@@ -1,11 +1,13 @@
-"""``downspout ui``: the web page of a topology that runs elsewhere."""
+"""``downspout ui``: the web page of a topology that runs elsewhere; and how any command shows a page."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from downspout.cli.arguments import add_actions, exit_codes, place, port_or_any
 from downspout.errors import MissingExtraError
@@ -13,6 +15,34 @@ from downspout.system.signals import handled_by
 
 if TYPE_CHECKING:
     from downspout.storm.stats import TopologyStats
+    from downspout.web.server import Page
+
+PageType = TypeVar("PageType", bound="Page")
+
+
+@contextmanager
+def shown(
+    serve: Callable[[], AbstractContextManager[PageType]], what: str, asked_by: str = "--ui"
+) -> Iterator[PageType]:
+    """Serve a page while the context lasts, and say where it is.
+
+    Args:
+        serve: imports what the page needs, and returns the context in which it is served.
+        what: what the page shows.
+        asked_by: what asks for the page.
+
+    Raises:
+        MissingExtraError: a package is not installed.
+    """
+    try:
+        served = serve()
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"{asked_by} needs the package {error.name}", cure="pip install 'downspout[ui]'"
+        ) from None
+    with served as page:
+        print(f"downspout: {what} is shown at {page.url}", file=sys.stderr, flush=True)
+        yield page
 
 
 def add_parser(commands: Any) -> None:
@@ -35,24 +65,21 @@ def _storm(arguments: argparse.Namespace) -> int:
     from downspout.storm import stats, submitted
     from downspout.storm.node import StormNode, default_directory
 
-    try:
+    def serve() -> AbstractContextManager[Page]:
         from downspout.web.server import serving
         from downspout.web.storm import StormPage
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"the page needs the package {error.name}", cure="pip install 'downspout[ui]'"
-        ) from None
-    node = StormNode(arguments.dir or default_directory())
-    address = node.address
-    counters = stats.Counters(node.directory / "counters.json")
 
-    def collect(with_lag: bool) -> TopologyStats:
-        return counters.whole([stats.collect(*address, arguments.topology, with_lag=with_lag)])[0]
+        node = StormNode(arguments.dir or default_directory())
+        address = node.address
+        counters = stats.Counters(node.directory / "counters.json")
 
-    graph = submitted.collect(*address, arguments.topology)
-    port = "" if arguments.port is None else str(arguments.port)
+        def collect(with_lag: bool) -> TopologyStats:
+            return counters.whole([stats.collect(*address, arguments.topology, with_lag=with_lag)])[0]
+
+        graph = submitted.collect(*address, arguments.topology)
+        return serving(StormPage(graph, collect, "" if arguments.port is None else str(arguments.port)))
+
     ended = threading.Event()
-    with serving(StormPage(graph, collect, port)) as page, handled_by(lambda *_: ended.set()):
-        print(f"downspout: {arguments.topology} is shown at {page.url}", file=sys.stderr, flush=True)
+    with shown(serve, arguments.topology, "the page"), handled_by(lambda *_: ended.set()):
         ended.wait()
     return 0

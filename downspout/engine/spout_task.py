@@ -86,8 +86,7 @@ class SpoutTask(Task):
     @property
     def may_emit(self) -> bool:
         """Whether fewer records are out than ``topology.max.spout.pending``."""
-        forest = self.forest
-        return (self.in_flight if forest.sizes else len(forest.open)) < self.pending_max
+        return self.in_flight < self.pending_max
 
     def next_tuple(self) -> bool:
         """Call the spout's ``next_tuple``; return whether it emitted."""

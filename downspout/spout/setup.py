@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from downspout.component import EMIT, SINKS, task_number
+from downspout.component import SINKS, WHY_RECORDS, task_number
 from downspout.errors import ConfigError
 from downspout.kafka.schemes import is_scheme
 from downspout.settings.folders import of_project, of_project_url
@@ -158,7 +158,7 @@ def emitted(conf: Mapping[str, Any], component: str, foreign_serializer: str) ->
         return wanted, ""
     if foreign_serializer:
         return "record", f"{foreign_serializer} cannot send columns"
-    why = (conf.get(EMIT) or {}).get(component)
+    why = (conf.get(WHY_RECORDS) or {}).get(component)
     if why is None:
         return "record", ""
     why = why or records_by_settings(parse_scope(conf, "kafka"), conf.get("run.records"))

@@ -202,8 +202,7 @@ class Why:
         return "records wait in Kafka, and none arrive", "the partition needs a leader: look at the broker's log"
 
     def _not_asked(self, read: str) -> tuple[str, str]:
-        out = sum(part.ledger.in_flight for part in self._session.assignment.parts.values())
-        if (most := self._setup.pending_max) and out >= most:
+        if (most := self._setup.pending_max) and self._session.in_flight >= most:
             reason = f"{read}, and topology.max.spout.pending = {most:,} tuples are out"
             return reason, "faster bolts, or a larger topology.max.spout.pending"
         seconds = (self._now - self._called_at) / 1000

@@ -41,7 +41,6 @@ DECIDED = {
 }
 """Properties of the client, and the setting of ours that decides each."""
 
-
 TOPIC_LEGAL = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 POLL_INTERVAL_MS = 300_000
 """The client's ``max_poll_interval_ms``, unless it is given: who polls less often is thrown out of the group."""

@@ -64,6 +64,14 @@ def summary(host: str, port: int, timeout_s: float = TIMEOUT_S) -> Any:
         return client.getClusterInfo()
 
 
+def topology_named(client: Any, name: str) -> Any:
+    """Return Storm's TopologySummary of a topology. Raises StormError: there is none of that name."""
+    found = next((each for each in client.getClusterInfo().topologies if each.name == name), None)
+    if found is None:
+        raise StormError(f"There is no topology {name}", cure="`sparse list`")
+    return found
+
+
 def knows_leader(host: str, port: int, timeout_s: float = TIMEOUT_S) -> bool | None:
     """Ask a nimbus who leads, as its clients do first; return None where it does not answer, or not this."""
     from thriftpy2.thrift import TApplicationException

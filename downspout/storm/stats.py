@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from downspout.errors import StormError, coordinates
+from downspout.errors import coordinates
 from downspout.formatting import columns, counted
 from downspout.kafka.asking import answer_of
 from downspout.kafka.port import ConsumerPort, LogState
@@ -144,23 +144,21 @@ def names(host: str, port: int) -> list[str]:
 def collect(host: str, port: int, name: str, *, with_lag: bool = True) -> TopologyStats:
     """Return the figures of a topology. Raises BrokerError: Kafka does not answer."""
     with nimbus.connect(host, port) as client:
-        found = [each for each in client.getClusterInfo().topologies if each.name == name]
-        if not found:
-            raise StormError(f"There is no topology {name}", cure="`sparse list`")
-        page = client.getTopologyPageInfo(found[0].id, ALL_TIME, False)
-        recent = client.getTopologyPageInfo(found[0].id, str(WINDOW_S), False)
-        info = client.getTopologyInfo(found[0].id)
-        spouts = client.getTopology(found[0].id).spouts
-        conf = json.loads(client.getTopologyConf(found[0].id))
+        found = nimbus.topology_named(client, name)
+        page = client.getTopologyPageInfo(found.id, ALL_TIME, False)
+        recent = client.getTopologyPageInfo(found.id, str(WINDOW_S), False)
+        info = client.getTopologyInfo(found.id)
+        spouts = client.getTopology(found.id).spouts
+        conf = json.loads(client.getTopologyConf(found.id))
     lately = _components(recent, {})
     components = _with_timeouts(_components(page, info.errors or {}))
     lag = [each for spout in sorted(spouts) for each in _lag(spout, name, conf, spouts[spout])] if with_lag else []
     stats = TopologyStats(
         name,
-        found[0].id,
-        found[0].status,
-        found[0].uptime_secs,
-        found[0].num_workers,
+        found.id,
+        found.status,
+        found.uptime_secs,
+        found.num_workers,
         components,
         lag,
         has_reported=any(each.stats is not None for each in info.executors or ()),

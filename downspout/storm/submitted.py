@@ -12,17 +12,15 @@ import pystorm.spout
 
 from downspout.component import FLUSH
 from downspout.engine.graph import Component, Graph, Input, Stream, input_of
-from downspout.errors import StormError, TopologyError
+from downspout.errors import TopologyError
 from downspout.storm import nimbus
 
 
 def collect(host: str, port: int, name: str) -> Graph:
     """Return the graph of a topology that runs. Raises StormError: there is none of that name."""
     with nimbus.connect(host, port) as client:
-        found = [each for each in client.getClusterInfo().topologies if each.name == name]
-        if not found:
-            raise StormError(f"There is no topology {name}", cure="`sparse list`")
-        return graph_of(name, client.getUserTopology(found[0].id), json.loads(client.getTopologyConf(found[0].id)))
+        found = nimbus.topology_named(client, name)
+        return graph_of(name, client.getUserTopology(found.id), json.loads(client.getTopologyConf(found.id)))
 
 
 def graph_of(name: str, topology: Any, conf: Mapping[str, Any]) -> Graph:

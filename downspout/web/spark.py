@@ -21,8 +21,7 @@ from downspout.web.server import Page
 from downspout.web.state import State
 
 if TYPE_CHECKING:
-    from downspout.spark.topology.driver.looks import Look
-    from downspout.spark.topology.driver.query import Query
+    from downspout.spark.topology.driver.looks import Look, Looks
 
 POINT_S = 60.0  # A batch may take as long
 UNKNOWN = ("position", "done", "in_flight", "failed", "blocks", "owner")
@@ -101,11 +100,11 @@ class Looking:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.query: Query | None = None
+        self.looks: Looks | None = None
 
     def latest(self, wait_s: float) -> Snapshot | None:
         """Look; None before the query has begun."""
-        look = self.query.looks.latest() if self.query is not None else None
+        look = self.looks.latest() if self.looks is not None else None
         return None if look is None else Snapshot(metrics_of(self._name, look), 0.0)
 
     def close(self) -> None:
@@ -119,6 +118,6 @@ class SparkPage(Page):
         self._looking = Looking(graph.name)
         super().__init__(SparkState(graph, settings), self._looking, address)
 
-    def watch(self, query: Query) -> None:
+    def watch(self, looks: Looks) -> None:
         """Learn from this query."""
-        self._looking.query = query
+        self._looking.looks = looks

@@ -49,7 +49,7 @@ class State:
     ) -> None:
         self._graph, self._settings = graph, settings
         self.past, self._processes, self._pid = history, processes, pid
-        spouts = [spout.name for spout in graph.spouts if "kafka" in scopes_of(spout.cls)] if settings else []
+        spouts = [spout.name for spout in graph.spouts if "kafka" in scopes_of(spout.cls)]
         kafka = [settings.components[name].values for name in spouts] if settings else []
         # A chunk is one tuple and many records, so tuples that are out say nothing of the time of a record.
         self._has_chunks = any(values.get("kafka.emit") == "chunk" for values in kafka)

@@ -25,7 +25,7 @@ from downspout.wire.transacting import TRANSACTIONS, config_of, connect_transact
 
 RUN = "sink.run"  # The key of a sink's configuration that says what its run is
 SINKS = "spout.sinks"  # The key of a spout's configuration that says where the sinks of its topology write
-EMIT = (
+WHY_RECORDS = (
     "spout.emit"  # The key of a spout's configuration that says, by spout, why it is to emit records; empty: nothing is
 )
 OF_SPOUT = ("kafka.bootstrap", "kafka.topics", "kafka.pattern", "kafka.group", "kafka.dead_letter_topic")
@@ -59,7 +59,9 @@ def annotate(topology: Any) -> None:
     for spec in specs:
         added: dict[str, Any] = {CHUNKS: found, **({RUN: run} if spec in writing else {})}
         if "kafka" in scopes_of(spec.component_cls):
-            added[EMIT] = {spec.name: records_by_readers(parts, spec.name)} if emits_chunks(spec.component_cls) else {}
+            added[WHY_RECORDS] = (
+                {spec.name: records_by_readers(parts, spec.name)} if emits_chunks(spec.component_cls) else {}
+            )
             added |= {SINKS: sinks} if sinks else {}
         spec.common.json_conf = json.dumps({**json.loads(spec.common.json_conf or "{}"), **added})
 

@@ -61,7 +61,7 @@ def shown(query: Query) -> Iterator[Running]:
     """Its page."""
     graph = from_class(Shop, "shop")
     with serving(SparkPage(graph, resolve(graph, []), "127.0.0.1:0")) as page:
-        page.watch(query)  # type: ignore[arg-type]
+        page.watch(query.looks)  # type: ignore[arg-type]
         yield Running(page.url)
 
 

@@ -103,6 +103,11 @@ class GroupSession:
         return [part for part in self.assignment.parts.values() if not part.quiet]
 
     @property
+    def in_flight(self) -> int:
+        """Return how many records are out. O(partitions)."""
+        return sum(part.ledger.in_flight for part in self.assignment.parts.values())
+
+    @property
     def idle(self) -> bool:
         """Return whether nothing is out."""
         return not any(part.ledger.in_flight for part in self.assignment.parts.values())

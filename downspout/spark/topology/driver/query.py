@@ -106,7 +106,7 @@ class Query:
         self._path = [place for place in sys.path if place]
         self._groups = {name: str(self._confs[name].get("kafka.group") or self._graph.name) for name in plan.spouts}
         self._batches = Batches(plan, name, self._groups, self._committed, checkpoint=checkpoint)
-        self.looks = Looks(self._graph.name, self._batches, lambda: self.sum_up("running").result)
+        self._looks: Looks | None = None
         self._on_batch = on_batch or (lambda batch: None)
         self._signals, self._received = signals, signals.received
         self._report = report
@@ -119,8 +119,14 @@ class Query:
     def _bounded(self) -> bool:
         return bool(self._values["run.until"] == "end")
 
+    def watched(self) -> Looks:
+        """Return where other threads may look at the query; called before it runs. Otherwise nothing is kept."""
+        self._looks = Looks(self._graph.name, self._batches, lambda: self.sum_up("running").result)
+        return self._looks
+
     def _committed(self, batch: CommittedBatch) -> None:
-        self.looks.note(batch)
+        if self._looks is not None:
+            self._looks.note(batch)
         self._on_batch(batch)
 
     @property
@@ -141,7 +147,8 @@ class Query:
             }
             if self._bounded:
                 self._stop_at_offsets(options)
-        with self._commits(session, options), self.looks.listening(session):
+        looks = contextlib.nullcontext() if self._looks is None else self._looks.listening(session)
+        with self._commits(session, options), looks:
             self._report(self._beginning())
             reason = self._until_it_ends(session, options, trigger_s)
         return self.sum_up(reason)

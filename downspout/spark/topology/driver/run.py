@@ -31,6 +31,8 @@ from downspout.system.waiting import waiting
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from downspout.spark.topology.driver.looks import Looks
+
 __all__ = ["RECORDS_PER_BATCH", "SparkRun", "default_checkpoint", "run"]
 
 RECORDS_PER_BATCH = 500_000
@@ -58,7 +60,7 @@ def run(
     records_per_batch: int = RECORDS_PER_BATCH,  # the most offsets of a batch
     on_batch: Callable[[CommittedBatch], None] | None = None,  # called with each batch that is committed
     report: Callable[[str], None] | None = None,  # called with what a user should know meanwhile, a sentence at a time
-    watching: Callable[[Query], None] | None = None,  # called with the query before it starts, which others may look at
+    watching: Callable[[Looks], None] | None = None,  # called before the query starts, with where others may look at it
 ) -> SparkRun:
     """Run a topology on Spark until it ends, is stopped, or fails.
 
@@ -87,7 +89,7 @@ def run(
     with Signals() as signals, _claimed(where, made) as name:
         query = Query(made, settings.run.values, where, name, records_per_batch, signals, on_batch, report)
         if watching is not None:
-            watching(query)
+            watching(query.watched())
         try:
             with _session(graph.name, spark, master, report) as session:
                 signals.arm()  # PySpark has set its own
