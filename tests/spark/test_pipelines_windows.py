@@ -51,7 +51,8 @@ def flights(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> It
     with pytest.MonkeyPatch.context() as patch, FakeKafka("windows") as kafka:
         patch.setenv("DOWNSPOUT_HOME", str(tmp_path_factory.mktemp("home")))
         publish(kafka, Flights(frame))
-        run_flight_delays(kafka, directory, run__until="end", parquet__flush_rows=FLUSH_ROWS)
+        # By record: a chunk would bring all that is there into a few flushes.
+        run_flight_delays(kafka, directory, run__until="end", parquet__flush_rows=FLUSH_ROWS, kafka__emit="record")
         yield directory
 
 
