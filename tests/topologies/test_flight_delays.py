@@ -65,7 +65,7 @@ def test_a_run_continues_where_one_stopped(
 @pytest.mark.slow
 def test_flushes_of_any_size_add_up(kafka: FakeKafka, tmp_path: Path, frame: pd.DataFrame, flights: Flights) -> None:
     """Many small flushes leave many partial aggregates and the same result."""
-    run_flight_delays(kafka, tmp_path, run__until="end", parquet__flush_rows=100)
+    run_flight_delays(kafka, tmp_path, run__until="end", parquet__flush_rows=100, kafka__chunk_records_max=100)
     assert len(list((tmp_path / "route_delays").glob("*.parquet"))) > 20
     assert_exact(tmp_path, frame, flights)
 
