@@ -15,7 +15,6 @@ from downspout.audit.audit import audit
 from downspout.settings.object_path import ObjectPath
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.readers.snapshot import read_table
-from downspout.sink.storage import places
 from tests.sink.cloud_support import server_of
 from tests.sink.support import sink, tup
 
@@ -71,7 +70,6 @@ def test_so_it_does_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
         directory = ObjectPath("s3://bucket/out")
         flush = writing(directory, **{"parquet.storage_options": options})
         monkeypatch.setenv("DOWNSPOUT_PARQUET_STORAGE_OPTIONS", ",".join(options))
-        places._client.cache_clear()
         count = until_it_is_compacted(directory, flush)
         assert sorted(read_table(directory).column("n").to_pylist()) == list(range(count))
 

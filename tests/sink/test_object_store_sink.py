@@ -24,8 +24,8 @@ from downspout.settings.object_path import ObjectPath
 from downspout.sink.compaction.compactor import Compactor
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.readers.snapshot import read_table, snapshot
-from downspout.sink.storage import places
 from downspout.sink.storage.object_store import ObjectStore
+from downspout.sink.storage.places import storage_of
 from downspout.testing.harness import run_topology
 from spouts.kafka import KafkaSpout
 from tests.sink.cloud_support import SERVERS, out, rows_in_sight, s3_client, server_of, visible
@@ -54,7 +54,6 @@ def environment(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Let the environment say how the server is reached, as users do; return its URL."""
     for name, value in {**KEYS, "AWS_ENDPOINT_URL": server}.items():
         monkeypatch.setenv(name, value)
-    places._client.cache_clear()  # which reads the environment once
     return server
 
 
@@ -302,3 +301,15 @@ def test_columns_grow_in_a_bucket(environment: str, directory: ObjectPath) -> No
     assert audit(directory, deep=True).exit_code == 0
     with pytest.raises(SinkError, match="n narrows from int64 to int16"):
         write(directory, ["n:int16", "later:string"], range(9, 10), lambda n: (n, "x"))
+
+
+def test_a_server_that_the_environment_names_later_is_the_one_that_is_asked(
+    environment: str, directory: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process whose AWS_ENDPOINT_URL changes writes to the new server from then on, and not to the old one."""
+    storage_of(directory).write(directory / "first", b"1")
+    with server_of("s3proxy") as other:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", other)
+        storage_of(directory).write(directory / "second", b"2")
+        assert visible(ObjectStore(s3_client(other)), directory) == ["second"]
+    assert visible(ObjectStore(s3_client(environment)), directory) == ["first"]

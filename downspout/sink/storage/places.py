@@ -30,6 +30,9 @@ RETRIES: dict[str, Any] = {
 }
 """Of an answer 429 or 5xx and of a lost connection, with growing pauses: about as long as a tuple may take."""
 
+VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
+"""How the names of the variables begin from which ``obstore`` takes what no option says."""
+
 
 def storage_of(directory: Path, options: Iterable[str] | None = None) -> Storage:
     """Return the storage that a directory is on.
@@ -49,7 +52,10 @@ def storage_of(directory: Path, options: Iterable[str] | None = None) -> Storage
         return Disk()
     setting = SETTINGS[STORAGE_OPTIONS]
     given = setting.parse(options or os.environ.get(setting.env) or [], "environment")
-    return ObjectStore(_client(directory.scheme, directory.bucket, tuple(sorted(resolve(given).items()))))
+    found = tuple(sorted(resolve(given).items()))
+    # The client reads these variables once, when it is made: where they have changed since, there must be another one.
+    variables = tuple(sorted(item for item in os.environ.items() if item[0].startswith(VARIABLES)))
+    return ObjectStore(_client(directory.scheme, directory.bucket, found, variables))
 
 
 def resolve(options: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -92,7 +98,9 @@ def _looked_up(name: str, value: str, environ: Mapping[str, str] | None) -> str:
 
 
 @lru_cache(maxsize=32)
-def _client(scheme: str, bucket: str, options: tuple[tuple[str, str], ...]) -> Any:
+def _client(
+    scheme: str, bucket: str, options: tuple[tuple[str, str], ...], variables: tuple[tuple[str, str], ...]
+) -> Any:
     """Return the client of a bucket: one for each process, since it holds connections and credentials."""
     try:
         from obstore import store as stores
@@ -103,7 +111,7 @@ def _client(scheme: str, bucket: str, options: tuple[tuple[str, str], ...]) -> A
         ) from None
     config: Any = dict(options)
     http: dict[str, Any] = {"timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
-    endpoint = config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    endpoint = config.get("endpoint") or dict(variables).get("AWS_ENDPOINT_URL") or ""
     if endpoint.startswith("http://"):
         http["allow_http"] = True
     common: dict[str, Any] = {"client_options": http, "retry_config": RETRIES}
