@@ -8,10 +8,15 @@ identities, which makes a replay harmless.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
 
 from downspout.component import Bolt
 from downspout.ledger.origin import Origin
+from downspout.origins import under
 
 
 def split_words(text: str) -> list[str]:
@@ -42,6 +47,20 @@ class SplitBolt(Bolt):
         origin = Origin.of(tup.values.origin)
         for index, word in enumerate(words):
             self.emit([origin.child(self.component_name, index), word])
+
+    def process_chunk(self, tup: Any) -> None:
+        """Emit the words of all texts of a chunk, in their order."""
+        texts = tup.values.column("value")
+        words = [split_words(text or "") for text in texts.to_pylist()]
+        counts = np.fromiter(map(len, words), np.int64, len(words))
+        self._filtered += int((counts == 0).sum())
+        if not counts.any():
+            return
+        places = pa.array(np.repeat(np.arange(len(words)), counts))
+        indexes = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+        origins = under(tup.values.column("origin").take(places), self.component_name, indexes)
+        found = pa.array(list(chain.from_iterable(words)), texts.type)
+        self.emit(pa.RecordBatch.from_arrays([origins, found], names=self.outputs))
 
     def report(self) -> Mapping[str, float]:
         """Return how many texts had no word."""

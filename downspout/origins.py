@@ -31,6 +31,8 @@ ORIGIN: pa.StructType = pa.struct(
 FIELDS = list(ORIGIN)
 OFFSET = pa.int64()
 CONSTANTS_MAX, CONSTANT_ROWS = 256, 1_000
+ITSELF = -1
+"""Instead of an index in :func:`under`: the row is all that was made of its record."""
 _constants: dict[str | int, Any] = {}
 """Columns of one value, the longest that was asked for, of the values that came last."""
 
@@ -168,15 +170,30 @@ def under(column: Any, component: str, indexes: Any, stream: str = "default") ->
     Args:
         column: of the rows that were made; the rows of one record still have its origin.
         component: the name of the bolt.
-        indexes: which of its record's rows each one is.
+        indexes: which of its record's rows each one is; ``ITSELF`` for one that keeps the origin that it has.
         stream: where they go.
+
+    Raises:
+        ValueError: a row has no origin.
 
     >>> lines = origins("lines", "", 0, [17, 17])
     >>> [origin.path for origin in each(under(lines, "split", [0, 1]))]
     ['split.0', 'split.1']
     """
-    made = [origin.child(component, int(index), stream) for origin, index in zip(each(column), indexes, strict=True)]
-    return column_of(made)
+    paths, places = as_dictionary(part_of(column, "path")), np.asarray(indexes, dtype=np.int64) - ITSELF
+    if paths.null_count:
+        raise ValueError("a row has no origin, so what is made of it can have none")
+    # Rows are many and paths few: each path is made once.
+    most = int(places.max(initial=0)) + 1
+    pairs, codes = np.unique(paths.indices.to_numpy().astype(np.int64) * most + places, return_inverse=True)
+    known, names = paths.dictionary.to_pylist(), []
+    for code, place in zip(*np.divmod(pairs, most), strict=True):
+        parent = Origin("", "", 0, 0, known[code])
+        names.append((parent.child(component, place + ITSELF, stream) if place else parent).path)
+    made = pa.DictionaryArray.from_arrays(codes.astype(np.int32), pa.array(names, pa.string()))
+    rest = [part_of(column, field.name) for field in FIELDS[:-1]]
+    parts = [as_dictionary(part) if pa.types.is_string(part.type) else part for part in rest]
+    return pa.StructArray.from_arrays([*parts, made], fields=FIELDS)
 
 
 def _plain(field: Any) -> Any:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout.ledger.origin import Origin
-from downspout.origins import ORIGIN, column_of, each, offsets_of, origin_at, origins, part_of, under
+from downspout.origins import ITSELF, ORIGIN, column_of, each, offsets_of, origin_at, origins, part_of, under
 
 ORIGINS = st.builds(
     Origin,
@@ -67,6 +67,23 @@ def test_steps_are_those_of_origin_child() -> None:
     line = Origin("lines", "id", 0, 17, "parse.0")
     column = under(column_of([line, line]), "split", [0, 1], "words")
     assert list(each(column)) == [line.child("split", index, "words") for index in (0, 1)]
+
+
+@given(rows=st.lists(st.tuples(ORIGINS, st.integers(ITSELF, 70)), max_size=20), is_plain=st.booleans())
+def test_steps_of_many_rows_are_those_of_each(rows: list[tuple[Origin, int]], is_plain: bool) -> None:
+    """Whatever the paths before, and whether the rows were all that came of their records: each has its own origin."""
+    column: Any = column_of([origin for origin, _ in rows])
+    if is_plain:
+        column = pa.array(column.to_pylist(), _plain())
+    made = under(column, "split", [index for _, index in rows])
+    assert made.type == ORIGIN
+    assert list(each(made)) == [origin if index == ITSELF else origin.child("split", index) for origin, index in rows]
+
+
+def test_what_has_no_origin_cannot_have_children() -> None:
+    """A row whose origin is null is refused rather than given one that others have too."""
+    with pytest.raises(ValueError, match="a row has no origin"):
+        under(pa.nulls(2, ORIGIN), "split", [0, 1])
 
 
 def test_what_is_no_origin_is_refused() -> None:
