@@ -9,11 +9,12 @@ other bolt each record becomes a tuple, anchored like the chunk itself: the chun
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pystorm.component import Tuple
 
 from downspout.engine import acker
@@ -73,11 +74,22 @@ def make_spread(grouping: str, targets: Sequence[Target], indexes: Sequence[int]
     numbers = {target[0]: number for number, target in enumerate(targets)}
 
     def spread(batch: Any) -> Iterable[tuple[Target, Any]]:
+        wanted = _task_numbers(batch, indexes, lambda values: numbers[route(values)[0][0]])
+        return [(target, batch.filter(pa.array(wanted == number))) for number, target in enumerate(targets)]
+
+    return spread
+
+
+def _task_numbers(batch: Any, indexes: Sequence[int], number_of: Callable[[tuple[Any, ...]], int]) -> NDArray[np.int64]:
+    """Return the number of each record's task; of a key that is one column, each value is looked up once."""
+    column = batch.column(indexes[0])
+    if len(indexes) > 1 or pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
         columns = [
             values_of(column) if index in indexes else itertools.repeat(None)
             for index, column in enumerate(batch.columns)
         ]
-        wanted = np.array([numbers[route(values)[0][0]] for values in zip(*columns, strict=False)])
-        return [(target, batch.filter(pa.array(wanted == number))) for number, target in enumerate(targets)]
-
-    return spread
+        return np.array([number_of(values) for values in zip(*columns, strict=False)])
+    encoded, before = column.dictionary_encode(null_encoding="encode"), (None,) * indexes[0]
+    found = np.array([number_of((*before, value)) for value in values_of(encoded.dictionary)])
+    picked: NDArray[np.int64] = found[encoded.indices.to_numpy()]
+    return picked

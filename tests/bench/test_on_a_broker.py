@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import failures, fetching, growth, latency, race
+from bench import breakdown, failures, fetching, growth, latency, race
 from bench.contenders import DOWNSPOUT, LOOP, Contender
 from bench.flights import publish
 from bench.harness import BenchError
@@ -60,6 +60,15 @@ def test_the_race_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert DOWNSPOUT[0].name in (tmp_path / "peers.md").read_text()
     assert (tmp_path / "peers.svg").exists()
     assert LOOP.name not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", breakdown.MODES)
+def test_each_stage_of_a_run_is_measured(course: Track, topic_name: str, tmp_path: Path, mode: str) -> None:
+    """Every stage that records pass takes some time in either mode, and no stage has a name that the report lacks."""
+    publish(course.bootstrap, topic_name, RECORDS)
+    found = breakdown.measured(course.bootstrap, topic_name, mode, RECORDS, tmp_path / "out")
+    assert set(found) == set(breakdown.STAGES)
+    assert all(found[stage] > 0 for stage in breakdown.STAGES)
 
 
 def test_latency_is_measured(course: Track, monkeypatch: pytest.MonkeyPatch) -> None:

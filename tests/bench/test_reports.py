@@ -211,6 +211,19 @@ def test_a_record_is_durable_when_its_entry_is(tmp_path: Path) -> None:
     assert times[3] < times[7] == times[11]
 
 
+def test_the_picture_of_a_breakdown_names_modes_stages_and_libraries(tmp_path: Path) -> None:
+    """A stage that noise has made negative takes no room, and each bar says its figure."""
+    chart.stacks(
+        tmp_path / "parts.svg",
+        {"chunk mode": {"parse": 1.0, "flush": -0.1}, "record mode": {"parse": 2.0, "flush": 0.5}},
+        {"parse: a library": 0.75},
+    )
+    content = (tmp_path / "parts.svg").read_text()
+    assert all(
+        text in content for text in ("chunk mode", "record mode", "flush", "a library", ">1.0<", ">2.5<", "0.75")
+    )
+
+
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_a_chart_is_small_and_names_everybody(suffix: str, tmp_path: Path) -> None:
     """The picture is a file of less than 100 KB; as SVG its names and figures are text."""

@@ -130,12 +130,15 @@ def test_a_chunk_fails_whole() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fields", [["word", "number"], ["word"], ["number"], ["origin"]], ids=",".join)
 @pytest.mark.parametrize("par", [2, 3])
 @given(words=st.lists(st.sampled_from(["dog", "cat", "cow", None, ""]), max_size=30))
-def test_a_fields_grouping_sends_each_key_where_its_records_go(par: int, words: list[str | None]) -> None:
+def test_a_fields_grouping_sends_each_key_where_its_records_go(
+    par: int, fields: list[str], words: list[str | None]
+) -> None:
     """Each word of a chunk reaches the task that it would reach as a record, in order, once."""
     given = [chunk(words), chunk(words, len(words))]
-    grouped = topology(Chunks, grouping=Grouping.fields("word", "number"), par=par)
+    grouped = topology(Chunks, grouping=Grouping.fields(*fields), par=par)
     by_chunk = run_topology(grouped, spouts={"source": given}).components["last"]
     by_record = run_topology(grouped, spouts={"source": rows(given)}).components["last"]
     for chunks, records in zip(by_chunk, by_record, strict=True):

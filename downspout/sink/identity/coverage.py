@@ -173,7 +173,8 @@ def _deltas(starts: Offsets, ends: Offsets) -> list[int]:
     flat = np.empty(2 * len(starts), dtype=np.int64)
     flat[0::2] = starts - np.concatenate(([0], ends[:-1]))
     flat[1::2] = ends - starts
-    return [int(value) for value in flat.tolist()]
+    found: list[int] = flat.tolist()
+    return found
 
 
 def _stream(part: Any) -> Stream:
@@ -187,12 +188,12 @@ def _stream(part: Any) -> Stream:
 
 
 def _from_deltas(values: Any) -> tuple[Offsets, Offsets]:
-    if not isinstance(values, list) or len(values) % 2 or not values or not all(type(v) is int for v in values):
+    if not isinstance(values, list) or len(values) % 2 or set(map(type, values)) != {int}:
         raise ValueError("ranges are no list of whole numbers in pairs")
     if sum(values) > OFFSET_MAX or min(values) < 0:
         raise ValueError("ranges go beyond what an offset can be")
-    edges = np.cumsum(np.array(values, dtype=np.int64))
-    gaps, lengths = np.array(values[0::2]), np.array(values[1::2])
-    if np.any(lengths < 1) or np.any(gaps[1:] < 1):
+    steps = np.array(values, dtype=np.int64)  # gap, length, gap, length…
+    edges = np.cumsum(steps)
+    if (steps[1:] < 1).any():
         raise ValueError("ranges are empty or touch")
     return edges[0::2], edges[1::2]
