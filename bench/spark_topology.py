@@ -4,11 +4,10 @@
 and with ``kafka.emit=chunk``, where a tuple is a RecordBatch of Spark's. The native version is a batch of Spark's own
 functions.
 
-**Words.** The word count, whose bolts know only records, against its native version as a batch and as a stream.
-The topology (unmodified bolts: a call of Python per line, a tuple per word) leaves exact partial counts in Parquet, by
-way of a commit log. The native version (``explode``, ``groupBy``: compiled by Spark) leaves the finished table: as a
-batch, which keeps nothing, and as a stream with a checkpoint, which is what the topology is. Both read by the same
-source in Python.
+**Words.** The word count, by record (a call of Python per line, a tuple per word) and in chunks, against its native
+version as a batch and as a stream. The topology leaves exact partial counts in Parquet, by way of a commit log. The
+native version (``explode``, ``groupBy``: compiled by Spark) leaves the finished table: as a batch, which keeps nothing,
+and as a stream with a checkpoint, which is what the topology is. All read by the same source in Python.
 
 The session has run each job once before: starting the JVM and the workers is in no figure. Every result is checked.
 """
@@ -93,19 +92,27 @@ class Words(Bench):
 
     def jobs(self) -> dict[str, Job]:
         """Return the topology and its native Spark versions."""
-        return {"topology": self.topology, "native version, stream": self.stream, "native version, batch": self.batch}
+        return {
+            "topology, by record": lambda out: self.topology(out, "record"),
+            "topology, in chunks": lambda out: self.topology(out, "chunk"),
+            "native version, stream": self.stream,
+            "native version, batch": self.batch,
+        }
 
-    def topology(self, out: Path) -> None:
+    def topology(self, out: Path, emit: str) -> None:
         """Run the topology to the end of the topic."""
         from downspout.spark.topology import run
 
         run(
             "topologies/word_count.py",
             spark=self.spark,
-            overrides=[f"kafka.bootstrap={self.bootstrap}", f"word_counts:parquet.directory={out / 'counts'}"],
+            overrides=[
+                f"kafka.bootstrap={self.bootstrap}", f"spout:kafka.emit={emit}",
+                f"word_counts:parquet.directory={out / 'counts'}",
+            ],
             options={"run.until": "end"},
             checkpoint=out / "checkpoint",
-        )
+        )  # fmt: skip
 
     def batch(self, out: Path) -> None:
         """Run the native version as a batch."""
