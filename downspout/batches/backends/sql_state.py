@@ -168,17 +168,21 @@ class SqlStateTransaction:
     def __init__(self, database: Database, context: StateContext, attempt: Attempt, *, is_replay: bool) -> None:
         self._database, self._state, self._attempt, self._is_replay = database, context.name, attempt, is_replay
         self._where = f"{database.location}: state {context.name}"
+        self._texts: dict[Key, str] = {}  # of the keys that were read: most are written too
 
     def read(self, keys: Collection[Key]) -> Mapping[Key, Any]:
         """Return the stored form of each key that is there."""
         mark, found = self._database.mark, dict[Key, Any]()
-        wanted = [_text(self._where, key) for key in keys]
+        asked = {_text(self._where, key): key for key in keys}
+        self._texts.update(zip(asked.values(), asked, strict=True))
+        wanted = list(asked)
         for start in range(0, len(wanted), KEYS_MAX):
             some = wanted[start : start + KEYS_MAX]
             statement = (
                 f"SELECT key, value FROM {VALUES} WHERE state = {mark} AND key IN ({', '.join([mark] * len(some))})"
             )
-            found.update(parsed(self._where, self._database.run(statement, (self._state, *some))))
+            for text, value in self._database.run(statement, (self._state, *some)):
+                found[asked[text]] = _parsed_value(self._where, text, value)
         return found
 
     def replaced(self) -> Mapping[Key, Any]:
@@ -197,7 +201,10 @@ class SqlStateTransaction:
             "ON CONFLICT (state, key) DO UPDATE SET value = excluded.value, txid = excluded.txid, "
             "attempt = excluded.attempt"
         )
-        texts = {_text(self._where, key): _value(self._where, key, value) for key, value in values.items()}
+        texts = {
+            self._texts.get(key) or _text(self._where, key): _value(self._where, key, value)
+            for key, value in values.items()
+        }
         # In one order: two that write the same keys never wait for each other.
         rows = [(self._state, key, text, *self._attempt) for key, text in sorted(texts.items())]
         if rows:
@@ -207,14 +214,26 @@ class SqlStateTransaction:
 def parsed(where: str, rows: Iterable[tuple[Any, ...]]) -> dict[Key, Any]:
     """Return the keys and values of rows; they are untrusted."""
     found: dict[Key, Any] = {}
-    for key, text in rows:
+    for text, value in rows:
         try:
-            found[_key(_decode(key))] = _decode(text)
+            key = _key(_decode(text))
         except (ValueError, TypeError, RecursionError):
-            raise BatchStoreError(
-                f"{where}, key {key}: {text[:60]!r} is not JSON of ours", cure="restore that row, or delete it"
-            ) from None
+            raise _foreign(where, text, value) from None
+        found[key] = _parsed_value(where, text, value)
     return found
+
+
+def _parsed_value(where: str, key: str, text: str) -> Any:
+    try:
+        return _decode(text)
+    except (ValueError, TypeError, RecursionError):
+        raise _foreign(where, key, text) from None
+
+
+def _foreign(where: str, key: str, text: str) -> BatchStoreError:
+    return BatchStoreError(
+        f"{where}, key {key}: {text[:60]!r} is not JSON of ours", cure="restore that row, or delete it"
+    )
 
 
 def _key(values: Any) -> Key:
