@@ -102,7 +102,7 @@ class BatchCoordinator(Wired, streamparse.Spout):
     def ack(self, tup_id: str) -> None:
         """A batch is processed, or committed."""
         assert self._batches is not None
-        self._batches.acked(tup_id, self._now(), begins=self._active)
+        self._batches.acked(tup_id, self._now())
 
     def fail(self, tup_id: str) -> None:
         """An attempt failed, or timed out: it and all later ones begin again."""

@@ -107,14 +107,21 @@ class Coordinating:
             BatchStoreError: the store does not do as it is asked, and another try will not help.
             StaleCoordinatorError: another process coordinates these batches.
         """
+        self._unless_away(now, lambda: self._turn(now, begins))
+
+    def _turn(self, now: int, begins: bool) -> None:
+        self._claim()
+        self._do_what_is_due(now)
+        if begins:
+            self._begin(now)
+        self._clean()
+
+    def _unless_away(self, now: int, work: Callable[[], None]) -> None:
+        """Do some work, unless the store could not be written a moment ago."""
         if now < self._again_at:
             return
         try:
-            self._claim()
-            self._do_what_is_due(now)
-            if begins:
-                self._begin(now)
-            self._clean()
+            work()
         except BatchStoreError as error:
             if not error.passes:
                 raise
@@ -198,18 +205,20 @@ class Coordinating:
 
     # --- answers ---
 
-    def acked(self, tup_id: str, now: int, *, begins: bool = True) -> None:
+    def acked(self, tup_id: str, now: int) -> None:
         """Take an ack; of an attempt that is not active it changes nothing.
+
+        No batch begins here, but in a turn: a run that stops gives none, and what is active comes to its end.
 
         Args:
             tup_id: of the tuple whose tree is complete.
             now: as in :meth:`turn`.
-            begins: likewise.
         """
         stream, attempt = of_message_id(tup_id)
         done = self._coordinator.processed if stream == BATCH else self._coordinator.committed
         self._due += done(attempt)
-        self.turn(now, begins=begins)
+        if self._due:
+            self._unless_away(now, lambda: self._do_what_is_due(now))
 
     def failed(self, tup_id: str, failure: Failure | None, now: int) -> None:
         """Take a fail; of an attempt that is not active it changes nothing.

@@ -94,16 +94,17 @@ class Count(Bolt):
             self._store.close()
 
 
-def word_count(kind: str = "opaque", par: int = 1, **settings: Any) -> type[Topology]:
+def word_count(kind: str = "opaque", par: int = 1, split: type[Split] = Split, **settings: Any) -> type[Topology]:
     """Return a topology: its settings besides those of KafkaBatches go to all components."""
     given = {"topics": ["lines"], "fields": ["value"], "emit_interval_ms": 0, **settings}
     source = KafkaBatches.spec(kind=kind, par=par, **given)
+    splitting = split
     control = {source.coordinator[stream]: Grouping.ALL for stream in CONTROL}
 
     class WordCount(Topology):
         config: ClassVar[dict[str, Any]] = {"test.kind": kind, "test.state": "memory://test"}
         coordinator, lines = source
-        split = Split.spec(inputs=[lines], par=2)
+        split = splitting.spec(inputs=[lines], par=2)
         counts = Count.spec(inputs={split: Grouping.fields("word"), **control}, par=2)
 
     return WordCount

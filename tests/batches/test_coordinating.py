@@ -62,7 +62,7 @@ class Driven:
 
     def ack(self, stream: str, txid: int, number: int = 0) -> None:
         """Complete a tree."""
-        self.batches.acked(message_id(stream, Attempt(txid, number)), self.now, begins=False)
+        self.batches.acked(message_id(stream, Attempt(txid, number)), self.now)
 
     def fail(self, stream: str, txid: int, number: int = 0, failure: Failure | None = None) -> None:
         """Let a tree fail."""
@@ -86,6 +86,16 @@ def test_a_batch_with_other_partitions_waits_for_those_before_it(memory: MemoryB
     assert driven.turn(5) == [(COMMIT, (1, 0))]
     driven.ack(COMMIT, 1)
     assert driven.turn(2) == [(SUCCESS, (1, 0)), (BATCH, (2, 0)), (BATCH, (3, 0))]
+
+
+def test_no_batch_begins_outside_a_turn(memory: MemoryBatches) -> None:
+    """Acks bring what is active to its end, and begin nothing: a run that stops gives no turns any more."""
+    driven = Driven(memory)
+    assert driven.turn(2) == [(BATCH, (1, 0)), (BATCH, (2, 0))]
+    for stream, txid in ((BATCH, 1), (BATCH, 2), (COMMIT, 1), (COMMIT, 2)):
+        driven.ack(stream, txid)
+    assert driven.emitted == [(COMMIT, (1, 0)), (SUCCESS, (1, 0)), (COMMIT, (2, 0)), (SUCCESS, (2, 0))]
+    assert driven.batches.is_idle
 
 
 def test_a_transactional_replay_has_the_partitions_of_its_first_attempt(memory: MemoryBatches) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from downspout.testing import FakeKafka, run_topology
+from downspout.testing import FakeKafka, VirtualClock, run_topology
 from downspout.testing.memory_batches import MemoryBatches
-from tests.batches.counting import LINES, counted, values_of, word_count
+from tests.batches.counting import LINES, Split, counted, values_of, word_count
 
 pytestmark = pytest.mark.fake_only("the emitter's reading has a twin in tests/broker/test_batches_broker.py")
 
@@ -26,6 +28,50 @@ def test_a_run_counts_each_word_once(
     assert values_of(memory.states["counts"], kind) == counted(LINES * 5)
     assert memory.coordinator is not None
     assert memory.coordinator.current - 1 >= len(LINES) * 5 / max(most, 3)  # one record of each partition at least
+
+
+class SlowSplit(Split):
+    """Takes a tenth of a second for each line."""
+
+    def process(self, tup: Any) -> None:
+        """Make words of it."""
+        self.clock.sleep(0.1)
+        super().process(tup)
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+@pytest.mark.parametrize("active", [1, 3])
+def test_a_stopped_run_commits_the_batches_that_are_active_and_begins_none(
+    kafka: FakeKafka, memory: MemoryBatches, kind: str, active: int
+) -> None:
+    """It ends as soon as they are committed, within ``run.drain_s``, though there is more to read."""
+    for number, line in enumerate(LINES * 50):
+        kafka.produce("lines", value=line.encode(), partition=number % 3)
+    topology = word_count(kind, max_active=active, records_max=6, split=SlowSplit)
+    clock = VirtualClock()
+    begun = clock.monotonic()
+    result = run_topology(topology, config={**CONFIG, "run.drain_s": 20}, clock=clock, for_s=1.0)
+    assert (result.run.reason, result.run.in_flight) == ("for", 0)
+    assert 1 <= clock.monotonic() - begun < 5
+    coordinator = result.components["coordinator"][0].report()
+    assert coordinator["batches_succeeded"] == coordinator["batch_attempts"] >= active
+    assert memory.coordinator is not None
+    assert (memory.coordinator.current, memory.coordinator.attempts) == (coordinator["batches_succeeded"] + 1, {})
+    assert sum(values_of(memory.states["counts"], kind).values()) < sum(counted(LINES * 50).values())
+
+
+def test_a_stopped_run_waits_no_longer_than_it_may(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """After ``run.drain_s`` the batch is left uncommitted, and the next run counts all of it once."""
+    for number, line in enumerate(LINES * 30):
+        kafka.produce("lines", value=line.encode(), partition=number % 3)
+    clock = VirtualClock()
+    begun = clock.monotonic()
+    result = run_topology(word_count(split=SlowSplit), config={**CONFIG, "run.drain_s": 1}, clock=clock, for_s=0.5)
+    assert result.run.in_flight == 1
+    assert clock.monotonic() - begun < 8
+    assert not memory.states["counts"].forms
+    run_topology(word_count(), config=CONFIG)
+    assert values_of(memory.states["counts"], "opaque") == counted(LINES * 30)
 
 
 class Killed(BaseException):
