@@ -187,7 +187,7 @@ class KafkaBatchBolt(Bolt):
             consumer.close()
             raise
         self._emitting = Emitting(setup, consumer, store, self.clock, self._log)
-        self._makers: dict[str, _Makers] = {}
+        self._makers: dict[tuple[str, str], _Makers] = {}  # by topic and its id
         self._throttle = LogThrottle()
         self._records = 0
 
@@ -231,11 +231,13 @@ class KafkaBatchBolt(Bolt):
         Raises:
             RecordError: one cannot be decoded.
         """
-        makers = self._makers.get(tp.topic)
+        assert self._emitting is not None
+        topic_id = self._emitting.topic_id(tp.topic)
+        makers = self._makers.get((tp.topic, topic_id))
         if makers is None:
             names, key, value = (self._settings[name] for name in ("fields", "key_format", "value_format"))
-            how = names, key, value, self._consumer.topic_id(tp.topic), self._settings["honour_replays"]
-            makers = self._makers[tp.topic] = _Makers(rows_maker(*how), tuple_maker(*how))
+            how = names, key, value, topic_id, self._settings["honour_replays"]
+            makers = self._makers[tp.topic, topic_id] = _Makers(rows_maker(*how), tuple_maker(*how))
         if (rows := makers.many(records)) is not None:
             return rows
         found = []

@@ -8,6 +8,9 @@ Where a batch begins is known from the batch before it: from memory, if this pro
 from the store. If neither knows it, because the process was restarted between two batches that are not committed, two
 batches may overlap in memory; but the commit of the first then finds a task that has not seen its beginning, fails,
 and all later ones are given up with it.
+
+A range names Kafka's id of its topic (see ``downspout.batches.starts``). The id is asked for before the logs are, and
+again when records were read. If it is another one by then, they may be of either topic, and the attempt fails.
 """
 
 from __future__ import annotations
@@ -24,12 +27,13 @@ from downspout.batches.core.metadata import partition_id
 from downspout.batches.core.shares import share
 from downspout.batches.reader import BatchReader, Limits
 from downspout.batches.setup import BatchSetup
-from downspout.batches.starts import BatchStarts, Logs, logs_one_by_one
+from downspout.batches.starts import BatchStarts, Logs, ids_of, logs_one_by_one
 from downspout.batches.stores import BatchStore, PartitionId
 from downspout.clock import Clock
 from downspout.errors import DataLossError, coordinates
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.spout.group.explicit_offsets import offsets_of
+from downspout.spout.group.start_offsets import another
 
 TIME_SHARE = 1 / 3
 """How much of the message timeout may pass while the records of a batch that is tried again are waited for."""
@@ -40,7 +44,7 @@ Records: TypeAlias = dict[TopicPartition, list[Record]]
 
 
 class NotYetError(Exception):
-    """The records of a transactional batch have not all come: the attempt fails, and the next one goes on waiting."""
+    """The records of a batch cannot be read now: the attempt fails, and the next one begins anew."""
 
 
 class Emitting:
@@ -66,6 +70,8 @@ class Emitting:
         self._batches = EmitterBatches[TopicPartition]()
         self._partitions: list[TopicPartition] = []  # all of them
         self._mine: list[TopicPartition] = []
+        self._ids: dict[str, str] = {}  # by topic, as of the last look at it
+        self._there: Collection[str] = ()  # the topics that the last look has found
 
     # --- a batch ---
 
@@ -88,11 +94,40 @@ class Emitting:
         self._partitions = [TopicPartition(topic, number) for topic, number in partitions]
         self._mine = share(self._partitions, self._setup.kafka.index, self._setup.kafka.tasks)
         self._reader.assign(self._mine)
+        self._look_at_topics()
         stored = self._store.load_ranges([partition_id(*tp) for tp in self._mine]) if self._mine else {}
         read = self._transactional if self._setup.is_transactional else self._fresh
         ranges, records = read(attempt.txid, epoch, stored)
         self._batches.begin(attempt, ranges)
         return records
+
+    def topic_id(self, topic: str) -> str:
+        """Return Kafka's id of the topic that the last batch has records of; empty where unknown."""
+        return self._ids.get(topic, "")
+
+    def _look_at_topics(self) -> None:
+        """Ask for the ids of topics, and drop what was fetched of one that was created again."""
+        now = ids_of(self._consumer, self._mine)
+        self._reader.forget([tp for tp in self._mine if another(self._ids.get(tp.topic, ""), now.get(tp.topic, ""))])
+        # Where a topic is not there for a moment, its former id stays known: it may come back as another one.
+        self._there = now.keys()
+        self._ids.update(now)
+
+    def _need(self, partitions: Collection[TopicPartition]) -> None:
+        """Raise an UnknownTopicOrPartitionError, which passes, where a topic is not there."""
+        if missing := sorted({tp.topic for tp in partitions}.difference(self._there)):
+            raise errors.UnknownTopicOrPartitionError(", ".join(missing))
+
+    def _check_topics(self, partitions: Collection[TopicPartition]) -> None:
+        """See that the topics of records that were read are still those whose ids are known.
+
+        Raises:
+            NotYetError: one was deleted, or created again, meanwhile.
+        """
+        now = ids_of(self._consumer, partitions)
+        for topic in sorted({tp.topic for tp in partitions}):
+            if now.get(topic) != self._ids[topic]:
+                raise NotYetError(f"topic {topic} was deleted or created again while it was read")
 
     def _fresh(self, txid: int, epoch: int, stored: Stored) -> tuple[Ranges, Records]:
         """Read what comes after the batch before."""
@@ -103,16 +138,20 @@ class Emitting:
             return {}, {}
         logs = self._logs(partitions)
         before = {tp: self._before(tp, txid, stored) for tp in partitions}
-        starts = {tp: self.starts.of(tp, before[tp], logs, self._consumer) for tp in partitions if tp in logs.ends}
+        starts = {
+            tp: self.starts.of(tp, before[tp], self._ids[tp.topic], logs, self._consumer)
+            for tp in partitions
+            if tp in logs.ends
+        }
         ends = {tp: min(logs.ends[tp], self._stops.get(tp, logs.ends[tp])) for tp in starts}
         batch = self._setup.batch
         limits = Limits.of(batch["records_max"], batch["bytes_max"], len(self._partitions))
         read = self._reader.fresh(starts, ends, limits)
-        ranges = {tp: self._range(each.records, each.position) for tp, each in read.items()}
+        self._check_topics([tp for tp, each in read.items() if each.records])
+        ranges = {tp: self._range(tp, each.records, each.position) for tp, each in read.items()}
         # A partition that cannot be read now has no records in the batch, and its next offset stays.
-        ranges.update(
-            {tp: BatchRange.empty(it.next, it.topology_id) for tp, it in before.items() if it and tp not in starts}
-        )
+        kept = {tp: it for tp, it in before.items() if it is not None and tp not in starts}
+        ranges.update({tp: BatchRange.empty(it.next, it.topology_id, it.topic_id) for tp, it in kept.items()})
         return ranges, {tp: each.records for tp, each in read.items()}
 
     def _logs(self, partitions: Collection[TopicPartition]) -> Logs:
@@ -122,20 +161,24 @@ class Emitting:
             KafkaError: the broker does not answer.
         """
         consumer = self._consumer
+        if self._setup.is_transactional:
+            self._need(partitions)
+        there = [tp for tp in partitions if tp.topic in self._there]
+        if not there:
+            return Logs({}, {})
         try:
-            return Logs(consumer.beginning_offsets(partitions), consumer.end_offsets(partitions))
+            return Logs(consumer.beginning_offsets(there), consumer.end_offsets(there))
         except errors.KafkaError:
             if self._setup.is_transactional:
                 raise
-            found = logs_one_by_one(self._setup.cluster, partitions, self._setup.reads_committed)
+            found = logs_one_by_one(self._setup.cluster, there, self._setup.reads_committed)
             if not found.ends:
                 raise
             return found
 
-    def _range(self, records: Sequence[Record], position: int) -> BatchRange:
-        if not records:
-            return BatchRange.empty(position, self._setup.topology_id)
-        return BatchRange(records[0].offset, records[-1].offset, self._setup.topology_id)
+    def _range(self, tp: TopicPartition, records: Sequence[Record], position: int) -> BatchRange:
+        ids = self._setup.topology_id, self._ids[tp.topic]
+        return BatchRange(records[0].offset, records[-1].offset, *ids) if records else BatchRange.empty(position, *ids)
 
     def _before(self, tp: TopicPartition, txid: int, stored: Stored) -> BatchRange | None:
         return self._batches.before(tp, txid, stored.get(partition_id(*tp), {}))
@@ -162,10 +205,15 @@ class Emitting:
         Raises:
             DataLossError: some of them are gone.
             NotYetError: some cannot be read yet.
+            KafkaError: the broker does not answer.
         """
         wanted = {tp: (found.first, found.last) for tp, found in ranges.items() if found.last >= found.first}
         if not wanted:
             return {}
+        self._need(wanted)
+        for tp, (first, last) in wanted.items():
+            if another(ranges[tp].topic_id, self._ids[tp.topic]):
+                raise self._gone(txid, tp, first, last, "the topic was deleted and created again")
         begins, ends = self._consumer.beginning_offsets(wanted), self._consumer.end_offsets(wanted)
         for tp, (first, last) in wanted.items():
             if not begins[tp] <= first or not last < ends[tp]:
@@ -179,6 +227,7 @@ class Emitting:
             if not read or read[0] != first or read[-1] != last:
                 has = f"those that are there are {read[0]} to {read[-1]}" if read else "none of them is there"
                 raise self._gone(txid, tp, first, last, has)
+        self._check_topics(wanted)
         return found
 
     def _gone(self, txid: int, tp: TopicPartition, first: int, last: int, has: str) -> DataLossError:

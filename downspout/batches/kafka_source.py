@@ -10,6 +10,7 @@ from kafka import errors
 
 from downspout.batches.core.metadata import partition_id
 from downspout.batches.setup import BatchSetup
+from downspout.batches.starts import ids_of
 from downspout.batches.stores import BatchStore
 from downspout.errors import coordinates
 from downspout.kafka.port import ConsumerPort, TopicPartition
@@ -17,6 +18,7 @@ from downspout.kafka.retry_gate import RetryGate
 from downspout.spout.group.bounds import missing_topics, no_topic
 from downspout.spout.group.explicit_offsets import offsets_of
 from downspout.spout.group.partition_source import partitions_to_read
+from downspout.spout.group.start_offsets import another
 from downspout.spout.spout_metrics import SpoutMetrics
 
 
@@ -46,6 +48,7 @@ class KafkaSource:
         self._known: list[list[Any]] | None = None
         self._look_at = 0
         self._ends: dict[TopicPartition, int] | None = None
+        self._ids: dict[str, str] = {}  # of the topics in whose logs these ends are
         self._looked_for_end = 0
         self._missed: set[str] = set()
 
@@ -71,12 +74,23 @@ class KafkaSource:
             self._log.warning("topic %s does not exist on %s; waits for it", topic, self._settings["bootstrap"])
         self._missed = missing
         found = sorted(partitions_to_read(self._consumer, self._settings))
-        if self._setup.kafka.bounded and self._ends is None:
-            self._ends = self._ends_of(found)
+        if self._setup.kafka.bounded:
+            self._bound(found)
         if found:
             # A bounded run reads what was there at its start, so partitions that are added later are not in it.
             self._known = [[*tp] for tp in found if self._ends is None or tp in self._ends]
         self._look_at = now + self._settings["refresh_period_ms"]
+
+    def _bound(self, found: Sequence[TopicPartition]) -> None:
+        """Let a bounded run end where the logs end now; later, where those of topics do that were created again."""
+        ids = ids_of(self._consumer, found)
+        if self._ends is None:
+            self._ends, self._ids = self._ends_of(found), ids
+            return
+        if new := {topic for topic, now in ids.items() if another(self._ids.get(topic, ""), now)}:
+            ends = self._ends_of([tp for tp in found if tp.topic in new])
+            self._ends = {tp: end for tp, end in self._ends.items() if tp.topic not in new} | ends
+            self._ids |= {topic: ids[topic] for topic in new}
 
     def _ends_of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         ends = dict(self._consumer.end_offsets(partitions)) if partitions else {}
@@ -104,8 +118,13 @@ class KafkaSource:
         ranges = self._store.load_ranges([partition_id(*tp) for tp in self._ends])
         self._looked_for_end = current
         for tp, end in self._ends.items():
-            done = [found.next for txid, found in ranges.get(partition_id(*tp), {}).items() if txid < current]
-            if end > 0 and max(done, default=-1) < end:
+            done = {txid: found for txid, found in ranges.get(partition_id(*tp), {}).items() if txid < current}
+            last = done[max(done)] if done else None
+            if last is not None and another(last.topic_id, self._ids.get(tp.topic, "")):
+                # Of the two, one is the topic that was created again. It ends elsewhere, if it is not the one we know.
+                self._look_at = 0
+                return False
+            if end > 0 and (last is None or last.next < end):
                 return False
         return True
 

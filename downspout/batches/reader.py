@@ -84,6 +84,11 @@ class BatchReader:
             self._at = {}
             self._placed = set()
 
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop what is there of these: it is of another topic of the same name."""
+        for tp in partitions:
+            self._at.pop(tp, None)  # so the next batch seeks, and neither we nor the client have anything left
+
     def _seek(self, tp: TopicPartition, offset: int) -> None:
         # Forgotten until the batch is read: an error in between leaves a position behind what was taken already.
         if self._at.pop(tp, None) != offset:

@@ -1,4 +1,9 @@
-"""Where a partition starts in a batch: after the batch before, or where ``kafka.start`` says."""
+"""Where a partition starts in a batch: after the batch before, or where ``kafka.start`` says.
+
+Offsets belong to one topic. If it is deleted and created again, another topic has its name: where the batch before
+ended says nothing about that one, whether its log is shorter or longer. So Kafka's id of the topic is kept with each
+range, and another id is lost data, as ``kafka.on_data_loss`` says.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,32 @@ from downspout.errors import DataLossError, coordinates
 from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition
 from downspout.ledger.start import Start, start_at
 from downspout.spout.group.explicit_offsets import offsets_of
+from downspout.spout.group.start_offsets import another
+
+
+def ids_of(consumer: ConsumerPort, partitions: Collection[TopicPartition]) -> dict[str, str]:
+    """Return Kafka's ids of the topics of partitions: empty where the brokers give none.
+
+    A topic that is not there at the moment is left out.
+
+    Raises:
+        KafkaError: the broker does not answer.
+    """
+    topics = {tp.topic for tp in partitions}
+    found = dict(consumer.topic_ids(topics)) if topics else {}
+    for topic in topics:
+        if not found.get(topic):
+            found.pop(topic, None)
+            if consumer.partitions_for(topic):
+                found[topic] = consumer.topic_id(topic)
+    return found
+
+
+class Decided(NamedTuple):
+    """Where the strategy has let a partition start."""
+
+    offset: int
+    topic_id: str
 
 
 class Logs(NamedTuple):
@@ -48,15 +79,18 @@ class BatchStarts:
         self._policy = at_start if settings["on_data_loss"] == "start" else settings["on_data_loss"]
         self._offsets = offsets_of("kafka.start_offsets", settings["start_offsets"])
         self._topology_id, self._log = topology_id, log
-        self._decided: dict[TopicPartition, int] = {}  # by the strategy, until a batch is committed
+        self._decided: dict[TopicPartition, Decided] = {}  # by the strategy, until a batch is committed
         self.lost = 0
 
-    def of(self, tp: TopicPartition, before: BatchRange | None, logs: Logs, consumer: ConsumerPort) -> int:
+    def of(
+        self, tp: TopicPartition, before: BatchRange | None, topic_id: str, logs: Logs, consumer: ConsumerPort
+    ) -> int:
         """Return where a partition starts.
 
         Args:
             tp: the partition.
             before: its range in the batch before; None: there is none.
+            topic_id: Kafka's id of its topic, as of now.
             logs: where the logs begin and end.
             consumer: asked where the strategy goes by time.
 
@@ -66,11 +100,17 @@ class BatchStarts:
         ours = before is not None and before.topology_id == self._topology_id
         start = start_at(self._strategy, committed=before is not None, by_this_topology=ours)
         if start is Start.COMMITTED and before is not None:
+            if another(before.topic_id, topic_id):
+                return self._created_again(tp, logs)
             return self._in_range(tp, before.next, logs.begins[tp], logs.ends[tp])
         # A batch that is tried again starts where its first attempt did: the end of the log has moved on meanwhile.
-        if tp not in self._decided:
-            self._decided[tp] = self._by_strategy(start, tp, logs, consumer)
-        return self._in_range(tp, self._decided[tp], logs.begins[tp], logs.ends[tp])
+        known = self._decided.get(tp)
+        if known is None:
+            known = Decided(self._by_strategy(start, tp, logs, consumer), topic_id)
+        elif another(known.topic_id, topic_id):
+            known = Decided(self._created_again(tp, logs), topic_id)
+        self._decided[tp] = known
+        return self._in_range(tp, known.offset, logs.begins[tp], logs.ends[tp])
 
     def committed(self, partitions: Collection[TopicPartition]) -> None:
         """Forget what the strategy decided of these: what was stored counts from now on."""
@@ -85,6 +125,17 @@ class BatchStarts:
             return logs.ends[tp] if found is None else found
         if start is Start.OFFSET and tp in self._offsets:
             return self._in_range(tp, self._offsets[tp], logs.begins[tp], logs.ends[tp])
+        return logs.begins[tp]
+
+    def _created_again(self, tp: TopicPartition, logs: Logs) -> int:
+        """Return where to start in another topic of the same name: no batch has had anything of it."""
+        place = coordinates(tp.topic, tp.partition)
+        if self._policy == "fail":
+            raise DataLossError(
+                f"{place}: the topic was deleted and created again; what was in no batch of the old one is gone",
+                cure="kafka.on_data_loss=earliest reads the new one from its beginning",
+            )
+        self._log.warning("%s: the topic was deleted and created again; starts at its beginning", place)
         return logs.begins[tp]
 
     def _in_range(self, tp: TopicPartition, offset: int, begin: int, end: int) -> int:

@@ -53,13 +53,13 @@ class MetadataContract:
         first.save_coordinator(epoch, state)
         first.save_partitions(epoch, 3, [["lines", 0], ["lines", 1]])
         first.save_ranges(epoch, 2, {P0: BatchRange(0, 9, MINE), P2: BatchRange.empty(7, MINE)})
-        first.save_ranges(epoch, 3, {P0: BatchRange(10, 10, MINE)})
+        first.save_ranges(epoch, 3, {P0: BatchRange(10, 10, MINE, "d1Qy0fTsTiy1dHLU1Xlbvw")})
         other = opened()
         assert other.load_coordinator() == state
         assert other.load_partitions(3) == [["lines", 0], ["lines", 1]]
         assert other.load_partitions(4) is None
         assert other.load_ranges([P0, P1, P2]) == {
-            P0: {2: BatchRange(0, 9, MINE), 3: BatchRange(10, 10, MINE)},
+            P0: {2: BatchRange(0, 9, MINE), 3: BatchRange(10, 10, MINE, "d1Qy0fTsTiy1dHLU1Xlbvw")},
             P2: {2: BatchRange(7, 6, MINE)},
         }
         assert sorted(other.list_partitions()) == sorted([P0, P2])

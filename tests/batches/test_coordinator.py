@@ -258,6 +258,8 @@ def test_each_partition_has_one_task(tasks: int) -> None:
             BatchRange(5, 9, "a-1"),
         ),
         ({"offset": 5, "nextOffset": 5, "instanceId": "i"}, BatchRange(5, 4)),
+        ({"firstOffset": 5, "lastOffset": 9, "topologyId": "a-1", "topicId": "x"}, BatchRange(5, 9, "a-1", "x")),
+        ({"firstOffset": 5, "lastOffset": 9, "topicId": None}, BatchRange(5, 9)),
     ],
 )
 def test_metadata_of_both_forms_is_read(value: dict[str, Any], expected: BatchRange) -> None:
@@ -272,12 +274,20 @@ def test_metadata_of_both_forms_is_read(value: dict[str, Any], expected: BatchRa
         None, 7, [], {}, {"firstOffset": 5}, {"firstOffset": "5", "lastOffset": 9}, {"firstOffset": 5, "lastOffset": 3},
         {"firstOffset": True, "lastOffset": 9}, {"offset": 5}, {"offset": 5, "nextOffset": "9"},
         {"offset": 5, "nextOffset": 3}, {"firstOffset": 5, "lastOffset": 9, "topologyId": 4},
+        {"firstOffset": 5, "lastOffset": 9, "topicId": 4},
     ],
 )  # fmt: skip
 def test_other_metadata_is_refused(value: Any) -> None:
     """The message holds what was found."""
     with pytest.raises(ForeignMetadataError, match=r"is not the metadata of a batch$"):
         decode_range(value)
+
+
+def test_the_topics_id_stands_beside_tridents_fields() -> None:
+    """Where it is not known, what is written is Trident's form to the letter."""
+    trident = {"firstOffset": 5, "lastOffset": 9, "topologyId": "a-1"}
+    assert encode_range(BatchRange(5, 9, "a-1", "x")) == {**trident, "topicId": "x"}
+    assert encode_range(BatchRange(5, 9, "a-1")) == trident
 
 
 def test_an_empty_batch_of_tridents_is_known_by_the_one_before() -> None:
@@ -288,6 +298,8 @@ def test_an_empty_batch_of_tridents_is_known_by_the_one_before() -> None:
     assert after(BatchRange(0, 0), None) == BatchRange(0, 0)
     assert after(BatchRange(-1, -1, "x"), None) == BatchRange(0, -1, "x")
     assert after(BatchRange(5, 9), BatchRange(5, 9)) == BatchRange(5, 9)
+    one = BatchRange(9, 9, "x", "with a topic's id it is none of Trident's")
+    assert after(one, BatchRange(5, 9)) == one
     assert (BatchRange.empty(4, "x"), BatchRange.empty(4).next) == (BatchRange(4, 3, "x"), 4)
 
 

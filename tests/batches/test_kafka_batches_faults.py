@@ -305,8 +305,8 @@ def test_a_start_at_the_end_holds_until_it_is_committed(kafka: FakeKafka, memory
     logs = Logs({tp: 0}, {tp: 5})
     settings = parse_scope({"kafka.topics": ["lines"], "kafka.start": "LATEST"}, "kafka")
     starts, consumer = BatchStarts(settings, "t-1", logging.getLogger("test")), kafka.consumer(group=None)
-    assert starts.of(tp, None, logs, consumer) == 5
+    assert starts.of(tp, None, "id", logs, consumer) == 5
     starts.committed([TopicPartition("lines", 1)])
-    assert starts.of(tp, None, Logs({tp: 0}, {tp: 9}), consumer) == 5
+    assert starts.of(tp, None, "id", Logs({tp: 0}, {tp: 9}), consumer) == 5
     starts.committed([tp])
-    assert starts.of(tp, None, Logs({tp: 0}, {tp: 9}), consumer) == 9
+    assert starts.of(tp, None, "id", Logs({tp: 0}, {tp: 9}), consumer) == 9

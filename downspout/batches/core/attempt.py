@@ -47,6 +47,7 @@ class BatchRange(NamedTuple):
     first: int
     last: int
     topology_id: str = ""  # of the topology that stored it; empty where unknown
+    topic_id: str = ""  # Kafka's id of the topic; empty where unknown
 
     @property
     def next(self) -> int:
@@ -58,9 +59,9 @@ class BatchRange(NamedTuple):
         return self.last + 1
 
     @classmethod
-    def empty(cls, position: int, topology_id: str = "") -> BatchRange:
+    def empty(cls, position: int, topology_id: str = "", topic_id: str = "") -> BatchRange:
         """Return the range of a partition that has no records in a batch."""
-        return cls(position, position - 1, topology_id)
+        return cls(position, position - 1, topology_id, topic_id)
 
 
 class CoordinatorState(NamedTuple):

@@ -5,6 +5,9 @@ Today's is ``{"firstOffset": 5, "lastOffset": 9, "topologyId": "…"}``. That of
 today's is written. Trident writes a batch without records as one whose first and last offset are both that before the
 position; ours has its first offset *at* the position, which Trident reads as empty too, and which cannot be taken for
 a batch of one record.
+
+One field is ours, ``topicId``: Kafka's id of the topic. Offsets say nothing about another topic of the same name.
+Trident reads past it, and what Trident or an older version has written is read without it.
 """
 
 from __future__ import annotations
@@ -24,15 +27,18 @@ def encode_range(found: BatchRange) -> dict[str, Any]:
 
     >>> encode_range(BatchRange(5, 9, "wc-1"))
     {'firstOffset': 5, 'lastOffset': 9, 'topologyId': 'wc-1'}
+    >>> encode_range(BatchRange(5, 9, "wc-1", "d1Qy0fTsTiy1dHLU1Xlbvw"))["topicId"]
+    'd1Qy0fTsTiy1dHLU1Xlbvw'
     """
-    return {"firstOffset": found.first, "lastOffset": found.last, "topologyId": found.topology_id}
+    form = {"firstOffset": found.first, "lastOffset": found.last, "topologyId": found.topology_id}
+    return {**form, "topicId": found.topic_id} if found.topic_id else form
 
 
 def decode_range(value: Any) -> BatchRange:
     """Return the range that metadata of either form says.
 
     >>> decode_range({"offset": 5, "nextOffset": 10, "instanceId": "x", "topology": {"id": "wc-1", "name": "wc"}})
-    BatchRange(first=5, last=9, topology_id='wc-1')
+    BatchRange(first=5, last=9, topology_id='wc-1', topic_id='')
     >>> decode_range({"firstOffset": 9, "lastOffset": 9, "topologyId": "wc-1"}).next
     10
 
@@ -47,20 +53,29 @@ def decode_range(value: Any) -> BatchRange:
         first, after, named = value.get("offset"), value.get("nextOffset"), value.get("topology")
         last = after - 1 if type(after) is int else None
         topology = named.get("id") if isinstance(named, Mapping) else None
-    if type(first) is not int or type(last) is not int or last < first - 1 or not isinstance(topology, str | None):
+    topic = value.get("topicId")
+    are_ids = isinstance(topology, str | None) and isinstance(topic, str | None)
+    if type(first) is not int or type(last) is not int or last < first - 1 or not are_ids:
         raise ForeignMetadataError(f"{dict(value)!r} is not the metadata of a batch")
-    return BatchRange(first, last, topology or "")
+    return BatchRange(first, last, topology or "", topic or "")
 
 
 def after(found: BatchRange, previous: BatchRange | None) -> BatchRange:
     """Return a stored range with Trident's form of an empty batch recognised, by what the batch before it holds.
 
-    >>> after(BatchRange(9, 9), BatchRange(5, 9))
-    BatchRange(first=10, last=9, topology_id='')
-    >>> after(BatchRange(9, 9), BatchRange(5, 8))
-    BatchRange(first=9, last=9, topology_id='')
+    >>> after(BatchRange(9, 9), BatchRange(5, 9)) == BatchRange.empty(10)
+    True
+    >>> after(BatchRange(9, 9), BatchRange(5, 8)) == BatchRange(9, 9)
+    True
+
+    One with a topic's id is ours, so it is what it says.
+
+    >>> after(BatchRange(9, 9, topic_id="new"), BatchRange(5, 9, topic_id="old")).first
+    9
     """
-    if found.first == found.last and (found.last < 0 or (previous is not None and previous.last == found.last)):
+    if found.topic_id or found.first != found.last:
+        return found
+    if found.last < 0 or (previous is not None and previous.last == found.last):
         return BatchRange.empty(found.next, found.topology_id)
     return found
 
