@@ -35,7 +35,7 @@ from downspout.kafka.patches.silent_aborts import noting_aborted
 from downspout.kafka.patches.small_reads import read_more_at_once
 from downspout.kafka.patches.unbounded_questions import described_topics
 from downspout.kafka.patches.unheard_fencing import Fencing
-from downspout.kafka.patches.unknown_leaders import learn_leaders
+from downspout.kafka.patches.unknown_leaders import ask_leaders
 from downspout.kafka.patches.unseen_connections import connected
 from downspout.kafka.patches.unstable_commits import HeldCommits
 from downspout.kafka.patches.untimed_fetches import time_fetches
@@ -235,19 +235,19 @@ class KafkaConsumerPort(ConsumerPort):
     # --- questions about the cluster ---
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        learn_leaders(self._consumer, partitions, REMOTE_MS_MAX)
-        found: dict[TopicPartition, int] = self._consumer.beginning_offsets(list(partitions), REMOTE_MS_MAX)
-        return found
+        return self._ask_leaders(partitions, lambda ms: self._consumer.beginning_offsets(list(partitions), ms))
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        learn_leaders(self._consumer, partitions, REMOTE_MS_MAX)
-        found: dict[TopicPartition, int] = self._consumer.end_offsets(list(partitions), REMOTE_MS_MAX)
-        return found
+        return self._ask_leaders(partitions, lambda ms: self._consumer.end_offsets(list(partitions), ms))
 
     def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        learn_leaders(self._consumer, timestamps_ms, REMOTE_MS_MAX)
-        found = self._consumer.offsets_for_times(dict(timestamps_ms), REMOTE_MS_MAX)
+        found = self._ask_leaders(timestamps_ms, lambda ms: self._consumer.offsets_for_times(dict(timestamps_ms), ms))
         return {tp: None if (at := found.get(tp)) is None else at.offset for tp in timestamps_ms}
+
+    def _ask_leaders(
+        self, partitions: Collection[TopicPartition], ask: Callable[[int], dict[TopicPartition, Any]]
+    ) -> dict[TopicPartition, Any]:
+        return ask_leaders(self._consumer, partitions, REMOTE_MS_MAX, ask)
 
     def partitions_for(self, topic: str) -> frozenset[int]:
         described = self._describe(topic)

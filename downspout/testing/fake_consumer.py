@@ -4,6 +4,7 @@ It follows kafka-python 3 (``kafka.consumer``) where that can be seen from outsi
 
 * A new partition starts at the committed offset, else by ``auto_offset_reset``, else at the beginning; a position
   outside the log raises, unless ``auto_offset_reset`` says where to jump. (The last word is ours, not kafka-python's.)
+* A partition without a leader is not read and keeps its position; who asks where its log begins or ends is timed out.
 * Inside a rebalance listener the remote calls raise RuntimeError; ``seek``, ``position`` and ``commit_async`` work.
 """
 
@@ -67,7 +68,7 @@ class FakeConsumer(FakeMember):
             log = self._cluster.find_log(partition)
             if max_records == 0:
                 break
-            if place.paused or log is None or place.position is None:
+            if place.paused or log is None or place.position is None or partition in self._cluster.leaderless:
                 continue
             try:
                 records, position = log.read(place.position, max_records, committed_only=self._committed_only)
@@ -128,7 +129,7 @@ class FakeConsumer(FakeMember):
                 place.position = committed.offset
             elif self._reset == "none":
                 raise errors.NoOffsetForPartitionError({partition})
-            else:
+            elif partition not in self._cluster.leaderless:
                 place.position = log.readable_end(self._committed_only) if self._reset == "latest" else log.start
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -254,12 +255,13 @@ class FakeConsumer(FakeMember):
 
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the lowest offset that is still in each log."""
-        return self._remote("beginning_offsets", lambda: {tp: self._cluster.log(tp).start for tp in partitions})
+        return self._remote("beginning_offsets", lambda: {tp: self._cluster.led_log(tp).start for tp in partitions})
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the end of each log (read_committed: the last stable offset)."""
         return self._remote(
-            "end_offsets", lambda: {tp: self._cluster.log(tp).readable_end(self._committed_only) for tp in partitions}
+            "end_offsets",
+            lambda: {tp: self._cluster.led_log(tp).readable_end(self._committed_only) for tp in partitions},
         )
 
     def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
@@ -267,7 +269,7 @@ class FakeConsumer(FakeMember):
         return self._remote(
             "offsets_for_times",
             lambda: {
-                tp: self._cluster.log(tp).first_since(since, committed_only=self._committed_only)
+                tp: self._cluster.led_log(tp).first_since(since, committed_only=self._committed_only)
                 for tp, since in timestamps_ms.items()
             },
         )

@@ -71,7 +71,7 @@ class FakeKafka:
         self.is_up = True
         self.has_coordinator = True
         self.leaderless: set[TopicPartition] = set()
-        """Partitions that ``describe_logs`` finds without a leader; they can be read all the same."""
+        """Partitions without a leader: they are not read, nor is known where their logs end. They take records."""
         self._cooperative = cooperative
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
@@ -278,6 +278,16 @@ class FakeKafka:
         if (found := self.find_log(partition)) is None:
             raise errors.KafkaTimeoutError(f"no such partition: {partition}")
         return found
+
+    def led_log(self, partition: TopicPartition) -> PartitionLog:
+        """Return a partition's log, which is asked of its leader.
+
+        Raises:
+            KafkaTimeoutError: there is no such partition, or it has no leader.
+        """
+        if partition in self.leaderless:
+            raise errors.KafkaTimeoutError(f"no leader: {partition}")
+        return self.log(partition)
 
     # --- records ---
 

@@ -38,6 +38,10 @@ class TestReading(contract.ReadingContract):
     """On a real broker."""
 
 
+class TestPositions(contract.PositionContract):
+    """On a real broker."""
+
+
 class TestTopics(contract.TopicContract):
     """On a real broker."""
 
@@ -63,6 +67,12 @@ class TestTransactions(contract.TransactionContract):
 
 
 class TestReadingInColumns(contract.ReadingContract):
+    """On a real broker, read as columns."""
+
+    columns = True
+
+
+class TestPositionsInColumns(contract.PositionContract):
     """On a real broker, read as columns."""
 
     columns = True

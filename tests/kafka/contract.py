@@ -14,6 +14,7 @@ from downspout.dead_letters.dead_letter import DeadLetters, read_dead_letters
 from downspout.errors import BrokerError
 from downspout.kafka.port import Record, TopicPartition
 from tests.kafka.contract_groups import CommitContract, GroupContract
+from tests.kafka.contract_positions import LeaderlessContract, PositionContract
 from tests.kafka.contract_producing import ProducerContract
 from tests.kafka.contract_reading import ReadingContract, TopicContract
 from tests.kafka.contract_transactions import TransactionContract
@@ -23,6 +24,8 @@ __all__ = [
     "CommitContract",
     "DeadLetterContract",
     "GroupContract",
+    "LeaderlessContract",
+    "PositionContract",
     "ProducerContract",
     "ReadingContract",
     "TopicContract",

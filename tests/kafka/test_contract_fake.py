@@ -41,6 +41,18 @@ class FakeStage:
             opened.send(partition.topic, value, partition=partition.partition)
         return opened
 
+    def create_apart(self, topic: str) -> None:
+        """Create a topic of two partitions."""
+        self.cluster.create_topic(topic, 2)
+
+    def lose_leader(self, partition: TopicPartition) -> None:
+        """Take the leader away."""
+        self.cluster.leaderless.add(partition)
+
+    def find_leader(self, partition: TopicPartition) -> None:
+        """Give it back."""
+        self.cluster.leaderless.discard(partition)
+
     def wait(self, seconds: float) -> None:
         """Let virtual time pass."""
         self.cluster.clock.sleep(seconds)
@@ -54,6 +66,14 @@ def stage() -> Iterator[FakeStage]:
 
 
 class TestReading(contract.ReadingContract):
+    """On the fake."""
+
+
+class TestPositions(contract.PositionContract):
+    """On the fake."""
+
+
+class TestLeaderless(contract.LeaderlessContract):
     """On the fake."""
 
 
@@ -82,6 +102,18 @@ class TestTransactions(contract.TransactionContract):
 
 
 class TestReadingInColumns(contract.ReadingContract):
+    """On the fake, read as columns."""
+
+    columns = True
+
+
+class TestPositionsInColumns(contract.PositionContract):
+    """On the fake, read as columns."""
+
+    columns = True
+
+
+class TestLeaderlessInColumns(contract.LeaderlessContract):
     """On the fake, read as columns."""
 
     columns = True
