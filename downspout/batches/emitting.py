@@ -30,8 +30,9 @@ from downspout.batches.setup import BatchSetup
 from downspout.batches.starts import BatchStarts, Logs, ids_of, logs_one_by_one
 from downspout.batches.stores import BatchStore, PartitionId
 from downspout.clock import Clock
-from downspout.errors import DataLossError, coordinates
+from downspout.errors import BrokerError, DataLossError, coordinates
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
+from downspout.kafka.retry_gate import LogThrottle
 from downspout.spout.group.explicit_offsets import offsets_of
 from downspout.spout.group.start_offsets import another
 
@@ -63,6 +64,7 @@ class Emitting:
     ) -> None:
         settings = setup.kafka.settings
         self._setup, self._consumer, self._store, self._clock = setup, consumer, store, clock
+        self._log, self._throttle = log, LogThrottle()
         self._reader = BatchReader(consumer, clock, settings["poll_timeout_ms"])
         self.starts = BatchStarts(settings, setup.topology_id, log)
         stops = offsets_of("kafka.stop_offsets", settings["stop_offsets"]) if setup.kafka.bounded else {}
@@ -72,6 +74,7 @@ class Emitting:
         self._mine: list[TopicPartition] = []
         self._ids: dict[str, str] = {}  # by topic, as of the last look at it
         self._there: Collection[str] = ()  # the topics that the last look has found
+        self._asks_one_by_one = False  # since a partition could not be read
 
     # --- a batch ---
 
@@ -155,26 +158,43 @@ class Emitting:
         return ranges, {tp: each.records for tp, each in read.items()}
 
     def _logs(self, partitions: Collection[TopicPartition]) -> Logs:
-        """Ask where logs begin and end; in an opaque batch a partition may be missing in the answer.
+        """Ask where logs begin and end; in an opaque batch any partition may be missing in the answer, or all of them.
 
         Raises:
             KafkaError: the broker does not answer.
         """
-        consumer = self._consumer
         if self._setup.is_transactional:
             self._need(partitions)
+            return self._logs_at_once(partitions)
         there = [tp for tp in partitions if tp.topic in self._there]
-        if not there:
-            return Logs({}, {})
+        if not self._asks_one_by_one:
+            try:
+                return self._logs_at_once(there)
+            except errors.KafkaError as error:
+                return self._logs_one_by_one(there, error)
+        return self._logs_one_by_one(there)
+
+    def _logs_at_once(self, partitions: Collection[TopicPartition]) -> Logs:
+        consumer = self._consumer
+        return Logs(consumer.beginning_offsets(partitions), consumer.end_offsets(partitions))
+
+    def _logs_one_by_one(
+        self, partitions: Collection[TopicPartition], refused: errors.KafkaError | None = None
+    ) -> Logs:
+        """Leave out partitions that cannot be read now; they keep their place, and the batch has what the others have.
+
+        Asked at once, the client waits for a leader until its time is over. So as long as one is missing, each batch
+        asks like this from the start.
+        """
         try:
-            return Logs(consumer.beginning_offsets(there), consumer.end_offsets(there))
-        except errors.KafkaError:
-            if self._setup.is_transactional:
-                raise
-            found = logs_one_by_one(self._setup.cluster, there, self._setup.reads_committed)
-            if not found.ends:
-                raise
-            return found
+            found = logs_one_by_one(self._setup.cluster, partitions, self._setup.reads_committed)
+        except BrokerError as error:
+            raise refused or errors.KafkaTimeoutError(error.message) from error
+        self._asks_one_by_one = len(found.ends) < len(partitions)
+        if self._asks_one_by_one and self._throttle.due("away", int(self._clock.monotonic() * 1000)):
+            away = sorted(coordinates(*tp) for tp in partitions if tp not in found.ends)
+            self._log.warning("%s cannot be read now; batches go on without", ", ".join(away))
+        return found
 
     def _range(self, tp: TopicPartition, records: Sequence[Record], position: int) -> BatchRange:
         ids = self._setup.topology_id, self._ids[tp.topic]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
+from downspout.batches.kafka_source import KafkaSource
 from downspout.batches.starts import BatchStarts, Logs
 from downspout.batches.stores import BatchStoreError, StaleCoordinatorError
 from downspout.errors import BrokerError, ComponentError, ConfigError, DataLossError
@@ -310,3 +311,99 @@ def test_a_start_at_the_end_holds_until_it_is_committed(kafka: FakeKafka, memory
     assert starts.of(tp, None, "id", Logs({tp: 0}, {tp: 9}), consumer) == 5
     starts.committed([tp])
     assert starts.of(tp, None, "id", Logs({tp: 0}, {tp: 9}), consumer) == 9
+
+
+class Elections:
+    """Partitions that lose their leaders at a time, and have them again at a later one."""
+
+    def __init__(self, kafka: FakeKafka, clock: VirtualClock, *partitions: int, until_s: float) -> None:
+        self.waited = 0
+        lost = {TopicPartition("lines", number) for number in partitions}
+        ask, begun = FakeConsumer.beginning_offsets, clock.monotonic()
+
+        def hurried(consumer: FakeConsumer, wanted: Any) -> Any:
+            try:
+                return ask(consumer, wanted)
+            except errors.KafkaTimeoutError:
+                self.waited += 1
+                clock.sleep(4)  # as the client waits for a leader
+                raise
+
+        class Coordinator(BatchCoordinator):
+            def next_tuple(self) -> None:
+                kafka.leaderless.clear()
+                if clock.monotonic() < begun + until_s:
+                    kafka.leaderless |= lost
+                super().next_tuple()
+
+        self.coordinator, self.beginning_offsets = Coordinator, hurried
+
+
+@pytest.mark.parametrize("away", [(1,), (1, 0), (0, 1, 2)], ids=["one task", "one task and more", "all tasks"])
+@pytest.mark.parametrize("started", [False, True], ids=["at the start", "later"])
+def test_opaque_batches_go_on_without_partitions_that_have_no_leader(
+    kafka: FakeKafka, memory: MemoryBatches, monkeypatch: pytest.MonkeyPatch, away: tuple[int, ...], started: bool
+) -> None:
+    """Also where one task has no other partition: the others' records are committed, and theirs when they are back."""
+    clock = VirtualClock()
+    if started:
+        produce(kafka, LINES)
+        run_topology(word_count(par=3), config=CONFIG, clock=clock)
+    produce(kafka, LINES * 10)
+    elections = Elections(kafka, clock, *away, until_s=60)
+    monkeypatch.setattr(FakeConsumer, "beginning_offsets", elections.beginning_offsets)
+    topology = word_count(par=3, records_max=30, coordinator=elections.coordinator, emit_interval_ms=1000)
+    result = run_topology(topology, config=CONFIG, clock=clock, for_s=50)
+    before = LINES if started else []
+    led = [line for number, line in enumerate(LINES * 10) if number % 3 not in away]
+    found = values_of(memory.states["counts"], "opaque") if "counts" in memory.states else {}
+    assert found == counted([*before, *led])
+    assert result.components["coordinator"][0].report()["batches_failed"] == 0
+    assert elections.waited == len(away)  # each task once: later it asks without a wait
+    topology = word_count(par=3, coordinator=elections.coordinator)
+    assert run_topology(topology, config=CONFIG, clock=clock).run.reason == "end"
+    assert values_of(memory.states["counts"], "opaque") == counted([*before, *LINES * 10])
+
+
+def test_a_transactional_batch_waits_for_a_leader(
+    kafka: FakeKafka, memory: MemoryBatches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be another batch without the partition: nothing is committed until the leader is back."""
+    produce(kafka, LINES * 2)
+    clock = VirtualClock()
+    elections = Elections(kafka, clock, 1, until_s=60)
+    topology = word_count("transactional", par=3, coordinator=elections.coordinator, emit_interval_ms=1000)
+    run_topology(topology, config=CONFIG, clock=clock, for_s=50)
+    assert "counts" not in memory.states or not memory.states["counts"].forms
+    assert run_topology(topology, config=CONFIG, clock=clock).run.reason == "end"
+    assert values_of(memory.states["counts"], "transactional") == counted(LINES * 2)
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_brokers_that_do_not_answer_are_waited_for(
+    kafka: FakeKafka, memory: MemoryBatches, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Where nobody tells which partitions can be read, the attempt fails and begins again; the run does not end."""
+    produce(kafka, LINES * 2)
+    left = [12]
+
+    def away(self: Any, *given: Any) -> Any:
+        left[0] -= 1
+        if left[0] > 0:
+            raise errors.KafkaTimeoutError("no answer")
+        return ends(self, *given)
+
+    ends, describe = FakeConsumer.end_offsets, FakeKafka.describe_logs
+
+    def described(self: Any, *given: Any) -> Any:
+        if left[0] > 0:
+            raise BrokerError("lines cannot be looked at")
+        return describe(self, *given)
+
+    monkeypatch.setattr(FakeKafka, "describe_logs", described)
+    topology = word_count(kind, 2)
+    monkeypatch.setattr(KafkaSource, "_ends_of", lambda self, found: {tp: kafka.log(tp).end for tp in found})
+    monkeypatch.setattr(FakeConsumer, "end_offsets", away)
+    result = run_topology(topology, config=CONFIG)
+    assert result.components["coordinator"][0].report()["batches_failed"] >= 3
+    assert values_of(memory.states["counts"], kind) == counted(LINES * 2)
