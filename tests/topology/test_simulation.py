@@ -469,7 +469,7 @@ def test_a_state_that_counts_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         lambda kind, stored, txid: Base(None if stored is None else stored[1]),
     )
     with pytest.raises(SimulationError, match=r"counts: \w is \d+ instead of \d+"):
-        simulate(opaque, [0])
+        simulate(opaque, range(6))
 
 
 @pytest.mark.parametrize(
