@@ -63,8 +63,28 @@ PACKAGES = {
             "tests/batches/test_coordinator.py",
             "tests/batches/test_kafka_batches.py",
             "tests/batches/test_state_bolt.py",
+            "tests/batches/test_values.py",
         ),
         0.95,
+    ),
+    "batching": Package(
+        (
+            *(f"downspout/batches/{name}.py" for name in ("applying", "coordinating", "emitting", "kafka_source")),
+            *(f"downspout/batches/{name}.py" for name in ("pairs", "reader", "setup", "starts", "streams", "updates")),
+            "bolts/state.py",
+            "spouts/batches.py",
+        ),
+        (
+            "tests/batches/test_coordinating.py",
+            "tests/batches/test_reader.py",
+            "tests/batches/test_state_bolt.py",
+            "tests/batches/test_recreated.py",
+            "tests/batches/test_kafka_batches.py",
+            "tests/batches/test_kafka_batches_faults.py",
+            "tests/batches/test_check.py",
+        ),
+        0.90,
+        100,
     ),
     "spout": Package(
         ("downspout/spout/*", "spouts/kafka.py"),

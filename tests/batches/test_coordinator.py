@@ -197,7 +197,7 @@ def test_batches_before_are_those_that_have_begun_the_latest_first() -> None:
         held.begin(Attempt(txid, 0))
     held.of(Attempt(5, 0))
     assert [attempt.txid for attempt, _ in held.before(6)] == [4, 3, 2]
-    assert [attempt.txid for attempt, _ in held.before(4)] == [3, 2]
+    assert [attempt for attempt, _ in held.before(4)] == [(3, 0), (2, 0)]
     held.drop_after(3)
     assert [attempt.txid for attempt, _ in held.before(9)] == [3, 2]
     assert len(held) == 2
@@ -221,7 +221,9 @@ def test_an_emitter_goes_on_after_the_newest_batch_that_it_knows() -> None:
     assert batches.to_commit(Attempt(2, 1)) == {"p": BatchRange(5, 6)}
     assert batches.hear(Attempt(2, 2))
     assert batches.to_commit(Attempt(2, 2)) is None
+    batches.begin(Attempt(2, 2), {"p": BatchRange(5, 6)})
     batches.begin(Attempt(3, 0), {"p": BatchRange(7, 8)})
+    assert batches.before("p", 3, {}) == BatchRange(5, 6), "what lies behind says nothing of it"
     assert batches.hear(Attempt(2, 3))
     assert batches.before("p", 4, {}) is None, "what lies behind is given up"
     batches.success(2)
@@ -234,6 +236,9 @@ def test_a_transactional_batch_is_again_new_or_nothing() -> None:
     stored = {4: BatchRange(5, 9), 5: BatchRange(9, 9)}
     assert batches.plan("p", 4, stored) == Plan(BatchRange(5, 9), is_new=False)
     assert batches.plan("p", 5, stored) == Plan(BatchRange(10, 9), is_new=False), "Trident's form of an empty batch"
+    batches.begin(Attempt(7, 0), {"p": BatchRange(10, 14), "other": BatchRange(0, 4)})
+    assert batches.plan("p", 8, {8: BatchRange(14, 14)}) == Plan(BatchRange(15, 14), is_new=False), "by memory"
+    assert batches.plan("other", 8, {8: BatchRange(14, 14)}) == Plan(BatchRange(14, 14), is_new=False)
     assert batches.plan("p", 3, stored) == Plan(None, is_new=False)
     assert batches.plan("p", 6, stored) == Plan(None, is_new=True)
     assert batches.plan("p", 1, {}) == Plan(None, is_new=True)
@@ -300,7 +305,7 @@ def test_an_empty_batch_of_tridents_is_known_by_the_one_before() -> None:
     assert after(BatchRange(5, 9), BatchRange(5, 9)) == BatchRange(5, 9)
     one = BatchRange(9, 9, "x", "with a topic's id it is none of Trident's")
     assert after(one, BatchRange(5, 9)) == one
-    assert (BatchRange.empty(4, "x"), BatchRange.empty(4).next) == (BatchRange(4, 3, "x"), 4)
+    assert (BatchRange.empty(4, "x", "id"), BatchRange.empty(4).next) == (BatchRange(4, 3, "x", "id"), 4)
 
 
 def test_the_coordinators_state_is_read_as_it_was_written() -> None:
