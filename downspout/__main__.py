@@ -5,6 +5,7 @@ traceback. Once a command runs, :mod:`downspout.cli` decides. Nor before ``os._e
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # without enums: their making takes time
+import gc
 import os
 import sys
 
@@ -25,6 +26,8 @@ def program() -> int:
     """Run the command of this process; return its exit code."""
     from downspout.exit_guard import guard
 
+    # Nearly all that imports make stays, and with Python's thresholds each dozen of them is looked through in vain.
+    gc.set_threshold(50_000, 20, 50)
     guard()
     from downspout.cli import main
 

@@ -14,15 +14,9 @@ makes, are still collected, only seldom."""
 
 
 @contextlib.contextmanager
-def calm_gc(*, collect: bool = True) -> Iterator[None]:
-    """Collect garbage seldom (see GC_THRESHOLDS) and never look at what was there before the run.
-
-    Args:
-        collect: first collect what is garbage by then; not worth its time where runs are short and many.
-    """
+def calm_gc() -> Iterator[None]:
+    """Collect garbage seldom (see GC_THRESHOLDS) and never look at what was there before the run, garbage or not."""
     before = gc.get_threshold()
-    if collect:
-        gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     try:

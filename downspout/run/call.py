@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import html
 import sys
 from collections.abc import Mapping
@@ -76,6 +77,7 @@ def run(
             cure="`downspout run FILE --workers N`, or run.workers=1",
         )
     view = None if quiet else notebook_view() or live.make_view(quiet=False)
+    gc.collect()  # what is garbage by now would stay until the run ends
     try:
         result = runner.run(graph, overrides=settings or {}, options=options, view=view)
     finally:

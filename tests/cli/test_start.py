@@ -28,3 +28,38 @@ def test_a_help_imports_no_large_library(words: list[str]) -> None:
     imported = set(done.stdout.splitlines()[-1].split())
     assert "downspout.cli" in imported, done.stderr
     assert not imported & {"numpy", "pyarrow", "kafka", "streamparse", "pandas"}
+
+
+TOPOLOGY = """
+from streamparse import Spout, Topology
+from bolts.parquet import ParquetBolt
+
+class Four(Spout):
+    outputs = ["word"]
+    def initialize(self, conf, context):
+        self.left = [1, 2, 3, 4]
+    def next_tuple(self):
+        if self.left:
+            self.emit(["word"], tup_id=self.left.pop())
+
+class Words(Topology):
+    spout = Four.spec()
+    sink = ParquetBolt.spec(inputs=[spout], schema={"word": "string"}, directory="out", origin="forgo")
+"""
+NEEDLESS = {
+    "duckdb", "polars", "pyspark", "sqlite3", "obstore", "fastavro", "google.protobuf", "prometheus_client",
+    "starlette", "uvicorn", "downspout.web", "downspout.export", "downspout.storm", "downspout.spark",
+    "downspout.audit", "downspout.broker", "downspout.compare", "downspout.testing", "downspout.sql.writer",
+    "downspout.dead_letters.replay",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["check", "words.py"], ["run", "words.py", "--records", "4", "--quiet"]])
+def test_a_short_run_imports_what_it_needs(words: list[str], tmp_path: Path) -> None:
+    """A check and a run over four records load no library and no package of ours that is for other commands."""
+    (tmp_path / "words.py").write_text(TOPOLOGY)
+    command = [sys.executable, "-c", CODE, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    imported = set(done.stdout.splitlines()[-1].split())
+    assert "bolts.parquet" in imported, done.stderr
+    assert not imported & (NEEDLESS if words[0] == "run" else NEEDLESS | {"pandas"}), done.stderr

@@ -79,7 +79,7 @@ class StageRun:
     def rows(self) -> Iterator[Row]:
         """Run until everything that came in is done or exhausted; yield what leaves."""
         try:
-            with calm_gc(collect=False), self.engine.open():
+            with calm_gc(), self.engine.open():
                 self.begin()
                 while True:
                     while not self._input.idle:
