@@ -204,11 +204,13 @@ class SpoutEngine:
         emit_many: emits a tuple per row to the default stream, each under its message id.
         bolts_with: returns the names of the bolts that have a tuple, or what came of it.
         other_spouts: returns the other spouts of the process.
+        free_s: returns the seconds until anything but this spout may have something to do: acks come no earlier.
     """
 
     emit_many: Callable[[Iterable[Sequence[Any]], Iterable[Any]], None]
     bolts_with: Callable[[Any], str] = lambda tup_id: ""
     other_spouts: Callable[[], Sequence[Any]] = lambda: ()
+    free_s: Callable[[], float] = lambda: 0.0
 
 
 @dataclass(frozen=True)

@@ -194,6 +194,8 @@ class Engine:
     def start(self) -> None:
         """Build and activate all tasks. For callers that also end the run themselves, with :meth:`wind_up`."""
         self.started = self.clock.monotonic()
+        if self.bounds.for_s is not None:
+            self.world.ends_at = self.started + self.bounds.for_s
         for task in self.tasks:
             task.build()
         now = self.clock.monotonic()

@@ -17,6 +17,7 @@ from downspout.engine.world import World
 from downspout.errors import USER_ERRORS, DownspoutError, UserError
 from downspout.protocols import Failure, SpoutEngine, SpoutOffers, offered
 
+FREE_S_MAX = 1.0  # How long a spout may wait in one call where nothing else is due: a stop waits for it too
 _READING = ("_run", "read_command", "read_message")
 _new = tuple.__new__
 _SEQUENCES = (list, tuple)  # written inline as list | tuple it would be made anew by each call
@@ -60,7 +61,7 @@ class SpoutTask(Task):
 
     def services(self) -> SpoutEngine:
         """Return what the engine does for the spout."""
-        return SpoutEngine(spout_emits_many(self), self._bolts_with, self._other_spouts)
+        return SpoutEngine(spout_emits_many(self), self._bolts_with, self._other_spouts, self._free_s)
 
     def _bolts_with(self, tup_id: Any) -> str:
         """Return the names of the bolts that have a tuple, or what came of it. O(open trees + what is held)."""
@@ -71,6 +72,20 @@ class SpoutTask(Task):
 
     def _other_spouts(self) -> list[Any]:
         return [spout.instance for spout in self.world.spouts if spout is not self]
+
+    def _free_s(self) -> float:
+        """Return how long this spout may wait without keeping a bolt, another spout or a timeout waiting."""
+        world = self.world
+        if len(world.spouts) > 1 or self._waits is None or self._ask("waits_for_acks"):
+            return 0.0
+        if any(bolt.queue for bolt in world.bolts):
+            return 0.0
+        due = [world.ends_at, world.clock.monotonic() + FREE_S_MAX]
+        due += [min(bolt.tick_due, bolt.batch_due, bolt.drain_due()) for bolt in world.bolts]
+        if (oldest := self.forest.oldest()) is not None:
+            due.append(oldest + self.timeout_s)
+        end: float = min(due)
+        return max(0.0, end - world.clock.monotonic())
 
     def stamped(self) -> float:
         """Look at the clock, once per call of next_tuple and not before it has waited for its records."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -113,6 +114,7 @@ class World:
     readers: Mapping[tuple[str, str], list[str]] = field(default_factory=dict)
     # the tasks that take chunks, by id; others get them record by record
     takes_chunks: dict[int, Any] = field(default_factory=dict)
+    ends_at: float = math.inf  # when the run stops by itself, on the clock
     ackers: bool = True  # whether there are ackers; without, spout tuples are acked inside emit
     observer: Observer | None = None  # sees every emit, ack and fail
     breakages: dict[str, Breakage] = field(default_factory=dict)  # what is known of each bolt's errors, by component

@@ -27,6 +27,7 @@ from downspout.kafka.patches.check import check_consumer
 from downspout.kafka.patches.commits_one_by_one import committed
 from downspout.kafka.patches.dropped_properties import hand_on_to_consumer
 from downspout.kafka.patches.errors_once import keeping_errors
+from downspout.kafka.patches.fetches_alike import gathering as gathering_with
 from downspout.kafka.patches.leaving_by_kind import leave_at_close
 from downspout.kafka.patches.lost_seeks import atomic_seek
 from downspout.kafka.patches.parked_records import Parking
@@ -42,6 +43,7 @@ from downspout.kafka.patches.untimed_fetches import time_fetches
 from downspout.kafka.port import (
     Answered,
     ConsumerPort,
+    Gathering,
     GroupMembership,
     OffsetAndMetadata,
     RebalanceListener,
@@ -78,6 +80,7 @@ class KafkaConsumerPort(ConsumerPort):
         self._aborted: list[tuple[TopicPartition, int, int]] = []
         self._tolerance = Tolerance(highwater=self.highwater)
         self._columns = columns
+        self._polled: Callable[[int], None] | None = None
         self._combine: Callable[[Sequence[Any]], tuple[Sequence[Record], int | None]] | None = None
         self._starts_at_beginning = starts_at_beginning
         self._closed = False
@@ -121,6 +124,8 @@ class KafkaConsumerPort(ConsumerPort):
                 found = self._consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
             except errors.NoOffsetForPartitionError as error:
                 self._start_at_beginning(error)
+        if self._polled is not None:
+            self._polled(0 if found else timeout_ms)
         combined = {tp: self._combined(tp, parts) for tp, parts in found.items()}
         self._fetches.records += sum(map(len, combined.values()))
         return combined
@@ -189,6 +194,10 @@ class KafkaConsumerPort(ConsumerPort):
         found = list(self._aborted)
         self._aborted.clear()
         return found
+
+    def gather(self, gathering: Gathering) -> None:
+        """Let brokers gather records before they answer a fetch, while there are some."""
+        self._polled = gathering_with(self._consumer, *gathering)
 
     def tolerate(self, limits: Limits, *, large: bool = True, corrupt: bool) -> None:
         self._tolerance.limits = limits

@@ -21,6 +21,7 @@ __all__ = [
     "Answered",
     "Cluster",
     "ConsumerPort",
+    "Gathering",
     "GroupDescription",
     "GroupMember",
     "GroupMembership",
@@ -38,6 +39,13 @@ __all__ = [
 
 Answered = Callable[[KafkaError | None], None]
 """Hears how a commit ended that was not waited for: with an error, or with none."""
+
+
+class Gathering(NamedTuple):
+    """What a broker has before it answers a fetch, or how long it waits for that."""
+
+    min_bytes: int
+    wait_ms: int
 
 
 class Record(Protocol):
@@ -151,6 +159,9 @@ class ConsumerPort(Protocol):
         Each entry is a partition, the offset of the first of some records, and how many they are. What is read again
         is reported again.
         """
+
+    def gather(self, gathering: Gathering) -> None:
+        """Let brokers gather records before they answer a fetch, while there are some."""
 
     def tolerate(self, limits: Limits, *, large: bool = True, corrupt: bool) -> None:
         """Note what cannot be given whole; otherwise it is an error (UnreadableBatchError). Before the first poll.

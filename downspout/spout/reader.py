@@ -17,7 +17,9 @@ from downspout.spout.spout_metrics import SpoutMetrics
 
 BUSY_POLL_MS = 10
 """Longest wait in a poll while something else may come: acks of tuples that are out, which need this thread, or word of
-dead letters; or while a bounded run has nothing left to read."""
+dead letters; or while a bounded run has nothing left to read. An engine that knows when acks may come says so."""
+IDLE_FACTOR = 5
+"""So many times longer than else a poll may wait where nothing is out and the engine has nothing else to do."""
 JOIN_POLL_MS = 100
 """Longest wait in a poll that is for a rebalance alone: once that is over, the rest of it would be idle."""
 TURN_MS = 1_000  # A partition that has had no records for so long, although there are some, is polled alone
@@ -52,7 +54,7 @@ class Reader:
         self._polled_at = now()
         self._turns_from = 0  # From when on a partition may be polled alone, in ms
 
-    def poll(self, now: int, busy: bool = False) -> list[Partition]:
+    def poll(self, now: int, busy: bool = False, free_ms: int = 0) -> list[Partition]:
         """Poll once; return the partitions that have records waiting now.
 
         Each is read from its lowest retry that is ready, where there is one. Partitions at their limit, or at the
@@ -61,6 +63,7 @@ class Reader:
 
         Args:
             busy: whether there is soon something else to do than to read.
+            free_ms: how long the engine has nothing else to do, where it knows.
         """
         self._look_at_topics(now)
         parts = self._assignment.parts
@@ -74,7 +77,7 @@ class Reader:
                 reads = self._prepare_read(part, now)
             if not reads:
                 resting.append(part.tp)
-        poll_ms = self._poll_ms(now, active, busy)
+        poll_ms = self._poll_ms(now, active, busy, free_ms)
         if passed_over := self._passed_over([part for tp, part in parts.items() if tp not in resting], now):
             resting += parts.keys() - {passed_over, *resting}
             poll_ms = min(poll_ms, BUSY_POLL_MS)
@@ -112,13 +115,17 @@ class Reader:
         end = self._consumer.highwater(part.tp)
         return end is None or end > part.cursor.reading
 
-    def _poll_ms(self, now: int, active: Collection[Partition], busy: bool) -> int:
+    def _poll_ms(self, now: int, active: Collection[Partition], busy: bool, free_ms: int) -> int:
         """Return how long a poll may wait for records: not past the moment at which a retry is due."""
         wait: int = self._settings["poll_timeout_ms"]
         parts = self._assignment.parts.values()
         at_end = bool(parts) and all(part.cursor.at_stop for part in parts)
-        if busy or at_end or any(part.ledger.in_flight for part in active):
+        if busy or at_end:
             wait = min(wait, BUSY_POLL_MS)
+        elif any(part.ledger.in_flight for part in parts):
+            wait = min(wait, max(BUSY_POLL_MS, free_ms))
+        else:
+            wait = max(wait, min(IDLE_FACTOR * wait, free_ms))
         for part in active:
             if part.cached_retry(now) is not None or (part.cursor.has_waiting and not part.isolation.held_up):
                 return 0

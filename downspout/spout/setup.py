@@ -12,6 +12,7 @@ from typing import Any
 
 from downspout.component import SINKS, WHY_RECORDS, task_number
 from downspout.errors import ConfigError
+from downspout.kafka.port import Gathering
 from downspout.kafka.schemes import is_scheme
 from downspout.settings.folders import of_project, of_project_url
 from downspout.settings.secrets import with_secrets
@@ -117,7 +118,12 @@ class Setup:
         # "none": where reading starts, and what happens when records are gone, is decided here and not by the client.
         ours = {"auto_offset_reset": "none", "session_timeout_ms": self.settings["session_timeout_ms"]}
         users = self.settings["client"]
-        return {**(gathering(users) if self.settings["emit"] == "chunk" else {}), **users, **ours}
+        return {**users, **ours}
+
+    @property
+    def gathering(self) -> Gathering | None:
+        """Return what a broker gathers for a chunk."""
+        return gathering(self.settings["client"]) if self.settings["emit"] == "chunk" else None
 
     def warn(self, log: logging.Logger) -> None:
         """Log what is allowed and may not be meant."""
@@ -125,18 +131,18 @@ class Setup:
             log.warning("%s. Try: %s", what, cure)
 
 
-def gathering(client: Mapping[str, Any]) -> dict[str, int]:
-    """Return the properties by which a fetch brings enough for a chunk, where the user has not said how it shall be.
+def gathering(client: Mapping[str, Any]) -> Gathering | None:
+    """Return how a fetch brings enough for a chunk, where the user has not said how it shall be.
 
     Never more than a quarter of what a fetch may bring: a broker that cannot reach the number waits in vain each time.
 
     >>> gathering({}), gathering({"max_partition_fetch_bytes": 65536}), gathering({"fetch_max_wait_ms": 500})
-    ({'fetch_min_bytes': 131072, 'fetch_max_wait_ms': 100}, {'fetch_min_bytes': 16384, 'fetch_max_wait_ms': 100}, {})
+    (Gathering(min_bytes=131072, wait_ms=100), Gathering(min_bytes=16384, wait_ms=100), None)
     """
     if "fetch_min_bytes" in client or "fetch_max_wait_ms" in client:
-        return {}
+        return None
     most = min(int(client.get(name, default)) for name, default in FETCH_BYTES_MAX.items())
-    return {"fetch_min_bytes": max(1, min(GATHER_BYTES, most // 4)), "fetch_max_wait_ms": GATHER_MS}
+    return Gathering(max(1, min(GATHER_BYTES, most // 4)), GATHER_MS)
 
 
 def emitted(conf: Mapping[str, Any], component: str, foreign_serializer: str) -> tuple[str, str]:

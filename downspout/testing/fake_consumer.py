@@ -20,7 +20,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.kafka.columns import RecordColumns
 from downspout.kafka.fetches import Fetches
-from downspout.kafka.port import Answered, GroupMembership, Record
+from downspout.kafka.port import Answered, Gathering, GroupMembership, Record
 from downspout.kafka.unreadable import CUT_BYTES, Limits, Unreadable, UnreadableBatchError, UnreadableRecordError
 from downspout.testing.fake_commits import SentCommit
 from downspout.testing.fake_log import PartitionLog
@@ -171,6 +171,9 @@ class FakeConsumer(FakeMember):
         """Return what was passed since the last call because its transaction was aborted."""
         found, self._aborted = self._aborted, []
         return found
+
+    def gather(self, gathering: Gathering) -> None:
+        """Fetches take no time here."""
 
     def tolerate(self, limits: Limits, *, large: bool = True, corrupt: bool) -> None:
         """Note what is too large, and with ``corrupt`` what is damaged."""

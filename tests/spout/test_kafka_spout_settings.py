@@ -103,16 +103,15 @@ def test_a_reset_that_agrees_is_no_matter(kafka: Kafka, caplog: pytest.LogCaptur
 @pytest.mark.parametrize(
     ("given", "fetches"),
     [
-        ({}, (None, None)),
+        ({}, None),
         ({"kafka.emit": "chunk"}, (131_072, 100)),
-        ({"kafka.emit": "chunk", "kafka.client.fetch_min_bytes": 1}, (1, None)),
-        ({"kafka.emit": "chunk", "kafka.client.fetch_max_wait_ms": 500}, (None, 500)),
+        ({"kafka.emit": "chunk", "kafka.client.fetch_min_bytes": 1}, None),
+        ({"kafka.emit": "chunk", "kafka.client.fetch_max_wait_ms": 500}, None),
         ({"kafka.emit": "chunk", "kafka.client.fetch_max_bytes": 2}, (1, 100)),
     ],
 )
 def test_fetches_gather_for_chunks_unless_the_user_says_how(
-    given: dict[str, Any], fetches: tuple[int | None, int | None]
+    given: dict[str, Any], fetches: tuple[int, int] | None
 ) -> None:
     """Records are fetched as the client does by default; for chunks the broker waits, never for what cannot come."""
-    client = Setup.of({"kafka.topics": [TOPIC], **given}, {}).client
-    assert (client.get("fetch_min_bytes"), client.get("fetch_max_wait_ms")) == fetches
+    assert Setup.of({"kafka.topics": [TOPIC], **given}, {}).gathering == fetches

@@ -49,6 +49,8 @@ def open_consumer(
             auto_commit_ms=setup.guarantee.auto_commit_ms(setup.settings),
             columns=setup.settings["emit"] == "chunk",
         )
+        if setup.gathering is not None:
+            consumer.gather(setup.gathering)
         consumer.tolerate(
             Limits(setup.settings["record_bytes_max"], setup.settings["batch_bytes_max"]),
             corrupt=setup.settings["on_corrupt_batch"] == "dead_letter",

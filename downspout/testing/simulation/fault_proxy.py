@@ -182,7 +182,7 @@ class Consumer:
         self.highwater, self.take_aborted, self.connected = real.highwater, real.take_aborted, real.connected
         self.membership = real.membership
         self.tolerate, self.take_unreadable = real.tolerate, real.take_unreadable
-        self.fetches = real.fetches
+        self.fetches, self.gather = real.fetches, real.gather
 
     def __getattr__(self, name: str) -> Any:
         """Return a call that goes to the broker and needs no word about what it is for."""
