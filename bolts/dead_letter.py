@@ -6,8 +6,9 @@ dead-letter topic, in the same form as the spout does::
 
     letters = DeadLetterBolt.spec(inputs=[parse["rejects"], check["rejects"]])
 
-Parts of the record that the bolt was not given, such as the headers, are read again from Kafka, by the origin. If many
-records are bad, let the spout emit them: ``fields=["origin", "key", "value", "timestamp", "headers"]``.
+On the local engine the spout still has the record. Elsewhere, parts of it that the bolt was not given, such as the
+headers, are read again from Kafka, by the origin. If many records are bad there, let the spout emit them:
+``fields=["origin", "key", "value", "timestamp", "headers"]``.
 
 It uses the settings of the spout: ``kafka.bootstrap``, ``kafka.client.…``, and for the name of the topic
 ``kafka.dead_letter_topic`` and ``kafka.group``. Set them for the topology, so that both have the same values.
@@ -15,7 +16,7 @@ It uses the settings of the spout: ``kafka.bootstrap``, ``kafka.client.…``, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from downspout.errors import RecordError
 from downspout.kafka.clusters import cluster_for
 from downspout.kafka.rereading import Rereader
 from downspout.ledger.origin import Origin
-from downspout.origins import origin_at
+from downspout.origins import each
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import parse_scope
 from downspout.spout.validation import check_dead_letter_topic, dead_letter_topic
@@ -57,33 +58,49 @@ class DeadLetterBolt(Bolt):
 
     def process(self, tup: Any) -> None:
         """Take a rejected record."""
+        self._take([(tup, [self._row(tup)])])
+
+    def process_many(self, tups: Sequence[Any]) -> int:
+        """Take rejected records."""
+        if not self._topic:
+            return 0
+        self._take([(tup, [self._row(tup)]) for tup in tups])
+        return len(tups)
+
+    def _row(self, tup: Any) -> Rejected:
         values = tup.values
         row = self._rejected(tup, Origin.of(values.origin), values.error)
         for name in RECORD:
             setattr(row, name, getattr(values, name, None))
-        self._take(tup, [row])
+        return row
 
     def process_chunk(self, tup: Any) -> None:
         """Take the rejected rows of a chunk."""
         chunk: pa.RecordBatch = tup.values
         origins, errors = chunk.column("origin"), chunk.column("error").to_pylist()
-        rows = [self._rejected(tup, origin_at(origins, row), error) for row, error in enumerate(errors)]
+        rows = [self._rejected(tup, *told) for told in zip(each(origins), errors, strict=True)]
         for name in RECORD & set(chunk.schema.names):
             for row, value in zip(rows, chunk.column(name).to_pylist(), strict=True):
                 setattr(row, name, value)
-        self._take(tup, rows)
+        self._take([(tup, rows)])
 
     def _rejected(self, tup: Any, origin: Origin, error: Any) -> Rejected:
         now_ms = int(self.clock.wall() * 1000)
         return Rejected(origin, str(error or "rejected"), str(tup.component), int(tup.task), now_ms)
 
-    def _take(self, tup: Any, rows: list[Rejected]) -> None:
-        if not self._topic and rows:  # the spout, which has no such topic either, then stops the run
-            self.fail_because(tup, RecordError(rows[0].error.partition(": ")[2] or rows[0].error))
-            return
-        box = self._ready()
-        box.add(tup.id, rows)
-        box.work(eager=False)
+    def _take(self, given: Sequence[tuple[Any, list[Rejected]]]) -> None:
+        box: DeadLetterWriter | None = None
+        for tup, rows in given:
+            if not self._topic and rows:  # the spout, which has no such topic either, then stops the run
+                self.fail_because(tup, RecordError(rows[0].error.partition(": ")[2] or rows[0].error))
+                continue
+            if (engine := self.engine_services) is not None:
+                for row in [row for row in rows if not row.is_known]:
+                    row.whole = engine.record_at(row.origin)
+            box = self._ready()
+            box.add(tup.id, rows)
+        if box is not None:
+            box.work(eager=False)
 
     def _ready(self) -> DeadLetterWriter:
         if self._box is None:

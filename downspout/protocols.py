@@ -106,6 +106,9 @@ class SpoutOffers(ComponentOffers, Protocol):
     def tried_before(self, tup_id: Any) -> bool:
         """Return whether an earlier run left this tuple behind while later ones got through."""
 
+    def record_at(self, origin: Any) -> Any:
+        """Return the whole record of an origin, as it was read, while it is in memory; else None."""
+
 
 class BoltOffers(ComponentOffers, Protocol):
     """Optional methods of bolts."""
@@ -221,8 +224,10 @@ class BoltEngine:
         emit_many: emits a tuple per row to the default stream, each anchored to one tuple.
         ack_many: acks tuples, or ids of tuples.
         fail_because: fails one tuple, and tells the spout why.
+        record_at: returns the whole record of an origin, if a spout of the process has it in memory; else None.
     """
 
     emit_many: Callable[[Sequence[Sequence[Any]], Sequence[Any]], None]
     ack_many: Callable[[Iterable[Any]], None]
     fail_because: Callable[[Any, Exception], None]
+    record_at: Callable[[Any], Any] = lambda origin: None

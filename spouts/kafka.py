@@ -31,6 +31,8 @@ from downspout.dead_letters.dead_letter import DeadLetters
 from downspout.errors import BrokerError
 from downspout.kafka.client_values import client_values
 from downspout.kafka.clusters import cluster_for
+from downspout.kafka.port import Record, TopicPartition
+from downspout.ledger.origin import Origin
 from downspout.protocols import Failure, SpoutEngine
 from downspout.settings.options import KafkaOptions
 from downspout.settings.table import SETTINGS, component_config, parse_scope
@@ -490,6 +492,14 @@ class KafkaSpout(Wired, streamparse.Spout):
         if not self._ended and session is not None:
             self._ended = session.end_reached()
         return self._ended
+
+    def record_at(self, origin: Origin) -> Record | None:
+        """Return the whole record of an origin, as it was read, while it is in memory."""
+        parts = self._session.assignment.parts if self._session is not None else {}
+        part = parts.get(TopicPartition(origin.topic, origin.partition))
+        if part is None or part.topic_id != origin.topic_id or origin.offset in part.broken:
+            return None
+        return part.retry_cache.seen(origin.offset, part.cursor.waiting)
 
     def waits_for_acks(self) -> bool:
         """Return whether a hand-over, or the search for a record that may kill, waits for what is out.

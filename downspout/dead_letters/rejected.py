@@ -1,8 +1,8 @@
 """Dead letters of rejected rows: gathered, completed from Kafka, written, and only then done.
 
 A rejected row has only what the bolt got of its record, which may lack headers, timestamp and key. A dead letter must
-hold the whole record, so the record is read again by its origin. If it is gone from Kafka meanwhile, the dead letter
-holds what the row has, and says so in a header.
+hold the whole record: on the local engine the spout still has it; elsewhere, and where it came too long ago, it is read
+again by its origin. If it is gone from Kafka meanwhile, the dead letter holds what the row has, and a header says so.
 
 As in the spout's :mod:`~downspout.spout.dead_lettering`, no call waits: one batch is on its way while others gather,
 and a later call finds it durable or failed. What failed is retried after a back-off, one dead letter at a time.
@@ -55,6 +55,7 @@ class Rejected:
     value: Any = None  # likewise
     timestamp: int | None = None  # of the record, in milliseconds; None: the bolt was not given the whole record
     headers: Any = None  # likewise, as pairs
+    whole: Record | None = None  # the record as it was read, if that is known
     tuples: list[str] = field(default_factory=list)  # ids of those that wait for the dead letter
     tries: int = 0  # to read it again
 
@@ -68,8 +69,15 @@ class Rejected:
         error = self.error if _CLASS.match(self.error) else f"Rejected: {self.error}"
         return Failure("reject", self.component, self.task, error)
 
+    @property
+    def is_known(self) -> bool:
+        """Return whether the record need not be read again."""
+        return self.whole is not None or self.timestamp is not None
+
     def record(self, incomplete: str = "") -> Record:
         """Return the record as the row brought it; ``incomplete`` says why that is not all."""
+        if self.whole is not None:
+            return self.whole
         headers = [(name, value or b"") for name, value in self.headers or ()] if not incomplete else []
         if incomplete:
             headers.append((INCOMPLETE, f"{incomplete}: key and value as a bolt was given them".encode()))
@@ -189,7 +197,7 @@ class DeadLetterWriter:
 
     def _records(self, batch: list[Rejected]) -> dict[Place, Record]:
         """Return the records of rows, as they are known or read again; some may take another call."""
-        records = {row.place: row.record() for row in batch if row.timestamp is not None}
+        records = {row.place: row.record() for row in batch if row.is_known}
         wanted = [row for row in batch if row.place not in records]
         found = self._reader.read({row.place for row in wanted}, READ_S_MAX) if wanted else {}
         records |= {place: record for place, record in found.items() if record is not None}

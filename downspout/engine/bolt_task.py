@@ -93,7 +93,14 @@ class BoltTask(Task):
 
     def services(self) -> BoltEngine:
         """Return what the engine does for the bolt."""
-        return BoltEngine(bolt_emits_many(self), bolt_acks_many(self), self._fail_because)
+        return BoltEngine(bolt_emits_many(self), bolt_acks_many(self), self._fail_because, self._record_at)
+
+    def _record_at(self, origin: Any) -> Any:
+        """Return the whole record of an origin, if a spout has it in memory."""
+        for spout in self.world.spouts:
+            if spout.record_at is not None and (found := spout.record_at(origin)) is not None:
+                return found
+        return None
 
     def deliver(self, tree: Tree, source: str, stream: str, task_id: int, values: Any) -> None:
         """Put a tuple into the queue that no task of this engine has emitted; ``tree`` counts it."""

@@ -49,6 +49,7 @@ class SpoutTask(Task):
         self._waits = offered(spout, SpoutOffers.waits_for_acks)
         self._attend = offered(spout, SpoutOffers.attend)
         self._finish = offered(spout, SpoutOffers.finish)
+        self.record_at = offered(spout, SpoutOffers.record_at)
         self._direct = not self.overrides(*_READING)
         self._takes_many = self._direct and hasattr(type(spout), "engine_services")
         self._fail_with = offered(spout, SpoutOffers.fail_with) if self._direct else None

@@ -23,7 +23,7 @@ from downspout.errors import RecordError, coordinates
 from downspout.formatting import counted
 from downspout.ledger.breaker import MINIMUM
 from downspout.ledger.origin import Origin
-from downspout.origins import FIELD, origin_at
+from downspout.origins import FIELD, each, origin_at
 from downspout.settings.table import SETTINGS
 from downspout.sink.columns.schema import Rejected
 
@@ -106,8 +106,10 @@ class Rejects:
         }
         if not names.issuperset(_RECORD):
             known["timestamp"] = pa.nulls(len(rejected))
-        errors = [_text_of(self._error(origin_at(origins, reject.row), reject.reason)) for reject in rejected]
-        known |= {"origin": origins.take(rows), "error": pa.array(errors, pa.string())}
+        taken: Any = origins.take(rows)
+        told = zip(each(taken), rejected, strict=True)
+        errors = [_text_of(self._error(origin, reject.reason)) for origin, reject in told]
+        known |= {"origin": taken, "error": pa.array(errors, pa.string())}
         columns = [known[name] for name in self._fields]
         self._bolt.emit(pa.RecordBatch.from_arrays(columns, names=self._fields), stream=REJECTS)
         self.count += len(rejected)

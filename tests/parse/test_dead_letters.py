@@ -98,14 +98,18 @@ def run(topology: Any, kafka: Kafka) -> Any:
 
 
 @pytest.mark.parametrize("emit", ["record", "chunk"])
-@pytest.mark.parametrize("fields", [["origin", "value"], WHOLE])
+@pytest.mark.parametrize(
+    ("fields", "remembers"), [(["origin", "value"], True), (["origin", "value"], False), (WHOLE, False)]
+)
 def test_the_letters_are_the_spouts(
-    kafka: Kafka, emit: str, fields: list[str], monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, emit: str, fields: list[str], remembers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each rejected record has one letter, with the key, value, headers, time, attempts and error of the spout's.
 
-    Whatever the spout's fields are: what they lack is read again, and where they lack nothing, nothing is.
+    Whatever the spout's fields are: what they lack the spout still has, or it is read again; else nothing is.
     """
+    if not remembers:
+        monkeypatch.setattr(KafkaSpout, "record_at", lambda spout, origin: None)
     reads: list[int] = []
     read = Rereader.read
     monkeypatch.setattr(Rereader, "read", lambda *given: (reads.append(1), read(*given))[1])
@@ -121,7 +125,7 @@ def test_the_letters_are_the_spouts(
     assert direct.counts("parse").failed == 9
     assert aside.counts("parse").failed == 0
     assert aside.run.reports["letters"] == {"dead_lettered": 9, "held": 0, "incomplete": 0}
-    assert bool(reads) == (fields != WHOLE)
+    assert bool(reads) == (fields != WHOLE and not remembers)
 
 
 def chunk_of(kafka: Kafka, partition: int) -> pa.RecordBatch:

@@ -110,6 +110,20 @@ class RetryCache:
         at = index_of(rows, offset)
         return rows[at:] if at < len(rows) else None
 
+    def seen(self, offset: int, waiting: Sequence[Record]) -> Record | None:
+        """Return any record that is in memory, held for a retry or not. O(log n).
+
+        Args:
+            waiting: the records that were polled last.
+        """
+        if (held := self._records.get(offset)) is not None:
+            return held
+        for records in (waiting, self._earlier, self.find(offset) or ()):
+            at = index_of(records, offset)
+            if at < len(records) and offset_at(records, at) == offset:
+                return records[at]
+        return None
+
     def has(self, offset: int) -> bool:
         """Return whether what begins at an offset is in memory."""
         return offset in self._records or (bool(self._slices) and self.find(offset) is not None)
