@@ -104,10 +104,10 @@ def test_a_reset_that_agrees_is_no_matter(kafka: Kafka, caplog: pytest.LogCaptur
     ("given", "fetches"),
     [
         ({}, None),
-        ({"kafka.emit": "chunk"}, (131_072, 100)),
+        ({"kafka.emit": "chunk"}, (524_288, 125)),
         ({"kafka.emit": "chunk", "kafka.client.fetch_min_bytes": 1}, None),
         ({"kafka.emit": "chunk", "kafka.client.fetch_max_wait_ms": 500}, None),
-        ({"kafka.emit": "chunk", "kafka.client.fetch_max_bytes": 2}, (1, 100)),
+        ({"kafka.emit": "chunk", "kafka.client.fetch_max_bytes": 2}, (1, 125)),
     ],
 )
 def test_fetches_gather_for_chunks_unless_the_user_says_how(
