@@ -68,7 +68,7 @@ class KafkaBolt(Bolt):
         cls,
         name: str | None = None,
         inputs: Any = None,
-        par: int | None = None,
+        par: int | dict[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[ProduceOptions],
     ) -> ShellBoltSpec:

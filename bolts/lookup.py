@@ -154,7 +154,7 @@ class LookupBolt(Bolt):
         cls,
         name: str | None = None,
         inputs: Any = None,
-        par: int | None = None,
+        par: int | dict[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[LookupOptions],
     ) -> ShellBoltSpec:

@@ -132,7 +132,7 @@ class ParseBolt(Bolt):
         cls,
         name: str | None = None,
         inputs: Any = None,
-        par: int | None = None,
+        par: int | dict[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[ParseOptions],
     ) -> ShellBoltSpec:

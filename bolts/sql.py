@@ -55,7 +55,7 @@ class SqlBolt(RowSink):
         cls,
         name: str | None = None,
         inputs: Any = None,
-        par: int | None = None,
+        par: int | dict[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[SqlOptions],
     ) -> ShellBoltSpec:

@@ -94,7 +94,7 @@ class StateBolt(Bolt):
         cls,
         name: str | None = None,
         inputs: Any = None,
-        par: int | None = None,
+        par: int | dict[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
         *,
         coordinator: Any = None,

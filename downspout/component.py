@@ -77,7 +77,7 @@ class Bolt(Wired, streamparse.Bolt):
         cls,
         name: str | None = None,
         inputs: Any = None,
-        par: int | None = None,
+        par: int | dict[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> ShellBoltSpec:
@@ -107,7 +107,7 @@ class Bolt(Wired, streamparse.Bolt):
             name=name,
             inputs=inputs,
             par=par,
-            config=config,
+            config=None if config is None else dict(config),
             outputs=cls.outputs_of(config or {}),
         )
 

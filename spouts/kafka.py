@@ -85,7 +85,7 @@ class KafkaSpout(Wired, streamparse.Spout):
     def spec(
         cls,
         name: str | None = None,
-        par: int | None = None,
+        par: int | dict[str, int] | None = None,
         config: dict[str, Any] | None = None,
         **settings: Unpack[KafkaOptions],
     ) -> ShellSpoutSpec:

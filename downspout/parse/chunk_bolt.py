@@ -46,17 +46,18 @@ class ChunkBolt(Bolt):
 
     def process(self, tup: Any) -> None:
         """Process a record as a chunk of one row, and emit as records what it emits."""
-        emit = self.emit
+        bolt: Any = self
+        emit = bolt.emit
 
         def emit_records(batch: Any, *given: Any, **how: Any) -> None:
             for values in rows_of(batch):
                 emit(list(values), *given, **how)
 
-        self.emit = emit_records
+        bolt.emit = emit_records
         try:
             self.process_chunk(tup._replace(values=_chunk(tup.values)))
         finally:
-            self.emit = emit
+            bolt.emit = emit
 
     def reject(self, batch: pa.RecordBatch, rows: Sequence[int], reasons: Sequence[str]) -> None:
         """Reject rows of a chunk; call it before anything of this chunk is emitted.

@@ -62,7 +62,7 @@ class RowSink(Bolt):
         cls,
         name: str | None = None,  # default: the name of the topology's attribute
         inputs: Any = None,  # streamparse's inputs; their tuples should have the field ``origin``
-        par: int | None = None,  # how many tasks; all of them write to one place
+        par: int | dict[str, int] | None = None,  # how many tasks; all of them write to one place
         config: Mapping[str, Any] | None = None,  # Storm's settings for this component, and ours by their whole names
         **settings: Any,
     ) -> ShellBoltSpec:

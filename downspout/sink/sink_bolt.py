@@ -48,7 +48,7 @@ class SinkBolt(RowSink):
         cls,
         name: str | None = None,
         inputs: Any = None,
-        par: int | None = None,
+        par: int | dict[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[ParquetOptions],
     ) -> ShellBoltSpec:

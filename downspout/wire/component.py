@@ -26,7 +26,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from pystorm.bolt import BatchingBolt, Bolt
 from pystorm.component import Component
@@ -49,7 +49,7 @@ still collected, only seldom. The local engine does the same."""
 WENT_AWAY = 2  # pystorm's exit code when Storm is gone
 
 
-class Wired(Component):  # type: ignore[misc]
+class Wired(Component):
     """Beside one of pystorm's or streamparse's classes, before it in the list of bases."""
 
     before_exit: Callable[[], None] | None = None
@@ -99,7 +99,7 @@ class Wired(Component):  # type: ignore[misc]
         finally:
             self._flush()
 
-    def _setup_component(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+    def _setup_component(self, storm_conf: dict[str, Any], context: dict[str, Any]) -> None:
         super()._setup_component(storm_conf, context)
         if self.on_wire:
             self.serializer.learn(storm_conf, context)
@@ -107,9 +107,10 @@ class Wired(Component):  # type: ignore[misc]
             self._shorten(context)
             self._know_chunks()
             self._run: Callable[[], None] = self._rounds(self._run)
-        if self._runs and isinstance(self, Bolt) and offered(self, BoltOffers.drain):
+        bolt: Any = self
+        if self._runs and issubclass(type(bolt), Bolt) and offered(bolt, BoltOffers.drain):
             pipe = self.serializer.pipe if self.on_wire else None
-            self.process = Flusher(self, pipe).processor(self.process)
+            bolt.process = Flusher(bolt, pipe).processor(bolt.process)
 
     def _rounds(self, run: Callable[[], None]) -> Callable[[], None]:
         """Return what does all rounds of pystorm's loop, up to the first error, which pystorm then deals with."""
@@ -131,9 +132,9 @@ class Wired(Component):  # type: ignore[misc]
         """Record which tuples the process holds, for the case that it dies; a bolt that reads in its own way cannot."""
         cls: Any = type(self)
         topology, task = storm_conf.get("storm.id"), context.get("taskid")
-        if not topology or task is None or isinstance(self, BatchingBolt):  # which may work in a thread of its own
+        if not topology or task is None or issubclass(cls, BatchingBolt):  # which may work in a thread of its own
             return
-        if isinstance(self, Bolt) and cls.read_tuple is not Bolt.read_tuple:
+        if issubclass(cls, Bolt) and cls.read_tuple is not Bolt.read_tuple:
             return
         try:
             self._note = NoteWriter(str(topology), int(task))
@@ -145,25 +146,27 @@ class Wired(Component):  # type: ignore[misc]
     def _shorten(self, context: Mapping[str, Any]) -> None:
         """Put shorter ways in the place of pystorm's methods, as far as the class has them unchanged."""
         cls: Any = type(self)
-        if isinstance(self, Bolt):
+        component, pystorms = cast(Any, self), cast(Any, super())
+        if issubclass(cls, Bolt):
             if cls.read_tuple is Bolt.read_tuple:
-                self.read_tuple = reader(self, context, self._note)
+                component.read_tuple = reader(component, context, self._note)
             if cls.ack is Bolt.ack and cls.send_message is Component.send_message:
-                self.ack = acker(self.serializer.pipe, super().ack)
-        elif isinstance(self, Spout) and cls.emit is Spout.emit and cls.send_message is Component.send_message:
-            self.emit = emitter(self.serializer.send_emit, chunk_emitter(self, super().emit))
+                component.ack = acker(self.serializer.pipe, pystorms.ack)
+        elif issubclass(cls, Spout) and cls.emit is Spout.emit and cls.send_message is Component.send_message:
+            component.emit = emitter(self.serializer.send_emit, chunk_emitter(component, pystorms.emit))
 
     def _know_chunks(self) -> None:
         """Let a bolt's ``emit`` take chunks, and call ``process_chunk``, as far as the class has pystorm's methods."""
         cls: Any = type(self)
+        component: Any = self
         if cls.emit in (Bolt.emit, BatchingBolt.emit) and cls.send_message is Component.send_message:
-            self.emit = chunk_emitter(self, self.emit)
-        if not isinstance(self, Bolt) or isinstance(self, BatchingBolt) or not reads_as_pystorm(cls):
+            component.emit = chunk_emitter(component, component.emit)
+        if not issubclass(cls, Bolt) or issubclass(cls, BatchingBolt) or not reads_as_pystorm(cls):
             return
-        if takes_chunks(cls) and offered(self, BoltOffers.process_chunk):
-            self.process = chunk_processor(self, self.process)
+        if takes_chunks(cls) and offered(component, BoltOffers.process_chunk):
+            component.process = chunk_processor(component, component.process)
             # When it is asked, because ``initialize`` may take the method away.
-            self.serializer.takes_chunks = lambda: callable(self.process_chunk)
+            self.serializer.takes_chunks = lambda: callable(component.process_chunk)
 
     # --- the end ---
 

@@ -34,7 +34,7 @@ class WireError(DownspoutError, TypeError):
     """A value of a tuple cannot travel over Storm's pipe. Names stream and field."""
 
 
-class WireSerializer(Serializer):  # type: ignore[misc]
+class WireSerializer(Serializer):
     """Reads and sends the messages of one component."""
 
     def __init__(self, source: Any, sink: Any, reader_lock: Lock, writer_lock: Lock) -> None:

@@ -32,14 +32,14 @@ OF_SPOUT = ("kafka.bootstrap", "kafka.topics", "kafka.pattern", "kafka.group", "
 """The settings of a Kafka spout that a reader of its topology's output needs."""
 
 
-class SpoutSpec(ShellSpoutSpec):  # type: ignore[misc]
+class SpoutSpec(ShellSpoutSpec):
     """A spout in a topology."""
 
     def __set_name__(self, owner: Any, name: str) -> None:
         annotate(owner)
 
 
-class BoltSpec(ShellBoltSpec):  # type: ignore[misc]
+class BoltSpec(ShellBoltSpec):
     """A bolt in a topology."""
 
     def __set_name__(self, owner: Any, name: str) -> None:

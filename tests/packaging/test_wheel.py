@@ -72,14 +72,19 @@ def run(command: list[str], cwd: Path, **environ: str) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=LIMIT_S)
 
 
-def test_the_wheel_has_one_top_level_package(wheel: Path) -> None:
-    """Nothing in the wheel can hide, or be hidden by, a user's spouts and bolts."""
+def test_the_wheel_has_one_top_level_package_and_two_of_stubs(wheel: Path) -> None:
+    """Nothing in the wheel can hide, or be hidden by, a user's spouts and bolts; streamparse and pystorm have types."""
     names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
-    assert {name for name in names if not name.endswith(".dist-info")} == {"downspout"}
+    assert {name for name in names if not name.endswith(".dist-info")} == {
+        "downspout",
+        "streamparse-stubs",
+        "pystorm-stubs",
+    }
     inside = zipfile.ZipFile(wheel).namelist()
     assert "downspout/spouts/kafka.py" in inside
     assert "downspout/bolts/parquet.py" in inside
     assert "downspout/py.typed" in inside
+    assert {"streamparse-stubs/py.typed", "pystorm-stubs/bolt.pyi"} <= set(inside)
     templates = {
         f"downspout/{path.relative_to(ROOT / 'downspout')}" for path in ROOT.glob("downspout/scaffold/templates/*")
     }

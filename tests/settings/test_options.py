@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -26,6 +27,7 @@ from bolts.parquet import ParquetBolt
 from bolts.parse import CsvParseBolt, JsonParseBolt
 from bolts.sql import SqlBolt
 from spouts.kafka import KafkaSpout
+from streamparse import Bolt, Grouping, Spout, Stream, Topology, Tuple
 
 FIELDS = ["origin", "value"]
 TYPES: Mapping[str, str] = {"a": "int64"}
@@ -38,6 +40,29 @@ ParquetBolt.spec("rows", inputs=[parse], directory="out", schema=TYPES, partitio
 AggregateBolt.spec(inputs=[parse], directory="out", schema={"a": "int64"}, keys=["a"], aggregates=["count"])
 SqlBolt.spec(inputs=[parse], database="sqlite:///x.db", table="t", keys=["a"])
 KafkaBolt.spec(inputs=[parse], topic="out", message_field="a", acks="all", transactional=True)
+
+class Words(Bolt):
+    outputs = ["word", Stream(fields=["text"], name="rejects")]
+    auto_ack = False
+
+    def initialize(self, conf: dict[str, object], ctx: dict[str, object]) -> None:
+        self.logger.info("%s", self.component_name.upper())
+
+    def process(self, tup: Tuple) -> None:
+        self.emit([tup.values.text], anchors=[tup])
+        self.ack(tup)
+
+class Numbers(Spout):
+    outputs = ["n"]
+
+    def next_tuple(self) -> None:
+        self.emit([1], tup_id="1")
+
+class Counts(Topology):
+    config = {"topology.workers": 1}
+    numbers = Numbers.spec(par={"production": 2})
+    words = Words.spec(inputs=[numbers], par=2)
+    rejects = Words.spec(inputs={words["rejects"]: Grouping.fields("text"), numbers: Grouping.ALL})
 """
 WRONG = {
     "KafkaSpout.spec(topicz=['a'])": "topicz",
@@ -49,6 +74,11 @@ WRONG = {
     "AggregateBolt.spec(directory='out', flush_rows=1.5)": "flush_rows",
     "SqlBolt.spec(databse='sqlite:///x.db')": "databse",
     "KafkaBolt.spec(topics='out')": "topics",
+    "Words.spec(input=[spout])": "input",
+    "Words.spec(inputs=['spout'])": "GlobalStreamId",
+    "Words.spec(inputs=[spout], par='2')": "par",
+    "Words.spec(inputs={spout: Grouping.SHUFLE})": "SHUFLE",
+    "Numbers().emitt([1])": "emitt",
 }
 
 
@@ -80,20 +110,40 @@ def _takes(hint: Any, value: Any) -> bool:
     return isinstance(value, hint)
 
 
-@pytest.mark.slow
-def test_mypy_finds_each_mistake_and_accepts_right_use(tmp_path: Path) -> None:
-    """A misspelt option and a value of the wrong type are errors at their line; all other lines are accepted."""
-    lines = [*RIGHT.splitlines(), *WRONG]
-    file = tmp_path / "specs.py"
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(file)]
+def by_mypy(file: Path) -> dict[int, str]:
+    """Return the errors that mypy finds, by line."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(file.parent / "cache"), str(file)]
     environ = {"MYPYPATH": str(ROOT), "PATH": ""}
     done = subprocess.run(
         [*command, "--config-file", str(ROOT / "pyproject.toml")],
         cwd=ROOT, env=environ, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
     found = [line.split(":", 3) for line in done.stdout.splitlines() if ": error:" in line]
-    by_line = {int(number): text for name, number, _, text in found if name.endswith("specs.py")}
+    return {int(number): text for name, number, _, text in found if name.endswith(file.name)}
+
+
+def by_pyright(file: Path) -> dict[int, str]:
+    """Return the errors that pyright finds, by line."""
+    config = {"include": [file.name], "extraPaths": [str(ROOT)], "stubPath": str(ROOT / "stubs")}
+    (file.parent / "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(file.parent)]
+    done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    return {each["range"]["start"]["line"] + 1: each["message"] for each in found}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checked", [by_mypy, by_pyright])
+def test_a_type_checker_finds_each_mistake_and_accepts_right_use(
+    tmp_path: Path, checked: Callable[[Path], dict[int, str]]
+) -> None:
+    """A misspelt option and a value of the wrong type are errors at their line; all other lines are accepted."""
+    lines = [*RIGHT.splitlines(), *WRONG]
+    file = tmp_path / "specs.py"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = checked(file)
     first = len(lines) - len(WRONG) + 1
-    assert set(by_line) == set(range(first, len(lines) + 1)), done.stdout + done.stderr
-    assert all(name in by_line[first + place] for place, name in enumerate(WRONG.values())), done.stdout
+    assert set(found) == set(range(first, len(lines) + 1)), found
+    assert all(name in found[first + place] for place, name in enumerate(WRONG.values())), found

@@ -1,0 +1,11 @@
+from . import bolt as bolt
+from . import component as component
+from . import spout as spout
+from .bolt import BatchingBolt as BatchingBolt
+from .bolt import Bolt as Bolt
+from .bolt import TicklessBatchingBolt as TicklessBatchingBolt
+from .component import Component as Component
+from .component import StormHandler as StormHandler
+from .component import Tuple as Tuple
+from .spout import ReliableSpout as ReliableSpout
+from .spout import Spout as Spout

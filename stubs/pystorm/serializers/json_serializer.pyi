@@ -1,0 +1,3 @@
+from .serializer import Serializer
+
+class JSONSerializer(Serializer): ...
