@@ -30,6 +30,7 @@ EXIT_CODES = {
 }
 """What each exit code means, in a few words; docs/reference/exit-codes.md has the whole story."""
 METRICS_PORT = 9464  # That of OpenTelemetry's exporters for Prometheus
+NIMBUS_PORT = 6627  # Storm's default
 RUN_CODES = (4, 5, 6, 7, 8, 143)  # Those of a run, beside those that every command has
 
 
@@ -133,6 +134,25 @@ def add_ui(parser: argparse.ArgumentParser) -> None:
         metavar="[HOST:]PORT",
         help="show the run on a web page, on this machine alone (127.0.0.1:8650) unless a HOST is given",
     )
+
+
+def add_nimbus(parser: Any) -> None:
+    """Add ``--nimbus``: a Storm that is not ours."""
+    parser.add_argument(
+        "--nimbus",
+        type=_nimbus,
+        metavar="HOST[:PORT]",
+        help=f"nimbus of another Storm, in the place of our node's (PORT: {NIMBUS_PORT})",
+    )
+
+
+def _nimbus(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    if not colon:
+        host, port = text, str(NIMBUS_PORT)
+    if not host.strip("[]"):
+        raise argparse.ArgumentTypeError(f"{text!r} has no host")
+    return host.strip("[]"), _number(port, 1, 65535)
 
 
 def add_requirements(parser: argparse.ArgumentParser) -> None:

@@ -138,14 +138,17 @@ def _shown(
 ) -> RunResult:
     """Run the topology while a view and, with ``run.metrics_port`` and ``--ui``, others look at it."""
     from downspout.run import runner
+    from downspout.run.snapshots import Several
     from downspout.run.workers.channel import Job
     from downspout.run.workers.supervise import supervise
+    from downspout.web.on_request import on_request
 
-    with _exposed(graph, settings) as exposure, _page(arguments.ui, graph, settings) as page:
-        if exposure is not None or page is not None:
-            from downspout.run.snapshots import Several
-
-            view = Several(view, *(each.snapshots for each in (exposure, page) if each is not None))
+    with (
+        _exposed(graph, settings) as exposure,
+        _page(arguments.ui, graph, settings) as page,
+        on_request(graph, settings, page) as later,
+    ):
+        view = Several(view, later, *(each.snapshots for each in (exposure, page) if each is not None))
         if (settings.run.values["run.workers"] or 1) > 1:
             job = Job(arguments.target, arguments.topology, arguments.overrides, options)
             is_json = arguments.log_format == "json"
@@ -157,6 +160,7 @@ def _shown(
                 exposure.health.watch(watchdog)
             if page is not None:
                 page.watch(watchdog)
+            later.watch(watchdog)
 
         return runner.run(graph, overrides=arguments.overrides, options=options, view=view, watching=watching)
 

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from downspout.cli.arguments import add_actions, add_requirements, exit_codes, place, sentence
+from downspout.cli.arguments import add_actions, add_nimbus, add_requirements, exit_codes, place, sentence
 from downspout.errors import ConfigError, RunsAlready, StormError
 from downspout.formatting import counted
 
 if TYPE_CHECKING:
     from downspout.storm.node import StormNode
+    from downspout.storm.stats import Counters
     from downspout.storm.status import Status
 
 Handler = Callable[[argparse.Namespace], int]
@@ -51,6 +52,7 @@ def add_parser(commands: Any) -> None:
     stats = _add(actions, "stats", _stats, "show nimbus's counts for each component, and the lag from Kafka", 4)
     stats.add_argument("topology", nargs="?", help="name of the topology (default: all that run)")
     stats.add_argument("--json", action="store_true", help="print JSON")
+    add_nimbus(stats)
     rebalance = _add(actions, "rebalance", _rebalance, "change the number of workers and threads of a topology")
     rebalance.add_argument("topology")
     rebalance.add_argument(
@@ -208,16 +210,24 @@ def _logs(arguments: argparse.Namespace) -> int:
 def _stats(arguments: argparse.Namespace) -> int:
     from downspout.storm import stats
 
-    node = _node(arguments)
-    address = node.address
+    address, counters = nimbus_of(arguments)
     wanted = [arguments.topology] if arguments.topology else stats.names(*address)
-    counters = stats.Counters(node.directory / "counters.json")
     found = counters.whole([stats.collect(*address, name) for name in wanted])
     if arguments.json:
         print(json.dumps([each.as_dict() for each in found], indent=2))
     else:
         print("\n".join(stats.render(each) for each in found) or "No topology is running")
     return 0
+
+
+def nimbus_of(arguments: argparse.Namespace) -> tuple[tuple[str, int], Counters]:
+    """Return the address of the nimbus that ``--dir`` or ``--nimbus`` names, and what keeps its counters."""
+    from downspout.storm import stats
+
+    if arguments.nimbus is not None:
+        return arguments.nimbus, stats.Counters(None)
+    node = _node(arguments)
+    return node.address, stats.Counters(node.directory / "counters.json")
 
 
 def _rebalance(arguments: argparse.Namespace) -> int:

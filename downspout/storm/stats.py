@@ -224,26 +224,34 @@ class Counters:
 
     What was counted between the last look and the death is not in them.
 
-    ``path`` keeps them from one look to the next.
+    ``path`` keeps them from one look to the next; None: only this object does.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
+        self._kept: dict[str, Any] = {}
 
     def whole(self, stats: Iterable[TopologyStats]) -> list[TopologyStats]:
         """Return the figures with what dead workers had counted, and keep them for the next look."""
-        try:
-            before = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            before = {}
+        before = self._before()
         kept: dict[str, Any] = {}
         found = []
         for each in stats:
             known, now = before.get(each.id, {}), kept.setdefault(each.id, {})
             components = [_never_less(component, known.get(component.name, {}), now) for component in each.components]
             found.append(replace(each, components=components))
-        files.write(self._path, json.dumps({**before, **kept}))
+        self._kept = {**before, **kept}
+        if self._path is not None:
+            files.write(self._path, json.dumps(self._kept))
         return found
+
+    def _before(self) -> dict[str, Any]:
+        if self._path is None:
+            return self._kept
+        try:
+            return dict(json.loads(self._path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {}
 
 
 def _never_less(component: ComponentStats, before: Mapping[str, Any], now: dict[str, Any]) -> ComponentStats:

@@ -91,7 +91,7 @@ class History:
     """The samples of a run, its points, and its events.
 
     ``point_s`` is what a point is the mean of. ``comes_late``: the run was there before; what it had done by the first
-    sample is then in no window, and no event.
+    sample is then in no window but the whole, and no event.
     """
 
     def __init__(self, point_s: float = POINT_S, *, comes_late: bool = False) -> None:
@@ -123,7 +123,7 @@ class History:
         if not self._fine:
             return Window(NOTHING, NOTHING, {})
         end = self._fine[-1]
-        begin = self._begin
+        begin = NOTHING if seconds is None else self._begin
         if seconds is not None and end.at_s > seconds:
             at_most = end.at_s - seconds
             begin = next((one for one in reversed(self._fine) if one.at_s <= at_most), None) or next(

@@ -170,10 +170,11 @@ class Page:
 class RunPage(Page):
     """Serves the page of a run in this process; the run's view must ask its ``snapshots``."""
 
-    def __init__(self, graph: Graph, settings: Settings, address: str) -> None:
+    def __init__(self, graph: Graph, settings: Settings, address: str, *, comes_late: bool = False) -> None:
         self.snapshots = Snapshots()
         self._watchdog: Watchdog | None = None
-        super().__init__(State(graph, settings, History(), Processes(), os.getpid()), self.snapshots, address)
+        history = History(comes_late=comes_late)
+        super().__init__(State(graph, settings, history, Processes(), os.getpid()), self.snapshots, address)
 
     def watch(self, watchdog: Watchdog) -> None:
         """Learn from what watches the loop, where this process runs the topology itself."""

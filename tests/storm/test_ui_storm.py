@@ -29,9 +29,10 @@ def downspout(storm: Place, *arguments: str) -> list[str]:
 
 @contextmanager
 def shown(storm: Place, name: str, log: Path) -> Iterator[Running]:
-    """Show a topology as a user does; end it by Ctrl-C."""
+    """Show a topology as a user does who knows nimbus's address alone; end it by Ctrl-C."""
+    nimbus = "{}:{}".format(*storm.node.address)
     with log.open("w") as file:
-        command = downspout(storm, "ui", "storm", name, "--port", "0")
+        command = [sys.executable, "-m", "downspout", "ui", "storm", name, "--port", "0", "--nimbus", nimbus]
         page = subprocess.Popen(command, cwd=storm.project, env=storm.environment(), stderr=file)
     try:
         yield Running(address_in(log, page))

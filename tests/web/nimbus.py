@@ -33,10 +33,12 @@ class Nimbus:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap, self.status, self.scale, self.error = bootstrap, "ACTIVE", 1.0, TRACEBACK
+        self.asked: set[tuple[str, int]] = set()  # the addresses at which it was asked
 
     @contextmanager
     def connect(self, host: str, port: int, timeout_s: float = 1.0) -> Iterator[Nimbus]:
         """Stand in for ``nimbus.connect``."""
+        self.asked.add((host, port))
         yield self
 
     def getClusterInfo(self) -> Any:

@@ -190,6 +190,39 @@ def test_without_a_storm_the_command_says_so(tmp_path: Path, capsys: pytest.Capt
     assert "Storm is stopped" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [("far", ("far", 6627)), ("far:7000", ("far", 7000)), ("[::1]:7000", ("::1", 7000)), ("[::1]", ("::1", 6627))],
+)
+def test_another_storm_is_asked(
+    given: str,
+    address: tuple[str, int],
+    storm: Nimbus,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With --nimbus no node is needed, nothing is written, and a worker's death takes no counts from the page."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["storm", "stats", "shop", "--nimbus", given]) == 0
+    assert "check" in capsys.readouterr().out
+    assert storm.asked == {address}
+    assert list(tmp_path.iterdir()) == []
+    counters = stats.Counters(None)
+    (before,) = counters.whole([collect()])
+    storm.scale = 0.5
+    (after,) = counters.whole([collect()])
+    assert [each.executed for each in after.components] == [each.executed for each in before.components]
+
+
+@pytest.mark.parametrize("given", ["far:x", ":7000", "far:0"])
+def test_an_address_that_is_none_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the option."""
+    with pytest.raises(SystemExit):
+        main(["ui", "storm", "shop", "--nimbus", given])
+    assert "argument --nimbus" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("chromium")
 def test_the_page_shows_them(page: Page, shown: Running) -> None:

@@ -1,0 +1,244 @@
+"""The page of a run that was started without ``--ui``: the run serves it while ``downspout ui run`` asks for it.
+
+A run listens on a Unix socket in a folder that only its user can open, with one thread that does nothing but wait for
+a connection. The connection is lines of JSON:
+
+==============  ===================================================================================
+the run says    ``{"topology": "orders", "pid": 4711}``, as soon as it is connected
+the command     ``{"address": "127.0.0.1:8650"}``, or nothing: it looks for another run
+the run says    ``{"url": "http://…"}``, or ``{"error": …, "cure": …}``
+==============  ===================================================================================
+
+As long as the connection lasts the page is served, by the process of the run as with ``--ui``: one page for all
+connections. Until then nothing of it is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from downspout.errors import ConfigError, DownspoutError, MissingExtraError
+
+if TYPE_CHECKING:
+    from downspout.engine.graph import Graph
+    from downspout.engine.loop import Engine
+    from downspout.engine.values import Settings
+    from downspout.run.metrics import RunMetrics
+    from downspout.run.watchdog import Watchdog
+    from downspout.web.server import RunPage
+
+ANSWER_S = 10.0  # How long a run may take to answer
+log = logging.getLogger("downspout.web")
+
+
+def folder() -> Path:
+    """Return where this user's runs listen."""
+    return Path(tempfile.gettempdir()) / f"downspout-{os.getuid()}"
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether a folder is this user's, and nobody else can open it."""
+    about = path.lstat()
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o077
+
+
+# --- the run's side ---
+
+
+class PageOnRequest:
+    """A view of a run, which serves its page while it is asked for."""
+
+    def __init__(self, graph: Graph, settings: Settings, page: RunPage | None = None) -> None:
+        self._graph, self._settings = graph, settings
+        self._always = page  # what ``--ui`` serves anyway
+        self._page: RunPage | None = None  # what is served on request
+        self._watchdog: Watchdog | None = None
+        self._asking = 0
+        self._lock = threading.Lock()
+        self._connections: set[socket.socket] = set()
+
+    def update(self, engine: Engine) -> None:
+        """Let the page look at an engine."""
+        if (page := self._page) is not None:
+            page.snapshots.update(engine)
+
+    def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
+        """Let the page look at metrics."""
+        if (page := self._page) is not None:
+            page.snapshots.look(now, take)
+
+    def watch(self, watchdog: Watchdog) -> None:
+        """Learn from what watches the loop, where this process runs the topology itself."""
+        self._watchdog = watchdog
+
+    def answer(self, connection: socket.socket) -> None:
+        """Speak with a command until it goes."""
+        self._connections.add(connection)
+        try:
+            with contextlib.suppress(OSError), connection, connection.makefile("rw", encoding="utf-8") as lines:
+                self._speak(lines)
+        finally:
+            self._connections.discard(connection)
+
+    def close(self) -> None:
+        """Let the commands know that the run has ended."""
+        for connection in [*self._connections]:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _speak(self, lines: Any) -> None:
+        _say(lines, topology=self._graph.name, pid=os.getpid())
+        if not (asked := lines.readline()):
+            return
+        try:
+            with self._served(json.loads(asked)["address"]) as page:
+                _say(lines, url=page.url)
+                lines.readline()
+        except ModuleNotFoundError as error:
+            _say(lines, error=f"the run needs the package {error.name}", cure="pip install 'downspout[ui]'")
+        except DownspoutError as error:
+            _say(lines, error=error.message, cure=error.cure)
+
+    @contextlib.contextmanager
+    def _served(self, address: str) -> Iterator[RunPage]:
+        if self._always is not None:
+            yield self._always
+            return
+        with self._lock:
+            if self._page is None:
+                self._page = self._begin(address)
+            self._asking += 1
+        try:
+            yield self._page
+        finally:
+            with self._lock:
+                self._asking -= 1
+                if not self._asking:
+                    self._page.close()
+                    self._page = None
+
+    def _begin(self, address: str) -> RunPage:
+        from downspout.web.server import RunPage
+
+        page = RunPage(self._graph, self._settings, address, comes_late=True)
+        if self._watchdog is not None:
+            page.watch(self._watchdog)
+        page.start()
+        return page
+
+
+def _say(lines: Any, **content: Any) -> None:
+    lines.write(json.dumps(content) + "\n")
+    lines.flush()
+
+
+@contextlib.contextmanager
+def on_request(graph: Graph, settings: Settings, page: RunPage | None = None) -> Iterator[PageOnRequest]:
+    """Wait for connections while the context lasts. A machine that does not allow it has runs without such a page."""
+    made = PageOnRequest(graph, settings, page)
+    path = folder() / str(os.getpid())
+    try:
+        folder().mkdir(mode=0o700, exist_ok=True)
+        if not _is_ours(folder()):
+            raise PermissionError(f"{folder()} can be opened by others")
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(path))
+        listener.listen()
+    except OSError as error:
+        log.debug("no page on request: %s", error)
+        yield made
+        return
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=made.answer, args=(connection,), name="downspout-ui-ask", daemon=True).start()
+
+    threading.Thread(target=accept, name="downspout-ui-wait", daemon=True).start()
+    try:
+        yield made
+    finally:
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)  # closing alone would leave the thread in its wait
+        listener.close()
+        made.close()
+
+
+# --- the command's side ---
+
+
+@dataclass(frozen=True)
+class RunUnderWay:
+    """A run of this user on this machine; it must be closed."""
+
+    topology: str
+    pid: int
+    connection: socket.socket
+    lines: Any  # that come and go
+
+    def open_page(self, address: str) -> str:
+        """Have the run serve its page; return where.
+
+        Raises:
+            ConfigError: the address makes no sense, or its port is taken.
+            MissingExtraError: the run has not what a page needs.
+        """
+        _say(self.lines, address=address)
+        said = json.loads(self.lines.readline() or '{"error": "the run has ended", "cure": null}')
+        if "error" in said:
+            kind = MissingExtraError if "package" in said["error"] else ConfigError
+            raise kind(said["error"], cure=said["cure"])
+        return str(said["url"])
+
+    def wait(self) -> None:
+        """Wait until the run has ended, or until :meth:`leave`."""
+        with contextlib.suppress(OSError):
+            self.lines.readline()
+
+    def leave(self) -> None:
+        """End the wait. May be called from a signal handler."""
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Look no more."""
+        with contextlib.suppress(OSError):
+            self.lines.close()
+        self.connection.close()
+
+
+def runs_under_way() -> list[RunUnderWay]:
+    """Return the runs of this user on this machine, by process."""
+    paths = folder().iterdir() if folder().is_dir() and _is_ours(folder()) else ()
+    found = [run for path in paths if (run := _connected(path)) is not None]
+    return sorted(found, key=lambda run: run.pid)
+
+
+def _connected(path: Path) -> RunUnderWay | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(ANSWER_S)
+    try:
+        connection.connect(str(path))
+        lines = connection.makefile("rw", encoding="utf-8")
+        said = json.loads(lines.readline())
+        connection.settimeout(None)
+        return RunUnderWay(said["topology"], said["pid"], connection, lines)
+    except (OSError, ValueError) as error:
+        connection.close()
+        if isinstance(error, ConnectionRefusedError):  # it was killed
+            path.unlink(missing_ok=True)
+        return None
