@@ -1,6 +1,6 @@
 """The one table of metrics: what a component counts or measures, with its name and unit.
 
-The live view, the summary of a run, what Prometheus reads and the documentation derive from it.
+The live view, the summary of a run, what Prometheus and OpenTelemetry read and the documentation derive from it.
 """
 
 from __future__ import annotations

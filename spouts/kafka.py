@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import streamparse
 from streamparse import Stream
@@ -28,7 +28,7 @@ from streamparse.dsl.spout import ShellSpoutSpec
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.dead_letters.dead_letter import DeadLetters
-from downspout.errors import BrokerError
+from downspout.errors import BrokerError, MissingExtraError
 from downspout.kafka.client_values import client_values
 from downspout.kafka.clusters import cluster_for
 from downspout.kafka.port import Record, TopicPartition
@@ -58,6 +58,9 @@ from downspout.wire.kryo import KRYO
 from downspout.wire.specs import SpoutSpec
 from downspout.wire.transacting import TRANSACTIONS
 
+if TYPE_CHECKING:
+    from downspout.spout.tracing import Tracing
+
 # How long next_tuple leaves a broker alone that did not answer when the group was to be joined again
 JOIN_AGAIN_MS = 2_000
 COMMIT_LOOK_S = 0.05  # How long deactivate and close wait after a commit that failed at once
@@ -78,6 +81,7 @@ class KafkaSpout(Wired, streamparse.Spout):
     clock: Clock = SYSTEM_CLOCK
     engine_services: SpoutEngine | None = None
     _session: GroupSession | None = None
+    _tracing: Tracing | None = None
     _open: int  # Tuples with an id that have no answer, as the engine counts them: also those of lost partitions
     _idle: bool  # Whether the last poll brought nothing
 
@@ -223,6 +227,8 @@ class KafkaSpout(Wired, streamparse.Spout):
     def ack(self, tup_id: str) -> None:
         """Take an ack. Unknown, double and late ones change nothing."""
         self._open -= 1
+        if self._tracing is not None:
+            self._tracing.ended((tup_id,))
         if self._answered(tup_id, None):
             return
         if self._emitter.ack(tup_id) and not (self._metrics.acked & self._emitter.look_up_mask and self._active):
@@ -231,6 +237,8 @@ class KafkaSpout(Wired, streamparse.Spout):
     def ack_many(self, tup_ids: Sequence[str]) -> None:
         """Take many acks."""
         self._open -= len(tup_ids)
+        if self._tracing is not None:
+            self._tracing.ended(tup_ids)
         self._emitter.ack_many(self._without_answers(tup_ids))
         self._between_turns()
 
@@ -241,6 +249,8 @@ class KafkaSpout(Wired, streamparse.Spout):
     def fail_with(self, tup_id: str, failure: Failure | None) -> None:
         """Take a fail, with its reason where the engine knows it; a timeout counts no attempt."""
         self._open -= 1
+        if self._tracing is not None:
+            self._tracing.failed(tup_id, failure)
         if self._answered(tup_id, failure or Failure("fail")):
             return
         if self._emitter.fail(tup_id, failure):
@@ -341,6 +351,7 @@ class KafkaSpout(Wired, streamparse.Spout):
         self._emitter = emitter_of(
             self._services, name, self.clock, self._write_down, self._other_isolations, emit_many
         )
+        self._tracing = self._traced(name)
         has_ids = self._guarantee.tracks or self._settings["tuple_tracking"]
         self._open, self._open_max = 0, setup.pending_max if has_ids else 0
         self._stalls = Stalls(setup, self._services.gates, self._log, self._now())
@@ -354,6 +365,24 @@ class KafkaSpout(Wired, streamparse.Spout):
         self._idle = True
         self._next_at = self._join_at = self._now()
         self._join()
+
+    def _traced(self, name: str) -> Tracing | None:
+        """Return what makes spans, with ``kafka.trace_every``; without, import nothing.
+
+        Raises:
+            MissingExtraError: OpenTelemetry is not installed.
+        """
+        every = self._settings["trace_every"]
+        if not every or not isinstance(self._emitter, RecordEmitter):
+            return None
+        try:
+            from downspout.spout.tracing import Tracing
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"kafka.trace_every needs the package {error.name}", cure="pip install 'downspout[otel]'"
+            ) from None
+        self._emitter.tracing = Tracing(every, self._setup.group, name)
+        return self._emitter.tracing
 
     def _transactions(self, context: Mapping[str, Any]) -> SpoutTransactions | None:
         """Return what makes the commits, if a KafkaBolt of this topology is transactional.
@@ -414,12 +443,16 @@ class KafkaSpout(Wired, streamparse.Spout):
             self._session.put_back()
             self._leave(self._session, for_good=True)
         self._dead_lettering.close()
+        if self._tracing is not None:
+            self._tracing.close()
 
     def before_exit(self) -> None:
         """On Storm, before the process ends: commit what is done. The place in the group is kept for a restart."""
         if (session := getattr(self, "_session", None)) is not None and self._services.transactions is None:
             self._services.commit_gate.succeeded()
             session.commit(self._now(), leaving=True)
+        if self._tracing is not None:
+            self._tracing.close()
 
     def _join(self) -> None:
         self._session = GroupSession(self._cluster, self._services, self._left)

@@ -23,7 +23,7 @@ from downspout.cli.arguments import (
 )
 from downspout.cli.output import aside, check_writable, print_result
 from downspout.cli.ui import shown
-from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError
+from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError, MissingExtraError
 from downspout.formatting import counted, seconds_of
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from downspout.engine.result import RunResult
     from downspout.engine.values import Settings
     from downspout.export.server import Exposure
+    from downspout.run.snapshots import Snapshots
     from downspout.run.watchdog import Watchdog
     from downspout.web.server import RunPage
 
@@ -63,6 +64,12 @@ def add_parser(commands: Any) -> None:
         "--redeploy", action="store_true", default=None, help="use a new topology id, as a new submit on Storm does"
     )
     add_metrics_port(parser, "metrics for Prometheus, /healthz and /readyz")
+    parser.add_argument(
+        "--otel",
+        action="store_true",
+        default=None,
+        help="export the metrics by OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT says",
+    )
     parser.add_argument(
         "--log-format",
         choices=["text", "json"],
@@ -145,10 +152,11 @@ def _shown(
 
     with (
         _exposed(graph, settings) as exposure,
+        _exported(graph, settings) as export,
         _page(arguments.ui, graph, settings) as page,
         on_request(graph, settings, page) as later,
     ):
-        view = Several(view, later, *(each.snapshots for each in (exposure, page) if each is not None))
+        view = Several(view, export, later, *(each.snapshots for each in (exposure, page) if each is not None))
         if (settings.run.values["run.workers"] or 1) > 1:
             job = Job(arguments.target, arguments.topology, arguments.overrides, options)
             is_json = arguments.log_format == "json"
@@ -179,14 +187,32 @@ def _exposed(graph: Graph, settings: Settings) -> Iterator[Exposure | None]:
     if values["run.metrics_port"] is None:
         yield None
         return
-    from downspout.engine.values import reads
     from downspout.export.server import exposed
 
-    spouts = [spout.name for spout in graph.spouts if reads(spout, "kafka")]
-    groups = {name: settings.components[name].values["kafka.group"] or graph.name for name in spouts}
     host, port = values["run.metrics_host"], values["run.metrics_port"]
-    with exposed(host, port, groups, stuck_s=values["run.stuck_s"]) as exposure:
+    with exposed(host, port, _groups(graph, settings), stuck_s=values["run.stuck_s"]) as exposure:
         yield exposure
+
+
+def _exported(graph: Graph, settings: Settings) -> AbstractContextManager[Snapshots | None]:
+    """With ``run.otel`` export metrics; without, import nothing."""
+    if not settings.run.values["run.otel"]:
+        return nullcontext()
+    try:
+        from downspout.export.otel import exported
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"run.otel needs the package {error.name}", cure="pip install 'downspout[otel]'"
+        ) from None
+    return exported(graph.name, _groups(graph, settings))
+
+
+def _groups(graph: Graph, settings: Settings) -> dict[str, str]:
+    """Return the consumer group of each Kafka spout."""
+    from downspout.engine.values import reads
+
+    spouts = [spout.name for spout in graph.spouts if reads(spout, "kafka")]
+    return {name: settings.components[name].values["kafka.group"] or graph.name for name in spouts}
 
 
 def _page(address: str | None, graph: Graph, settings: Settings) -> AbstractContextManager[RunPage | None]:
@@ -238,6 +264,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "run.seed": arguments.seed,
         "run.metrics_port": arguments.metrics_port,
         "run.metrics_host": arguments.metrics_host,
+        "run.otel": arguments.otel,
     }
 
 

@@ -1,4 +1,4 @@
-"""What operators look at: a run's metrics for Prometheus, its health and readiness for Kubernetes, its log as JSON.
+"""What operators look at: metrics for Prometheus and OpenTelemetry, health for Kubernetes, a log as JSON.
 
 A run that is not to be looked at imports nothing of this. Where it is, another thread answers over HTTP (``server``)
 with what the run's own thread has told (``downspout.run.snapshots``). What the metrics are called, and what they are,

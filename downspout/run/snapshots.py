@@ -66,6 +66,7 @@ class Snapshots:
         self._answers = 0
         self._last: tuple[RunMetrics, float] | None = None
         self._is_closed = False
+        self._take: Callable[[], RunMetrics] | None = None
 
     # --- for the thread that runs ---
 
@@ -75,17 +76,26 @@ class Snapshots:
 
     def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
         """Answer, where another thread has asked; only then take metrics."""
+        self._take = take
         if not self._is_asked:
             return
-        metrics = take()
+        self._answer(take())
+
+    def _answer(self, metrics: RunMetrics) -> None:
         with self._answered:
             self._last = metrics, self._clock.monotonic()
             self._answers += 1
             self._is_asked = False
             self._answered.notify_all()
 
+    def finish(self) -> None:
+        """The run has ended, in this thread: let the last answer be how it ended."""
+        if self._take is not None:
+            self._answer(self._take())
+        self.close()
+
     def close(self) -> None:
-        """The run has ended: threads that wait get the last answer."""
+        """Nothing answers any more: threads that wait get the last answer."""
         with self._answered:
             self._is_closed = True
             self._answered.notify_all()

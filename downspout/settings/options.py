@@ -76,6 +76,8 @@ class KafkaOptions(TypedDict, total=False):
     """Whether partitions of which the store holds nothing go on from the group's offsets."""
     transaction_ms: int
     """Length of a transaction; the time between commits where a KafkaBolt is transactional."""
+    trace_every: int
+    """One of so many records has a span of OpenTelemetry, and each chunk; 0: none."""
     uncommitted_max: int
     """Most offsets of a partition that may be emitted beyond the commit."""
     retry_initial_ms: int

@@ -147,6 +147,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("kafka.offset_store_password", str, None, "Password for the store, as `env:NAME` or `file:PATH`."),
     Setting("kafka.offset_store_adopt", bool, False, "Whether partitions of which the store holds nothing go on from the group's offsets."),
     Setting("kafka.transaction_ms", int, 1_000, "Length of a transaction; the time between commits where a KafkaBolt is transactional.", minimum=10, maximum=600_000),
+    Setting("kafka.trace_every", int, 0, "One of so many records has a span of OpenTelemetry, and each chunk; 0: none.", minimum=0, note="Those whose offset is a multiple of it. It needs `downspout[otel]`, and `kafka.guarantee=AT_LEAST_ONCE`."),
     Setting("kafka.uncommitted_max", int, 250_000, "Most offsets of a partition that may be emitted beyond the commit.", minimum=1),
     Setting("kafka.retry_initial_ms", int, 0, "Back-off before the first retry.", minimum=0, maximum=86_400_000),
     Setting("kafka.retry_delay_ms", int, 2, "Base of the later back-offs: after n failures the wait is this times `kafka.retry_multiplier`^(n-1).", minimum=0, maximum=86_400_000),
@@ -271,6 +272,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("run.restarts_max", int, 3, "Failures that are allowed to a bolt which has not processed anything yet.", minimum=0, note="The run stops when such a bolt has raised on every tuple so far, and on more of them than this. A bolt that has worked before may raise on 100 tuples in a row, and so may one that processes records of a KafkaSpout, which dead-letters them. Retries never count."),
     Setting("run.stuck_s", float, 30.0, "Warn when one call of a component takes this long; 0 never warns.", minimum=0.0, note="The warning names the component, the record and the line of code. It comes again each time the duration has doubled."),
     Setting("run.metrics_port", int, None, "Port of this machine at which Prometheus reads metrics, and Kubernetes health; 0: a free one.", minimum=0, maximum=65535, note="It needs `downspout[metrics]`. With `run.workers` it is one port for all of them."),
+    Setting("run.otel", bool, False, "Whether the metrics are exported by OpenTelemetry (OTLP over HTTP).", note="It needs `downspout[otel]`. `OTEL_EXPORTER_OTLP_ENDPOINT` says where they go; spans are made with `kafka.trace_every`."),
     Setting("run.metrics_host", str, "127.0.0.1", "Address at which `run.metrics_port` listens.", note="`0.0.0.0` for all addresses of the machine. There is no password: a program that reaches the port reads names, counts and offsets, but no records."),
 )
 # fmt: on

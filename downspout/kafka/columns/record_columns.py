@@ -99,7 +99,7 @@ class RecordColumns(Sequence[Record]):
         first = parts[0]
         headers = None
         if any(part.has_headers for part in parts):
-            headers = pa.concat_arrays([part._wire_headers() for part in parts])
+            headers = pa.concat_arrays([part.wire_headers() for part in parts])
         return cls(
             first.topic,
             first.partition,
@@ -130,7 +130,8 @@ class RecordColumns(Sequence[Record]):
 
         return bool(pc.any(pc.match_substring(self._headers, name)).as_py())
 
-    def _wire_headers(self) -> pa.BinaryArray:
+    def wire_headers(self) -> pa.BinaryArray:
+        """Return each record's headers, as on the wire."""
         if self._headers is not None:
             return self._headers
         return pa.array(repeat(NO_HEADERS, len(self)), pa.binary(), size=len(self))

@@ -194,6 +194,8 @@ class ChunkEmitter(RecordEmitter):
             part.listened[start] = offsets.tolist()
             for record in made.rows:
                 self._hooks.emitted(part, record.offset, part.make(record))
+        if self.tracing is not None:
+            self.tracing.chunk(part.tp, made.rows, part.prefix)
         # In flight before it leaves: without ackers the ack comes inside emit.
         emit(made.batch, tup_id=part.prefix + range_id(start, end))
         return 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from downspout.clock import Clock
 from downspout.component import Failure
@@ -22,6 +22,9 @@ from downspout.spout.emit.settling import Settling
 from downspout.spout.emit.translator import emit_rows
 from downspout.spout.partition import LastFailure, Partition
 from downspout.spout.services import SpoutServices
+
+if TYPE_CHECKING:
+    from downspout.spout.tracing import Tracing
 
 __all__ = ["RecordEmitter"]
 
@@ -54,6 +57,7 @@ class RecordEmitter(Settling):
         self._write_down = write_down
         self._other_isolations = other_isolations
         self._emit_many = emit_many
+        self.tracing: Tracing | None = None  # with ``kafka.trace_every``
 
     def emit_cached(self, parts: Iterable[Partition], most: int, emit: Callable[..., Any], now: int) -> int:
         """Emit retries that are due and in memory, the others are read again; return how many tuples that were.
@@ -102,6 +106,8 @@ class RecordEmitter(Settling):
         offsets = list(map(_OFFSET, records))
         if count := part.ledger.emit_many(offsets, now):
             part.cursor.at += count
+            if self.tracing is not None:
+                self.tracing.records(part.tp, records[:count], part.prefix)
             self._emit_many(rows[:count], map(part.prefix.__add__, map(str, offsets[:count])))
         return count
 
@@ -124,6 +130,8 @@ class RecordEmitter(Settling):
             self._unreadable(part, record, error, now)
             return 0
         tup_id = part.prefix + str(offset)
+        if self.tracing is not None:
+            self.tracing.records(part.tp, (record,), part.prefix)
         if part.stream is not None:
             self._metrics.filtered += not values
             return emit_rows(part, offset, values, emit, tup_id, self._hooks)

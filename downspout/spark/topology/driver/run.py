@@ -104,7 +104,7 @@ def run(
 
 def without_effect(settings: Settings) -> list[str]:
     """Return the settings that were given, and have no effect here."""
-    local = ("run.drain_s", "run.member", "run.workers")
+    local = ("run.drain_s", "run.member", "run.otel", "run.workers")
     given = [key for key in local if settings.run.sources.get(key) == "command line"]
     batches = {
         key
@@ -113,8 +113,8 @@ def without_effect(settings: Settings) -> list[str]:
         if key.startswith("batch.") and source == "command line"
     }
     given += sorted(batches)
-    compacting = any(made.values.get(COMPACT_EVERY) for made in settings.components.values())
-    return [*given, COMPACT_EVERY] if compacting else given
+    always = (COMPACT_EVERY, "kafka.trace_every")
+    return given + [key for key in always if any(made.values.get(key) for made in settings.components.values())]
 
 
 def _fix_directories(graph: Graph, confs: Mapping[str, dict[str, Any]]) -> None:
