@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from downspout.batches.stores import BatchStore, BatchStoreContext, StateContext, StateStore
+    from downspout.engine.graph import Graph
+    from downspout.engine.values import Settings
     from downspout.run.call import RunReport
     from downspout.spout.group.noted_commits import CommitNotes
     from downspout.spout.offset_store import OffsetStore, StoreContext
@@ -23,12 +25,21 @@ def run(
     for_s: float | None = None,
     records: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    metrics_port: int | None = None,
     quiet: bool = False,
 ) -> RunReport:
     """Run a topology in this process; return what came of it. See :func:`downspout.run.call.run`."""
     from downspout.run import call
 
-    return call.run(topology, until=until, for_s=for_s, records=records, settings=settings, quiet=quiet)
+    return call.run(
+        topology, until=until, for_s=for_s, records=records, settings=settings, metrics_port=metrics_port, quiet=quiet
+    )
+
+
+def _beside(graph: Graph, settings: Settings) -> Any:
+    from downspout.export.beside import beside
+
+    return beside(graph, settings)
 
 
 def _embedded() -> tuple[str, dict[str, str]]:
@@ -80,6 +91,7 @@ def _database_state(location: str, context: StateContext) -> StateStore:
 
 
 _DATABASES = ("sqlite", "postgresql", "postgres")
+registry.beside.append(_beside)
 registry.schemes["embedded"] = _embedded
 registry.stores |= {"parquet": _directory, "zookeeper": _zookeeper}
 registry.stores |= dict.fromkeys(_DATABASES, _database)

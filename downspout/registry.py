@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+beside: list[Callable[[Any, Any], Any]] = []
+"""What opens, for a graph and its settings, what goes on beside a run (``downspout.run.call``)."""
 schemes: dict[str, Callable[[], Any]] = {}
 """What says where the cluster is that a name in ``kafka.bootstrap`` stands for (``downspout.kafka.schemes``)."""
 stores: dict[str, Callable[[str, Any], Any]] = {}

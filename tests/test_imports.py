@@ -32,6 +32,9 @@ NEVER = (
 ROOT_REGISTERS = {
     "registry",
     "run.call",
+    "export.beside",
+    "engine.graph",
+    "engine.values",
     "broker.embedded",
     "spout.offset_store",
     "offsets.stores.sql",
@@ -44,8 +47,8 @@ ROOT_REGISTERS = {
     "batches.backends.sql_metadata",
     "batches.backends.zookeeper",
 }
-"""What ``downspout/__init__.py`` joins: the scheme ``embedded`` and its broker, the schemes of offset stores and
-of the stores of batches, and the notes of commits."""
+"""What ``downspout/__init__.py`` joins: what goes on beside a run, the scheme ``embedded`` and its broker, the schemes
+of offset stores and of the stores of batches, and the notes of commits."""
 
 NOT_YET: dict[tuple[str, str], str] = {}
 """Imports against the rule, each with what is to take its place. The list only gets shorter."""

@@ -23,15 +23,13 @@ from downspout.cli.arguments import (
 )
 from downspout.cli.output import aside, check_writable, print_result
 from downspout.cli.ui import shown
-from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError, MissingExtraError
+from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError
 from downspout.formatting import counted, seconds_of
 
 if TYPE_CHECKING:
     from downspout.engine.graph import Graph
     from downspout.engine.result import RunResult
     from downspout.engine.values import Settings
-    from downspout.export.server import Exposure
-    from downspout.run.snapshots import Snapshots
     from downspout.run.watchdog import Watchdog
     from downspout.web.server import RunPage
 
@@ -144,6 +142,7 @@ def _shown(
     graph: Graph, settings: Settings, arguments: argparse.Namespace, view: Any, options: dict[str, Any]
 ) -> RunResult:
     """Run the topology while a view and, with ``run.metrics_port`` and ``--ui``, others look at it."""
+    from downspout.export.beside import beside
     from downspout.run import runner
     from downspout.run.snapshots import Several
     from downspout.run.workers.channel import Job
@@ -151,12 +150,11 @@ def _shown(
     from downspout.web.on_request import on_request
 
     with (
-        _exposed(graph, settings) as exposure,
-        _exported(graph, settings) as export,
+        beside(graph, settings) as (views, watches),
         _page(arguments.ui, graph, settings) as page,
         on_request(graph, settings, page) as later,
     ):
-        view = Several(view, export, later, *(each.snapshots for each in (exposure, page) if each is not None))
+        view = Several(view, *views, later, None if page is None else page.snapshots)
         if (settings.run.values["run.workers"] or 1) > 1:
             job = Job(arguments.target, arguments.topology, arguments.overrides, options)
             is_json = arguments.log_format == "json"
@@ -164,11 +162,8 @@ def _shown(
             return supervise(graph, settings, job, view=view, options=how, hand_on=_hand_on() if is_json else None)
 
         def watching(watchdog: Watchdog) -> None:
-            if exposure is not None:
-                exposure.health.watch(watchdog)
-            if page is not None:
-                page.watch(watchdog)
-            later.watch(watchdog)
+            for watch in (*watches, later.watch, *([] if page is None else [page.watch])):
+                watch(watchdog)
 
         return runner.run(graph, overrides=arguments.overrides, options=options, view=view, watching=watching)
 
@@ -178,41 +173,6 @@ def _hand_on() -> Callable[[int, str], None]:
     from downspout.export.json_log import hand_on
 
     return hand_on
-
-
-@contextmanager
-def _exposed(graph: Graph, settings: Settings) -> Iterator[Exposure | None]:
-    """With ``run.metrics_port`` serve metrics and health; without, import nothing."""
-    values = settings.run.values
-    if values["run.metrics_port"] is None:
-        yield None
-        return
-    from downspout.export.server import exposed
-
-    host, port = values["run.metrics_host"], values["run.metrics_port"]
-    with exposed(host, port, _groups(graph, settings), stuck_s=values["run.stuck_s"]) as exposure:
-        yield exposure
-
-
-def _exported(graph: Graph, settings: Settings) -> AbstractContextManager[Snapshots | None]:
-    """With ``run.otel`` export metrics; without, import nothing."""
-    if not settings.run.values["run.otel"]:
-        return nullcontext()
-    try:
-        from downspout.export.otel import exported
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"run.otel needs the package {error.name}", cure="pip install 'downspout[otel]'"
-        ) from None
-    return exported(graph.name, _groups(graph, settings))
-
-
-def _groups(graph: Graph, settings: Settings) -> dict[str, str]:
-    """Return the consumer group of each Kafka spout."""
-    from downspout.engine.values import reads
-
-    spouts = [spout.name for spout in graph.spouts if reads(spout, "kafka")]
-    return {name: settings.components[name].values["kafka.group"] or graph.name for name in spouts}
 
 
 def _page(address: str | None, graph: Graph, settings: Settings) -> AbstractContextManager[RunPage | None]:

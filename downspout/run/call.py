@@ -6,9 +6,11 @@ import gc
 import html
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from downspout import registry
 from downspout.engine import configuration
 from downspout.engine.graph import Graph, from_class
 from downspout.engine.load import load, name_of
@@ -17,6 +19,8 @@ from downspout.engine.values import resolve
 from downspout.errors import ConfigError
 from downspout.run import live, runner
 from downspout.run.notebook import notebook_view
+from downspout.run.snapshots import Several
+from downspout.run.watchdog import Watchdog
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ def run(
     for_s: float | None = None,
     records: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    metrics_port: int | None = None,
     quiet: bool = False,
 ) -> RunReport:
     """Run a topology in this process; return what came of it.
@@ -63,13 +68,14 @@ def run(
         for_s: stop after so many seconds.
         records: stop when at least so many tuple trees are done.
         settings: as strong as the command line's: ``{"kafka.bootstrap": "host:9092", "rows:parquet.flush_rows": 10}``.
+        metrics_port: serve metrics for Prometheus, ``/healthz`` and ``/readyz`` there; 0: a free port.
         quiet: show nothing while it runs.
 
     Raises:
         DownspoutError: the topology or a setting is wrong, or a component ended the run.
     """
     graph = graph_of(topology)
-    options = {"run.until": until, "run.for_s": for_s, "run.records": records}
+    options = {"run.until": until, "run.for_s": for_s, "run.records": records, "run.metrics_port": metrics_port}
     found = resolve(graph, settings or {}, options=options)
     if (found.run.values["run.workers"] or 1) > 1:
         raise ConfigError(
@@ -78,11 +84,18 @@ def run(
         )
     view = None if quiet else notebook_view() or live.make_view(quiet=False)
     gc.collect()  # what is garbage by now would stay until the run ends
-    try:
-        result = runner.run(graph, overrides=settings or {}, options=options, view=view)
-    finally:
+    with ExitStack() as opened:
         if view is not None:
-            view.close()
+            opened.callback(view.close)
+        found_beside = [opened.enter_context(beside(graph, found)) for beside in registry.beside]
+        views = [each for views, _ in found_beside for each in views]
+
+        def watching(watchdog: Watchdog) -> None:
+            for watch in (each for _, watches in found_beside for each in watches):
+                watch(watchdog)
+
+        looks = Several(view, *views)
+        result = runner.run(graph, overrides=settings or {}, options=options, view=looks, watching=watching)
     warnings = live.dead_letter_lines(result, configuration.dead_letter_topics(graph, found))
     return RunReport(graph.name, result, warnings)
 

@@ -49,12 +49,16 @@ class NotebookView:
 
     def update(self, engine: Engine) -> None:
         """Renew the table where it is time."""
-        now, self._engine = engine.clock.monotonic(), engine
+        self._engine = engine
+        self.look(engine.clock.monotonic(), lambda: metrics_of(engine))
+
+    def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
+        """Renew the table where it is time; only then metrics are taken."""
         if self._due is None or now >= self._due:
             self._due = now + TABLE_EVERY_S
-            self.look(metrics_of(engine))
+            self._renew(take())
 
-    def look(self, metrics: RunMetrics) -> None:
+    def _renew(self, metrics: RunMetrics) -> None:
         """Renew the table. What it says of records is text: rich escapes it."""
         self._rates.look(metrics)
         console = Console(file=io.StringIO(), record=True, width=WIDTH, force_jupyter=False)
@@ -64,4 +68,4 @@ class NotebookView:
     def close(self) -> None:
         """Show how it ended: the cell keeps this table above its result."""
         if self._engine is not None:
-            self.look(metrics_of(self._engine))
+            self._renew(metrics_of(self._engine))

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import streamparse
 
 import downspout
 from downspout.errors import ConfigError, TopologyError
 from downspout.run import live
+from downspout.system.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER_S = 300
@@ -51,6 +57,42 @@ class Count(Topology):
 
 exec(NUMBERS)
 Count: Any = globals()["Count"]
+
+
+@pytest.mark.parametrize("how", ["argument", "setting"])
+def test_metrics_are_served_beside_it(how: str) -> None:
+    """With `metrics_port`, or the setting, Prometheus and Kubernetes read at that port while the run goes on."""
+    port, over = free_port(), threading.Event()
+    found: dict[str, str] = {}
+
+    class Waits(Count.numbers.component_cls):  # type: ignore[misc,name-defined]
+        """Has its end when all was read."""
+
+        def exhausted(self) -> bool:
+            return over.is_set() and not self.left
+
+        end_reached = exhausted
+
+    def read() -> None:
+        end = time.monotonic() + ANSWER_S
+        while "downspout_run_completed_total" not in found.get("metrics", "") and time.monotonic() < end:
+            for path in ("metrics", "healthz"):
+                with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}") as answer:
+                    found[path] = answer.read().decode()
+        over.set()
+
+    numbers = Waits.spec()
+    waiting = type("Waiting", (streamparse.Topology,), {"config": Count.config, "numbers": numbers})
+    reader = threading.Thread(target=read)
+    reader.start()
+    if how == "argument":
+        report = downspout.run(waiting, until="end", quiet=True, metrics_port=port)
+    else:
+        report = downspout.run(waiting, until="end", quiet=True, settings={"run.metrics_port": port})
+    reader.join()
+    assert report.result.completed == 10
+    assert found["healthz"] == "ok\n"
+    assert 'downspout_run_completed_total{topology="' in found["metrics"]
 
 
 def test_a_class_is_run_and_its_report_is_the_summary() -> None:

@@ -1,0 +1,51 @@
+"""What goes on beside a run by its settings: metrics and health (``run.metrics_port``), ``run.otel``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from downspout.engine.values import reads
+from downspout.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from downspout.engine.graph import Graph
+    from downspout.engine.values import Settings
+    from downspout.run.snapshots import Snapshots
+    from downspout.run.watchdog import Watchdog
+
+Watch = Callable[["Watchdog"], None]
+
+
+@contextmanager
+def beside(graph: Graph, settings: Settings) -> Iterator[tuple[list[Snapshots], list[Watch]]]:
+    """Serve and export what the settings ask for while the context lasts; without, import nothing.
+
+    Yields what the run's view must ask, and what takes its watchdog.
+
+    Raises:
+        MissingExtraError: a package is not installed.
+        ConfigError: the port is in use, or the address cannot be listened on.
+    """
+    values = settings.run.values
+    views: list[Snapshots] = []
+    watches: list[Watch] = []
+    spouts = [spout.name for spout in graph.spouts if reads(spout, "kafka")]
+    groups = {name: settings.components[name].values["kafka.group"] or graph.name for name in spouts}
+    with ExitStack() as opened:
+        if (port := values["run.metrics_port"]) is not None:
+            from downspout.export.server import exposed
+
+            served = exposed(values["run.metrics_host"], port, groups, stuck_s=values["run.stuck_s"])
+            exposure = opened.enter_context(served)
+            views.append(exposure.snapshots)
+            watches.append(exposure.health.watch)
+        if values["run.otel"]:
+            try:
+                from downspout.export.otel import exported
+            except ModuleNotFoundError as error:
+                what = f"run.otel needs the package {error.name}"
+                raise MissingExtraError(what, cure="pip install 'downspout[otel]'") from None
+            views.append(opened.enter_context(exported(graph.name, groups)))
+        yield views, watches
