@@ -159,7 +159,8 @@ class KafkaSpout(Wired, streamparse.Spout):
         cached = self._emitter.emit_cached(active, left, self._out, now) if active and not session.holds_back else 0
         self._open += cached
         if not session.turns and not self._services.poll_gate.waits(now):
-            free_ms = int(self.engine_services.free_s() * 1000) if self.engine_services else 0
+            free_ms = self.engine_services.free_s() * 1000 if self.engine_services else 0
+            free_ms = int(min(free_ms, self._services.commit_timer.left_ms(now)))
             session.turns.extend(session.reader.poll(now, self._dead_lettering.busy, free_ms))
             self._idle = not session.turns
         if self._guarantee.before_emit and session.turns and (self._services.is_late(now) or not session.commit(now)):

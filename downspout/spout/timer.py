@@ -21,6 +21,14 @@ class Timer:
         """Return whether the time has come."""
         return now >= self._at
 
+    def left_ms(self, now: int) -> float:
+        """Return how long it is until then.
+
+        >>> Timer(30_000, now=0).left_ms(29_000)
+        1000
+        """
+        return max(0, self._at - now)
+
     def restart(self, now: int) -> None:
         """Wait one more period from now."""
         self._at = now + self._period

@@ -31,3 +31,17 @@ def test_a_turn_waits_as_long_as_nothing_else_is_due(free_s: float, resting_s: f
     kafka.produce(TOPIC, b"one", partition=0)
     assert driver.run(1) == [0]
     assert waited_s(kafka, driver, free_s) == pytest.approx(out_s)
+
+
+@pytest.mark.fake_only("the real client's polls take real time")
+def test_a_turn_does_not_wait_into_a_commit_that_is_due() -> None:
+    """With tuples out a commit, or the end of a transaction, comes in time, though nothing else is to be done."""
+    kafka = FakeKafka()
+    kafka.create_topic(TOPIC, 1)
+    driver = Driver(kafka, commit_period_ms=1_000)
+    driver.run(3)
+    kafka.produce(TOPIC, b"one", partition=0)
+    assert driver.run(1) == [0]
+    waits = [waited_s(kafka, driver, free_s=9) for _ in range(12)]
+    assert max(waits) == pytest.approx(0.2)
+    assert any(wait < 0.15 for wait in waits)
