@@ -18,10 +18,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout.errors import ConfigError, MissingExtraError, TopologyError
 from downspout.origins import FIELD, ITSELF, under
@@ -57,7 +59,7 @@ _PLAIN = {
 class TableBolt(ChunkBolt):
     """Base of bolts that implement only ``process_table``; they get a record as a table of one row.
 
-    A subclass that has an ``initialize`` calls this one first. Attributes of the class:
+    Attributes of the class:
 
     ``outputs``
         the fields of the stream; the table that is returned has these columns, in any order, and may have others.
@@ -67,29 +69,34 @@ class TableBolt(ChunkBolt):
     """
 
     frame: ClassVar[str] = "pyarrow"
+    implements: ClassVar[str] = "process_table"
 
-    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Find out which columns are wanted, and whether rejects are read.
+    @classmethod
+    def spec(cls, *given: Any, **how: Any) -> ShellBoltSpec:
+        """Put the bolt into a topology; the arguments are those of :meth:`Bolt.spec`.
 
         Raises:
-            ConfigError: ``frame`` is unknown.
-            MissingExtraError: its library is not installed.
+            ConfigError: the class has no ``process_table``, or its ``frame`` is unknown.
         """
-        super().initialize(storm_conf, context)
-        if self.frame not in FRAMES:
-            raise ConfigError(
-                f"{type(self).__name__}.frame = {self.frame!r} is unknown", cure=f"one of {', '.join(FRAMES)}"
-            )
+        if cls.frame not in FRAMES:
+            raise ConfigError(f"{cls.__name__}.frame = {cls.frame!r} is unknown", cure=f"one of {', '.join(FRAMES)}")
+        return super().spec(*given, **how)
+
+    @cached_property
+    def _wanted(self) -> list[str]:
+        """The fields of the stream."""
+        return list(((self.context or {}).get("stream->outputfields") or {}).get("default") or ())
+
+    @cached_property
+    def _frame_of(self) -> Callable[[pa.RecordBatch], Any]:
         try:
             FRAMES[self.frame](pa.record_batch([pa.array([0])], names=["n"]))
         except ImportError:
             raise MissingExtraError(
-                f"{type(self).__name__}.frame is {self.frame}, which is not installed",
+                f"{self.component_name}: {type(self).__name__}.frame is {self.frame}, which is not installed",
                 cure=f"pip install {self.frame}",
             ) from None
-        outputs = context.get("stream->outputfields") or {}
-        declared = [each for each in type(self).outputs or () if isinstance(each, str)]
-        self._wanted: list[str] = list(outputs.get("default") or declared)
+        return FRAMES[self.frame]
 
     @abstractmethod
     def process_table(self, table: Any) -> Any:
@@ -100,18 +107,22 @@ class TableBolt(ChunkBolt):
                 returned has the number of the record that it comes from.
 
         Returns:
-            A table with the columns of ``outputs``; None, or one without rows, if nothing is to be emitted.
+            A table with the columns of ``outputs``; without rows, if nothing is to be emitted. Rows of records that
+            :meth:`reject_rows` was given are left out.
         """
 
     def process_chunk(self, tup: Any) -> None:
         """Emit what ``process_table`` makes of a chunk."""
-        self._batch = batch = tup.values
+        self._batch, self._rejected = tup.values, set[int]()
+        batch = self._batch
         if FIELD in batch.schema.names:
             place, numbers = batch.schema.get_field_index(FIELD), pa.array(np.arange(batch.num_rows, dtype=np.int64))
             batch = batch.set_column(place, FIELD, numbers)
-        made = self.process_table(FRAMES[self.frame](batch))
-        if made is not None and (table := self._as_arrow(made)).num_rows:
-            self.emit(table)
+        made = self._table(self.process_table(self._frame_of(batch)), "process_table returned")
+        if self._rejected and FIELD in made.column_names:
+            made = made.filter(pa.array([number not in self._rejected for number in self._numbers(made).tolist()]))
+        if made.num_rows:
+            self.emit(self._chosen(made))
 
     def reject_rows(self, table: Any, reason: str) -> None:
         """Reject records; call it before ``process_table`` returns.
@@ -122,14 +133,34 @@ class TableBolt(ChunkBolt):
 
         Raises:
             RecordError: no bolt reads the rejects, or too many were rejected. Do not catch it: the tuple must fail.
+            TopologyError: these are not rows of the table.
         """
-        rows = sorted(set(self._numbers(_table_of(table)).tolist()))
+        numbers = self._numbers(self._table(table, "reject_rows was given"), "the rows that reject_rows was given")
+        rows = sorted(set(numbers.tolist()) - self._rejected)
+        self._rejected.update(rows)
         if rows:
-            self.reject(self._batch, rows, [reason] * len(rows))
+            self.reject(self._batch, rows, [str(reason)] * len(rows))
 
-    def _as_arrow(self, made: Any) -> pa.RecordBatch:
+    def _table(self, made: Any, where: str) -> pa.Table:
+        """Return any library's table as Arrow's; one that Arrow cannot take, because of its values, is an error of
+        these records.
+        """
+        if isinstance(made, pa.RecordBatch):
+            return pa.Table.from_batches([made])
+        if hasattr(made, "collect"):  # a LazyFrame
+            made = made.collect()
+        if isinstance(made, pa.Table):
+            return made
+        if hasattr(made, "__arrow_c_stream__") and hasattr(made, "columns"):
+            return pa.table(made)
+        raise TopologyError(
+            f"{self.component_name}: {where} {type(made).__name__}, which is no table",
+            cure="a table of pyarrow, pandas or Polars: for rows, table[mask] or table.filter(…); for none, one "
+            "without rows",
+        )
+
+    def _chosen(self, table: pa.Table) -> pa.RecordBatch:
         """Return the columns that are wanted of a table, each row with its origin."""
-        table = _table_of(made)
         if missing := [name for name in self._wanted if name not in table.column_names]:
             raise TopologyError(
                 f"{self.component_name}: the table that process_table returned has no column {', '.join(missing)}; "
@@ -139,28 +170,27 @@ class TableBolt(ChunkBolt):
         columns = [self._origins(table) if name == FIELD else _plain(table.column(name)) for name in self._wanted]
         return pa.RecordBatch.from_arrays(columns, names=self._wanted)
 
-    def _numbers(self, table: pa.Table) -> Any:
+    def _numbers(self, table: pa.Table, what: str = "the table that process_table returned") -> Any:
         """Return which record of the chunk each row is of."""
         column = table.column(FIELD) if FIELD in table.column_names else None
         if column is None or column.null_count or not pa.types.is_integer(column.type):
-            raise self._odd_origin()
+            raise self._odd_origin(what)
         numbers = column.to_numpy().astype(np.int64)
         if len(numbers) and not (numbers.min() >= 0 and numbers.max() < self._batch.num_rows):
-            raise self._odd_origin()
+            raise self._odd_origin(what)
         return numbers
 
-    def _odd_origin(self) -> TopologyError:
+    def _odd_origin(self, what: str) -> TopologyError:
         return TopologyError(
-            f"{self.component_name}: the column origin of process_table's table does not hold the numbers that it was "
-            "given",
+            f"{self.component_name}: {what} has not the numbers in its column origin that the given table has",
             cure="hand origin on as it is; rows that come of no one record have none: leave origin out of outputs",
         )
 
     def _origins(self, table: pa.Table) -> Any:
         """Return the origins of the rows; of several rows of one record, each has its own."""
-        if FIELD not in self._batch.schema.names:
-            raise self._odd_origin()
         numbers = self._numbers(table)
+        if FIELD not in self._batch.schema.names:
+            raise self._odd_origin("the table that process_table returned")
         origins = self._batch.column(FIELD).take(pa.array(numbers))
         siblings = np.bincount(numbers, minlength=self._batch.num_rows)[numbers]
         if not (siblings > 1).any():
@@ -168,21 +198,6 @@ class TableBolt(ChunkBolt):
         # A record that makes one row of itself hands its origin on, whatever its neighbours in the chunk do: the same
         # record must have the same rows when it comes again, beside others.
         return under(origins, self.component_name, np.where(siblings > 1, _place_among_equals(numbers), ITSELF))
-
-
-def _table_of(made: Any) -> pa.Table:
-    """Return any library's table as Arrow's."""
-    if isinstance(made, pa.RecordBatch):
-        return pa.Table.from_batches([made])
-    if hasattr(made, "collect"):  # a LazyFrame
-        made = made.collect()
-    try:
-        return pa.table(made)
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        raise TopologyError(
-            f"process_table returned a {type(made).__name__}, which is no table: {error}",
-            cure="return a table of pyarrow, pandas or Polars",
-        ) from error
 
 
 def _plain(column: Any) -> Any:

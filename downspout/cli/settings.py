@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from downspout.cli.arguments import exit_codes
-from downspout.formatting import figure
+from downspout.errors import ConfigError
+from downspout.formatting import figure, nearest
 from downspout.settings.table import SETTINGS, Setting
 
 
@@ -20,7 +21,7 @@ def add_parser(commands: Any) -> None:
         description="List all settings with their defaults.",
         epilog=exit_codes(),
     )
-    parser.add_argument("scope", nargs="?", help="only one scope: kafka, parquet, run, …")
+    parser.add_argument("scope", nargs="?", help="only one scope, or one setting: kafka, parquet.compression, …")
     parser.add_argument(
         "--markdown", action="store_true", help="print the Markdown table of docs/reference/settings.md"
     )
@@ -29,7 +30,12 @@ def add_parser(commands: Any) -> None:
 
 def handle(arguments: argparse.Namespace) -> int:
     """Print the table."""
-    chosen = [s for s in SETTINGS.values() if arguments.scope in (None, s.scope)]
+    chosen = [s for s in SETTINGS.values() if arguments.scope in (None, s.scope, s.key)]
+    if not chosen:
+        known = [*dict.fromkeys(setting.scope for setting in SETTINGS.values()), *SETTINGS]
+        raise ConfigError(
+            f"{arguments.scope} is no scope and no setting", cure=nearest(arguments.scope, known, "kafka")
+        )
     if arguments.markdown:
         print(markdown(chosen))
         return 0

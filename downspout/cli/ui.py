@@ -88,8 +88,9 @@ def _run(arguments: argparse.Namespace) -> int:
         if len(found) != 1:
             what = "no run" if not found else counted(len(found), "run")
             known = ", ".join(f"{run.topology} (process {run.pid})" for run in runs)
+            are = "are" if len(found) > 1 else "is"
             raise ConfigError(
-                f"{what} {f'of {wanted} ' if wanted else ''}is under way on this machine"
+                f"{what} {f'of {wanted} ' if wanted else ''}{are} under way on this machine"
                 + (f"; there are {known}" if runs else ""),
                 cure=f"`downspout ui run {runs[0].pid}`" if runs else "`downspout run FILE --ui`",
             )

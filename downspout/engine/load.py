@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -189,6 +190,8 @@ def _cure_of_missing(module: str) -> str:
             f"`pip install {_CHECKOUT}` without -e: in a checkout (or an editable install) Downspout's modules are "
             "named spouts.… and bolts.…, which hides your own; in a wheel they are named downspout.spouts.…"
         )
+    if package in ("spouts", "bolts") and find_spec(f"downspout.{package}") is not None:
+        return f"downspout.{module}: so the modules of an installed Downspout are called"
     return "run from the project's root, the folder that holds spouts/ and bolts/; or install the package"
 
 

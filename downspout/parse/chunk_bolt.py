@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import cached_property
+from inspect import signature
+from typing import Any, ClassVar
 
 import pyarrow as pa
+from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout.component import Bolt
+from downspout.errors import ConfigError
 from downspout.origins import FIELD, column_of, rows_of
 from downspout.parse.rejects import Rejects
 from downspout.sink.columns.schema import Rejected
@@ -19,8 +23,8 @@ __all__ = ["ChunkBolt"]
 class ChunkBolt(Bolt):
     """Base of bolts that implement only ``process_chunk``; they get a record as a chunk of one row.
 
-    A subclass that has an ``initialize`` calls this one first. If it declares a stream ``rejects`` with
-    ``downspout.parse.rejects.REJECT_FIELDS``, or the first four of them, :meth:`reject` emits rows on it.
+    If a subclass declares a stream ``rejects`` with ``downspout.parse.rejects.REJECT_FIELDS``, or the first four of
+    them, :meth:`reject` emits rows on it.
 
     ::
 
@@ -32,9 +36,29 @@ class ChunkBolt(Bolt):
                 self.emit(flights.filter(pc.greater(flights.column("dep_delay"), 60)).select(self.outputs))
     """
 
-    def initialize(self, storm_conf: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-        """Find out whether rejects are read."""
-        self._rejects = Rejects(self, storm_conf, context)
+    implements: ClassVar[str] = "process_chunk"  # what a subclass must have; pystorm's classes cannot be abstract
+
+    @classmethod
+    def spec(cls, *given: Any, **how: Any) -> ShellBoltSpec:
+        """Put the bolt into a topology; the arguments are those of :meth:`Bolt.spec`.
+
+        Raises:
+            ConfigError: the class has not the method that it is there for.
+        """
+        method = getattr(cls, cls.implements)
+        if getattr(method, "__isabstractmethod__", False):
+            raise ConfigError(
+                f"{cls.__name__} has no {cls.implements}, so nothing would come of what it is given",
+                cure=f"def {cls.implements}(self, …)",
+            )
+        try:
+            signature(method).bind(*[None] * 2)
+        except TypeError:
+            raise ConfigError(
+                f"{cls.__name__}.{cls.implements} cannot be called with one argument",
+                cure=f"def {cls.implements}(self, …)",
+            ) from None
+        return super().spec(*given, **how)
 
     @abstractmethod
     def process_chunk(self, tup: Any) -> None:
@@ -43,6 +67,15 @@ class ChunkBolt(Bolt):
         Args:
             tup: a tuple; ``tup.values`` is a ``pyarrow.RecordBatch`` with the fields as columns.
         """
+
+    @cached_property
+    def _rejects(self) -> Rejects:
+        return Rejects(self, self.storm_conf or {}, self.context or {})
+
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        """The type of each field, as of the last record that had a value there: a null by itself has none."""
+        return {}
 
     def process(self, tup: Any) -> None:
         """Process a record as a chunk of one row, and emit as records what it emits."""
@@ -55,7 +88,7 @@ class ChunkBolt(Bolt):
 
         bolt.emit = emit_records
         try:
-            self.process_chunk(tup._replace(values=_chunk(tup.values)))
+            self.process_chunk(tup._replace(values=self._chunk(tup.values)))
         finally:
             bolt.emit = emit
 
@@ -72,11 +105,15 @@ class ChunkBolt(Bolt):
         """
         self._rejects.of_chunk(batch, [Rejected(row, reason) for row, reason in zip(rows, reasons, strict=True)])
 
-
-def _chunk(values: Any) -> pa.RecordBatch:
-    """Return the values of a record as a chunk."""
-    columns: list[Any] = [
-        column_of([value]) if name == FIELD else pa.array([value])
-        for name, value in zip(values._fields, values, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=list(values._fields))
+    def _chunk(self, values: Any) -> pa.RecordBatch:
+        """Return the values of a record as a chunk."""
+        columns: list[Any] = []
+        for name, value in zip(values._fields, values, strict=True):
+            if name == FIELD:
+                columns.append(column_of([value]))
+                continue
+            column = pa.array([value], self._types.get(name) if value is None else None)
+            if value is not None:
+                self._types[name] = column.type
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, names=list(values._fields))

@@ -12,10 +12,12 @@ from downspout.dead_letters.dead_letter import DeadLetter, read_dead_letters
 from downspout.engine.graph import Graph
 from downspout.engine.values import reads
 from downspout.kafka.port import Record, TopicPartition
+from downspout.settings.table import SETTINGS
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.harness import run_topology
 
 LETTERS = "given-records.dead-letters"
+BOUNDS = ("kafka.start_offsets", "kafka.stop_offsets", "kafka.partitions", "kafka.offset_store")
 
 
 def run_on_records(graph: Graph, sinks: type[Bolt], records: Sequence[Record]) -> list[DeadLetter]:
@@ -40,9 +42,12 @@ def run_on_records(graph: Graph, sinks: type[Bolt], records: Sequence[Record]) -
                 "kafka.guarantee": "AT_LEAST_ONCE",
                 "kafka.dead_letter_topic": LETTERS,
                 "kafka.retries_max": 0,
+                "kafka.emit": "record",
                 # All of the records may be bad: that is what is asked.
                 "kafka.breaker_ratio": 0.0,
                 "run.restarts_max": len(records),
+                # What bounded the run, or each of its workers, says nothing of these records.
+                **{key: SETTINGS[key].default for key in BOUNDS},
                 "topology.acker.executors": 1,
             },
         )

@@ -223,7 +223,10 @@ class RunUnderWay:
 
 def runs_under_way() -> list[RunUnderWay]:
     """Return the runs of this user on this machine, by process."""
-    paths = folder().iterdir() if folder().is_dir() and _is_ours(folder()) else ()
+    # Others of this project's processes keep what they need in the folder too.
+    paths = (
+        [path for path in folder().iterdir() if path.is_socket()] if folder().is_dir() and _is_ours(folder()) else ()
+    )
     found = [run for path in paths if (run := _connected(path)) is not None]
     return sorted(found, key=lambda run: run.pid)
 

@@ -84,6 +84,19 @@ def test_the_first_answer_is_right(
     )
 
 
+def test_what_bounded_a_run_does_not_bound_its_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records without rows are explained where each of several partitions had its own end, as workers have."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words.py").write_text(TOPOLOGY, encoding="utf-8")
+    with FakeKafka("audit-bounded") as kafka:
+        kafka.create_topic("lines", 2)
+        for word in ("good", "dull", "good"):
+            kafka.produce("lines", word.encode(), partition=0)
+        given = ["picky.drops=dull", "kafka.stop_offsets=lines[0]=3,lines[1]=0", f"kafka.bootstrap={kafka.bootstrap}"]
+        runner.run("words.py", overrides=given, options={"run.until": "end"})
+        assert audit("words") == 0
+
+
 def test_a_copy_is_audited_like_the_directory(project: FakeKafka) -> None:
     """A directory that was moved with its log is still that of its sink, which the log names."""
     move_sink(Path("elsewhere"), Path("archive"))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from downspout.cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 import sys
@@ -63,3 +65,12 @@ def test_a_short_run_imports_what_it_needs(words: list[str], tmp_path: Path) -> 
     imported = set(done.stdout.splitlines()[-1].split())
     assert "bolts.parquet" in imported, done.stderr
     assert not imported & (NEEDLESS if words[0] == "run" else NEEDLESS | {"pandas"}), done.stderr
+
+
+def test_settings_are_found_by_scope_and_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """A scope lists its settings, a name is that setting alone, and anything else is an error with the nearest one."""
+    assert main(["settings", "kafka.emit"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("kafka.emit ")
+    assert main(["settings", "kafka.emitt"]) == 2
+    assert "kafka.emitt is no scope and no setting. Try: kafka.emit" in capsys.readouterr().err

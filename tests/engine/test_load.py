@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import streamparse
 
+from downspout.engine import load as loading
 from downspout.engine.graph import Component, Graph, Input, Stream, from_class
 from downspout.engine.load import load
 from downspout.errors import TopologyError
@@ -275,3 +276,11 @@ def test_a_file_of_another_kind_is_refused(write):
     """A file that is not named .py is named in the error."""
     with pytest.raises(TopologyError, match=r"made\.txt is not a Python file"):
         load(write("", name="topologies/made.txt"))
+
+
+def test_an_installed_downspout_says_how_its_modules_are_called(write, monkeypatch):
+    """Where spouts and bolts are in the wheel's package, the cure for their short names is the long ones."""
+    monkeypatch.setattr(loading, "find_spec", lambda name: name)
+    monkeypatch.setattr(loading, "_CHECKOUT", Path.cwd())
+    with pytest.raises(TopologyError, match=r"Try: downspout\.bolts\.no_such_bolt: so the modules of an installed"):
+        load(str(write("import bolts.no_such_bolt")))

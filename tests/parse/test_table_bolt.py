@@ -18,9 +18,10 @@ from streamparse import Stream, Topology
 
 from bolts.parquet import ParquetBolt
 from bolts.table import FRAMES, TableBolt
-from downspout.errors import TopologyError
+from downspout.errors import ConfigError, MissingExtraError, TopologyError
 from downspout.ledger.origin import Origin
 from downspout.origins import each
+from downspout.parse.chunk_bolt import ChunkBolt
 from downspout.parse.rejects import REJECT_FIELDS
 from downspout.sink.readers.snapshot import read_table
 from downspout.testing.harness import run_bolt, run_topology
@@ -142,15 +143,14 @@ ODD = [
     pytest.param(lambda table: table.select(["value"]), "has no column origin; it has value", id="no origin"),
     pytest.param(lambda table: table.drop_columns(["value"]), "has no column value; it has origin, key", id="no value"),
     pytest.param(
-        lambda table: table.set_column(0, "origin", pa.array([9] * len(table))), "does not hold the numbers", id="9"
+        lambda table: table.set_column(0, "origin", pa.array([9] * len(table))), "has not the numbers", id="9"
     ),
     pytest.param(
-        lambda table: table.set_column(0, "origin", pa.nulls(len(table), pa.int64())), "does not hold", id="nulls"
+        lambda table: table.set_column(0, "origin", pa.nulls(len(table), pa.int64())), "has not the numbers", id="nulls"
     ),
-    pytest.param(
-        lambda table: table.set_column(0, "origin", table.column("value")), "does not hold the numbers", id="texts"
-    ),
-    pytest.param(lambda table: 7, "returned a int, which is no table", id="a number"),
+    pytest.param(lambda table: table.set_column(0, "origin", table.column("value")), "has not the numbers", id="texts"),
+    pytest.param(lambda table: 7, "bolt: process_table returned int, which is no table", id="a number"),
+    pytest.param(lambda table: None, "bolt: process_table returned NoneType, which is no table", id="no return"),
 ]
 
 
@@ -162,9 +162,9 @@ def test_what_is_no_table_of_the_outputs_is_named(result: Any, said: str) -> Non
         run_chunks(bolt.spec(), [chunk(["a"], kind=pa.string())])
 
 
-@pytest.mark.parametrize("result", [lambda table: None, lambda table: table.slice(0, 0)])
-def test_nothing_is_emitted_where_nothing_is_returned(result: Any) -> None:
-    """None, or a table without rows, acks the chunk and emits nothing."""
+@pytest.mark.parametrize("result", [lambda table: table.slice(0, 0), lambda table: pd.DataFrame([])])
+def test_nothing_is_emitted_where_there_are_no_rows(result: Any) -> None:
+    """A table without rows, whatever its columns, acks the chunk and emits nothing."""
     bolt = type("Nothing", (Pass,), {"result": staticmethod(result)})
     outcome = run_chunks(bolt.spec(), [chunk(["a"], kind=pa.string())])
     assert not outcome.emitted("bolt")
@@ -173,12 +173,63 @@ def test_nothing_is_emitted_where_nothing_is_returned(result: Any) -> None:
 
 def test_an_unknown_library_or_one_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong ``frame`` is an error with the known ones; a missing library one with what to install."""
-    with pytest.raises(Exception, match=r"frame = 'panda' is unknown.*pyarrow, pandas, polars"):
-        run_bolt(type("Odd", (Pass,), {"frame": "panda"}).spec(), [])
+    with pytest.raises(ConfigError, match=r"frame = 'panda' is unknown.*pyarrow, pandas, polars"):
+        type("Odd", (Pass,), {"frame": "panda"}).spec()
     monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(Exception, match=r"frame is polars, which is not installed.*pip install polars"):
-        run_bolt(Letters.spec(), [])
+    with pytest.raises(MissingExtraError, match=r"frame is polars, which is not installed.*pip install polars"):
+        run_chunks(Letters.spec(), [chunk(["a"], kind=pa.string())])
     assert set(FRAMES) == {"pyarrow", "pandas", "polars"}
+
+
+@pytest.mark.parametrize(("attributes", "said"), [
+    ({}, "has no process_table, so nothing would come of what it is given"),
+    ({"process_tables": lambda self, table: table}, "has no process_table"),
+    ({"process_table": lambda table: table}, "cannot be called with one argument"),
+], ids=["none", "another name", "no self"])  # fmt: skip
+def test_a_bolt_without_its_function_is_refused_before_a_run(attributes: dict[str, Any], said: str) -> None:
+    """A class that lacks ``process_table``, or has it with other arguments, cannot be put into a topology."""
+    with pytest.raises(ConfigError, match=said):
+        type("Odd", (TableBolt,), {"outputs": ["origin"], **attributes}).spec()
+    with pytest.raises(ConfigError, match="has no process_chunk"):
+        type("Odd", (ChunkBolt,), {"outputs": ["origin"]}).spec()
+
+
+class Mixed(TableBolt):
+    """Makes a column that Arrow has no type for of one value."""
+
+    outputs: ClassVar[list[str]] = ["origin", "value"]
+    frame = "pandas"
+
+    def process_table(self, words: pd.DataFrame) -> Any:
+        """Make objects."""
+        words["value"] = [{"odd": 1} if word == "?" else str(word) for word in words["value"]]
+        return words
+
+
+def test_values_that_no_column_can_hold_are_an_error_of_their_record() -> None:
+    """A column of mixed objects fails the chunk, which is halved; all other records get through."""
+    outcome = run_chunks(Mixed.spec(), [chunk(["a", "?", "b", "c"], kind=pa.string())])
+    assert sorted(row[0] for row in found_in(outcome.emitted("bolt")) if row[0] != 1) == [0, 2, 3]
+
+
+def test_a_null_has_the_type_of_the_values_before_it() -> None:
+    """In record mode a null's column is of the type that the field had last, so that a function can go on with it."""
+    tuples = [{"origin": Origin("orders", "id", 2, place), "value": word} for place, word in enumerate(["a", None])]
+    result = run_bolt(ArrowWords.spec(), tuples)
+    assert (result.counts("bolt").acked, result.errors) == (2, [])
+
+
+class OwnBeginning(ArrowWords):
+    """Has an ``initialize`` that does not call its base's, as bolts of streamparse need not."""
+
+    def initialize(self, storm_conf: Any, context: Any) -> None:
+        """Begin."""
+
+
+def test_an_initialize_need_not_call_its_base() -> None:
+    """A bolt with an ``initialize`` of its own works as one without."""
+    (made,) = run_chunks(OwnBeginning.spec(), [chunk(WORDS, kind=pa.string())]).emitted("bolt")
+    assert made.num_rows == 3
 
 
 class Picky(TableBolt):
@@ -204,6 +255,43 @@ def test_rejected_rows_leave_with_their_records() -> None:
     (aside,) = outcome.emitted("bolt", "rejects")
     assert aside.column("error").to_pylist()[0].startswith("RecordError: orders[2]@1: bolt: a question")
     assert aside.column("value").to_pylist() == ["?"]
+
+
+class Careless(Picky):
+    """Rejects questions twice, and returns them all the same."""
+
+    def process_table(self, words: pd.DataFrame) -> Any:
+        """Reject, and return everything."""
+        for _ in range(2):
+            self.reject_rows(words[words["value"] == "?"], "a question")
+        return words
+
+
+def test_a_rejected_record_has_one_letter_and_no_row() -> None:
+    """Rows of rejected records are left out of what is returned, and to reject one again changes nothing."""
+    outcome = run_chunks(Careless.spec(), [chunk(["a", "?", "b"], kind=pa.string())], rejects=True)
+    assert [row[0] for row in found_in(outcome.emitted("bolt"))] == [0, 2]
+    assert [batch.num_rows for batch in outcome.emitted("bolt", "rejects")] == [1]
+
+
+NO_ROWS = [
+    pytest.param(lambda words: words["value"] == "?", "reject_rows was given Series", id="a mask"),
+    pytest.param(lambda words: [0], "reject_rows was given list", id="a list"),
+    pytest.param(lambda words: words[["value"]], "reject_rows was given has not the numbers", id="no origin"),
+]
+
+
+@pytest.mark.parametrize(("rows", "said"), NO_ROWS)
+def test_what_is_no_rows_to_reject_is_named(rows: Any, said: str) -> None:
+    """A mask, numbers, rows without origin: the error names the bolt, the method and how rows are given."""
+
+    def process_table(self: Any, words: Any) -> Any:
+        self.reject_rows(rows(words), "a question")
+        return words
+
+    bolt = type("Odd", (Picky,), {"process_table": process_table})
+    with pytest.raises(TopologyError, match=said):
+        run_chunks(bolt.spec(), [chunk(["?"], kind=pa.string())], rejects=True)
 
 
 class Doubtful(TableBolt):

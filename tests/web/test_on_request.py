@@ -88,6 +88,17 @@ def test_a_run_serves_its_page_while_it_is_asked_for(mine: Path) -> None:
     assert runs_under_way() == []
 
 
+def test_what_else_is_in_the_folder_is_no_run(mine: Path) -> None:
+    """Files and folders of other processes are passed over, and stay."""
+    (mine / "held").mkdir(parents=True, mode=0o700)
+    mine.chmod(0o700)
+    (mine / "note").touch()
+    with quiet_run():
+        (run,) = runs_under_way()
+        run.close()
+    assert {path.name for path in mine.iterdir()} == {"held", "note"}
+
+
 def _answers(port: int) -> bool:
     with socket.socket() as end:
         return end.connect_ex(("127.0.0.1", port)) == 0
