@@ -38,13 +38,14 @@ class Stage:
         self.acked: list[str] = []
         self.failed: dict[str, str] = {}
         self.emitted: list[list[Any]] = []
+        self.anchors: list[list[str]] = []  # the ids of what each of these is anchored to
         self._ids = 0
         bolt: Any = cls(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
         bolt.component_name, bolt.task_id = "counts", 3
         bolt.ack = lambda given: self.acked.append(str(getattr(given, "id", given)))
         bolt.fail = lambda given: self.failed.setdefault(given.id, "")
         bolt.fail_because = lambda tup, error: self.failed.__setitem__(tup.id, str(error))
-        bolt.emit = lambda values, anchors: self.emitted.append(list(values))
+        bolt.emit = self._take
         settings: dict[str, Any] = {
             "topology.name": "t",
             "state.store": store,
@@ -57,6 +58,10 @@ class Stage:
         fields = {"split": {"default": list(Word._fields)}, "batches": heard}
         bolt.initialize(settings, {"source->stream->fields": fields})
         self.bolt: StateBolt = bolt
+
+    def _take(self, values: Sequence[Any], anchors: Sequence[Tuple]) -> None:
+        self.emitted.append(list(values))
+        self.anchors.append([tup.id for tup in anchors])
 
     def send(self, stream: str, values: Any) -> str:
         """Give it a tuple; return the tuple's id."""

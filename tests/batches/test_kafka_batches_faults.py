@@ -407,3 +407,60 @@ def test_brokers_that_do_not_answer_are_waited_for(
     result = run_topology(topology, config=CONFIG)
     assert result.components["coordinator"][0].report()["batches_failed"] >= 3
     assert values_of(memory.states["counts"], kind) == counted(LINES * 2)
+
+
+def test_what_a_failed_attempt_stored_of_a_partition_that_the_next_one_lacks_is_deleted(
+    kafka: FakeKafka, memory: MemoryBatches
+) -> None:
+    """Its records come in a later batch, and are counted once; the deletion names the claim, as any write does."""
+    produce(kafka, LINES)
+    lost, written = TopicPartition("lines", 1), list[str]()
+
+    def hook(when: str, what: str) -> None:
+        if when == "before" and what == "write" and "write" not in written:
+            written.append(what)
+            kafka.leaderless.add(lost)
+            raise RuntimeError("the state is away")
+        if when == "after":
+            written.append(what)
+        if (when, what) == ("after", "save_ranges") and "delete_ranges" in written:
+            assert 1 not in memory.ranges["lines/1"]
+            kafka.leaderless.clear()
+
+    memory.hook = hook
+    run_topology(word_count(), config=CONFIG)
+    assert written.index("delete_ranges") > written.index("write")
+    assert values_of(memory.states["counts"], "opaque") == counted(LINES)
+
+
+@pytest.mark.parametrize("gone", [[0], [1], [0, 1]], ids=["first", "last", "all"])
+def test_a_transactional_batch_without_its_first_or_last_record_is_an_error(
+    kafka: FakeKafka, memory: MemoryBatches, gone: list[int]
+) -> None:
+    """Compaction took them out: the log still begins and ends where it did, and the batch would be a smaller one."""
+    _stopped_while_active(kafka, memory, "transactional")
+    kafka.remove_offsets("lines", 1, gone)
+    with pytest.raises(DataLossError, match=r"lines\[1\]@0: transaction 1 holds the offsets 0 to 1, but") as error:
+        run_topology(word_count("transactional", attempts_max=2), config=CONFIG)
+    has = "none of them is there" if len(gone) == 2 else f"those that are there are {1 - gone[0]} to {1 - gone[0]}"
+    assert has in str(error.value)
+    assert not memory.states["counts"].forms
+
+
+@pytest.mark.parametrize("policy", ["fail", "earliest"])
+def test_a_first_batch_starts_where_it_is_told_to(kafka: FakeKafka, memory: MemoryBatches, policy: str) -> None:
+    """At ``kafka.start_offsets`` in the partitions that it names; an offset that is gone is lost data."""
+    produce(kafka, LINES * 2)
+    config = {**CONFIG, "kafka.on_data_loss": policy}
+    topology = word_count(start="OFFSETS", start_offsets=["lines[0]=1", "lines[1]=3"])
+    run_topology(topology, config=config)
+    left = [line for number, line in enumerate(LINES * 2) if number not in (0, 1, 4, 7)]
+    assert values_of(memory.states["counts"], "opaque") == counted(left)
+    memory.ranges.clear()
+    kafka.delete_records("lines", 0, 2)
+    if policy == "fail":
+        with pytest.raises(DataLossError, match=r"lines\[0\]@1: the next batch starts here, but the log holds 2 to 4"):
+            run_topology(topology, config=config)
+    else:
+        result = run_topology(topology, config=config)
+        assert result.components["lines"][0].report()["lost"] == 1

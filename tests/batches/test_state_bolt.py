@@ -14,7 +14,7 @@ from bolts.state import StateBolt
 from downspout.batches.core.attempt import Attempt
 from downspout.batches.core.values import Commit
 from downspout.batches.stores import BatchStoreError, Key
-from downspout.batches.streams import BATCH, SUCCESS
+from downspout.batches.streams import BATCH, COMMIT, SUCCESS
 from downspout.errors import ConfigError, TopologyError
 from tests.batches.stage import Stage, Word
 
@@ -78,6 +78,16 @@ def test_each_kind_stores_its_form(url: str, kind: str, first: dict[str, Any], s
     assert stage.batch(Attempt(2, 0), "a")
     assert stage.stored() == second
     assert stage.emitted == [[Attempt(1, 0), "a", 2], [Attempt(1, 0), "b", 1], [Attempt(2, 0), "a", 3]]
+
+
+def test_what_is_emitted_hangs_on_the_commit(url: str) -> None:
+    """So a transaction is done only when those who take the new values are done with them."""
+    stage = Stage(url)
+    stage.begin(Attempt(1, 0))
+    stage.words(Attempt(1, 0), "a", "b")
+    assert stage.emitted == []
+    commit = stage.send(COMMIT, (Attempt(1, 0), 1))
+    assert stage.anchors == [[commit], [commit]]
 
 
 def test_attempts_may_be_plain_lists(url: str) -> None:
