@@ -143,19 +143,27 @@ def _say(lines: Any, **content: Any) -> None:
     lines.flush()
 
 
+def _listen(path: Path) -> socket.socket:
+    folder().mkdir(mode=0o700, exist_ok=True)
+    if not _is_ours(folder()):
+        raise PermissionError(f"{folder()} can be opened by others")
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen()
+    return listener
+
+
 @contextlib.contextmanager
 def on_request(graph: Graph, settings: Settings, page: RunPage | None = None) -> Iterator[PageOnRequest]:
     """Wait for connections while the context lasts. A machine that does not allow it has runs without such a page."""
     made = PageOnRequest(graph, settings, page)
     path = folder() / str(os.getpid())
     try:
-        folder().mkdir(mode=0o700, exist_ok=True)
-        if not _is_ours(folder()):
-            raise PermissionError(f"{folder()} can be opened by others")
-        path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(str(path))
-        listener.listen()
+        try:
+            listener = _listen(path)
+        except FileNotFoundError:  # a run that ended just then has removed the empty folder
+            listener = _listen(path)
     except OSError as error:
         log.debug("no page on request: %s", error)
         yield made
@@ -176,6 +184,8 @@ def on_request(graph: Graph, settings: Settings, page: RunPage | None = None) ->
             listener.shutdown(socket.SHUT_RDWR)  # closing alone would leave the thread in its wait
         listener.close()
         made.close()
+        with contextlib.suppress(OSError):
+            folder().rmdir()  # where nothing else is in it
 
 
 # --- the command's side ---
