@@ -92,6 +92,7 @@ class Coordinating:
         self._begin_at = self._again_at = 0
         self._done = 0  # the last transaction that is done, as long as nothing of those before it is deleted
         self._has_ended = False
+        self._may_begin = False  # a batch, at an ack
         self.metrics = BatchMetrics()
 
     # --- turns ---
@@ -107,6 +108,7 @@ class Coordinating:
             BatchStoreError: the store does not do as it is asked, and another try will not help.
             StaleCoordinatorError: another process coordinates these batches.
         """
+        self._may_begin = begins
         self._unless_away(now, lambda: self._turn(now, begins))
 
     def _turn(self, now: int, begins: bool) -> None:
@@ -208,7 +210,8 @@ class Coordinating:
     def acked(self, tup_id: str, now: int) -> None:
         """Take an ack; of an attempt that is not active it changes nothing.
 
-        No batch begins here, but in a turn: a run that stops gives none, and what is active comes to its end.
+        The next batch begins at once, so that there is always one active; but no more than one after a turn. A run that
+        stops gives no turns, and so comes to its end.
 
         Args:
             tup_id: of the tuple whose tree is complete.
@@ -218,7 +221,14 @@ class Coordinating:
         done = self._coordinator.processed if stream == BATCH else self._coordinator.committed
         self._due += done(attempt)
         if self._due:
-            self._unless_away(now, lambda: self._do_what_is_due(now))
+            self._unless_away(now, lambda: self._go_on(now))
+
+    def _go_on(self, now: int) -> None:
+        self._do_what_is_due(now)
+        if self._may_begin:
+            before = len(self._begun)
+            self._begin(now)
+            self._may_begin = len(self._begun) == before
 
     def failed(self, tup_id: str, failure: Failure | None, now: int) -> None:
         """Take a fail; of an attempt that is not active it changes nothing.

@@ -88,13 +88,16 @@ def test_a_batch_with_other_partitions_waits_for_those_before_it(memory: MemoryB
     assert driven.turn(2) == [(SUCCESS, (1, 0)), (BATCH, (2, 0)), (BATCH, (3, 0))]
 
 
-def test_no_batch_begins_outside_a_turn(memory: MemoryBatches) -> None:
-    """Acks bring what is active to its end, and begin nothing: a run that stops gives no turns any more."""
+def test_one_batch_begins_at_the_acks_after_a_turn(memory: MemoryBatches) -> None:
+    """While there are turns a batch that ends makes room for the next at once; a run that stops gives none any more."""
     driven = Driven(memory)
     assert driven.turn(2) == [(BATCH, (1, 0)), (BATCH, (2, 0))]
-    for stream, txid in ((BATCH, 1), (BATCH, 2), (COMMIT, 1), (COMMIT, 2)):
+    for stream, txid in ((BATCH, 1), (BATCH, 2), (COMMIT, 1), (COMMIT, 2), (BATCH, 3), (COMMIT, 3)):
         driven.ack(stream, txid)
-    assert driven.emitted == [(COMMIT, (1, 0)), (SUCCESS, (1, 0)), (COMMIT, (2, 0)), (SUCCESS, (2, 0))]
+    assert driven.emitted == [
+        (COMMIT, (1, 0)), (SUCCESS, (1, 0)), (COMMIT, (2, 0)), (BATCH, (3, 0)), (SUCCESS, (2, 0)), (COMMIT, (3, 0)),
+        (SUCCESS, (3, 0)),
+    ]  # fmt: skip
     assert driven.batches.is_idle
 
 
@@ -111,6 +114,7 @@ def test_a_transactional_replay_has_the_partitions_of_its_first_attempt(memory: 
         driven.turn()
         (attempt, _, partitions) = seen.pop()
         assert partitions == again
+        driven.batches.turn(driven.now, begins=False)
         driven.ack(BATCH, *attempt)
         driven.ack(COMMIT, *attempt)
         driven.batches.close()
