@@ -47,7 +47,8 @@ class _Version(argparse.Action):
     """Looks up the version when it is asked for, which takes longer than all else that a help needs."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.exit(message=f"downspout {_version()}\n")
+        print(f"downspout {_version()}")
+        parser.exit()
 
 
 def _version() -> str:
