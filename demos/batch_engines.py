@@ -135,6 +135,15 @@ class Engine(ABC):
             self.restart_broker_once()
         return self.chance.uniform(0.0, 0.1)
 
+    def _pause_in_a_batch(self, is_active: Callable[[], bool], pause_s: float) -> float:
+        """Wait until a batch has begun: on Spark that takes a second, and without a broker there is none. Return how
+        long to wait in it.
+        """
+        until = time.monotonic() + STALLED_S_MAX
+        while not is_active() and time.monotonic() < until:
+            time.sleep(0.01)
+        return pause_s
+
 
 class LocalEngine(Engine):
     """``downspout run``, killed as a whole."""
@@ -152,7 +161,8 @@ class LocalEngine(Engine):
         seen: list[int] = []
         killed = kill_again_and_again(
             run, kills, lambda: self.chance.randint(1, BATCHES_PER_KILL - 1),
-            lambda pid: hits.append(is_active(path)), lambda: self._pause_s(kills, seen),
+            lambda pid: hits.append(is_active(path)),
+            lambda: self._pause_in_a_batch(lambda: is_active(path), self._pause_s(kills, seen)),
         )  # fmt: skip
         return killed, sum(hits), committed(path)
 
@@ -177,18 +187,11 @@ class SparkEngine(Engine):
         seen: list[int] = []
         killed = kill_again_and_again(
             run, kills, lambda: self.chance.randint(1, 2), lambda pid: hits.append(_spark_is_active(checkpoint)),
-            lambda: self._wait_for_a_batch(checkpoint, self._pause_s(kills, seen)),
+            lambda: self._pause_in_a_batch(lambda: _spark_is_active(checkpoint), self._pause_s(kills, seen)),
         )  # fmt: skip
         batches = done()
         shutil.rmtree(checkpoint, ignore_errors=True)
         return killed, sum(hits), batches
-
-    def _wait_for_a_batch(self, checkpoint: Path, pause_s: float) -> float:
-        """Wait until a batch has begun, which takes a second; return how long to wait in it."""
-        until = time.monotonic() + STALLED_S_MAX
-        while not _spark_is_active(checkpoint) and time.monotonic() < until:
-            time.sleep(0.01)
-        return pause_s
 
 
 def _spark_is_active(checkpoint: Path) -> bool:
