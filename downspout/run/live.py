@@ -83,6 +83,11 @@ class Rates:
             parts.append(f"p99 {result.latency_p99_ms:,.0f} ms")
         if (eta := self.eta_s(metrics)) is not None and not metrics.gauge("disconnected"):
             parts.append(f"{lasting(eta)} left")
+        for report in result.reports.values():
+            if "batch_txid" in report:
+                active, failed = report["batches_active"], report["batches_failed"]
+                parts.append(f"transaction {report['batch_txid']:,.0f} is next, {active:,.0f} active")
+                parts += [counted(int(failed), "failed attempt")] if failed else []
         if metrics.stopping:
             parts.append("draining")
         if result.workers:

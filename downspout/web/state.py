@@ -26,6 +26,7 @@ LIMIT_MAX = 5_000
 TEXT_MAX = 4_000  # Characters of an error's text
 SORTS = ("partition", "committed", "position", "end", "lag", "lag_s", "done", "in_flight", "failed", "owner")
 SINK = ("rows", "files", "bytes", "flushes", "covered", "rejected", "held", "held_s", "log_entries")
+BATCHES = ("batch_txid", "batches_active", "batches_succeeded", "batches_failed", "batch_attempts", "batch_s")
 TRANSACTIONS = ("transactions_committed", "transactions_aborted", "transactions_fenced", "repeated", "discarded")
 
 
@@ -102,6 +103,7 @@ class State:
             "events": self.past.events.newest_first(),
             "workers": self._workers(metrics),
             "batches": [],
+            "coordinators": _reports(metrics, BATCHES, "batch_txid"),
             "errors": [_clipped(error) for error in result.errors[:WORST_MAX]],
         }
 

@@ -46,6 +46,20 @@ def test_a_line_names_the_bolt_for_which_most_tuples_wait() -> None:
     assert "wait for" not in rates.line(figures(5, 0, queues={"parse": (0, 9)}))
 
 
+def test_a_line_tells_of_batches() -> None:
+    """Of a coordinator of batches the line has the next transaction, what is active, and attempts that failed."""
+    report = {"batch_txid": 1_234.0, "batches_active": 2.0, "batches_failed": 0.0}
+
+    def line(failed: float) -> str:
+        reports = {"coordinator": {**report, "batches_failed": failed}}
+        result = RunResult("running", False, 1.0, {}, 0, 0, 0, 0, None, None, reports=reports, spouts=["coordinator"])
+        return Rates().line(RunMetrics("made", result, {}, Bounds(until="end"), stopping=False))
+
+    assert "transaction 1,234 is next, 2 active" in line(0.0)
+    assert "failed attempt" not in line(0.0)
+    assert "2 active  3 failed attempts" in line(3.0)
+
+
 def test_the_time_that_is_left_counts_dead_letters_as_done_and_leaves_retries_out() -> None:
     """A record that is dead-lettered is progress, and where only retries are left no rate is put on them."""
     rates = Rates()

@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from downspout.clock import SYSTEM_CLOCK
 from downspout.engine.graph import from_class
 from downspout.engine.latencies import bucket_of
 from downspout.engine.loop import Bounds
 from downspout.engine.values import resolve
 from downspout.run.metrics import RunMetrics
+from downspout.testing import FakeKafka
+from downspout.testing.memory_batches import MemoryBatches
 from downspout.web.server import served
-from tests.web.running import FOR_EVER, SCRIPT, TOPIC, Running, Shop, result, shop
+from tests.batches.counting import word_count
+from tests.web.running import FOR_EVER, SCRIPT, TOPIC, Running, Shop, result, running, shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 
@@ -187,3 +191,22 @@ def test_a_run_that_has_ended_is_said_to_be_gone(page: Page) -> None:
     expect(page.locator("#state")).to_have_text("no answer", timeout=60_000)
     expect(page.locator("#notice")).to_contain_text("it has ended")
     expect(page.locator("#graph svg .node")).to_have_count(3)
+
+
+@pytest.mark.fake_only("the page shows what the engine reports; batches on a broker have tests of their own")
+def test_batches_are_shown_by_their_transactions(page: Page) -> None:
+    """Of a run of batches there is a table of its coordinator, with the figures of the API."""
+    with FakeKafka("page-of-batches", SYSTEM_CLOCK) as kafka, MemoryBatches("test"):
+        kafka.create_topic("lines", 3)
+        for number in range(30):
+            kafka.produce("lines", b"to be", partition=number % 3)
+        graph = from_class(word_count(records_max=10), "words")
+        with running(kafka, graph, {"batch.store": "memory://test"}) as made:
+            run = made.until(lambda run: any(row["batches_succeeded"] >= 3 for row in run.get("coordinators", ())))
+            (row,) = run["coordinators"]
+            assert row["component"] == "coordinator"
+            assert row["batch_txid"] == row["batches_succeeded"] + 1
+            page.goto(made.url)
+            expect(page.locator("#batches tbody tr")).to_have_count(1)
+            shown = cells(page, "batches", 0)
+            assert (shown[0], int(shown[1].replace(",", "")) >= row["batch_txid"]) == ("coordinator", True)

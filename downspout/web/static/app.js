@@ -41,7 +41,7 @@ function showRun() {
   panels.deadLetters(run.dead_letters);
   panels.events(run.events);
   panels.workers(run.workers);
-  panels.batches(run.batches);
+  panels.batches(run.batches, run.coordinators || []);
 }
 
 async function showPartitions() {

@@ -122,7 +122,17 @@ export function workers(rows) {
   ], rows) : null));
 }
 
-export function batches(rows) {
+export function batches(rows, coordinators) {
+  if (coordinators.length) {
+    renew("batches", coordinators, () => table([
+      ["coordinator", (row) => row.component, {text: true}], ["next transaction", (row) => count(row.batch_txid)],
+      ["active", (row) => count(row.batches_active)], ["committed", (row) => count(row.batches_succeeded)],
+      ["attempts", (row) => count(row.batch_attempts)],
+      ["failed", (row) => el("span", {class: row.batches_failed ? "bad" : ""}, count(row.batches_failed))],
+      ["the last took", (row) => span(row.batch_s)],
+    ], coordinators));
+    return;
+  }
   renew("batches", rows, () => (rows.length ? table([
     ["batch", (row) => count(row.number)], ["at", (row) => clock(row.at_ms), {text: true}], ["records", (row) => count(row.records)],
     ["took", (row) => span(row.seconds)], ["per s", (row) => rate(row.records_per_s)],
