@@ -92,7 +92,7 @@ class Coordinating:
         self._begin_at = self._again_at = 0
         self._done = 0  # the last transaction that is done, as long as nothing of those before it is deleted
         self._has_ended = False
-        self._may_begin = False  # a batch, at an ack
+        self._may_begin = 0  # so many batches, at acks
         self.metrics = BatchMetrics()
 
     # --- turns ---
@@ -108,7 +108,7 @@ class Coordinating:
             BatchStoreError: the store does not do as it is asked, and another try will not help.
             StaleCoordinatorError: another process coordinates these batches.
         """
-        self._may_begin = begins
+        self._may_begin = self._max_active if begins else 0
         self._unless_away(now, lambda: self._turn(now, begins))
 
     def _turn(self, now: int, begins: bool) -> None:
@@ -210,8 +210,8 @@ class Coordinating:
     def acked(self, tup_id: str, now: int) -> None:
         """Take an ack; of an attempt that is not active it changes nothing.
 
-        The next batch begins at once, so that there is always one active; but no more than one after a turn. A run that
-        stops gives no turns, and so comes to its end.
+        The next batch begins at once, so that there is always one active; but after a turn no more than may be active.
+        A run that stops gives no turns, and so comes to its end.
 
         Args:
             tup_id: of the tuple whose tree is complete.
@@ -228,7 +228,7 @@ class Coordinating:
         if self._may_begin:
             before = len(self._begun)
             self._begin(now)
-            self._may_begin = len(self._begun) == before
+            self._may_begin -= len(self._begun) - before
 
     def failed(self, tup_id: str, failure: Failure | None, now: int) -> None:
         """Take a fail; of an attempt that is not active it changes nothing.

@@ -44,7 +44,7 @@ class SlowSplit(Split):
 def test_a_stopped_run_commits_the_batches_that_are_active(
     kafka: FakeKafka, memory: MemoryBatches, kind: str, active: int
 ) -> None:
-    """It ends as soon as they, and at most one more, are committed, though there is more to read."""
+    """It ends as soon as they, and at most as many more, are committed, though there is more to read."""
     for number, line in enumerate(LINES * 50):
         kafka.produce("lines", value=line.encode(), partition=number % 3)
     topology = word_count(kind, max_active=active, records_max=6, split=SlowSplit)
