@@ -88,6 +88,7 @@ class Engine(ABC):
     name = ""
     does = ""
     is_quick = False  # whether it is there again a second after a kill
+    active = 2  # batches at a time
 
     def __init__(self, kafka: EmbeddedKafka, folder: Path, screen: Screen, chance: random.Random) -> None:
         self.kafka, self.folder, self.screen, self.chance = kafka, folder, screen, chance
@@ -118,7 +119,7 @@ class Engine(ABC):
         return [
             f"kafka.bootstrap={self.kafka.bootstrap}", f"kafka.topics={job.topic}", f"batch.kind={kind}",
             f"state.kind={kind}", f"batch.store=sqlite:///{path}", f"state.store=sqlite:///{path}",
-            "batch.emit_interval_ms=0", "batch.max_active=2", f"batch.records_max={batch}",
+            "batch.emit_interval_ms=0", f"batch.max_active={self.active}", f"batch.records_max={batch}",
         ]  # fmt: skip
 
     def restart_broker_once(self) -> None:
@@ -151,6 +152,7 @@ class LocalEngine(Engine):
     name = "local"
     does = "downspout run, killed"
     is_quick = True
+    active = 4  # they are short here, and a kill between two shows nothing
 
     def _run(self, job: Job, kind: str, kills: int, path: Path) -> tuple[int, int, int]:
         batch = max(job.records // (BATCHES_PER_KILL * (kills + 2)), 2)
