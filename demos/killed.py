@@ -104,6 +104,8 @@ def kill_again_and_again(
             if not run.wait_for_records(process, size()):
                 return done
             time.sleep(pause_s())
+            if process.poll() is not None:
+                return done
             process.kill()
             process.wait()
             after(process.pid)

@@ -40,7 +40,7 @@ class RunHere:
     @contextmanager
     def process(self) -> Iterator[Any]:
         """There is none."""
-        yield SimpleNamespace(pid=0, kill=lambda: None, wait=lambda: None)
+        yield SimpleNamespace(pid=0, poll=lambda: None, kill=lambda: None, wait=lambda: None)
 
     def wait_for_records(self, process: Any, count: int) -> bool:
         """Run until so many rows are written, and die then; return False if it came to the end."""
