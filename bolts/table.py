@@ -87,16 +87,15 @@ class TableBolt(ChunkBolt):
         """The fields of the stream."""
         return list(((self.context or {}).get("stream->outputfields") or {}).get("default") or ())
 
-    @cached_property
-    def _frame_of(self) -> Callable[[pa.RecordBatch], Any]:
+    def _framed(self, batch: pa.RecordBatch) -> Any:
+        """Return a chunk as what ``process_table`` is given."""
         try:
-            FRAMES[self.frame](pa.record_batch([pa.array([0])], names=["n"]))
+            return FRAMES[self.frame](batch)
         except ImportError:
             raise MissingExtraError(
                 f"{self.component_name}: {type(self).__name__}.frame is {self.frame}, which is not installed",
                 cure=f"pip install {self.frame}",
             ) from None
-        return FRAMES[self.frame]
 
     @abstractmethod
     def process_table(self, table: Any) -> Any:
@@ -118,7 +117,7 @@ class TableBolt(ChunkBolt):
         if FIELD in batch.schema.names:
             place, numbers = batch.schema.get_field_index(FIELD), pa.array(np.arange(batch.num_rows, dtype=np.int64))
             batch = batch.set_column(place, FIELD, numbers)
-        made = self._table(self.process_table(self._frame_of(batch)), "process_table returned")
+        made = self._table(self.process_table(self._framed(batch)), "process_table returned")
         if self._rejected and FIELD in made.column_names:
             made = made.filter(pa.array([number not in self._rejected for number in self._numbers(made).tolist()]))
         if made.num_rows:

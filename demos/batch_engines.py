@@ -141,7 +141,7 @@ class Engine(ABC):
         """Wait until a batch has begun: on Spark that takes a second, and without a broker there is none. Return how
         long to wait in it.
         """
-        until = time.monotonic() + min(STALLED_S_MAX, QUICK_S_MAX if self.is_quick else STALLED_S_MAX)
+        until = time.monotonic() + (QUICK_S_MAX if self.is_quick else STALLED_S_MAX)
         while not is_active() and time.monotonic() < until:
             time.sleep(0.01)
         return pause_s

@@ -173,23 +173,24 @@ class Coordinating:
             self._store.delete_below(self._epoch, self._done, ())
         self._done = 0
 
-    def _begin(self, now: int) -> None:
-        """Begin the next batch, if it is time."""
+    def _begin(self, now: int) -> bool:
+        """Begin the next batch, if it is time; return whether it was."""
         txid = self._coordinator.next_txid()
         if txid is None or now < self._begin_at or self.end_reached() or not self._source.is_ready(txid):
-            return
+            return False
         partitions = self._partitions(txid, now)
         if partitions is None:
-            return
+            return False
         others = [self._begun[attempt.txid].partitions for attempt, _ in self._coordinator.active]
         if others and others[-1] != partitions:
             # A partition may go from one task to another now. The other task would not know where it stands, as long as
             # batches that hold it are not committed.
-            return
+            return False
         self._begin_at = now + self._interval_ms
         self._begun[txid] = _Begun(partitions, now)
         self._due += self._coordinator.begin(txid)
         self._do_what_is_due(now)
+        return True
 
     def _partitions(self, txid: int, now: int) -> Sequence[Any] | None:
         """Return the partitions of an attempt; None: they are not known yet."""
@@ -225,10 +226,8 @@ class Coordinating:
 
     def _go_on(self, now: int) -> None:
         self._do_what_is_due(now)
-        if self._may_begin:
-            before = len(self._begun)
-            self._begin(now)
-            self._may_begin -= len(self._begun) - before
+        if self._may_begin and self._begin(now):
+            self._may_begin -= 1
 
     def failed(self, tup_id: str, failure: Failure | None, now: int) -> None:
         """Take a fail; of an attempt that is not active it changes nothing.

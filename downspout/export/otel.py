@@ -41,7 +41,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
 
 from downspout.engine.latencies import GROWTH
-from downspout.export.series import Series, partitions_of, series_of
+from downspout.export.series import Series, group_lags, partitions_of, series_of
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
 from downspout.metrics import Metric as Row
 from downspout.run.snapshots import Snapshot, Snapshots
@@ -91,14 +91,9 @@ class Asked:
             found[name_of(row)] = [Observation(value, _attributes(labels)) for labels, value in series]
             if row.of == "component" and row.name in CONVENTIONAL:
                 found[CONVENTIONAL[row.name][0]] = _conventional((row, series))
-        lags = {
-            (labels["group"], labels["topic"], labels["partition"]): figures["end"] - figures["committed"]
-            for labels, figures in partitions_of(snapshot, self._groups)
-            if figures.get("committed") is not None and figures.get("end") is not None
-        }
         found[LAG] = [
-            Observation(max(0, lag), {"group": group, "topic": topic, "partition": int(number)})
-            for (group, topic, number), lag in lags.items()
+            Observation(lag, {"group": group, "topic": topic, "partition": int(number)})
+            for (group, topic, number), lag in group_lags(partitions_of(snapshot, self._groups)).items()
         ]
         return found
 

@@ -14,7 +14,15 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from downspout.export.series import LABELS, Series, of_partitions, partition_labels, partitions_of, series_of
+from downspout.export.series import (
+    LABELS,
+    Series,
+    group_lags,
+    of_partitions,
+    partition_labels,
+    partitions_of,
+    series_of,
+)
 from downspout.metrics import Metric
 from downspout.offsets.lag import GroupLag
 from downspout.run.snapshots import Snapshot, Snapshots
@@ -88,24 +96,9 @@ def _family(metric: Metric) -> Family:
 
 
 def _lag_of(rows: Sequence[tuple[dict[str, str], Mapping[str, Any]]]) -> list[Family]:
-    """Return the lag of groups over partitions that have a commit and an end."""
-    lags = [
-        (labels["group"], labels["topic"], labels["partition"], max(0, figures["end"] - figures["committed"]))
-        for labels, figures in rows
-        if figures.get("committed") is not None and figures.get("end") is not None
-    ]
-    return [group_lag(lags)] if lags else []
-
-
-def group_lag(lags: Iterable[tuple[str, str, str, float]]) -> Family:
-    """Return the lag of groups as kafka_exporter names it.
-
-    Args:
-        lags: group, topic, partition, and how many offsets it is behind; each with a commit.
-    """
+    """Return the lag of groups as kafka_exporter names it, over partitions that have a commit and an end."""
     labels = ["consumergroup", "group", "topic", "partition"]
     family = GaugeMetricFamily(GROUP_LAG, "Offsets from a group's commit to the end of the partition.", labels=labels)
-    # Two spouts of one group and topic have partitions of their own; what both report would be one series twice.
-    for group, topic, partition, lag in {row[:3]: row for row in lags}.values():
+    for (group, topic, partition), lag in group_lags(rows).items():
         family.add_metric([group, group, topic, partition], float(lag))
-    return family
+    return [family] if family.samples else []

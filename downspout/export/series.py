@@ -100,6 +100,18 @@ def of_partitions(rows: Sequence[tuple[dict[str, str], Mapping[str, Any]]]) -> I
         yield metric, found
 
 
+def group_lags(rows: Sequence[tuple[dict[str, str], Mapping[str, Any]]]) -> dict[tuple[str, str, str], float]:
+    """Return by group, topic and partition how far the end is from the commit, where both are known.
+
+    Two spouts of one group and topic have partitions of their own; what both report would be one series twice.
+    """
+    return {
+        (labels["group"], labels["topic"], labels["partition"]): max(0, figures["end"] - figures["committed"])
+        for labels, figures in rows
+        if figures.get("committed") is not None and figures.get("end") is not None
+    }
+
+
 def topic_and_number(place: str) -> tuple[str, str]:
     """Return topic and number of a partition's name.
 

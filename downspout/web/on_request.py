@@ -211,9 +211,7 @@ class RunUnderWay:
         said = json.loads(self.lines.readline() or '{"error": "the run has ended", "cure": null}')
         if "error" in said:
             kind = MissingExtraError if "package" in said["error"] else ConfigError
-            # A run that is started with a page names its own option.
-            error, cure = (text and text.replace("--ui ", "--port ") for text in (said["error"], said["cure"]))
-            raise kind(error, cure=cure)
+            raise kind(said["error"], cure=said["cure"])
         return str(said["url"])
 
     def wait(self) -> None:

@@ -173,6 +173,8 @@ class RunPage(Page):
     def __init__(self, graph: Graph, settings: Settings, address: str, *, comes_late: bool = False) -> None:
         self.snapshots = Snapshots()
         self._watchdog: Watchdog | None = None
+        if comes_late:
+            self.option = "--port"  # of ``downspout ui run``
         history = History(comes_late=comes_late)
         super().__init__(State(graph, settings, history, Processes(), os.getpid()), self.snapshots, address)
 

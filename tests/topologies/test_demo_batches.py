@@ -30,7 +30,7 @@ def demo(bare_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> BatchDemo:
     monkeypatch.setattr(to_batches, "project_lines", lambda: LINES)
     monkeypatch.setattr(to_batches, "REPEATS", 1)
     monkeypatch.setattr(to_batches, "HITS_SHARE", 0.0)  # deaths in and after any COMMIT are also some between batches
-    monkeypatch.setattr(batch_engines, "STALLED_S_MAX", 0.0)  # the process is dead when the demo waits for a batch
+    monkeypatch.setattr(batch_engines, "QUICK_S_MAX", 0.0)  # the process is dead when the demo waits for a batch
     monkeypatch.setattr("demos.shared.jars.resolve", lambda *given, **options: None)
     made = BatchDemo(FLIGHTS, KILLS, Screen(Console(file=io.StringIO(), width=200)), engines=["local"])
     made.kafka = SimpleNamespace(  # type: ignore[assignment]   # what the demo needs of a broker
