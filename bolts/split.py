@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from downspout.component import Bolt
 from downspout.ledger.origin import Origin
-from downspout.origins import under
+from downspout.origins import places_among_equals, under
 
 
 def split_words(text: str) -> list[str]:
@@ -56,9 +56,9 @@ class SplitBolt(Bolt):
         self._filtered += int((counts == 0).sum())
         if not counts.any():
             return
-        places = pa.array(np.repeat(np.arange(len(words)), counts))
-        indexes = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
-        origins = under(tup.values.column("origin").take(places), self.component_name, indexes)
+        lines = np.repeat(np.arange(len(words)), counts)
+        origins = tup.values.column("origin").take(pa.array(lines))
+        origins = under(origins, self.component_name, places_among_equals(lines))
         found = pa.array(list(chain.from_iterable(words)), texts.type)
         self.emit(pa.RecordBatch.from_arrays([origins, found], names=self.outputs))
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout.errors import ConfigError, MissingExtraError, TopologyError
-from downspout.origins import FIELD, ITSELF, under
+from downspout.origins import FIELD, ITSELF, places_among_equals, under
 from downspout.parse.chunk_bolt import ChunkBolt
 
 __all__ = ["TableBolt"]
@@ -196,7 +196,7 @@ class TableBolt(ChunkBolt):
             return origins
         # A record that makes one row of itself hands its origin on, whatever its neighbours in the chunk do: the same
         # record must have the same rows when it comes again, beside others.
-        return under(origins, self.component_name, np.where(siblings > 1, _place_among_equals(numbers), ITSELF))
+        return under(origins, self.component_name, np.where(siblings > 1, places_among_equals(numbers), ITSELF))
 
 
 def _plain(column: Any) -> Any:
@@ -219,18 +219,3 @@ def _plain_type(kind: Any) -> Any:
     if types.is_struct(kind):
         return pa.struct([(field.name, _plain_type(field.type)) for field in kind])
     return _PLAIN.get(kind, kind)
-
-
-def _place_among_equals(numbers: Any) -> Any:
-    """Return for each number how many equal ones stand before it.
-
-    >>> _place_among_equals(np.array([7, 3, 7, 7])).tolist()
-    [0, 0, 1, 2]
-    """
-    order = np.argsort(numbers, kind="stable")
-    ordered = numbers[order]
-    first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-    begins = np.maximum.accumulate(np.where(first, np.arange(len(numbers)), 0))
-    places = np.empty(len(numbers), dtype=np.int64)
-    places[order] = np.arange(len(numbers)) - begins
-    return places

@@ -196,6 +196,21 @@ def under(column: Any, component: str, indexes: Any, stream: str = "default") ->
     return pa.StructArray.from_arrays([*parts, made], fields=FIELDS)
 
 
+def places_among_equals(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each number how many equal ones stand before it: which of its record's rows each row is.
+
+    >>> places_among_equals(np.array([7, 3, 7, 7])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    begins = np.maximum.accumulate(np.where(first, np.arange(len(numbers)), 0))
+    places = np.empty(len(numbers), dtype=np.int64)
+    places[order] = np.arange(len(numbers)) - begins
+    return places
+
+
 def _plain(field: Any) -> Any:
     return field.type.value_type if pa.types.is_dictionary(field.type) else field.type
 

@@ -139,16 +139,23 @@ def running(
             except BaseException as error:
                 made.errors.append(error)
 
-        thread = threading.Thread(target=run, name="run")
-        thread.start()
-        try:
+        with in_a_thread(made, run):
             yield made
-        finally:
-            end = time.monotonic() + WAIT_S
-            while thread.is_alive() and time.monotonic() < end:
-                for engine in made.engine:
-                    engine.stop()
-                thread.join(0.1)
+
+
+@contextmanager
+def in_a_thread(made: Running, run: Callable[[], None]) -> Iterator[None]:
+    """Run a topology in a thread until the context ends."""
+    thread = threading.Thread(target=run, name="run")
+    thread.start()
+    try:
+        yield
+    finally:
+        end = time.monotonic() + WAIT_S
+        while thread.is_alive() and time.monotonic() < end:
+            for engine in made.engine:
+                engine.stop()
+            thread.join(0.1)
 
 
 @contextmanager

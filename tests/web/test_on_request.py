@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -27,7 +26,7 @@ from downspout.run.snapshots import Several
 from downspout.testing import FakeKafka
 from downspout.web import on_request
 from downspout.web.on_request import runs_under_way
-from tests.web.running import TOPIC, Running, Shop, _Noting
+from tests.web.running import TOPIC, Running, Shop, _Noting, in_a_thread
 from tests.web.test_ui_broker import ROOT, address_in, fill
 
 WAIT_S = 120.0
@@ -57,16 +56,8 @@ def quiet_run() -> Iterator[Running]:
             def run() -> None:
                 made.results.append(runner.run(graph, overrides=given, view=view, watching=later.watch))
 
-            thread = threading.Thread(target=run)
-            thread.start()
-            try:
+            with in_a_thread(made, run):
                 yield made
-            finally:
-                end = time.monotonic() + WAIT_S
-                while thread.is_alive() and time.monotonic() < end:
-                    for engine in made.engine:
-                        engine.stop()
-                    thread.join(0.05)
 
 
 def test_a_run_serves_its_page_while_it_is_asked_for(mine: Path) -> None:
