@@ -69,7 +69,7 @@ class DeadLetterBolt(Bolt):
 
     def _row(self, tup: Any) -> Rejected:
         values = tup.values
-        row = self._rejected(tup, Origin.of(values.origin), values.error)
+        row = self._rejected(tup, Origin.of(values.origin), values.error, self._wall_ms())
         for name in RECORD:
             setattr(row, name, getattr(values, name, None))
         return row
@@ -77,15 +77,18 @@ class DeadLetterBolt(Bolt):
     def process_chunk(self, tup: Any) -> None:
         """Take the rejected rows of a chunk."""
         chunk: pa.RecordBatch = tup.values
-        origins, errors = chunk.column("origin"), chunk.column("error").to_pylist()
-        rows = [self._rejected(tup, *told) for told in zip(each(origins), errors, strict=True)]
+        now_ms, errors = self._wall_ms(), chunk.column("error").to_pylist()
+        told = zip(each(chunk.column("origin")), errors, strict=True)
+        rows = [self._rejected(tup, origin, error, now_ms) for origin, error in told]
         for name in RECORD & set(chunk.schema.names):
             for row, value in zip(rows, chunk.column(name).to_pylist(), strict=True):
                 setattr(row, name, value)
         self._take([(tup, rows)])
 
-    def _rejected(self, tup: Any, origin: Origin, error: Any) -> Rejected:
-        now_ms = int(self.clock.wall() * 1000)
+    def _wall_ms(self) -> int:
+        return int(self.clock.wall() * 1000)
+
+    def _rejected(self, tup: Any, origin: Origin, error: Any, now_ms: int) -> Rejected:
         return Rejected(origin, str(error or "rejected"), str(tup.component), int(tup.task), now_ms)
 
     def _take(self, given: Sequence[tuple[Any, list[Rejected]]]) -> None:

@@ -263,9 +263,19 @@ class ParseBolt(Bolt):
             )  # fmt: skip
 
     def process_many(self, tups: Sequence[Any]) -> int:
-        """Emit the fields of records, up to the first that has none; its fate is the business of ``process``."""
+        """Emit the fields of records, up to the first whose tuple is to fail; that is the business of ``process``."""
         records = [tup[4] for tup in tups]
         values = [record.value for record in records]
+        at = 0
+        while at < len(tups):
+            at += self._emit_some(tups[at:], records[at:], values[at:])
+            if at == len(tups) or not self._makes_no_row(tups[at], values[at]):
+                break
+            at += 1
+        return at
+
+    def _emit_some(self, tups: Sequence[Any], records: Sequence[Any], values: Sequence[Any]) -> int:
+        """Emit the fields of records, up to the first that has none; return how many those were."""
         has_nulls = None in values and self._has_null_rows
         found = self._read_around_nulls(values) if has_nulls else self.read_many(values)
         self._rejects.seen += len(found)
@@ -273,8 +283,25 @@ class ParseBolt(Bolt):
             rows = [(record.origin, *fields) for record, fields in zip(records, found, strict=False)]
         else:
             rows = [(*self._head(record), *fields) for record, fields in zip(records, found, strict=False)]
-        self.emit_many(rows, tups[: len(rows)])
+        if rows:
+            self.emit_many(rows, tups[: len(rows)])
         return len(rows)
+
+    def _makes_no_row(self, tup: Any, value: Any) -> bool:
+        """Filter a null, or let a record that cannot be read leave as a reject; return whether it was one of these."""
+        if value is None and not self._has_null_rows:
+            self._rejects.seen += 1
+            self._filter(1, tup.values.origin)
+            return True
+        if value is None or not self._rejects.takes_another:
+            return False
+        try:
+            self._read_one(value)
+        except ValueError as error:
+            self._rejects.seen += 1
+            self._rejects.of_record(tup, str(error), error)
+            return True
+        return False
 
     def _read_around_nulls(self, values: Sequence[Any]) -> list[Sequence[Any]]:
         """Return the fields of these values, nothing but None for a null, up to the first that cannot be read."""

@@ -41,7 +41,7 @@ from downspout.errors import TopologyError
 from downspout.formatting import counted
 from downspout.protocols import SpoutOffers, offers
 
-BURST_TUPLES = 256  # Tuples that spouts may emit before bolts get their turn; one call of next_tuple may emit more
+BURST_TUPLES = 512  # Tuples that spouts may emit before bolts get their turn; one call of next_tuple may emit more
 BURST_CALLS = 64
 TURN_S = 0.25  # How long a bolt may work on its queue before the others get their turn: bolts, timers, the view
 PASSES_MAX = 64  # How often a round goes through the bolts' queues; in a cycle of bolts they might never be empty

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from downspout.engine.task import Outlet
     from downspout.engine.world import World
 
-MANY_MAX = 256  # Tuples that a bolt gets at once
+MANY_MAX = 512  # Tuples that a bolt gets at once
 _new = tuple.__new__
 
 

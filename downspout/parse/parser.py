@@ -129,6 +129,8 @@ class ChunkParser(ABC):
                 good.append(row)
             except ValueError as error:
                 rejected.append(Rejected(row, str(error)))
+        if not documents:
+            return np.empty(0, dtype=np.int64), [], rejected
         kept, arrays, invalid = self._fit(documents, np.array(good, dtype=np.int64))
         return kept, arrays, sorted([*rejected, *invalid], key=lambda reject: reject.row)
 

@@ -82,7 +82,7 @@ class Rejects:
         if not all(hasattr(values, name) for name in _RECORD):
             known["timestamp"] = None
         known |= {"origin": values.origin, "error": _text_of(error)}
-        self._bolt.emit([known[name] for name in self._fields], stream=REJECTS)
+        self._bolt.emit([known[name] for name in self._fields], stream=REJECTS, anchors=[tup])
         self.count += 1
 
     def of_chunk(self, batch: pa.RecordBatch, rejected: Sequence[Rejected]) -> None:
@@ -118,12 +118,18 @@ class Rejects:
         where = coordinates(origin.topic, origin.partition, origin.offset)
         return RecordError(f"{where}: {self._bolt.component_name}: {reason}", cure=CURE)
 
-    def _are_too_many(self) -> bool:
-        recent = self._recent
-        while recent and recent[0] < self.seen - self._window:
+    @property
+    def takes_another(self) -> bool:
+        """Whether the next record, if it is bad, leaves on the stream, and its tuple does not fail."""
+        return self.is_read and not self._are_too_many(1)
+
+    def _are_too_many(self, more: int = 0) -> bool:
+        """Return whether the share of rejected rows is too large, with so many more that are bad."""
+        recent, seen = self._recent, self.seen + more
+        while recent and recent[0] < seen - self._window:
             recent.popleft()
-        rows = min(self.seen, self._window)
-        return rows >= min(MINIMUM, self._window) and 0 < self._ratio * rows <= len(recent)
+        rows = min(seen, self._window)
+        return rows >= min(MINIMUM, self._window) and 0 < self._ratio * rows <= len(recent) + more
 
 
 def _text_of(error: RecordError) -> str:

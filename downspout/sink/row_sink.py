@@ -25,7 +25,7 @@ from downspout.sink.buffer import Batch, Buffer, Picker, picker
 from downspout.sink.columns.schema import Columns
 from downspout.sink.identity.inputs import name_of
 
-BLOCK_ROWS = 512  # Tuples that are converted at once; fewer at the start and where rows are large
+BLOCK_ROWS = 1024  # Tuples that are converted at once; fewer at the start and where rows are large
 BLOCK_ROWS_FIRST = 16
 BLOCKS_PER_FLUSH = 8  # A block is at most so large a part of ``flush_bytes``, by the mean size of the rows before
 LOOK_EVERY = 11

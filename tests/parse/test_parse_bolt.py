@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from streamparse import Bolt, Spout, Topology
 
 from bolts.parse import JsonParseBolt
@@ -183,6 +185,38 @@ def test_records_are_rejected_on_the_stream_too() -> None:
     assert rejected.error.startswith("RecordError: orders[2]@0: parse: value is not as expected: ")
     assert result.counts("parse").failed == 0
     assert [found.carrier for found in result.emitted("parse")] == ["UA"]
+
+
+class OneByOne(JsonParseBolt):
+    """Is given its records one by one, because it has a ``process`` of its own."""
+
+    def process(self, tup: Any) -> None:
+        """Parse it."""
+        super().process(tup)
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 9), st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_records_that_come_together_have_the_outcome_that_each_has_alone(random: Any, good: int, required: int) -> None:
+    """Rows, rejects and failures are those of one record after the other, also where the breaker opens midway."""
+    values = random.choices([b'{"carrier": "UA"}', b"{", b"[]", None], [good, 1, 1, 1], k=400)
+    types = {"types": {"carrier": "string!" if required == 1 else "string"}} if required else {}
+
+    def outcome(bolt: Any) -> list[Any]:
+        class Mixed(Topology):
+            source = Source.spec()
+            parse = bolt.spec(
+                inputs=[source], fields=["carrier"], on_null="filter" if required == 2 else "row", **types
+            )
+            reader = Records.spec(inputs=[parse["rejects"]])
+
+        rows = [[Origin("orders", "id", 0, place), None, value] for place, value in enumerate(values)]
+        found = run_topology(Mixed, spouts={"source": rows}, config={"kafka.breaker_window": 100})
+        counts = found.counts("parse")
+        kept = [tuple(row) for stream in ("default", "rejects") for row in found.emitted("parse", stream)]
+        return [kept, counts.acked, counts.failed, found.counts("reader").acked]
+
+    assert outcome(JsonParseBolt) == outcome(OneByOne)
 
 
 def test_is_read_needs_a_reader() -> None:

@@ -155,8 +155,19 @@ class RecordColumns(Sequence[Record]):
     def __getitem__(self, index: int | slice) -> Record | RecordColumns:
         if isinstance(index, slice):
             return self._slice(*index.indices(len(self)))
-        number = range(len(self))[index]
-        return next(iter(self._slice(number, number + 1, 1)))
+        row = range(len(self))[index]
+        headers = [] if self._headers is None else decoded_headers(self._headers[row].as_py())
+        record: Any = ColumnRecord(
+            self.topic,
+            self.partition,
+            int(self.offsets[row]),
+            int(self.timestamps[row]),
+            self.keys[row].as_py(),
+            self.values[row].as_py(),
+            headers,
+            int(self.timestamp_types[row]),
+        )
+        return record  # type: ignore[no-any-return]
 
     def _slice(self, start: int, stop: int, step: int) -> RecordColumns:
         if step != 1:

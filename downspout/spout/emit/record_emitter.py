@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["RecordEmitter"]
 
 EmitMany = Callable[[Iterable[Any], Iterable[str]], None]
-RUN_MAX = 128  # Records that are looked at together
+RUN_MAX = 512  # Records that are looked at together
 _OFFSET, _VALUE = attrgetter("offset"), attrgetter("value")
 
 
