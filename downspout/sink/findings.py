@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,9 @@ from downspout.engine.values import Settings, reads
 from downspout.errors import ConfigError, DownspoutError, SinkError
 from downspout.findings import Finding
 from downspout.settings.object_path import ObjectPath, is_object_url
-from downspout.sink.columns.convert import DIGITS_MAX
-from downspout.sink.columns.schema import Columns
-from downspout.sink.columns.types import Kind, kind_of
+from downspout.sink.columns.convert import DIGITS_MAX, to_array
+from downspout.sink.columns.schema import CONVERSION_ERRORS, Columns
+from downspout.sink.columns.types import EPOCH_UNITS, Kind, kind_of
 from downspout.sink.identity.inputs import check_names, name_of
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.ownership import foreign
@@ -34,6 +36,7 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
         if reads(component, "parquet"):
             yield from _sink(graph, component, conf)
     yield from _lost_digits(graph, settings)
+    yield from _other_types(graph, settings)
     yield from _meetings(graph)
     yield from _shared_directories(graph, settings)
 
@@ -189,6 +192,65 @@ def _lost_digits(graph: Graph, settings: Settings) -> Iterator[Finding]:
                     f"decimal column rejects one of more than {DIGITS_MAX} digits",
                     f"types of {source.name}: with them each digit counts; or texts in the JSON",
                 )
+
+
+_SAMPLES: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64"), (0, 1)),
+    **dict.fromkeys(("float32", "float64"), (0.0, 1.5)),
+    "string": ("", "1", "2013-01-31", "2013-01-31T12:00:00Z"), "binary": (b"a",), "bool": (True,),
+    "decimal": (Decimal(1),), "date": (date(2013, 1, 31),),
+    **dict.fromkeys(("timestamp", *EPOCH_UNITS), (datetime(2013, 1, 31, 12, tzinfo=UTC),)),
+}  # fmt: skip
+"""Values that a parser makes of each type that has no parts: a column that takes none of them takes nothing of it."""
+
+
+def _other_types(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find columns of sinks that take no value of the type that a parser before them declares."""
+    for sink in graph.bolts:
+        scope = next((scope for scope in ("parquet", "sql") if reads(sink, scope)), None)
+        schema = _declared(settings, sink, f"{scope}.schema") if scope else {}
+        for given in sink.inputs:
+            source = graph.components.get(given.source)
+            types = _declared(settings, source, "parse.types") if source is not None and reads(source, "parse") else {}
+            stream = source.streams.get(given.stream) if source is not None else None
+            for name in [name for name in (stream.fields if stream else ()) if name in types and name in schema]:
+                if not _may_fit(types[name], schema[name]):
+                    yield Finding(
+                        False,
+                        sink.name,
+                        f"{name} is {types[name]} by parse.types of {given.source}, and {schema[name]} here: each row "
+                        "that has a value there is rejected",
+                        f"{name}:{types[name]} in {scope}.schema, or {name}:{schema[name]} in parse.types",
+                    )
+
+
+def _declared(settings: Settings, component: Component, key: str) -> dict[str, str]:
+    try:
+        columns = Columns.parse(settings.components[component.name].values.get(key) or ()).columns
+    except ConfigError:
+        return {}  # the component says so
+    return {column.name: column.kind for column in columns}
+
+
+def _may_fit(given: str, wanted: str) -> bool:
+    """Return whether a column takes some value of a type.
+
+    >>> _may_fit("string", "date"), _may_fit("string", "int16"), _may_fit("float64", "int8"), _may_fit("int8", "bool")
+    (True, False, True, False)
+    """
+    samples = _SAMPLES.get(kind_of(given).name)
+    if given == wanted:  # to try a value costs the import of pandas, by way of Arrow
+        return True
+    samples = _SAMPLES.get(kind_of(given).name)
+    return samples is None or any(_fits(value, wanted) for value in samples)
+
+
+def _fits(value: Any, wanted: str) -> bool:
+    try:
+        to_array([value], wanted)
+        return True
+    except CONVERSION_ERRORS:
+        return False
 
 
 def _is_wide(kind: Kind) -> bool:

@@ -271,3 +271,23 @@ def test_a_decimal_column_that_is_given_floats_is_warned_of(kind, types, warned)
     said = [line for line in found(from_class(Made, "Made")) if "digits" in line]
     assert len(said) == warned
     assert all(line.startswith("warning: sink: amount: parse has no parse.types") for line in said)
+
+
+@pytest.mark.parametrize(("parsed", "kind", "warned"), [
+    ("string", "int16", True), ("int16", "string", True), ("timestamp", "date", True), ("bool", "int8", True),
+    ("string", "timestamp", False), ("float64", "int16", False), ("int64", "decimal(9,2)", False),
+    ("list<string>", "string", False), ("string", "string", False),
+])  # fmt: skip
+def test_a_column_of_another_type_than_its_parser_declares_is_warned_of(parsed, kind, warned):
+    """Where a sink takes no value of what the parser before it makes, both types are named, and rows are not lost."""
+
+    class Made(streamparse.Topology):
+        spout = KafkaSpout.spec(topics=["t"], fields=["origin", "value"])
+        parse = JsonParseBolt.spec(inputs=[spout], fields=["amount"], types={"amount": parsed})
+        sink = ParquetBolt.spec(inputs=[parse], directory="out", schema={"amount": kind})
+
+    said = [line for line in found(from_class(Made, "Made")) if "rejected" in line]
+    assert said == [
+        f"warning: sink: amount is {parsed} by parse.types of parse, and {kind} here: each row that has a value there "
+        f"is rejected. Try: amount:{parsed} in parquet.schema, or amount:{kind} in parse.types"
+    ] * warned  # fmt: skip

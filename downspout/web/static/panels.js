@@ -72,7 +72,7 @@ export function partitions(found, sorting) {
     ["lag in time", (row) => (isNone(row.lag) ? NONE : isNone(row.lag_s) ? `> ${span(found.known_s)}` : span(row.lag_s)), {sort: "lag_s"}],
     ["done beyond", (row) => count(row.done), {sort: "done"}], ["in flight", (row) => count(row.in_flight), {sort: "in_flight"}],
     ["failed, waiting", (row) => el("span", {class: row.failed ? "warn" : ""}, count(row.failed)), {sort: "failed"}],
-    ["blocked by", (row) => (isNone(row.blocks) ? "" : el("span", {class: "bad"}, `@${row.blocks}`))],
+    ["blocked by", (row) => (isNone(row.blocks) ? "" : el("span", {class: row.error ? "bad" : "quiet"}, `@${row.blocks}`))],
     ["owner", (row) => row.owner || NONE, {text: true, sort: "owner"}],
   ], found.rows, sorting));
 }
