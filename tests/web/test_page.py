@@ -208,5 +208,10 @@ def test_batches_are_shown_by_their_transactions(page: Page) -> None:
             assert row["batch_txid"] == row["batches_succeeded"] + 1
             page.goto(made.url)
             expect(page.locator("#batches tbody tr")).to_have_count(1)
+            drawn = page.locator("#graph path.edge title").all_text_contents()
+            assert len(drawn) == len({title.partition(":")[0] for title in drawn})
+            assert any(title.startswith("lines → split: stream default") for title in drawn)
+            expect(page.locator("#partitions")).to_be_hidden()
+            expect(page.locator("#lag")).to_be_hidden()
             shown = cells(page, "batches", 0)
             assert (shown[0], int(shown[1].replace(",", "")) >= row["batch_txid"]) == ("coordinator", True)

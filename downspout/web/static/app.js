@@ -51,6 +51,8 @@ async function showPartitions() {
     showPartitions().catch(gone);
   };
   panels.partitions(found, {by: view.sort, choose});
+  const isNeeded = found.count > 0 || !view.run?.coordinators?.length;
+  byId("partitions").hidden = byId("lag").hidden = !isNeeded;
   byId("partition-count").textContent = `${count(found.count)} in all, ${count(found.lag)} records behind`;
   const last = Math.min(found.offset + PAGE, found.count);
   const turn = (by) => () => {
@@ -92,8 +94,9 @@ async function turn() {
       view.topology = await ask("topology");
       showTopology();
     }
-    const [run, history] = await Promise.all([ask("run"), ask(`history?since_ms=${curves.newestMs()}`), showPartitions()]);
+    const [run, history] = await Promise.all([ask("run"), ask(`history?since_ms=${curves.newestMs()}`)]);
     view.run = run;
+    await showPartitions();
     showRun();
     curves.add(history);
   } catch (error) {

@@ -77,10 +77,19 @@ function edgeShapes(edge, perS, places, copies) {
   const grouping = edge.fields.length ? `${edge.grouping}(${edge.fields.join(", ")})` : edge.grouping;
   const label = `${isNone(perS) ? "" : `${rate(perS)}/s`}${edge.stream === "default" ? "" : ` ${edge.stream}`}`;
   const y = (y1 + y2) / 2 - 6 + copies * 26;
-  const texts = [[label, y], [grouping, y + 20]].map(([text, at]) =>
+  const texts = (carries(edge) ? [[label, y], [grouping, y + 20]] : []).map(([text, at]) =>
     shape("text", {x: (x1 + x2) / 2, y: at, "text-anchor": "middle", class: "edge-label"}, clip(text.trim(), 19)));
   line.append(shape("title", {}, `${edge.source} → ${edge.target}: stream ${edge.stream}, ${grouping}`));
   return {line, texts};
+}
+
+// Streams that coordinate batches have names with a $. They go beside the tuples: a line, where nothing else goes.
+const carries = (edge) => !edge.stream.startsWith("$");
+
+function drawnOf(edges) {
+  const pair = (edge) => JSON.stringify([edge.source, edge.target]), first = new Map();
+  for (const edge of edges) if (!first.has(pair(edge)) || (carries(edge) && !carries(first.get(pair(edge))))) first.set(pair(edge), edge);
+  return edges.filter((edge) => carries(edge) || first.get(pair(edge)) === edge);
 }
 
 export function draw(topology, run, span) {
@@ -92,10 +101,10 @@ export function draw(topology, run, span) {
   marks.append(tip);
   svg.append(marks);
   const counts = new Map((run.components ?? []).map((each) => [each.name, each])), seen = new Map();
-  const edges = topology.edges.map((edge, number) => {
+  const edges = drawnOf(topology.edges).map((edge) => {
     const pair = JSON.stringify([edge.source, edge.target]), copies = seen.get(pair) ?? 0;
     seen.set(pair, copies + 1);
-    return edgeShapes(edge, run.edges?.[number]?.per_s[span], places, copies);
+    return edgeShapes(edge, run.edges?.[topology.edges.indexOf(edge)]?.per_s[span], places, copies);
   });
   // Labels come after all lines, so that none is crossed out.
   svg.append(...edges.map((each) => each.line), ...edges.flatMap((each) => each.texts));
