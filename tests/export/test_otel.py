@@ -6,14 +6,11 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import (
     InMemoryMetricReader,
@@ -31,6 +28,7 @@ from downspout.metrics import METRICS
 from downspout.run.metrics import RunMetrics
 from downspout.run.snapshots import Snapshots
 from downspout.testing import FakeKafka
+from tests.export.collector import collecting
 from tests.export.test_prometheus import ALL, partition, told
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,44 +149,19 @@ def test_latencies_are_a_histogram_and_the_end_is_exported() -> None:
     assert "messaging.process.duration" not in read(run)
 
 
-@contextmanager
-def collector() -> Iterator[tuple[str, list[ExportMetricsServiceRequest]]]:
-    """Give the address of what takes OTLP over HTTP, and what it was sent."""
-    taken: list[ExportMetricsServiceRequest] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path == "/v1/metrics":
-                taken.append(ExportMetricsServiceRequest.FromString(body))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", taken
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
 @pytest.mark.fake_only("the command line; a collector is the question")
 def test_the_command_sends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`downspout run --otel` sends the final figures to OTEL_EXPORTER_OTLP_ENDPOINT, as of the topology's name."""
     monkeypatch.chdir(tmp_path)
     file = ROOT / "tests" / "web" / "running.py"
-    with FakeKafka("otel") as kafka, collector() as (address, taken):
+    with FakeKafka("otel") as kafka, collecting() as (address, taken):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
         kafka.create_topic("orders", 1)
         for number in range(9):
             kafka.produce("orders", f"order {number}".encode(), partition=0)
         given = ["--set", f"kafka.bootstrap={kafka.bootstrap}", "--until", "end", "--quiet", "--otel"]
         assert main(["run", str(file), *given]) == 0
-    (resource,) = taken[-1].resource_metrics
+    (resource,) = taken.metrics[-1].resource_metrics
     assert "running" in [each.value.string_value for each in resource.resource.attributes if each.key == "service.name"]
     sent = {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
     assert sent["downspout.run.completed"].sum.data_points[0].as_double == 9

@@ -123,9 +123,9 @@ class Place:
             if "Storm is silent" not in output or process.returncode == 0 or time.monotonic() > deadline:
                 return process.returncode, output
 
-    def run_to_the_end(self, name: str, topic: str) -> str:
-        """Run ``sparse run`` until all of a topic is committed, end it as Ctrl-C does, and return what it printed."""
-        run = self.start_sparse("run", "-n", name)
+    def run_to_the_end(self, name: str, topic: str, *options: str) -> str:
+        """Run ``sparse run`` with some options until all of a topic is committed, end it as Ctrl-C does, and return what it printed."""
+        run = self.start_sparse("run", "-n", name, *options)
         heard: list[str] = []
         reader = threading.Thread(target=lambda: heard.extend(run.stdout or ()))
         reader.start()

@@ -10,12 +10,14 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
 
 from downspout.storm import groups
 from downspout.storm.local import SLEEP_S_MAX
+from tests.export.collector import collecting
 from tests.storm.support import ROOT, Place, children
 
 pytestmark = pytest.mark.storm
@@ -78,15 +80,24 @@ def test_word_count_runs_locally_with_stock_sparse(storm: Place) -> None:
 
 
 @pytest.mark.slow
-def test_flight_delays_writes_what_the_local_engine_writes(place: Place, tmp_path: Path) -> None:
+def test_flight_delays_writes_what_the_local_engine_writes(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`sparse run -n flight_delays` reads the embedded Kafka: the same rows as `downspout run`, audited exact.
 
-    Ctrl-C leaves nothing running.
+    The spout's spans reach the collector that the workers' variables name. Ctrl-C leaves nothing running.
     """
     place.publish_flights(FLIGHTS)
     shutil.rmtree(place.project / "output" / "flights", ignore_errors=True)
     shutil.rmtree(place.project / "output" / "route_delays", ignore_errors=True)
-    assert "downspout: the local Storm is stopped" in place.run_to_the_end("flight_delays", "flights")
+    with collecting() as (address, taken):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        said = place.run_to_the_end("flight_delays", "flights", "-o", "kafka.trace_every=1")
+        assert "downspout: the local Storm is stopped" in said
+    monkeypatch.undo()
+    assert {span.name for span in taken.spans} == {"process flights"}
+    traced = sum(traced_records(span) for span in taken.spans)
+    assert traced >= FLIGHTS // 2  # Storm kills the process: what was not sent yet is lost with it
     assert place.local_jvm() is None
     place.audit_flights(FLIGHTS)
     command = [sys.executable, "-m", "downspout", "run", str(ROOT / "topologies" / "flight_delays.py")]
@@ -94,6 +105,12 @@ def test_flight_delays_writes_what_the_local_engine_writes(place: Place, tmp_pat
     subprocess.run(command, cwd=tmp_path, env=place.environment(), check=True, capture_output=True)
     for name, keys in {"flights": [], "route_delays": ["route", "hour"]}.items():
         assert rows(place.project / "output" / name, keys) == rows(tmp_path / "output" / name, keys)
+
+
+def traced_records(span: Any) -> int:
+    """Return for how many records a span stands."""
+    counts = [each.value.int_value for each in span.attributes if each.key == "messaging.batch.message_count"]
+    return counts[0] if counts else 1
 
 
 def rows(directory: Path, keys: list[str]) -> Counter[tuple[object, ...]]:
