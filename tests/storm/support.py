@@ -124,7 +124,7 @@ class Place:
                 return process.returncode, output
 
     def run_to_the_end(self, name: str, topic: str, *options: str) -> str:
-        """Run ``sparse run`` with some options until all of a topic is committed, end it as Ctrl-C does, and return what it printed."""
+        """Run ``sparse run`` until all of a topic is committed, end it as Ctrl-C does; return what it printed."""
         run = self.start_sparse("run", "-n", name, *options)
         heard: list[str] = []
         reader = threading.Thread(target=lambda: heard.extend(run.stdout or ()))
