@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 __all__ = [
     "BoltEngine", "BoltOffers", "ComponentOffers", "Failure", "SpoutEngine", "SpoutOffers", "emits_chunks", "offered",
-    "offers", "scopes_of", "takes_chunks",
+    "offers", "scopes_of", "stateful_keys", "takes_chunks", "wrong_stateful_keys",
 ]  # fmt: skip
 
 
@@ -55,6 +55,8 @@ class ComponentOffers(Protocol):
     ``settings_scopes``    prefixes of the settings that the class reads
     ``requires``           bolt: fields that each of its input streams must have
     ``stateful``           bolt on Spark: whether what it holds outlives a batch; without it, the groupings decide
+    ``stateful_keys``      bolt on Spark: the name of an attribute, a dict of which a batch reads and writes only the
+                           keys that it touches
     ``retries_failed``     spout: whether it emits again what failed, until it gives up by itself
     ``can_emit_chunks``    spout: whether ``kafka.emit=chunk`` makes it emit chunks
     =====================  ====================================================================================
@@ -194,6 +196,25 @@ def _definer(cls: type, name: str) -> int:
 def scopes_of(cls: object) -> tuple[str, ...]:
     """Return the prefixes of the settings that a component's class reads."""
     return tuple(getattr(cls, "settings_scopes", ()))
+
+
+def stateful_keys(cls: object) -> str:
+    """Return the attribute that a class of bolts keeps by key on Spark; empty: none.
+
+    >>> class Count:
+    ...     stateful_keys = "counts"
+    >>> stateful_keys(Count), stateful_keys(object)
+    ('counts', '')
+    """
+    return "" if wrong_stateful_keys(cls) else getattr(cls, "stateful_keys", None) or ""
+
+
+def wrong_stateful_keys(cls: object) -> str:
+    """Return what is wrong with a class's ``stateful_keys``; empty: nothing."""
+    named = getattr(cls, "stateful_keys", None)
+    if named is None or (isinstance(named, str) and named.isidentifier()):
+        return ""
+    return f"stateful_keys = {named!r}, which is not the name of an attribute"
 
 
 # --- what a component calls ---

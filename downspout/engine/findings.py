@@ -12,7 +12,7 @@ from downspout.engine.required_fields import lacking_fields
 from downspout.engine.values import WHOLE_RUN, Settings, reads
 from downspout.errors import ConfigError, DownspoutError
 from downspout.findings import Finding
-from downspout.protocols import scopes_of
+from downspout.protocols import scopes_of, wrong_stateful_keys
 from downspout.settings.table import SETTINGS, parse_scope, under_current_keys
 from downspout.spout import validation
 
@@ -26,6 +26,9 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
         conf = dict(settings.components[component.name].values)
         yield from _scopes(component, conf)
         yield from _never_flushes(component, conf)
+        if wrong := wrong_stateful_keys(component.cls):
+            cure = 'the name of the dict that the bolt keeps by key: stateful_keys = "counts"'
+            yield Finding(True, component.name, wrong, cure)
     yield from _dead_letter_topics(graph, settings)
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -136,6 +136,36 @@ class HarmlessCount(Count):
         word = tup.values.word
         self.counts[word] += 1
         self.emit([Origin.of(tup.values.origin).child(self.component_name, 0), word, self.counts[word]])
+
+
+class KeyedCount(Count):
+    """Counts words, and is kept by key on Spark."""
+
+    stateful_keys = "counts"
+
+
+class KeyedTicker(Bolt):
+    """Keeps the words of each first letter in a list that it changes in place; tells and forgets them at ticks."""
+
+    outputs: ClassVar[Any] = ["word", "n"]
+    stateful_keys = "words"
+
+    def initialize(self, conf: Any, context: Any) -> None:
+        """Start from nothing."""
+        self.words: defaultdict[str, list[str]] = defaultdict(list)
+
+    def process(self, tup: Any) -> None:
+        """Keep a word; "drop" drops those of "a"."""
+        if (word := tup.values.word) == "drop":
+            self.words.pop("a", None)
+        else:
+            self.words[word[0]].append(word)
+
+    def process_tick(self, tup: Any) -> None:
+        """Tell."""
+        for letter, words in sorted(self.words.items()):
+            self.emit([letter, len(words)])
+        self.words = defaultdict(list)
 
 
 class BrittleCount(Count):

@@ -7,7 +7,19 @@ from typing import Any, ClassVar
 from streamparse import Grouping, Topology
 
 from bolts.kafka import KafkaBolt
-from tests.spark.topology_bolts import COUNT, WORD, Count, Lots, Split, Tag, Ticker, lines, sink
+from tests.spark.topology_bolts import (
+    COUNT,
+    WORD,
+    Count,
+    KeyedCount,
+    KeyedTicker,
+    Lots,
+    Split,
+    Tag,
+    Ticker,
+    lines,
+    sink,
+)  # fmt: skip
 
 
 class Case(Topology):
@@ -56,3 +68,20 @@ class Published(Plain):
         Plain.counts,
     )
     out = KafkaBolt.spec(inputs=[split, count], message_field="word")
+
+
+class Keyed(Topology):
+    """Bolts that are kept by key, of several tasks; one tells at ticks."""
+
+    config: ClassVar[dict[str, Any]] = Case.config
+
+    spout = lines()
+    split = Split.spec(inputs=[spout])
+    tag = Tag.spec(inputs=[split["long"]])
+    count = KeyedCount.spec(inputs={split: Grouping.fields("word"), tag: Grouping.fields("word")}, par=2)
+    ticker = KeyedTicker.spec(
+        inputs={split: Grouping.fields("word")}, par=2, config={"topology.tick.tuple.freq.secs": 3600}
+    )
+    words = sink([split], "out/words", WORD)
+    counts = sink([count], "out/counts", COUNT)
+    ticks = sink([ticker], "out/ticks", COUNT)

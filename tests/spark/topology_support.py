@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pyarrow as pa
@@ -45,10 +45,12 @@ class Store:
 
     values: dict[tuple[int, Key], tuple[bytes]] = field(default_factory=dict)
     timers: dict[tuple[int, Key], list[int]] = field(default_factory=dict)
+    maps: dict[tuple[int, Key], dict[tuple[str], tuple[bytes]]] = field(default_factory=dict)
 
     def copy(self) -> Store:
         """Return a copy that a batch may change."""
-        return Store(dict(self.values), {key: list(due) for key, due in self.timers.items()})
+        timers = {key: list(due) for key, due in self.timers.items()}
+        return Store(dict(self.values), timers, {key: dict(entries) for key, entries in self.maps.items()})
 
 
 class Handle:
@@ -61,6 +63,10 @@ class Handle:
     def getValueState(self, name: str, schema: str) -> Handle:
         """The only state is the key's value."""
         return self
+
+    def getMapState(self, name: str, key_schema: str, value_schema: str) -> MapState:
+        """The only other one is a map of the key's."""
+        return MapState(self, self._store, self._level)
 
     def get(self) -> tuple[bytes] | None:
         """Return the key's value."""
@@ -81,6 +87,44 @@ class Handle:
     def getCurrentProcessingTimeInMs(self) -> int:
         """Return what time it is."""
         return self._now_ms
+
+
+class MapState:
+    """What Spark gives as a map, of the key that is its turn; ``calls`` counts what was asked for."""
+
+    calls: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self, handle: Handle, store: Store, level: int) -> None:
+        self._handle, self._store, self._level = handle, store, level
+
+    @property
+    def _entries(self) -> dict[tuple[str], tuple[bytes]]:
+        return self._store.maps.setdefault((self._level, self._handle.key), {})
+
+    def getValue(self, key: tuple[str]) -> tuple[bytes] | None:
+        """Return an entry."""
+        self.calls["get"] += 1
+        return self._entries.get(key)
+
+    def updateValue(self, key: tuple[str], value: tuple[bytes]) -> None:
+        """Set an entry."""
+        self.calls["update"] += 1
+        self._entries[key] = value
+
+    def removeKey(self, key: tuple[str]) -> None:
+        """Remove an entry."""
+        self.calls["remove"] += 1
+        self._entries.pop(key, None)
+
+    def values(self) -> Iterator[tuple[bytes]]:
+        """Return all entries."""
+        self.calls["values"] += 1
+        return iter(list(self._entries.values()))
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self.calls["clear"] += 1
+        self._entries.clear()
 
 
 class InProcess:

@@ -18,6 +18,7 @@ from typing import Any
 from downspout.engine.graph import Component, Graph
 from downspout.engine.values import reads
 from downspout.errors import TopologyError
+from downspout.protocols import stateful_keys, wrong_stateful_keys
 from downspout.sink.sink_bolt import SinkBolt
 from downspout.spark.topology.micro_batches import is_state, of_micro_batches
 from downspout.spout.offset_store import KAFKA
@@ -59,6 +60,12 @@ class Plan:
         return [component.name for component in self.graph.bolts if is_state(component)]
 
     @property
+    def stateful_keys(self) -> dict[str, str]:
+        """The attribute of each stateful bolt that keeps one by key."""
+        found = {name: stateful_keys(self.graph.components[name].cls) for name in self.stateful}
+        return {name: attribute for name, attribute in found.items() if attribute}
+
+    @property
     def spouts(self) -> tuple[str, ...]:
         """The spouts' names."""
         return self.stages[0].entries
@@ -90,6 +97,8 @@ def is_stateful(component: Component) -> bool:
     if is_state(component):  # its keys must meet, and nothing of it is kept between batches but in its database
         return True
     said = getattr(component.cls, "stateful", None)
+    if said is None and stateful_keys(component.cls):
+        return True
     return bool(said) if said is not None else any(given.grouping in MEETING for given in component.inputs)
 
 
@@ -162,6 +171,8 @@ def _refusals(component: Component, conf: Mapping[str, Any]) -> Iterator[str]:
             f"{name} has produce.transactional = true, and no transaction of Kafka's can hold a batch of Spark's: "
             "without it, the bolt writes at least once"
         )
+    if wrong := wrong_stateful_keys(component.cls):
+        yield f"{name} has {wrong}"
     for given in component.inputs:
         if given.grouping == "direct":
             yield f"{name} has a direct grouping on {given.source}: emitters do not know the tasks of another stage"

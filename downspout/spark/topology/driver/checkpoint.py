@@ -50,6 +50,7 @@ def claim(directory: Path, plan: Plan) -> str:
         "spouts": list(plan.spouts),
         "stages": _stages(plan),
         "ticks": plan.ticks,
+        "keys": plan.stateful_keys,
     }
     path = directory / FILE
     _warn_of_others(directory)
@@ -157,7 +158,14 @@ def _compare(directory: Path, known: Any, wanted: dict[str, Any]) -> None:
         raise ConfigError(
             f"{directory} is the checkpoint of topology {known['topology']}, not {wanted['topology']}", cure=new
         )
-    for what, text in (("spouts", "reads from"), ("stages", "keeps the state of"), ("ticks", "has timers:")):
+    known = {"keys": {}, **known}  # a checkpoint of an earlier version has none
+    compared = {
+        "spouts": "reads from",
+        "stages": "keeps the state of",
+        "ticks": "has timers:",
+        "keys": "keeps by key, as stateful_keys says,",
+    }
+    for what, text in compared.items():
         if known[what] != wanted[what]:
             raise ConfigError(
                 f"{directory} {text} {_say(known[what])}, and the topology now has {_say(wanted[what])}", cure=new
@@ -167,6 +175,8 @@ def _compare(directory: Path, known: Any, wanted: dict[str, Any]) -> None:
 def _say(what: Any) -> str:
     if isinstance(what, bool):
         return "yes" if what else "no"
+    if isinstance(what, dict):
+        what = [f"{name}.{attribute}" for name, attribute in what.items()]
     if what and isinstance(what[0], dict):
         return " → ".join(", ".join(f"{name} ({par})" for name, par in stage.items()) for stage in what)
     return ", ".join(what) or "nothing"

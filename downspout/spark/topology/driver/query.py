@@ -242,13 +242,24 @@ class Query:
         wanted = {
             "spark.sql.shuffle.partitions": str(tasks),
             "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-            # With change logs, a snapshot of a batch's first computation may outlive the second one.
-            f"{ROCKSDB_SETTINGS}.changelogCheckpointing.enabled": "false",
+            **self._checkpointing(),
             # With timers there would be batches without input for ever, and no end.
             "spark.sql.streaming.noDataMicroBatches.enabled": str(not self._bounded).lower(),
         }
         with _settings(session, wanted), self._awaiting("the query to start"):
             return writer.start()
+
+    def _checkpointing(self) -> dict[str, str]:
+        """Return how Spark keeps state in the checkpoint: whole after each batch or, where there are keys, by changes.
+
+        With change logs, a snapshot of a batch's first computation may outlive the second one. Files that are named
+        after the computation (format 2) cannot; but they would be another format for checkpoints that are there.
+        """
+        by_key = bool(self._plan.stateful_keys)
+        return {
+            f"{ROCKSDB_SETTINGS}.changelogCheckpointing.enabled": str(by_key).lower(),
+            "spark.sql.streaming.stateStore.checkpointFormatVersion": "2" if by_key else "1",
+        }
 
     @contextlib.contextmanager
     def _commits(self, session: SparkSession, options: Mapping[str, Mapping[str, str]]) -> Iterator[None]:

@@ -60,9 +60,10 @@ def _stock_names(cls: Any) -> frozenset[str]:
     return frozenset(vars(construct(cls))) | _MADE_BY_ENGINE
 
 
-def save(name: str, instance: Any, fresh: Mapping[str, Any]) -> bytes:
-    """Return the state of a bolt, whose attributes were ``fresh`` when it was initialized."""
-    held = {name: value for name, value in attributes(instance).items() if not _is_the_class_s(instance, name, value)}
+def save(name: str, instance: Any, fresh: Mapping[str, Any], by_key: str = "") -> bytes:
+    """Return the state of a bolt, whose attributes were ``fresh`` when it was initialized; without one kept by key."""
+    found = {attribute: value for attribute, value in attributes(instance).items() if attribute != by_key}
+    held = {key: value for key, value in found.items() if not _is_the_class_s(instance, key, value)}
     try:
         return dump(held)
     except Exception:  # whatever __reduce__ raises; it is found below, attribute by attribute

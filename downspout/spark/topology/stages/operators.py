@@ -29,6 +29,7 @@ from downspout.spark.topology.rows import (
     to_batch,
 )
 from downspout.spark.topology.stages.bolt_state import attributes, restore, save
+from downspout.spark.topology.stages.keyed_state import ENTRY_SCHEMA, KEY_SCHEMA, Entries, keep_by_key, write_keys
 from downspout.spark.topology.stages.record_input import RecordInput
 from downspout.spark.topology.stages.record_ranges import ChunkLimits
 from downspout.spark.topology.stages.stage_output import StageOutput
@@ -115,9 +116,11 @@ class _StatefulRun(StageRun):
         state: bytes | None,
         tick_s: float,
         skip: Collection[Place] = (),
+        entries: Entries | None = None,
     ) -> None:
         self._before = TaskState() if state is None else TaskState(*pickle.loads(state))
-        self._tick_s = tick_s
+        self._tick_s, self._entries = tick_s, entries
+        self._by_key = plan.stateful_keys.get(task.name, "")
         output = StageOutput()
         self._tuples = TupleInput(items, output, skip)
         super().__init__(plan, plan.stages[level], self._tuples, output, BatchMetrics(), task)
@@ -133,6 +136,10 @@ class _StatefulRun(StageRun):
         self._fresh = attributes(self._bolt.instance)
         if self._before.attributes is not None:
             restore(self._bolt.instance, self._before.attributes)
+        if self._by_key:
+            assert self._entries is not None
+            is_new = self._before.attributes is None
+            self._stored = keep_by_key(self._bolt.name, self._bolt.instance, self._by_key, self._entries, is_new=is_new)
         self._tuples.restore(self._before.held)
 
     def finish(self) -> None:
@@ -158,7 +165,9 @@ class _StatefulRun(StageRun):
             held = tuples.held()
             for tree in list(self.engine.spouts[0].forest.open):
                 tuples.done(tree.msg_id)
-            state = save(self._bolt.name, self._bolt.instance, self._fresh)
+            if self._by_key:
+                write_keys(self._bolt.instance, self._by_key, self._stored)
+            state = save(self._bolt.name, self._bolt.instance, self._fresh, self._by_key)
             after = TaskState(int(self.engine.world.next_id()), held, state)
             self.new_state = pickle.dumps(tuple(after), pickle.HIGHEST_PROTOCOL)
         super().end()
@@ -175,6 +184,9 @@ class StatefulStage(StatefulProcessor):
         self._handle = handle
         self._state = handle.getValueState("component", "data binary")
         self._plan = self._pickled.load()
+        self._entries: Entries | None = None
+        if self._plan.stateful_keys.keys() & set(self._plan.stages[self._level].entries):
+            self._entries = handle.getMapState("keys", KEY_SCHEMA, ENTRY_SCHEMA)
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
         """Run the bolt over its tuples of this batch."""
@@ -216,7 +228,8 @@ class StatefulStage(StatefulProcessor):
         held = self._state.get()
         period_s = self._plan.tick_s(task.name)
         state = bytes(held[0]) if held is not None else None
-        run = _StatefulRun(self._plan, self._level, task, items, state, period_s if ticks else 0.0, self._skip)
+        tick_s = period_s if ticks else 0.0
+        run = _StatefulRun(self._plan, self._level, task, items, state, tick_s, self._skip, self._entries)
         rows = list(run.rows())
         if run.new_state is not None:
             self._state.update((run.new_state,))

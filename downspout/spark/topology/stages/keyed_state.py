@@ -1,0 +1,318 @@
+"""The state of a bolt by key: of the dict that ``stateful_keys`` names, a batch reads and writes what it touches.
+
+The bolt sees a dict of the same type. A key that is looked up for the first time in a batch is read from Spark's state;
+what differs from what was read is written when the batch is done, also where a value was changed in place. Whatever
+needs all keys, such as a loop or ``len``, reads them all; from then on it is a dict as any other.
+
+A key is found by its text (:func:`text_of`), because equal keys need not have equal pickles. The entry holds key and
+value, pickled.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from downspout.errors import ComponentError
+from downspout.spark.topology.rows import dump
+
+KEY_SCHEMA, ENTRY_SCHEMA = "key string", "entry binary"
+_PLAIN = (str, bytes, int, type(None))
+
+
+class Entries(Protocol):
+    """What is used of Spark's MapState."""
+
+    def getValue(self, key: tuple[str]) -> tuple[bytes] | None:
+        """Return an entry, if it is there."""
+
+    def updateValue(self, key: tuple[str], value: tuple[bytes]) -> None:
+        """Set an entry."""
+
+    def removeKey(self, key: tuple[str]) -> None:
+        """Remove an entry."""
+
+    def values(self) -> Iterable[tuple[bytes]]:
+        """Return all entries."""
+
+    def clear(self) -> None:
+        """Remove all entries."""
+
+
+def text_of(key: Any) -> str:
+    """Return a text that equal keys share, and no others.
+
+    Raises:
+        TypeError: the key is of a type for which that cannot be promised.
+
+    >>> text_of("a"), text_of(("a", 1)), text_of(1.0) == text_of(True) == text_of(1)
+    ("'a'", "('a', 1)", True)
+    """
+    return ascii(_plain(key))
+
+
+def _plain(key: Any) -> Any:
+    if type(key) in _PLAIN:
+        return key
+    if isinstance(key, tuple):
+        return tuple(map(_plain, key))
+    if isinstance(key, float):
+        return int(key) if key.is_integer() else float(key)
+    # A bool, an Enum's member: equal to the plain value.
+    if isinstance(key, str):
+        return str.__str__(key)
+    if isinstance(key, bytes | int):
+        return bytes(key) if isinstance(key, bytes) else int(key)
+    raise TypeError(f"{key!r} is of type {type(key).__name__}")
+
+
+class Stored:
+    """What Spark holds of a mapping, as far as it is known."""
+
+    def __init__(self, name: str, entries: Entries, empty: dict[Any, Any]) -> None:
+        self.name, self.empty = name, empty
+        self.seen: dict[Any, bytes | None] = {}  # the entries of keys that were looked up; None: it is not there
+        self.whole = False  # whether all is known
+        self.is_cleared = False
+        self.error: ComponentError | None = None  # a key that cannot be kept: no record is to blame, so the run ends
+        self._entries = entries
+
+    def read(self, key: Any) -> bytes | None:
+        """Return a key's entry."""
+        found = self._entries.getValue((self._text_of(key),))
+        return None if found is None else bytes(found[0])
+
+    def read_all(self) -> Iterator[bytes]:
+        """Yield all entries."""
+        return (bytes(found[0]) for found in self._entries.values())
+
+    def write(self, mapping: dict[Any, Any]) -> None:
+        """Write what differs from what was read."""
+        if self.is_cleared:
+            self._entries.clear()
+            self.seen.clear()
+        for key, value in dict.items(mapping):
+            try:
+                entry = dump((key, value))
+            except Exception as error:  # whatever __reduce__ raises
+                what = f"{self.name}[{key!r}] ({type(value).__name__})"
+                raise ComponentError(
+                    f"{what} cannot be kept between batches: {error}",
+                    cure="a value that can be pickled",
+                ) from error
+            if self.seen.get(key) != entry:
+                self._entries.updateValue((self._text_of(key),), (entry,))
+        for key, known in self.seen.items():
+            if known is not None and not dict.__contains__(mapping, key):
+                self._entries.removeKey((self._text_of(key),))
+
+    def _text_of(self, key: Any) -> str:
+        try:
+            return text_of(key)
+        except TypeError as error:
+            self.error = self.error or ComponentError(
+                f"{self.name}: its key {error}, and stateful_keys takes text, bytes, numbers, None and tuples of these",
+                cure="another key, such as str(key)",
+            )
+            raise self.error from None
+
+
+if TYPE_CHECKING:
+    _Dict = dict[Any, Any]
+else:
+    _Dict = object  # the class made below has the type of the bolt's own dict as its second base
+
+
+class Keyed(_Dict):
+    """A dict that reads a key when it is looked up."""
+
+    _stored: Stored
+
+    def _look(self, key: Any) -> None:
+        stored = self._stored
+        if stored.whole or dict.__contains__(self, key) or key in stored.seen:
+            return
+        entry = stored.seen[key] = stored.read(key)
+        if entry is not None:
+            dict.__setitem__(self, *pickle.loads(entry))
+
+    def _look_at_all(self) -> None:
+        stored = self._stored
+        if stored.whole:
+            return
+        stored.whole = True
+        for entry in stored.read_all():
+            key, value = pickle.loads(entry)
+            if key not in stored.seen:
+                stored.seen[key] = entry
+                dict.setdefault(self, key, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        self._look(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: Any) -> bool:
+        self._look(key)
+        return super().__contains__(key)
+
+    def __delitem__(self, key: Any) -> None:
+        self._look(key)
+        super().__delitem__(key)
+        self._gone(key)
+
+    def _gone(self, key: Any) -> None:
+        # One that was set before it was looked up may be in the state.
+        if not self._stored.whole:
+            self._stored.seen.setdefault(key, b"")
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """See dict."""
+        self._look(key)
+        return super().get(key, default)
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """See dict."""
+        self._look(key)
+        return super().setdefault(key, default)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        """See dict."""
+        self._look(key)
+        value = super().pop(key, *default)
+        self._gone(key)
+        return value
+
+    def popitem(self) -> tuple[Any, Any]:
+        """See dict."""
+        self._look_at_all()
+        return super().popitem()
+
+    def clear(self) -> None:
+        """See dict; nothing is read."""
+        super().clear()
+        self._stored.whole = self._stored.is_cleared = True
+
+    def copy(self) -> Any:
+        """Return a plain copy, of all keys."""
+        plain = copy.copy(self._stored.empty)
+        dict.update(plain, self.items())
+        return plain
+
+    __copy__ = copy
+
+    def __reduce__(self) -> Any:
+        return _same, (self.copy(),)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__reduce__()
+
+    def __len__(self) -> int:
+        self._look_at_all()
+        return super().__len__()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._look_at_all()
+        return super().__iter__()
+
+    def __reversed__(self) -> Iterator[Any]:
+        self._look_at_all()
+        return super().__reversed__()
+
+    def keys(self) -> Any:
+        """See dict."""
+        self._look_at_all()
+        return super().keys()
+
+    def values(self) -> Any:
+        """See dict."""
+        self._look_at_all()
+        return super().values()
+
+    def items(self) -> Any:
+        """See dict."""
+        self._look_at_all()
+        return super().items()
+
+    def __eq__(self, other: object) -> bool:
+        self._look_at_all()
+        return bool(super().__eq__(other))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
+
+    def __or__(self, other: Any) -> Any:
+        return self.copy() | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self.copy()
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@lru_cache
+def _keyed_type(kind: type[dict[Any, Any]]) -> Any:
+    return type(f"Keyed{kind.__name__}", (Keyed, kind), {})
+
+
+def keep_by_key(name: str, instance: Any, attribute: str, entries: Entries, *, is_new: bool) -> Stored:
+    """Put a dict that reads and writes Spark's state in the place of an initialized bolt's.
+
+    Args:
+        name: the bolt's.
+        instance: the bolt.
+        attribute: the one that ``stateful_keys`` names.
+        entries: the state.
+        is_new: whether the task has no state yet; then what ``initialize`` has put in is its first.
+
+    Raises:
+        ComponentError: there is no dict of that name.
+    """
+    own = vars(instance).get(attribute)
+    if not isinstance(own, dict) or isinstance(own, OrderedDict):
+        what = "is not there" if own is None else f"is {type(own).__name__}"
+        raise ComponentError(
+            f"{name}: stateful_keys names {attribute!r}, and that {what} after initialize",
+            cure=f"self.{attribute} = {{}} in initialize; a Counter or a defaultdict do too",
+        )
+    empty = copy.copy(own)
+    empty.clear()
+    kind = _keyed_type(type(own))
+    mapping = kind.__new__(kind)
+    mapping.__dict__.update(getattr(own, "__dict__", {}))
+    if (factory := getattr(own, "default_factory", None)) is not None:
+        mapping.default_factory = factory
+    mapping._stored = stored = Stored(f"{name}.{attribute}", entries, empty)
+    if is_new:
+        dict.update(mapping, own)
+    setattr(instance, attribute, mapping)
+    return stored
+
+
+def write_keys(instance: Any, attribute: str, stored: Stored) -> None:
+    """Write what a batch has changed. A bolt may have put another dict in the place of its own: then that is all.
+
+    Raises:
+        ComponentError: a key or a value that cannot be kept.
+    """
+    mapping = vars(instance).get(attribute, {})
+    if stored.error is not None:
+        raise stored.error
+    if not isinstance(mapping, dict):
+        raise ComponentError(
+            f"{stored.name} is {type(mapping).__name__}, and stateful_keys names a dict", cure=f"a dict in {attribute}"
+        )
+    if twins := [name for name, value in vars(instance).items() if value is mapping and name != attribute]:
+        raise ComponentError(
+            f"{stored.name} is {twins[0]} too, which would be kept whole", cure="the dict in one attribute alone"
+        )
+    if getattr(mapping, "_stored", None) is not stored:
+        stored.is_cleared = True
+    stored.write(mapping)
