@@ -15,9 +15,9 @@ from downspout.system import process
 
 ROOT = Path(__file__).parents[2]
 ENDS_S_MAX = 60.0
-EMITS = ("record", "chunk", "mixed")
-"""What tuples are: in all processes the same, or mixed: each process has the other mode in each of its lives, and its
-neighbours in number have the other mode than it."""
+EMITS = ("auto", "record", "chunk", "mixed")
+"""What tuples are: in all processes the same (auto: as the topology has it, which is chunks here), or mixed: each
+process has the other mode in each of its lives, and its neighbours in number have the other mode than it."""
 GOOD_ENDS = (-signal.SIGKILL, 128 + signal.SIGTERM, 0)
 
 
