@@ -90,16 +90,18 @@ def processes() -> dict[int, Process]:
     """
     if not Path("/proc/self/stat").exists():
         raise BenchError("Benchmarks count the CPU time of whole process trees, which needs Linux's /proc")
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # A name may hold blanks and brackets: what follows begins behind the last one. proc(5), fields from 3 on.
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended meanwhile
-            continue
-        cpu_s = sum(map(int, fields[11:15])) / _TICKS
-        found[int(path.parent.name)] = Process(int(fields[1]), int(fields[3]), cpu_s, int(fields[21]) * _PAGE)
-    return found
+    numbers = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    return {number: process for number in numbers if (process := process_of(number))}
+
+
+def process_of(pid: int) -> Process | None:
+    """Return the line of one process; None where it has ended."""
+    try:
+        # A name may hold blanks and brackets: what follows begins behind the last one. proc(5), fields from 3 on.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return Process(int(fields[1]), int(fields[3]), sum(map(int, fields[11:15])) / _TICKS, int(fields[21]) * _PAGE)
 
 
 def cpu_of_tree(pid: int) -> float:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pytest
 
-from bench import chart, environments, failures, fetching, growth, latency, race, track
+from bench import chart, environments, failures, fetching, growth, latency, race, storm, storm_run, track
 from bench.contenders import ALL, DOWNSPOUT, LOOP, PEERS, RIVALS, Contender, available, chosen
 from bench.environments import REQUIREMENTS, UnavailableError, folder_of, pins, python_of
 from bench.harness import RESULTS, ROOT, BenchError, Cost, HungError
@@ -233,3 +234,34 @@ def test_a_chart_is_small_and_names_everybody(suffix: str, tmp_path: Path) -> No
     assert 1_000 < len(content) < 100_000
     if suffix == "svg":
         assert all(text in content for text in (b"ours", b"loop", b"slow", b"2.0", b"70.0, cut off"))
+
+
+def test_peers_on_storm_are_told_against_the_stock_one() -> None:
+    """Rate and CPU time of the window stand beside the CPU time of the whole run; without stock there is no factor."""
+    peers = [storm.Peer(*one) for one in storm.PEERS[:3]]
+    for peer, rate, jvm_s in zip(peers, (5_000.0, 10_000.0, 15_000.0), (100.0, 80.0, 20.0), strict=True):
+        peer.runs.append(storm_run.Run(rate, {"jvm": jvm_s, "spout": 15.0, "bolt": 5.0}, 200_000, 30.0))
+    text = storm.report(peers, 8.0, 10.0, "2 cores.")
+    assert f"| {storm.STOCK} | 5,000 | 1.0 | 120.0 | 100 + 15 + 5 | 1.0 | 200,000 | 150.0 |" in text
+    assert f"| {peers[2].name} | 15,000 | 3.0 | 40.0 | 20 + 15 + 5 | 3.0 | 200,000 | 150.0 |" in text
+    assert f"| {peers[2].name} | 15,000 | – | 40.0 |" in storm.report(peers[2:], 8.0, 10.0, "2 cores.")
+
+
+def test_a_window_on_storm_takes_the_cpu_time_between_its_ends() -> None:
+    """What was used before the window is not in it, and in the whole run it is."""
+    watch = storm_run.Watch(None, lambda: None)  # type: ignore[arg-type]
+    watch.samples = [(second, dict.fromkeys(storm_run.PIECES, 10.0 + second)) for second in (0.0, 1.0, 3.0)]
+    watch.marks = [storm_run.Mark(0.0, 0), storm_run.Mark(2.0, 1_000_000), storm_run.Mark(3.0, 3_000_000)]
+    run = storm_run.run_of(watch, watch.marks[1], watch.marks[2])
+    assert (run.rate, run.cpu["jvm"], run.records, run.whole_cpu_s) == (2_000_000, 0.5, 3_000_000, 39.0)
+
+
+def test_what_a_bolt_on_storm_must_have_counted_is_known_without_storm() -> None:
+    """Each record of a prefix of each partition once: a record that came twice or never makes another sum."""
+    flights = [orjson.loads(value) for _, value in storm.flights(20)]
+    seen = [number for number in range(20) if number // 4 < [5, 3, 0, 4][number % 4]]
+    assert storm_run.expected([5, 3, 0, 4]) == {
+        "count": len(seen),
+        "places": sum(((number // 4) << 2) + number % 4 for number in seen),
+        "delay": sum(flights[number]["dep_delay"] or 0 for number in seen),
+    }
