@@ -21,6 +21,7 @@ from bench.harness import ROOT, Options, begin, by_turns, load, machine, save, s
 from bench.storm_flux import PENDING, TOPIC, Parts, make_jar
 from bench.storm_run import PIECES, Run, Stage, measure
 from downspout.broker.embedded import EmbeddedKafka
+from downspout.formatting import counted
 from downspout.storm import node_files
 from downspout.storm.node import StormNode
 from downspout.system import jars
@@ -106,8 +107,9 @@ def report(peers: list[Peer], warm_s: float, window_s: float, described: str) ->
         f"Flights as JSON of about {size:.0f} bytes in {PARTITIONS} partitions; one spout, one bolt that parses each "
         "record and adds up (the Java bolt is Storm's own `IdentityBolt`, which does not parse), one acker, one worker,"
         f" every tuple with an id. `topology.max.spout.pending` is {PENDING:,} records for all, in chunks too. "
-        f"{len(peers[0].runs)} runs of each, another peer first each time, each in a new worker: {warm_s:g} s to warm "
-        f"up, then at least {window_s:g} s that are measured; median (min – max). The CPU time is that of the worker: "
+        f"{counted(len(peers[0].runs), 'run')} of each, another peer first each time, each in a new worker: "
+        f"{warm_s:g} s to warm up, then at least {window_s:g} s that are measured; "
+        "median (min – max). The CPU time is that of the worker: "
         "its JVM, the process of the spout (none for a Java spout) and that of the bolt. The whole run is from the "
         "start of the worker to the last ack: the fewer records a peer did, the more weighs the start of the JVM. "
         "In each run every tuple was acked, and the bolt saw each record once (the Java bolt: as many as were read). "
