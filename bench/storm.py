@@ -121,7 +121,7 @@ def report(peers: list[Peer], warm_s: float, window_s: float, described: str) ->
 
 def main() -> None:
     options = Options(__doc__, runs=3)
-    options.size("--records", 6_000_000, 1_500_000, type=int, help="in the topic: more than the fastest peer reads")
+    options.size("--records", 8_000_000, 2_500_000, type=int, help="in the topic: more than the fastest peer reads")
     options.size("--seconds", 10.0, 2.0, type=float, help="that are measured of each run, at least; default: 10")
     options.size("--warm", 8.0, 2.0, type=float, help="seconds before that; default: 8")
     options.add_argument("--only", default="", help="numbers of peers, as in 1,3; the report is printed only")
