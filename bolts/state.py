@@ -23,26 +23,27 @@ subclass overrides :meth:`StateBolt.apply`, which may get, put and update any ke
 from __future__ import annotations
 
 import logging
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
-from operator import itemgetter
 from typing import Any, ClassVar
 
 from streamparse import Grouping
 from streamparse.dsl.bolt import ShellBoltSpec
 
-from downspout.batches.applying import apply
-from downspout.batches.core.attempt import Attempt
+from downspout.batches.applying import apply, check_beginning
+from downspout.batches.core.attempt import FIRST_TXID, Attempt
 from downspout.batches.core.held import Held
 from downspout.batches.core.values import Commit, ForeignValueError, StateKind
+from downspout.batches.keys import key_maker
 from downspout.batches.pairs import check_pair
 from downspout.batches.stores import BatchStoreError, Key, StateContext, check_state_store, open_state_store
 from downspout.batches.streams import ATTEMPT, BATCH, COMMIT, CONTROL, MICRO_BATCHES, SUCCESS
-from downspout.batches.updates import Update, path_of, update_of
+from downspout.batches.updates import Update, meaning_of, path_of, update_of
 from downspout.component import Bolt, input_fields, task_number
-from downspout.errors import ConfigError, TopologyError
+from downspout.errors import USER_ERRORS, ConfigError, RecordError, TopologyError, UserError
 from downspout.kafka.retry_gate import LogThrottle
 from downspout.settings.folders import of_project_url
 from downspout.settings.secrets import with_secrets
@@ -67,14 +68,6 @@ class _Batch:
         self.tuples: dict[Key, Any] = {}  # of each key what the update holds
         self.waiting: list[Any] = []  # not acked, since the beginning was not seen
         self.is_applied = False
-
-
-def _key_maker(places: Sequence[int]) -> Callable[[Any], Key]:
-    """Return the function that makes a key of the values at some places. It runs for each tuple."""
-    if len(places) == 1:
-        (place,) = places
-        return lambda values: (values[place],)
-    return itemgetter(*places) if places else lambda values: ()
 
 
 class StateBolt(Bolt):
@@ -156,10 +149,12 @@ class StateBolt(Bolt):
                 str(storm_conf.get("batch.id") or storm_conf.get("topology.name", "")),
                 settings["password"],
                 settings["lock_wait_s"],
+                meaning_of(self._keys, settings["update"]),
             ),
         )
+        self._knows_beginning = bool(settings["may_begin_late"])
         self._held = Held(_Batch)
-        self._key_makers: dict[type, Callable[[Any], Key]] = {}  # by the type of a stream's values
+        self._shapes: dict[type, tuple[int, Callable[[Any], Key]]] = {}  # by the type of a stream's values
         self._now: tuple[Any, _Batch | None, bool] = (NO_ATTEMPT, None, False)  # the attempt of the last tuple
         self._throttle = LogThrottle()
         self._figures = {"batches_applied": 0, "batches_refused": 0, "keys_updated": 0}
@@ -185,7 +180,7 @@ class StateBolt(Bolt):
             if lacking := [field for field in wanted if field not in fields]:
                 raise TopologyError(
                     f"{self.component_name}: stream {stream!r} of {source!r} has no field {', '.join(lacking)}",
-                    cure=f"one of {', '.join(fields)}" if ATTEMPT in fields else "emit the attempt as the first field",
+                    cure=f"one of {', '.join(fields)}" if ATTEMPT in fields else f"{source} must hand on {ATTEMPT!r}",
                 )
 
     def _keeps_keys_together(self, grouping: Mapping[str, Any]) -> bool:
@@ -220,7 +215,10 @@ class StateBolt(Bolt):
         _, source, stream, _, values = tups[0]
         if stream in CONTROL:
             return 0
-        attempt = values[0]
+        place, key_of = self._shape_of(values)
+        attempt = values[place]
+        if not Attempt.may_be(attempt):
+            return 0
         batch, has_begun = self._newest(attempt)
         if batch is None or not has_begun or batch.is_applied:
             return 0
@@ -228,13 +226,37 @@ class StateBolt(Bolt):
         rows = [
             each[4]
             for each in takewhile(
-                lambda tup: tup[2] == stream and tup[1] == source and (tup[4][0] is attempt or tup[4][0] == attempt),
+                lambda tup: (
+                    tup[2] == stream and tup[1] == source and (tup[4][place] is attempt or tup[4][place] == attempt)
+                ),
                 tups,
             )
         ]
-        self.update.add_many(batch.tuples, list(map(self._key_of(values), rows)), rows)
+        try:
+            self.update.add_many(batch.tuples, list(map(key_of, rows)), rows)
+        except USER_ERRORS as error:
+            # How far that came nobody knows. The tuples of an attempt share one tree: it fails, and the batch begins
+            # again. Were the error raised, the tuples would wait for their timeout.
+            self.fail_because(tups[0], self._not_taken(attempt, rows, error))
         self.ack_many(tups[: len(rows)])
         return len(rows)
+
+    def _not_taken(self, attempt: Any, rows: Sequence[Any], error: UserError) -> RecordError:
+        """Return the error that names a tuple which cannot be taken by itself, if there is one among these."""
+        guilty, cause = None, error
+        for values in rows:
+            try:
+                hash(self._shape_of(values)[1](values))
+                self.update.add(None, values)
+            except USER_ERRORS as its_own:
+                guilty, cause = values, its_own
+                break
+        given = {} if guilty is None else {key: each for key, each in guilty._asdict().items() if key != ATTEMPT}
+        about = f", on {reprlib.repr(given)}" if given else ""
+        return RecordError(
+            f"{self.component_name}: {Attempt.of(attempt)}: {type(cause).__name__}: {cause}{about}",
+            cure="leave such tuples out in the bolt before, or correct state.key or state.update",
+        )
 
     def _newest(self, given: Any) -> tuple[_Batch | None, bool]:
         """Return what is held of an attempt, and whether its beginning was seen; None: there is a newer one."""
@@ -243,27 +265,31 @@ class StateBolt(Bolt):
             self._now = (given, self._held.of(attempt), self._held.has_begun(attempt))
         return self._now[1:]
 
-    def _key_of(self, values: Any) -> Callable[[Any], Key]:
-        """Return the function that makes the key of such values."""
-        found = self._key_makers.get(type(values))
+    def _shape_of(self, values: Any) -> tuple[int, Callable[[Any], Key]]:
+        """Return where the attempt stands in such values, and the function that makes their key."""
+        found = self._shapes.get(type(values))
         if found is None:
-            places = [values._fields.index(name) for name in self._keys]
-            found = _key_maker(places)
-            self._key_makers[type(values)] = found
+            place = values._fields.index
+            found = self._shapes[type(values)] = place(ATTEMPT), key_maker([place(name) for name in self._keys])
         return found
 
     def _hold(self, tup: Any, values: Any) -> None:
-        batch, has_begun = self._newest(values[0])
+        place, key_of = self._shape_of(values)
+        batch, has_begun = self._newest(values[place])
         if batch is None:  # of an older attempt
             self.ack(tup)
             return
         if batch.is_applied:
-            late = f"{self.component_name}: {Attempt.of(values[0])}: a tuple of {tup.component!r} came after the commit"
+            about = f"{self.component_name}: {Attempt.of(values[place])}"
+            late = f"{about}: a tuple of {tup.component!r} came after the commit"
             cure = "anchor what bolts emit; and no state behind another one, which emits at its commit"
             self.fail_because(tup, TopologyError(late, cure=cure))
             return
-        key = self._key_of(values)(values)
-        batch.tuples[key] = self.update.add(batch.tuples.get(key), values)
+        try:
+            key = key_of(values)
+            batch.tuples[key] = self.update.add(batch.tuples.get(key), values)
+        except USER_ERRORS as error:
+            raise self._not_taken(values[place], [values], error) from error
         if has_begun:
             self.ack(tup)
         else:
@@ -311,9 +337,12 @@ class StateBolt(Bolt):
         return rows
 
     def _apply(self, attempt: Attempt, held: Mapping[Key, Any]) -> Sequence[Sequence[Any]]:
-        if not held and attempt.attempt == 0:
+        if not self._knows_beginning:
+            check_beginning(self.state, str(self.component_name), attempt.txid, FIRST_TXID)
+        elif not held and attempt.attempt == 0:
             return []  # nothing to store, and no earlier attempt whose keys would have to go back
         applied = apply(self.state, self.kind, attempt, held, self.apply)
+        self._knows_beginning = True
         self._figures["keys_updated"] += applied.changed
         return applied.rows
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from downspout.batches.core.attempt import Attempt
 from downspout.batches.core.values import Commit, StateKind
 from downspout.batches.stores import Key, StateStore, StateTransaction
+from downspout.errors import ConfigError
 
 Change: TypeAlias = Callable[[Commit[Key], Mapping[Key, Any]], Iterable[Sequence[Any]]]
 """Is given the state and the batch by key; changes the one by the other, and returns rows."""
@@ -35,6 +36,24 @@ def apply(store: StateStore, kind: StateKind, attempt: Attempt, batch: Mapping[K
         changes = commit.changes()
         transaction.write(changes)
     return Applied(rows, len(changes))
+
+
+def check_beginning(store: StateStore, name: str, txid: int, first: int) -> None:
+    """Raise a ConfigError where a state is new, and batches before this one are in no state of that name.
+
+    Args:
+        store: the state.
+        name: of the state.
+        txid: the transaction that is to be applied.
+        first: the number of the first transaction that there ever is.
+    """
+    if txid > first and store.newest() is None:
+        raise ConfigError(
+            f"{store.location}: state {name} is new, and these batches are at transaction {txid}: what came before "
+            "would be missing in its values",
+            cure="the store and the state.name as before; or another batch.id, so that all is read again; or "
+            "state.may_begin_late=true",
+        )
 
 
 class _Stored(dict[Key, Any]):

@@ -135,6 +135,9 @@ class StateStore(Protocol):
             StaleAttemptError: a later attempt was begun before, by whichever task.
         """
 
+    def newest(self) -> int | None:
+        """Return the last transaction that was applied, by whichever task; None: none was."""
+
     def read_all(self) -> Mapping[Key, Any]:
         """Return the stored form of all keys, as any reader sees them. O(keys of the state)."""
 
@@ -161,6 +164,16 @@ class StateContext:
     owner: str = ""  # whose transactions are numbered: ``batch.id``
     password: str | None = None  # resolved
     wait_s: float = 10.0  # how long a lock is waited for
+    meaning: str = ""  # what keys and values are, as ``count by word``; empty: it is not known
+
+
+def check_meaning(where: str, stored: str, meaning: str) -> None:
+    """Raise a ConfigError where the values of a state are others than those that are to be added to them."""
+    if stored and meaning and stored != meaning:
+        raise ConfigError(
+            f"{where} holds {stored}, and is now to hold {meaning}: its values would be mixed",
+            cure="another state.name, which begins anew with another batch.id; or the old settings",
+        )
 
 
 BatchStoreOpener = Callable[[str, BatchStoreContext], BatchStore]

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import reduce
 from typing import Any, Protocol
 
@@ -67,8 +68,18 @@ class OfField:
     combine: Callable[[Any, Any], Any]
 
     def init(self, values: Any) -> Any:
-        """Return the field."""
-        return getattr(values, self.field)
+        """Return the field.
+
+        Raises:
+            TypeError: it is to be added up, and is no number.
+        """
+        value = getattr(values, self.field)
+        if self.combine is _add and value.__class__ not in _NUMBERS:
+            raise TypeError(f"{self.field} = {value!r} is no number, and cannot be added up")
+        return value
+
+
+_NUMBERS = frozenset({int, float, bool, Decimal, type(None)})
 
 
 def _add(one: Any, other: Any) -> Any:
@@ -157,6 +168,16 @@ def update_of(text: str) -> Update:
     if not callable(found):
         raise ConfigError(f"{UPDATE} = {text} cannot be called", cure="module.function")
     return Update("value", reducer=found)
+
+
+def meaning_of(keys: Sequence[str], update: str) -> str:
+    """Return what a state's keys and values are, for its store; a function may move to another module.
+
+    >>> meaning_of(["word"], "count"), meaning_of(["user", "day"], "shop.updates.longest")
+    ('count by word', 'longest by user, day')
+    """
+    name = update if ":" in update else update.rpartition(".")[2]
+    return f"{name} by {', '.join(keys)}"
 
 
 def path_of(given: Any) -> Any:

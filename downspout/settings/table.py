@@ -236,6 +236,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("state.exactly_once", bool, True, "Whether a kind is refused that does not hold each record exactly once with these batches."),
     Setting("state.key", list, None, "Fields of the tuple that are the key.", required=True),
     Setting("state.update", str, None, "What a tuple does to the value of its key.", required=True, note="`count`, `sum:field`, `min:field`, `max:field`, `last:field`; or `module.name` of a function that is given the value (at first None) and a tuple's values, or of a class with `init` and `combine`."),
+    Setting("state.may_begin_late", bool, False, "Whether a new state may begin with batches that others are past: what came before is missing in its values.", note="For a state that is added to a topology, or batches that were Trident's."),
     Setting("state.lock_wait_s", float, 10.0, "How long a commit waits for a lock that another process holds; then its batch fails, and comes again.", minimum=0.0, maximum=600.0),
     # --- sql: read by SqlBolt ---
     Setting("sql.database", str, None, "URL of the database: `sqlite:///flights.db`, or `postgresql://user@host/name`.", required=True, note="Three slashes: relative to the project's folder; four: absolute. No password is in it."),

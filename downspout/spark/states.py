@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from downspout.batches.applying import apply
+from downspout.batches.applying import apply, check_beginning
 from downspout.batches.core.attempt import Attempt
 from downspout.batches.core.values import Commit, StateKind
+from downspout.batches.keys import key_maker
 from downspout.batches.pairs import check_pair
 from downspout.batches.stores import Key, StateContext, open_state_store
-from downspout.batches.updates import Update, combined, path_of, update_of
+from downspout.batches.updates import Update, combined, meaning_of, path_of, update_of
 from downspout.errors import ConfigError
 from downspout.settings.folders import of_project_url
 from downspout.settings.secrets import with_secrets
@@ -64,8 +65,13 @@ def state_writer(**settings: Any) -> Callable[[DataFrame, int], None]:
         if not query:
             raise ConfigError("the state's frame is not of a streaming query", cure="df.writeStream.foreachBatch(…)")
         batch = _folded(frame, update, values["update"], values["key"])
-        context = StateContext(values["name"], kind, f"query {query}", values["password"], values["lock_wait_s"])
+        meaning = meaning_of(values["key"], values["update"])
+        context = StateContext(
+            values["name"], kind, f"query {query}", values["password"], values["lock_wait_s"], meaning
+        )
         with closing(open_state_store(of_project_url(values["store"], "state.store", conf), context)) as store:
+            if not values["may_begin_late"]:
+                check_beginning(store, values["name"], number, first=0)
             apply(store, kind, Attempt(number, 0), batch, changed)
 
     return write
@@ -74,13 +80,14 @@ def state_writer(**settings: Any) -> Callable[[DataFrame, int], None]:
 def _folded(frame: DataFrame, update: Update, text: str, keys: Sequence[str]) -> dict[Key, Any]:
     """Return what the update holds of each key: of a combiner folded by Spark's tasks, of a reducer all rows."""
     held: dict[Key, Any] = {}
+    key_of = key_maker(range(len(keys)))
     if update.combiner is None:
         for row in frame.toLocalIterator():
-            key = tuple(row[name] for name in keys)
+            key = key_of([row[name] for name in keys])
             held[key] = update.add(held.get(key), row)
         return held
     for row in frame.mapInArrow(_folding(text, keys), "key string, value string").collect():
-        key = tuple(json.loads(row["key"]))
+        key = key_of(json.loads(row["key"]))
         held[key] = combined(update.combiner, held.get(key), json.loads(row["value"]))
     return held
 
@@ -92,12 +99,12 @@ def _folding(text: str, keys: Sequence[str]) -> Callable[[Iterator[pa.RecordBatc
         import pyarrow as pa
 
         row_type: Any = namedtuple  # a NamedTuple takes no fields that are known only here
-        update, held = update_of(text), dict[Key, Any]()
+        update, held, key_of = update_of(text), dict[Key, Any](), key_maker(range(len(keys)))
         for batch in batches:
             made = row_type("Row", batch.schema.names)
             for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 row = made(*values)
-                key = tuple(getattr(row, name) for name in keys)
+                key = key_of([getattr(row, name) for name in keys])
                 held[key] = update.add(held.get(key), row)
         texts = {"key": [json.dumps(list(key)) for key in held], "value": [json.dumps(each) for each in held.values()]}
         yield pa.RecordBatch.from_pydict(texts, schema=pa.schema([("key", pa.string()), ("value", pa.string())]))

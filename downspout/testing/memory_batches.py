@@ -25,10 +25,11 @@ from downspout.batches.stores import (
     StaleAttemptError,
     StaleCoordinatorError,
     StateContext,
+    check_meaning,
 )
 
 SCHEME = "memory"
-NONE = Attempt(0, 0)  # before all others
+NONE = Attempt(-1, -1)  # before all others
 Hook = Callable[[str, str], None]
 """Called with ``"before"`` or ``"after"``, and the name of a write; it may raise, as a process that is killed there."""
 
@@ -45,6 +46,7 @@ class Values:
     newest: Attempt = NONE
     owner: str = ""
     kind: StateKind = StateKind.OPAQUE
+    meaning: str = ""
 
 
 class MemoryBatches:
@@ -176,13 +178,14 @@ class MemoryState:
     def __init__(self, location: str, context: StateContext) -> None:
         self.location = location
         self._memory = MemoryBatches.named(location)
-        found = Values(owner=context.owner, kind=context.kind)
+        found = Values(owner=context.owner, kind=context.kind, meaning=context.meaning)
         self._state = self._memory.states.setdefault(context.name, found)
         if (self._state.owner, self._state.kind) != (context.owner, context.kind):
             raise BatchStoreError(
                 f"{location}: state {context.name} belongs to the batches of {self._state.owner}, and is "
                 f"{self._state.kind.value}"
             )
+        check_meaning(f"{location}: state {context.name}", self._state.meaning, context.meaning)
 
     @contextmanager
     def transaction(self, attempt: Attempt) -> Iterator[MemoryStateTransaction]:
@@ -194,6 +197,10 @@ class MemoryState:
         yield begun
         stored = {key: (deepcopy(value), attempt) for key, value in begun.written.items()}
         self._memory.write("write", lambda: self._state.forms.update(stored))
+
+    def newest(self) -> int | None:
+        """Return the last transaction that was applied."""
+        return self._state.newest.txid if self._state.newest > NONE else None
 
     def read_all(self) -> Mapping[Key, Any]:
         """Return the stored form of all keys."""

@@ -12,6 +12,7 @@ import pytest
 from downspout.batches.core.attempt import Attempt
 from downspout.batches.core.values import StateKind
 from downspout.batches.stores import BatchStoreError, StaleAttemptError, StateContext, StateStore
+from downspout.errors import ConfigError
 
 Open = Callable[[StateContext], StateStore]
 """Opens the state as another process would: the same place, and nothing in memory in common."""
@@ -50,6 +51,22 @@ class StateContract:
         assert other.read_all() == values
         with other.transaction(Attempt(2, 0)) as change:
             assert change.read([ODD, OF]) == {ODD: values[ODD]}
+
+    @pytest.mark.parametrize("kind", StateKind)
+    def test_a_state_knows_whether_it_is_new(self, open_state: Callable[..., StateStore], kind: StateKind) -> None:
+        """Also a transaction that stores nothing is its newest; without transactions any that there was."""
+        store = open_state(kind=kind)
+        assert (store.newest(), open_state(kind=kind).newest()) == (None, None)
+        put(store, Attempt(7, 0), {})
+        assert store.newest() == open_state(kind=kind).newest() == 7
+
+    def test_values_of_another_meaning_do_not_get_in(self, open_state: Callable[..., StateStore]) -> None:
+        """A state that counts by word neither adds up nor counts by user; who does not say what it is, may open it."""
+        open_state(meaning="count by word")
+        open_state(meaning="count by word")
+        open_state()
+        with pytest.raises(ConfigError, match="counts holds count by word, and is now to hold sum:size by word"):
+            open_state(meaning="sum:size by word")
 
     def test_many_keys_are_read(self, open_state: Callable[..., StateStore]) -> None:
         """More keys than one statement takes come back, each with its value."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -9,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pystorm.component import Tuple
 
 from bolts.state import StateBolt
 from downspout.batches.core.attempt import Attempt
 from downspout.batches.core.values import Commit
 from downspout.batches.stores import BatchStoreError, Key
 from downspout.batches.streams import BATCH, COMMIT, SUCCESS
-from downspout.errors import ConfigError, TopologyError
+from downspout.errors import ConfigError, RecordError, TopologyError
 from tests.batches.stage import Stage, Word
 
 
@@ -329,3 +331,68 @@ def test_a_key_that_is_not_json_is_named(url: str, key: Any) -> None:
     assert not stage.commit(Attempt(1, 0))
     assert "state counts, key" in str(stage.failed)
     assert "is not JSON" in str(stage.failed)
+
+
+def test_a_new_state_is_refused_in_the_midst_of_batches(url: str) -> None:
+    """Where the file was deleted, or another is named, counts would begin at zero without a word."""
+    with pytest.raises(ConfigError, match=r"counts is new, and these batches are at transaction 5.*may_begin_late"):
+        Stage(url).batch(Attempt(5, 0), "a")
+    assert Stage(url).stored() == {}
+    assert Stage(url, state__may_begin_late=True).batch(Attempt(5, 0), "a")
+    assert Stage(url).batch(Attempt(6, 0), "a")
+    assert Stage(url).stored() == {"a": [6, 2, 1]}
+
+
+def test_a_state_whose_first_batches_were_empty_is_not_new(url: str) -> None:
+    """A run that began before there was a record may be restarted before the state has a key."""
+    assert Stage(url).batch(Attempt(1, 0))
+    assert Stage(url).batch(Attempt(5, 0), "a")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [({"state__key": ["group"]}, "count by group"), ({"state__update": "sum:size"}, "sum:size by")]
+)
+def test_another_key_or_update_is_refused(url: str, given: dict[str, Any], said: str) -> None:
+    """The values of two settings would be mixed in one state."""
+    Stage(url)
+    with pytest.raises(ConfigError, match=f"counts holds count by word, and is now to hold {said}"):
+        Stage(url, **given)
+
+
+@pytest.mark.parametrize("many", [True, False])
+@pytest.mark.parametrize(
+    ("given", "bad", "said"),
+    [
+        ({}, Word(Attempt(1, 0), {"a": 1}), "TypeError: unhashable type: 'dict', on {.*'word': {'a': 1}"),  # type: ignore[arg-type]
+        ({"state__update": "sum:size"}, Word(Attempt(1, 0), "b", "7"), "size = '7' is no number"),  # type: ignore[arg-type]
+        ({"state__update": "tests.batches.test_state_bolt.Letters"}, Word(Attempt(1, 0), 7), "'int' object is not"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_tuple_that_cannot_be_taken_fails_its_batch_at_once(
+    url: str, many: bool, given: dict[str, Any], bad: Word, said: str
+) -> None:
+    """The error names the batch, the tuple and what is wrong with it, and nothing waits for a timeout."""
+    stage = Stage(url, **given)
+    stage.begin(Attempt(1, 0))
+    tuples = [Tuple(f"{n}", "split", "default", 2, each) for n, each in enumerate([Word(Attempt(1, 0), "a"), bad])]
+    if many:
+        assert stage.bolt.process_many(tuples) == 2
+        ((_, error),) = stage.failed.items()
+    else:
+        stage.bolt.process(tuples[0])
+        with pytest.raises(RecordError) as raised:
+            stage.bolt.process(tuples[1])
+        error = str(raised.value)
+    assert re.search(rf"counts: transaction 1, attempt 0: .*{said}", error)
+
+
+def test_numbers_that_are_equal_in_json_are_one_key(url: str) -> None:
+    """Whether 1 and 1.0 come in one batch or in two, they are counted together; a list is the key that a tuple is."""
+    stage = Stage(url)
+    batches: list[list[Any]] = [[1, 1.0, 1.5], [1.0, [1, 2.0], (1, 2)]]
+    for attempt, keys in zip([Attempt(1, 0), Attempt(2, 0)], batches, strict=True):
+        stage.begin(attempt)
+        for key in keys:
+            stage.send("default", Word(attempt, key))
+        assert stage.commit(attempt)
+    assert stage.stored() == {1: [2, 3, 2], 1.5: [1, 1, None], (1, 2): [2, 2, None]}

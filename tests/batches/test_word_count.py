@@ -11,15 +11,17 @@ import pyarrow.dataset as ds
 import pytest
 from streamparse import Grouping, Topology
 
+from bolts.dead_letter import DeadLetterBolt
 from bolts.kafka import KafkaBolt
 from bolts.parquet import ParquetBolt
+from bolts.parse import JsonParseBolt
 from bolts.state import StateBolt
 from downspout.batches.backends.sql_state import read_state
 from downspout.component import Bolt
 from downspout.engine.graph import from_class
 from downspout.engine.transaction_findings import findings
 from downspout.engine.values import resolve
-from downspout.errors import DownspoutError, TopologyError
+from downspout.errors import ComponentError, DownspoutError, TopologyError
 from downspout.kafka.port import TopicPartition
 from downspout.testing import FakeKafka, run_topology
 from spouts.batches import KafkaBatches
@@ -185,3 +187,37 @@ def test_a_transactional_kafka_bolt_is_refused(tmp_path: Path) -> None:
     graph = from_class(Copies, "copies")
     found = [str(finding) for finding in findings(graph, resolve(graph, environ={}))]
     assert any("it is transactional, and coordinator is not a KafkaSpout: it has no offsets" in each for each in found)
+
+
+@pytest.mark.parametrize("bad", [b'{"word": ["to"]}', b'{"word": {"a": 1}}'])
+def test_bad_records_leave_as_rejects_and_a_bad_key_stops_the_run_by_name(
+    kafka: FakeKafka, tmp_path: Path, bad: bytes
+) -> None:
+    """What cannot be parsed is a dead letter, and is in no batch; a key that is none is named, and no run hangs."""
+    lines = [b'{"word": "to"}', b"not JSON", b'{"word": "be"}', b'{"word": "to"}']
+    source = KafkaBatches.spec(
+        topics=["lines"], fields=["origin", "key", "value"], emit_interval_ms=0, attempts_max=3,
+        store=f"sqlite:///{tmp_path}/batches.db",
+    )  # fmt: skip
+
+    class Parsed(Topology):  # type: ignore[misc]
+        coordinator, lines = source
+        parse = JsonParseBolt.spec(inputs=[lines], fields=["word"], carry=["attempt"])
+        letters = DeadLetterBolt.spec(inputs=[parse["rejects"]])
+        counts = StateBolt.spec(
+            coordinator=coordinator, inputs=[parse], key="word", update="count",
+            store=f"sqlite:///{tmp_path}/counts.db",
+        )  # fmt: skip
+
+    config = {"kafka.bootstrap": "fake://states", "kafka.dead_letter_topic": "letters"}
+    for line in lines:
+        kafka.produce("lines", value=line, partition=0)
+    assert run_topology(Parsed, config=config).run.reason == "end"
+    assert counts(tmp_path) == {"to": 2, "be": 1}
+    assert [record.value for record in kafka.records("letters")] == [b"not JSON"]
+    kafka.produce("lines", value=bad, partition=0)
+    if b"[" in bad:
+        run_topology(Parsed, config=config)
+        return
+    with pytest.raises(ComponentError, match=r"counts raised in 3 attempts.*'word': {'a': 1}"):
+        run_topology(Parsed, config=config)

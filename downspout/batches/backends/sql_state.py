@@ -18,7 +18,7 @@ from typing import Any
 
 from downspout.batches.core.attempt import Attempt
 from downspout.batches.core.values import StateKind
-from downspout.batches.stores import BatchStoreError, Key, StaleAttemptError, StateContext
+from downspout.batches.stores import BatchStoreError, Key, StaleAttemptError, StateContext, check_meaning
 from downspout.offsets.stores.database import (
     Database,
     DatabaseError,
@@ -30,12 +30,13 @@ from downspout.offsets.stores.database import (
 from downspout.offsets.stores.open_database import open_database
 
 SETTING, PASSWORD_SETTING = "state.store", "state.password"
-STATES, VALUES = "downspout_states", "downspout_state"
+STATES, VALUES, MEANINGS = "downspout_states", "downspout_state", "downspout_state_meanings"
 CREATE = (
     f"{STATES} (state TEXT PRIMARY KEY, owner TEXT NOT NULL, kind TEXT NOT NULL, "
     "txid BIGINT NOT NULL, first_attempt BIGINT NOT NULL, attempt BIGINT NOT NULL)",
     f"{VALUES} (state TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, "
     "txid BIGINT NOT NULL, attempt BIGINT NOT NULL, PRIMARY KEY (state, key))",
+    f"{MEANINGS} (state TEXT PRIMARY KEY, meaning TEXT NOT NULL)",
 )
 KEYS_MAX = 500
 """Keys of one statement."""
@@ -99,6 +100,7 @@ class SqlState:
             f"txid = {mark}, attempt = {mark} "
             f"WHERE state = {mark} AND owner = {mark} AND (txid < {mark} OR (txid = {mark} AND attempt < {mark}))"
         )
+        self._note = f"UPDATE {STATES} SET txid = {mark} WHERE state = {mark} AND txid < 0"
         self._look = f"SELECT owner, kind, txid, first_attempt, attempt FROM {STATES} WHERE state = {mark}"
         self._lock = "" if self.location.startswith("sqlite:") else " FOR SHARE"  # SQLite has one writer at a time
         self._list = f"SELECT key, value FROM {VALUES} WHERE state = {mark} ORDER BY key"
@@ -111,13 +113,28 @@ class SqlState:
             with transaction(self._database):
                 self._database.run(self._add, (context.name, context.owner, context.kind.value))
                 self._check(self._database.run(self._look, (context.name,)), None)
+                self._check_meaning()
+
+    def _check_meaning(self) -> None:
+        """Write down what keys and values are, and compare with what was written down before."""
+        context, mark = self._context, self._database.mark
+        if not context.meaning:
+            return
+        self._database.run(
+            f"INSERT INTO {MEANINGS} (state, meaning) VALUES ({mark}, {mark}) ON CONFLICT (state) DO NOTHING",
+            (context.name, context.meaning),
+        )
+        found = self._database.run(f"SELECT meaning FROM {MEANINGS} WHERE state = {mark}", (context.name,))
+        check_meaning(f"{self.location}: state {context.name}", found[0][0], context.meaning)
 
     @contextmanager
     def transaction(self, attempt: Attempt) -> Iterator[SqlStateTransaction]:
         """Begin an attempt, and store what the block writes."""
         txid, number, context = *attempt, self._context
         with _errors(), transaction(self._database):
-            if context.kind is not StateKind.NON_TRANSACTIONAL:
+            if context.kind is StateKind.NON_TRANSACTIONAL:
+                self._database.run(self._note, (txid, context.name))
+            else:
                 values = (txid, number, txid, number, context.name, context.owner, txid, txid, number)
                 self._database.run(self._begin, values)
             first = self._check(self._database.run(self._look + self._lock, (context.name,)), attempt)
@@ -148,6 +165,12 @@ class SqlState:
                 cure="if batch.store was emptied, or is another one: another state.name, or empty the state too",
             )
         return int(first)
+
+    def newest(self) -> int | None:
+        """Return the last transaction that was applied; of a state without transactions, the first."""
+        with _errors():
+            rows = self._database.run(self._look, (self._context.name,))
+        return int(rows[0][2]) if rows and rows[0][2] >= 0 else None
 
     def read_all(self) -> Mapping[Key, Any]:
         """Return all keys."""

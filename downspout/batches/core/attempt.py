@@ -33,6 +33,15 @@ class Attempt(NamedTuple):
         except (TypeError, ValueError):
             raise ValueError(f"{value!r} is not an attempt (txid, attempt)") from None
 
+    @staticmethod
+    def may_be(value: Any) -> bool:
+        """Return whether a value has the form of an attempt.
+
+        >>> Attempt.may_be([3, 0]), Attempt.may_be("30"), Attempt.may_be(("t", "", 0, 7, ""))
+        (True, False, False)
+        """
+        return type(value) is Attempt or (isinstance(value, list) and [*map(type, value)] == [int, int])
+
     def __str__(self) -> str:
         """Return how messages name it: ``transaction 3, attempt 0``."""
         return f"transaction {self.txid}, attempt {self.attempt}"

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from downspout.batches.core.attempt import FIRST_TXID, Attempt
+from downspout.batches.keys import key_maker
 from downspout.batches.stores import Key
 from downspout.batches.streams import CONTROL, MICRO_BATCHES
 from downspout.batches.updates import update_of
@@ -128,12 +129,13 @@ def held_of(graph: Graph, conf: Mapping[str, Any], name: str, items: Iterable[Sh
     update, held, types = update_of(settings["update"]), dict[Key, Any](), dict[tuple[str, str], Any]()
     for item in items:
         if isinstance(item.values, bytes):
-            raise TopologyError(f"{name}: a chunk came from {item.source}", cure="emit tuples with the attempt first")
+            raise TopologyError(f"{name}: a chunk came from {item.source}", cure="emit tuples that hand the attempt on")
         source = item.source, item.stream
         if source not in types:
             fields = graph.components[item.source].streams[item.stream].fields
-            types[source] = values_type("Values", tuple(fields)), [fields.index(key) for key in settings["key"]]
-        made, places = types[source]
-        key = tuple(item.values[place] for place in places)
+            key_of = key_maker([fields.index(key) for key in settings["key"]])
+            types[source] = values_type("Values", tuple(fields)), key_of
+        made, key_of = types[source]
+        key = key_of(item.values)
         held[key] = update.add(held.get(key), made(*item.values))
     return held
