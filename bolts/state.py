@@ -37,6 +37,7 @@ from downspout.batches.applying import apply, check_beginning
 from downspout.batches.core.attempt import FIRST_TXID, Attempt
 from downspout.batches.core.held import Held
 from downspout.batches.core.values import Commit, ForeignValueError, StateKind
+from downspout.batches.inputs import StateInput, faults
 from downspout.batches.keys import key_maker
 from downspout.batches.pairs import check_pair
 from downspout.batches.stores import BatchStoreError, Key, StateContext, check_state_store, open_state_store
@@ -160,32 +161,20 @@ class StateBolt(Bolt):
         self._figures = {"batches_applied": 0, "batches_refused": 0, "keys_updated": 0}
 
     def _check_inputs(self, context: Mapping[str, Any], *, is_told: bool) -> None:
-        wanted = [ATTEMPT, *self._keys, *([self.update.field] if self.update.field else [])]
-        inputs = input_fields(context)
-        heard = {each for _, each in inputs}
+        fields = input_fields(context)
+        heard = {each for _, each in fields}
         if is_told and (unheard := [stream for stream in CONTROL if stream not in heard]):
             raise TopologyError(
                 f"{self.component_name}: no input has the stream {unheard[0]}, so it would not hear of its batches",
                 cure="coordinator=…, as KafkaBatches.spec returns it",
             )
-        for (source, stream), fields in inputs.items():
-            if stream in CONTROL:
-                continue
-            grouping = context.get("source->stream->grouping", {}).get(source, {}).get(stream, {})
-            if task_number(context)[1] > 1 and not self._keeps_keys_together(grouping):
-                raise TopologyError(
-                    f"{self.component_name}: tuples of one key from {source!r} may reach several of its tasks",
-                    cure=f"inputs={{{source}: Grouping.fields({', '.join(map(repr, self._keys))})}}, or one task",
-                )
-            if lacking := [field for field in wanted if field not in fields]:
-                raise TopologyError(
-                    f"{self.component_name}: stream {stream!r} of {source!r} has no field {', '.join(lacking)}",
-                    cure=f"one of {', '.join(fields)}" if ATTEMPT in fields else f"{source} must hand on {ATTEMPT!r}",
-                )
-
-    def _keeps_keys_together(self, grouping: Mapping[str, Any]) -> bool:
-        kind, fields = str(grouping.get("type", "")).upper(), grouping.get("fields") or []
-        return kind in ("", "GLOBAL") or (kind == "FIELDS" and set(fields) <= set(self._keys))
+        groupings = context.get("source->stream->grouping", {})
+        inputs = []
+        for (source, stream), each in fields.items():
+            grouping = groupings.get(source, {}).get(stream, {})
+            inputs.append(StateInput(source, stream, each, str(grouping.get("type", "")), grouping.get("fields") or ()))
+        for what, cure in faults(inputs, self._keys, self.update, task_number(context)[1]):
+            raise TopologyError(f"{self.component_name}: {what}", cure=cure)
 
     # --- tuples ---
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from downspout.batches.inputs import StateInput, faults
 from downspout.batches.pairs import check_pair
 from downspout.batches.setup import check, check_ackers, message_timeout_s
 from downspout.batches.stores import check_batch_store, check_state_store
 from downspout.batches.streams import CONTROL
+from downspout.batches.updates import update_of
 from downspout.engine.graph import Component, Graph
 from downspout.engine.values import Settings, reads
 from downspout.errors import ConfigError
@@ -30,6 +32,7 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
         if reads(bolt, "state"):
             yield from _state(bolt, _with_batches(graph, bolt, confs))
             yield from _inputs(graph, bolt)
+            yield from _input_fields(graph, bolt, confs[bolt.name])
 
 
 def _coordinator(spout: Component, conf: Mapping[str, Any]) -> Iterator[Finding]:
@@ -80,6 +83,23 @@ def _inputs(graph: Graph, bolt: Component) -> Iterator[Finding]:
             yield Finding(True, bolt.name, what, f"the inputs of {source.name}, or another topology for it")
         else:
             left += [given.source for given in source.inputs]
+
+
+def _input_fields(graph: Graph, bolt: Component, conf: Mapping[str, Any]) -> Iterator[Finding]:
+    """Find fields that the state needs and its inputs lack, and keys that would be in several tasks."""
+    try:
+        update = update_of(str(conf["state.update"]))
+    except ConfigError as error:
+        yield Finding(True, bolt.name, error.message, error.cure or "`downspout settings state`")
+        return
+    inputs = []
+    for given in bolt.inputs:
+        source = graph.components.get(given.source)
+        if source is not None and (stream := source.streams.get(given.stream)) is not None:
+            by = given.fields if given.grouping == "fields" else ()
+            inputs.append(StateInput(given.source, given.stream, stream.fields, given.grouping, by))
+    for what, cure in faults(inputs, conf["state.key"], update, bolt.par):
+        yield Finding(True, bolt.name, what, cure)
 
 
 def _on_one_machine(name: str, key: str, conf: Mapping[str, Any]) -> Iterator[Finding]:

@@ -56,6 +56,9 @@ def test_a_word_count_in_batches_has_nothing_wrong() -> None:
         ({}, {}, {"topology__workers": 2}, "error: counts: state.store is a file of one machine"),
         ({"store": "mongo://x"}, {}, {}, "error: coordinator: batch.store = 'mongo://x' is not a store for this"),
         ({}, {}, {"topology__message__timeout__secs": 1}, "warning: coordinator: batches of 10000 records may take"),
+        ({}, {"key": ["wrd"]}, {}, "error: counts: stream 'default' of 'split' has no field 'wrd'. Try: word"),
+        ({}, {"update": "sum:sise"}, {}, "error: counts: stream 'default' of 'split' has no field 'sise'"),
+        ({}, {"key": [], "par": 2}, {}, "error: counts: tuples of one key from 'split' may reach several of its tasks"),
         ({"records_max": 10**6}, {}, {}, "warning: coordinator: batches of 1000000 records may take longer than"),
     ],
 )
