@@ -65,11 +65,13 @@ def filled(command: Sequence[str], **values: object) -> list[str]:
     return [part.format(**values) for part in command]
 
 
-def topology(*settings: str, file: Path = ROOT / "bench" / "flights_topology.py") -> tuple[str, ...]:
-    """Return the command that runs a topology with some settings."""
+def topology(
+    *settings: str, file: Path = ROOT / "bench" / "flights_topology.py", on: Sequence[str] = ("run",)
+) -> tuple[str, ...]:
+    """Return the command that runs a topology with some settings, ``on`` an engine: ``("spark", "run")``."""
     given = ("kafka.bootstrap={bootstrap}", "kafka.topics={topic}", "kafka.group={group}", "parquet.directory={out}")
     options = [part for setting in (*given, *settings) for part in ("--set", setting)]
-    return ("{python}", "-m", "downspout", "run", str(file), "--quiet", *options)
+    return ("{python}", "-m", "downspout", *on, str(file), "--quiet", *options)
 
 
 def downspout(key: str, name: str, *settings: str, note: str, options: Sequence[str] = ()) -> Contender:

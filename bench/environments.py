@@ -36,7 +36,7 @@ def version_of(name: str, package: str) -> str:
     """Return the version that a peer pins of a package.
 
     >>> version_of("spark_connector", "pyspark")
-    '4.0.0'
+    '4.2.0'
     """
     return next(pin.partition("==")[2] for pin in pins(name) if pin.partition("==")[0].lower() == package)
 

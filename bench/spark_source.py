@@ -1,45 +1,61 @@
 """The Kafka source in Python against Spark's JVM connector, on one topic, in one run, interleaved.
 
-Four jobs: count the records; write them to Parquet as they are; parse them as JSON and write typed columns; and write
-them as they are by a stream that ends at what is there. The connector runs in its own environment, that of the
-peers, with a PySpark for which its jars resolve.
+The jobs: count the records; write them to Parquet as they are; parse them as JSON and write typed columns; and write
+them as they are by a stream that ends at what is there, also of a longer topic. Both run on the PySpark that is
+installed, in a session as ``downspout.spark.session`` makes it, the connector with the jars of that version.
 
-Each source has one session, which has read the topic once before: starting the JVM and the workers is in neither
-figure. Every result is checked: as many rows as there are records.
+Each source has one session, which has done each job once before: starting the JVM and the workers is in neither figure,
+and the JVM has compiled what it runs. A stream's own start is in it: for a source in Python that is a process of its
+own. Every result is checked outside of the figures: as many rows as there are records.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
+
+import pandas as pd
 
 from bench.contenders import connector_jars
-from bench.environments import python_of, version_of
-from bench.harness import BenchError, Options, begin, cpu_of_tree, load, machine, save, say, spread, table
+from bench.harness import (
+    ROOT,
+    BenchError,
+    Options,
+    begin,
+    cpu_of_tree,
+    load,
+    machine,
+    save,
+    say,
+    spread,
+    table,
+)  # fmt: skip
+from downspout.system import jars
 
-JOBS = ("batch count", "batch → Parquet", "batch, JSON → typed Parquet", "availableNow → Parquet")
+MANY = 4
+JOBS = (
+    "batch count",
+    "batch → Parquet",
+    "batch, JSON → typed Parquet",
+    "availableNow → Parquet",
+    f"availableNow → Parquet, {MANY} times the records",
+)
 
 WORKER = r"""
-import json, shutil, sys, time
-from pathlib import Path
-from pyspark.sql import SparkSession
+import contextlib, json, shutil, sys, time
 from pyspark.sql.functions import col, from_json
+from downspout.spark.session import spark_session
 
 kind, bootstrap, topic, out, jars, flight = sys.argv[1:]
-builder = SparkSession.builder.master("local[2]").appName(kind)
-for name, value in {
-    "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "2g", "spark.log.level": "ERROR", "spark.sql.session.timeZone": "UTC",
-    "spark.ui.showConsoleProgress": "false", **({"spark.jars": jars} if jars else {}),
-}.items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
+config = {"spark.driver.memory": "2g", **({"spark.jars": jars} if jars else {})}
+stack = contextlib.ExitStack()
+spark = stack.enter_context(spark_session(kind, config=config))
 if kind == "downspout":
     from downspout.spark import register
     register(spark)
@@ -57,23 +73,27 @@ def typed(path):
     rows = frame.select(parsed, col("partition").alias("_partition"), col("offset").alias("_offset"))
     rows.select("flight.*", "_partition", "_offset").write.parquet(path + "/out")
 
-def stream(path):
-    frame = spark.readStream.format(kind).options(**options, startingOffsets="earliest").load()
+def stream(path, topic=topic):
+    given = {**options, "subscribe": topic, "startingOffsets": "earliest"}
+    frame = spark.readStream.format(kind).options(**given).load()
     writer = frame.writeStream.format("parquet").option("path", path + "/out")
     writer.option("checkpointLocation", path + "/checkpoint").trigger(availableNow=True).start().awaitTermination()
 
-count(out)
-print("ready", flush=True)
+def many(path):
+    stream(path, topic + "-many")
+
+rows = count(out)
+print(rows, flush=True)
 for line in sys.stdin:
-    job = (count, batch, typed, stream)[int(line)]
+    if line == "rows\n":
+        print(spark.read.parquet(out + "/out").count() if rows is None else rows, flush=True)
+        continue
+    job = (count, batch, typed, stream, many)[int(line)]
     shutil.rmtree(out, ignore_errors=True)
     before = time.monotonic()
     rows = job(out)
-    seconds = time.monotonic() - before
-    if rows is None:
-        rows = spark.read.parquet(out + "/out").count()
-    print(json.dumps({"seconds": seconds, "rows": rows}), flush=True)
-spark.stop()
+    print(time.monotonic() - before, flush=True)
+stack.close()
 """
 
 
@@ -88,16 +108,12 @@ def _fields() -> str:
 class Contender:
     """One source in a separate process, which does a job whenever it is told."""
 
-    def __init__(self, kind: str, python: str, bootstrap: str, topic: str, out: Path, jars: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, bootstrap: str, topic: str, records: int, out: Path, jars: str) -> None:
+        self.kind, self.records = kind, records
         self.seconds: list[list[float]] = [[] for _ in JOBS]
         self.cpu_s: list[list[float]] = [[] for _ in JOBS]
-        command = [python, "-c", WORKER, kind, bootstrap, topic, str(out / f"{kind}-out"), jars, _fields()]
-        environment = os.environ | {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
-        if kind == "downspout":
-            environment["PYTHONPATH"] = os.getcwd()
-        else:
-            environment.pop("PYTHONPATH", None)
+        command = [sys.executable, "-c", WORKER, kind, bootstrap, topic, str(out / f"{kind}-out"), jars, _fields()]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "DOWNSPOUT_HOME": str(out / f"{kind}-home")}
         log = (out / f"{kind}.log").open("wb")
         self._log = out / f"{kind}.log"
         self._process = subprocess.Popen(
@@ -114,16 +130,22 @@ class Contender:
             raise BenchError(f"{self.kind} ended:\n{self._log.read_text()[-3000:]}")
         return line
 
-    def run(self, job: int, records: int) -> None:
-        """Do a job once, and check how many rows it saw."""
+    def _ask(self, what: str) -> str:
         assert self._process.stdin is not None
+        print(what, file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def run(self, job: int, *, counts: bool) -> None:
+        """Do a job once, and check how many rows it saw; the first time does not count."""
         before = cpu_of_tree(self._process.pid)
-        print(job, file=self._process.stdin, flush=True)
-        done = json.loads(self._answer())
-        if done["rows"] != records:
-            raise BenchError(f"{self.kind}, {JOBS[job]}: {done['rows']:,} rows of {records:,} records")
-        self.seconds[job].append(done["seconds"])
-        self.cpu_s[job].append(cpu_of_tree(self._process.pid) - before)
+        seconds = float(self._ask(str(job)))
+        cpu_s = cpu_of_tree(self._process.pid) - before
+        records = self.records * (MANY if job == len(JOBS) - 1 else 1)
+        if (rows := int(self._ask("rows"))) != records:
+            raise BenchError(f"{self.kind}, {JOBS[job]}: {rows:,} rows of {records:,} records")
+        if counts:
+            self.seconds[job].append(seconds)
+            self.cpu_s[job].append(cpu_s)
 
     def close(self) -> None:
         """End the process."""
@@ -140,11 +162,12 @@ def report(ours: Contender, theirs: Contender, records: int, described: str) -> 
             mine, other = ((source.seconds if what == "wall" else source.cpu_s)[job] for source in (ours, theirs))
             ratio = statistics.median(other) / statistics.median(mine)
             rows.append([f"{name}, {what}", spread(mine), spread(other), f"{ratio:.2f}x"])
-    connector = f"JVM connector {version_of('spark_connector', 'pyspark')}, s"
+    version = jars.SETS["spark-kafka"].version
     return "\n".join([
         f"{records:,} flights as JSON, 4 partitions, local[2], {len(ours.seconds[0])} interleaved runs; median "
-        "(min – max). CPU time is that of the JVM and its workers. `python -m bench.spark_source`", "", described, "",
-        table(["job", "Python source, s", connector, "rate against the connector"], rows),
+        f"(min – max). PySpark {metadata.version('pyspark')} for both. CPU time is that of the JVM and its workers, "
+        "without the count that checks a result. `python -m bench.spark_source`", "", described, "",
+        table(["job", "Python source, s", f"JVM connector {version}, s", "rate against the connector"], rows),
     ])  # fmt: skip
 
 
@@ -158,21 +181,23 @@ def main() -> None:
     options.size("--records", 336_776, 20_000, type=int, help="how many flights, at most all")
     given = options.read()
     before, contenders = load(), []
-    python, jars = str(python_of("spark_connector")), connector_jars()
+    connector = connector_jars()
     scratch = Path(tempfile.mkdtemp(prefix="downspout-bench-"))
     try:
         with EmbeddedKafka(scratch / "broker") as broker:
             say(f"publishing {given.records:,} flights")
-            publish(cluster_for(broker.bootstrap), Flights(load_flights(given.records)), "flights")
-            for kind, program, classpath in (("downspout", sys.executable, ""), ("kafka", python, jars)):
-                contenders.append(Contender(kind, program, broker.bootstrap, "flights", scratch, classpath))
-            for contender in contenders:
-                contender.wait()
-            for run in range(given.runs):
+            flights, cluster = load_flights(given.records), cluster_for(broker.bootstrap)
+            publish(cluster, Flights(flights), "flights")
+            publish(cluster, Flights(pd.concat([flights] * MANY, ignore_index=True)), "flights-many")
+            for kind, classpath in (("downspout", ""), ("kafka", connector)):
+                contenders.append(Contender(kind, broker.bootstrap, "flights", given.records, scratch, classpath))
+                contenders[-1].wait()
+            for run in range(given.runs + 1):  # the first one warms up
                 for job, name in enumerate(JOBS):
-                    for contender in contenders:
-                        contender.run(job, given.records)
-                        say(f"run {run + 1}: {name}: {contender.kind}: {contender.seconds[job][-1]:.2f} s")
+                    for contender in contenders[:: 1 if run % 2 else -1]:
+                        contender.run(job, counts=run > 0)
+                        if run:
+                            say(f"run {run}: {name}: {contender.kind}: {contender.cpu_s[job][-1]:.2f} CPU-s")
             for contender in contenders:
                 contender.close()
     finally:

@@ -97,8 +97,15 @@ SETS: dict[str, JarSet] = {
     ),
     "spark-kafka": JarSet(
         "spark-kafka",
-        # Spark's own connector, for comparison alone: of the 4.x versions only this one resolves whole.
-        (("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),),
+        # Spark's own connector, for comparison alone, of the version of PySpark that is tested. Not all of its poms
+        # resolve; what it needs besides, Spark has.
+        (
+            ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+            ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.2.0"),
+            ("org.apache.kafka", "kafka-clients", "3.9.2"),
+            ("org.apache.commons", "commons-pool2", "2.13.1"),
+        ),
+        bare=("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2"),
     ),
     "spark-delta": JarSet(
         "spark-delta",
