@@ -8,7 +8,7 @@
 
 This is what Storm's Trident does, with plain components: :class:`BatchCoordinator` is a spout, :class:`KafkaBatchBolt`
 a bolt whose tasks share the partitions. What they say to each other, and to the states, is in
-``downspout.batches.streams``. The first field of each tuple is its attempt, and a bolt in between hands it on.
+``downspout.batches.streams``. The field ``attempt`` of each tuple is its attempt, and a bolt in between hands it on.
 
 Coordinator and emitter can be replaced: by subclasses (:meth:`BatchCoordinator.is_ready` is meant for that), or by any
 spout and bolt that emit on the same streams.
@@ -41,6 +41,7 @@ from downspout.kafka.retry_gate import LogThrottle, describe
 from downspout.protocols import Failure, SpoutEngine
 from downspout.settings.table import SETTINGS, component_config, parse_scope
 from downspout.spout.emit.tuple_maker import rows_maker, tuple_maker
+from downspout.spout.flush_requests import FlushRequests
 from downspout.wire import Wired
 from downspout.wire.specs import SpoutSpec
 
@@ -81,6 +82,7 @@ class BatchCoordinator(Wired, streamparse.Spout):
             raise
         self._source = KafkaSource(setup, consumer, store, self.is_ready, log)
         self._batches = Coordinating(store, setup.topology_id, self._source, self._send, setup.batch, log)
+        self._flush_requests = FlushRequests.of(self, context)
         self._active = True
 
     def _send(self, stream: str, values: list[Any], tup_id: str | None) -> None:
@@ -92,7 +94,9 @@ class BatchCoordinator(Wired, streamparse.Spout):
     def next_tuple(self) -> None:
         """One turn: claim, what is due, and perhaps the beginning of a batch."""
         assert self._batches is not None
-        self._batches.turn(self._now(), begins=self._active)
+        self._batches.turn(now := self._now(), begins=self._active)
+        if self._flush_requests is not None:
+            self._flush_requests.look(now, self.waits_for_acks)
 
     def attend(self) -> None:
         """Do what is due while the engine does not ask for tuples."""
@@ -124,6 +128,10 @@ class BatchCoordinator(Wired, streamparse.Spout):
     def deactivate(self) -> None:
         """Let no batch begin; those that are active go on to their end."""
         self._active = False
+
+    def waits_for_acks(self) -> bool:
+        """Return whether a batch must be done before the next begins: sinks flush what they hold of it then."""
+        return self._batches is not None and self._batches.waits
 
     def exhausted(self) -> bool:
         """Return whether a bounded run has everything up to its end in committed batches."""
@@ -307,6 +315,11 @@ class KafkaBatches:
         of_kafka = {name: value for name, value in settings.items() if name not in of_batch}
         given = {**(config or {}), **component_config("batch", of_batch), **component_config("kafka", of_kafka)}
         check(parse_scope(given, "kafka", "spec"))
+        if settings.get("dead_letter_topic"):
+            raise ConfigError(
+                "kafka.dead_letter_topic does not go with KafkaBatches: a batch writes no dead letters",
+                cure="a DeadLetterBolt for the rejects of JsonParseBolt; for it, the setting in the topology's config",
+            )
         head = SpoutSpec(
             coordinator,
             command="streamparse_run",

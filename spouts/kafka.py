@@ -53,7 +53,6 @@ from downspout.spout.stalls import Stalls
 from downspout.spout.transactions import SpoutTransactions, TransactionDeadLetters
 from downspout.spout.validation import is_transactional
 from downspout.wire import Outlet, Wired, WireError
-from downspout.wire.flushing import FLUSH
 from downspout.wire.kryo import KRYO
 from downspout.wire.specs import SpoutSpec
 from downspout.wire.transacting import TRANSACTIONS
@@ -132,8 +131,8 @@ class KafkaSpout(Wired, streamparse.Spout):
             return
         session.update_assignment(now)
         self._stalls.look(session, now, now, self.whereabouts)
-        if self._flush_requests is not None:
-            self._flush_requests.look(session, now)
+        if self._flush_requests is not None and session.parts:  # the first look that counts is one that knows them
+            self._flush_requests.look(now, lambda: session.waits_for_sinks(now))
         if not self._services.is_late(now):
             self._dead_lettering.write(self._now, session.assignment, eager=self._idle)
         if self._services.is_late(now) or (state := session.advance(now)) is SessionState.DRAINING:
@@ -357,8 +356,7 @@ class KafkaSpout(Wired, streamparse.Spout):
         self._open, self._open_max = 0, setup.pending_max if has_ids else 0
         self._stalls = Stalls(setup, self._services.gates, self._log, self._now())
         self._outlet = Outlet(self.emit, self._refused, storm_conf) if self.on_wire else None
-        asks = self.on_storm and FLUSH in (context.get("stream->outputfields") or ())
-        self._flush_requests = FlushRequests(self.emit) if asks else None
+        self._flush_requests = FlushRequests.of(self, context)
         self._left: GroupSession | None = None
         self._gauges: dict[str, float] = {}
         self._partitions: dict[str, dict[str, Any]] = {}

@@ -279,6 +279,12 @@ class Coordinating:
         return self._has_ended
 
     @property
+    def waits(self) -> bool:
+        """Whether nothing begins before a batch that is processed now is done."""
+        is_full = self._coordinator.next_txid() is None or self._has_ended or not self._may_begin
+        return is_full and any(status is Status.PROCESSING for _, status in self._coordinator.active)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is active or due."""
         return self._coordinator.is_idle and not self._due

@@ -8,7 +8,7 @@
 
 The coordinator emits ``$batch`` and ``$commit`` with a message id, so each opens a tuple tree, and ``$success`` without
 one. All three go to all tasks (all-grouping). What a bolt emits for a batch is anchored to the tuple that it came from,
-and its first field is the attempt. So the tree of ``$batch`` is complete when all tasks have the whole batch.
+and its field ``attempt`` is the attempt. So the tree of ``$batch`` is complete when all tasks have the whole batch.
 
 Rules for a task that holds something of a batch, an emitter or a state:
 

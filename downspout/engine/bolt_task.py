@@ -292,8 +292,11 @@ class BoltTask(Task):
         self._guarded(self.instance.process_batches)
         self.batch_due = now + float(self.instance.secs_between_batches)
 
-    def drain(self, *, wait: bool = False) -> None:
-        """Let the bolt write out what it holds: by ``drain``, or by processing its batches; maybe wait for the end."""
+    def drain(self, *, wait: bool = False) -> bool:
+        """Let the bolt write out what it holds: by ``drain``, or by processing its batches; maybe wait for the end.
+
+        Return whether it is a bolt that may hold something.
+        """
         waiting = offered(self.instance, BoltOffers.drain_and_wait) if wait else None
         if (drain := waiting or offered(self.instance, BoltOffers.drain)) is not None:
             self._guarded(drain)
@@ -301,6 +304,7 @@ class BoltTask(Task):
             for _ in range(len(self.instance._batches)):  # one that raises leaves those behind it
                 if self.instance._batches:
                     self._guarded(self.instance.process_batches)
+        return drain is not None or self.is_batching
 
     def drain_due(self) -> float:
         """Return when the bolt wants to be drained; infinity if it does not.

@@ -408,8 +408,8 @@ class Engine:
             return
         self._drain_due, self._drained_at = now + DRAIN_EVERY_S, emitted
         for bolt in self.bolts:
-            bolt.drain()
-            self._run_bolts()
+            if bolt.drain():
+                self._run_bolts()
         self.work(TURN_S)
 
     def drain(self) -> None:

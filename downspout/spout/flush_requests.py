@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from downspout.spout.group.group_session import GroupSession, SessionState
 from downspout.wire.flushing import FLUSH, FLUSH_S
 
 LOOK_MS = 100  # How often it is seen whether the sinks should flush
@@ -18,11 +17,17 @@ class FlushRequests:
     def __init__(self, emit: Callable[..., Any]) -> None:
         self._emit, self._next_at = emit, 0
 
-    def look(self, session: GroupSession, now: int) -> None:
-        """Ask if it is time, and a hand-over, a search, a death to make up for or a commit waits for acks."""
-        if now < self._next_at or not session.parts:
-            return  # the look that counts is the first one after the partitions are known
+    @classmethod
+    def of(cls, spout: Any, context: Mapping[str, Any]) -> FlushRequests | None:
+        """Return what asks for a spout; None: it is not on Storm, or nobody hears."""
+        is_heard = FLUSH in (context.get("stream->outputfields") or ())
+        return cls(spout.emit) if spout.on_storm and is_heard else None
+
+    def look(self, now: int, waits: Callable[[], bool]) -> None:
+        """Ask, if it is time, and the spout waits for acks."""
+        if now < self._next_at:
+            return
         self._next_at = now + LOOK_MS
-        if session.state is SessionState.DRAINING or session.ends_transaction or session.hurries(now):
+        if waits():
             self._next_at = now + REPEAT_MS
             self._emit([FLUSH_S], stream=FLUSH)

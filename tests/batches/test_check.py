@@ -152,3 +152,9 @@ def test_several_processes_are_refused() -> None:
 
     with pytest.raises(TopologyError, match=r"run.workers = 2: coordinator"):
         sharing.refuse_spouts(from_class(Counted, "counted"), 2)
+
+
+def test_a_dead_letter_topic_of_batches_is_refused() -> None:
+    """A batch writes no dead letters, so a topic for them would be taken and never used."""
+    with pytest.raises(ConfigError, match=r"a batch writes no dead letters.*DeadLetterBolt"):
+        KafkaBatches.spec(topics=["lines"], fields=["value"], dead_letter_topic="letters")

@@ -221,3 +221,22 @@ def test_bad_records_leave_as_rejects_and_a_bad_key_stops_the_run_by_name(
         return
     with pytest.raises(ComponentError, match=r"counts raised in 3 attempts.*'word': {'a': 1}"):
         run_topology(Parsed, config=config)
+
+
+def test_a_batch_does_not_wait_for_the_age_of_a_flush(kafka: FakeKafka, tmp_path: Path) -> None:
+    """While a batch holds up the next one, sinks flush what they hold of it: ten batches take no ten flush ages."""
+    source = KafkaBatches.spec(
+        topics=["lines"], fields=["origin", "value"], emit_interval_ms=0, records_max=1,
+        store=f"sqlite:///{tmp_path}/batches.db",
+    )  # fmt: skip
+
+    class Written(Topology):  # type: ignore[misc]
+        coordinator, lines = source
+        rows = ParquetBolt.spec(inputs=[lines], directory=str(tmp_path / "rows"), schema={"value": "string"})
+
+    for line in LINES[:10]:
+        kafka.produce("lines", value=line.encode(), partition=0)
+    result = run_topology(Written, config={"kafka.bootstrap": "fake://states"})
+    assert result.run.reason == "end"
+    assert result.counts("rows").acked == len(LINES[:10])
+    assert result.run.duration_s < 8.0

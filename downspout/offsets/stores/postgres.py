@@ -149,7 +149,7 @@ class PostgresDatabase:
         if state == "55P03":
             return LockedError(
                 f"{self.location} is locked, and was for {self._wait_s:g} s: {self._writers()}",
-                "let that transaction end; or a higher sql.lock_wait_s",
+                "let that transaction end; or a higher lock_wait_s, of sql or state",
             )
         if state.startswith("40"):  # a deadlock, or a serialization failure: undone, as if the connection were lost
             return LostError(what, "transactions that lock the same rows in one order")

@@ -135,7 +135,7 @@ class SqliteDatabase:
             holder = holders(self.path) or "which process holds it is not known here"
             return LockedError(
                 f"{self.location} is locked, and was for {self._wait_s:g} s: {holder}",
-                "let that transaction end; or a higher sql.lock_wait_s",
+                "let that transaction end; or a higher lock_wait_s, of sql or state",
             )
         if code in UNIQUE:
             return TakenError(what, "sql.keys, if later rows are to take the place of earlier ones")

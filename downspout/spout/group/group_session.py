@@ -126,6 +126,10 @@ class GroupSession:
         """Return whether sinks should flush as soon as they can: a search, or a death to make up for."""
         return any(part.isolation.hurries(now, self.consumer.highwater(part.tp)) for part in self.parts)
 
+    def waits_for_sinks(self, now: int) -> bool:
+        """Return whether a hand-over, a transaction's end, a search or a death to make up for waits for acks."""
+        return self.state is SessionState.DRAINING or self.ends_transaction or self.hurries(now)
+
     def _become(self, state: SessionState) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} cannot become {state}"
         self.state = state

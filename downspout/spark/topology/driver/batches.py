@@ -244,7 +244,7 @@ class Batches:
         # dead letter of it is not durable.
         if unwritten:
             remember(self._checkpoint, number, {each.place: each for each in exhausted})
-        write_dead_letters(unwritten, self._spouts, self._dead_letter_topics)
+        write_dead_letters(unwritten, self._spouts, self._dead_letter_topics, feeds_states=bool(self._plan.states))
         self._written.update(each.place for each in unwritten)
         self._commit(number, outcome)
         self._retry_states.clear()

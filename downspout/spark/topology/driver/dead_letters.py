@@ -23,9 +23,19 @@ WRITE_S_MAX = 30.0
 
 
 def write_dead_letters(
-    exhausted: Iterable[ExhaustedRecord], spouts: Mapping[str, SpoutSettings], topics: Mapping[str, str]
+    exhausted: Iterable[ExhaustedRecord],
+    spouts: Mapping[str, SpoutSettings],
+    topics: Mapping[str, str],
+    *,
+    feeds_states: bool = False,
 ) -> None:
     """Write dead letters to the topic of each spout; they are durable when this returns.
+
+    Args:
+        exhausted: records that have failed for good.
+        spouts: the settings of the spouts that they are of.
+        topics: by spout; where it is empty, a record that has failed for good ends the run.
+        feeds_states: whether the topology is one of batches, which write no dead letters.
 
     Raises:
         BrokerError: they cannot be written.
@@ -38,7 +48,9 @@ def write_dead_letters(
             first = own[0]
             raise RecordError(
                 f"{where_is(first.place)} failed for good, last by {first.failure.kind}: {first.failure.error}",
-                cure="correct the bolt or the record; or set kafka.dead_letter_topic, to go on without it",
+                cure="correct the bolt; or let such records leave before, as rejects that a DeadLetterBolt reads"
+                if feeds_states
+                else "correct the bolt or the record; or set kafka.dead_letter_topic, to go on without it",
             )
         _write(own, spouts[name].settings, topics[name])
 
