@@ -114,3 +114,10 @@ def test_zookeeper_holds_no_state() -> None:
     """A URL of ZooKeeper is refused where keyed state is asked for."""
     with pytest.raises(ConfigError, match="is not a store for this"):
         open_state_store("zookeeper://127.0.0.1:2181/x", MINE)
+
+
+def test_a_file_that_is_not_there_is_not_made_by_a_reader(tmp_path: Path) -> None:
+    """The error names the state, and no empty database is left."""
+    with pytest.raises(BatchStoreError, match="state counts does not exist: there is no such file"):
+        read_state(f"sqlite:///{tmp_path}/nowhere.db", "counts")
+    assert list(tmp_path.iterdir()) == []

@@ -28,6 +28,7 @@ from downspout.offsets.stores.database import (
     transaction,
 )
 from downspout.offsets.stores.open_database import open_database
+from downspout.offsets.stores.sqlite import path_of
 
 SETTING, PASSWORD_SETTING = "state.store", "state.password"
 STATES, VALUES, MEANINGS = "downspout_states", "downspout_state", "downspout_state_meanings"
@@ -62,6 +63,8 @@ def open_sql_state(location: str, context: StateContext) -> SqlState:
 def read_state(location: str, name: str, password: str | None = None) -> dict[Key, Any]:
     """Return the value of each key of a state, as of the last commit. For readers: nothing is written.
 
+    A key whose value is null is left out: an attempt had it, and the one that took its place had not.
+
     Args:
         location: the URL of the database, as ``state.store`` has it.
         name: of the state: ``state.name``, or the component's.
@@ -70,9 +73,11 @@ def read_state(location: str, name: str, password: str | None = None) -> dict[Ke
     Raises:
         BatchStoreError: the database cannot be read, or has no such state.
     """
+    where = f"{location}: state {name}"
+    if location.startswith("sqlite:") and not path_of(location, SETTING).exists():
+        raise BatchStoreError(f"{where} does not exist: there is no such file", cure="the URL that state.store has")
     database = open_database(location, SETTING, password=password, password_setting=PASSWORD_SETTING, wait_s=10.0)
     mark = database.mark
-    where = f"{location}: state {name}"
     with _errors(), closing(database):
         kinds = database.run(f"SELECT kind FROM {STATES} WHERE state = {mark}", (name,))
         if not kinds:
