@@ -125,6 +125,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
     graph = load(arguments.target, arguments.topology)
     settings = resolve(graph, arguments.overrides, options=options)
     warn_if_behind(graph, settings, arguments)
+    _warn_if_replacing(graph, settings)
     try:
         result = _shown(graph, settings, arguments, view, options)
     finally:
@@ -186,6 +187,18 @@ def _page(address: str | None, graph: Graph, settings: Settings) -> AbstractCont
         return served(graph, settings, address)
 
     return shown(serve, "the run")
+
+
+def _warn_if_replacing(graph: Graph, settings: Settings) -> None:
+    """Say that a run of this topology here will stop, because this one is the same member of its group."""
+    from downspout.web.on_request import replaced_by
+
+    for pid in replaced_by(graph, settings):
+        print(
+            f"downspout: warning: process {pid} runs {graph.name} with this group, and stops: this run takes its "
+            "place. Try: --workers N for more processes; another kafka.group for a second copy of the records",
+            file=sys.stderr,
+        )
 
 
 def warn_if_behind(graph: Graph, settings: Settings, arguments: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ A run listens on a Unix socket in a folder that only its user can open, with one
 a connection. The connection is lines of JSON:
 
 ==============  ===================================================================================
-the run says    ``{"topology": "orders", "pid": 4711}``, as soon as it is connected
+the run says    ``{"topology": "orders", "pid": 4711, "groups": ["orders"]}``, as soon as it is connected
 the command     ``{"address": "127.0.0.1:8650"}``, or nothing: it looks for another run
 the run says    ``{"url": "http://…"}``, or ``{"error": …, "cure": …}``
 ==============  ===================================================================================
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from downspout.web.server import RunPage
 
 ANSWER_S = 10.0  # How long a run may take to answer
+AT_START_S = 0.3  # How long a run that begins waits for another's answer
 log = logging.getLogger("downspout.web")
 
 
@@ -98,7 +99,7 @@ class PageOnRequest:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _speak(self, lines: Any) -> None:
-        _say(lines, topology=self._graph.name, pid=os.getpid())
+        _say(lines, topology=self._graph.name, pid=os.getpid(), groups=_groups(self._graph, self._settings))
         if not (asked := lines.readline()):
             return
         try:
@@ -136,6 +137,16 @@ class PageOnRequest:
             page.watch(self._watchdog)
         page.start()
         return page
+
+
+def _groups(graph: Graph, settings: Settings) -> list[str]:
+    """Return the groups of a topology, each behind its brokers, whose members keep their places in them."""
+    from downspout.engine.values import reads
+
+    spouts = [spout for spout in graph.spouts if reads(spout, "kafka") and not reads(spout, "batch")]
+    confs = [settings.components[spout.name].values for spout in spouts]
+    found = [conf for conf in confs if conf["kafka.mode"] == "subscribe"]
+    return [f"{conf['kafka.bootstrap']} {conf.get('kafka.group') or graph.name}" for conf in found]
 
 
 def _say(lines: Any, **content: Any) -> None:
@@ -197,6 +208,7 @@ class RunUnderWay:
 
     topology: str
     pid: int
+    groups: tuple[str, ...]  # of its spouts, each behind its brokers
     connection: socket.socket
     lines: Any  # that come and go
 
@@ -231,25 +243,33 @@ class RunUnderWay:
         self.connection.close()
 
 
-def runs_under_way() -> list[RunUnderWay]:
-    """Return the runs of this user on this machine, by process."""
+def replaced_by(graph: Graph, settings: Settings) -> list[int]:
+    """Return the processes of this user whose places in their groups a run of this topology is about to take."""
+    found, own = runs_under_way(AT_START_S), set(_groups(graph, settings))
+    for run in found:
+        run.close()
+    return [run.pid for run in found if run.topology == graph.name and own.intersection(run.groups)]
+
+
+def runs_under_way(answer_s: float = ANSWER_S) -> list[RunUnderWay]:
+    """Return the runs of this user on this machine, by process; those that do not answer in time are left out."""
     # Others of this project's processes keep what they need in the folder too.
     paths = (
         [path for path in folder().iterdir() if path.is_socket()] if folder().is_dir() and _is_ours(folder()) else ()
     )
-    found = [run for path in paths if (run := _connected(path)) is not None]
+    found = [run for path in paths if (run := _connected(path, answer_s)) is not None]
     return sorted(found, key=lambda run: run.pid)
 
 
-def _connected(path: Path) -> RunUnderWay | None:
+def _connected(path: Path, answer_s: float) -> RunUnderWay | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(ANSWER_S)
+    connection.settimeout(answer_s)
     try:
         connection.connect(str(path))
         lines = connection.makefile("rw", encoding="utf-8")
         said = json.loads(lines.readline())
         connection.settimeout(None)
-        return RunUnderWay(said["topology"], said["pid"], connection, lines)
+        return RunUnderWay(said["topology"], said["pid"], tuple(said.get("groups", ())), connection, lines)
     except (OSError, ValueError) as error:
         connection.close()
         if isinstance(error, ConnectionRefusedError):  # it was killed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -77,6 +78,19 @@ def test_a_run_serves_its_page_while_it_is_asked_for(mine: Path) -> None:
                 time.sleep(0.05)
             assert not _answers(port)
     assert runs_under_way() == []
+
+
+def test_a_run_whose_place_another_takes_is_known(mine: Path) -> None:
+    """A second run of one topology with one group names the first; one with another group, or brokers, does not."""
+    graph = from_class(Shop, "shop")
+    first = resolve(graph, ["kafka.bootstrap=a:1"])
+    with on_request.on_request(graph, first):
+        assert on_request.replaced_by(graph, first) == [os.getpid()]
+        for given in ("kafka.bootstrap=b:1", "kafka.group=second"):
+            other = resolve(graph, ["kafka.bootstrap=a:1", given])
+            assert on_request.replaced_by(graph, other) == []
+        assert on_request.replaced_by(from_class(Shop, "other"), first) == []
+    assert on_request.replaced_by(graph, first) == []
 
 
 def test_what_else_is_in_the_folder_is_no_run(mine: Path) -> None:
