@@ -118,10 +118,12 @@ class TableBolt(ChunkBolt):
             place, numbers = batch.schema.get_field_index(FIELD), pa.array(np.arange(batch.num_rows, dtype=np.int64))
             batch = batch.set_column(place, FIELD, numbers)
         made = self._table(self.process_table(self._framed(batch)), "process_table returned")
+        if made.num_rows:
+            made = self._chosen(made)
         if self._rejected and FIELD in made.column_names:
             made = made.filter(pa.array([number not in self._rejected for number in self._numbers(made).tolist()]))
         if made.num_rows:
-            self.emit(self._chosen(made))
+            self.emit(self._batch_of(made))
 
     def reject_rows(self, table: Any, reason: str) -> None:
         """Reject records; call it before ``process_table`` returns.
@@ -158,15 +160,22 @@ class TableBolt(ChunkBolt):
             "without rows",
         )
 
-    def _chosen(self, table: pa.Table) -> pa.RecordBatch:
-        """Return the columns that are wanted of a table, each row with its origin."""
+    def _chosen(self, table: pa.Table) -> pa.Table:
+        """Return the columns that are wanted of a table, and the numbers of the records, with ordinary types."""
         if missing := [name for name in self._wanted if name not in table.column_names]:
             raise TopologyError(
                 f"{self.component_name}: the table that process_table returned has no column {', '.join(missing)}; "
                 f"it has {', '.join(table.column_names) or 'none'}",
                 cure="return a column for each of the bolt's outputs, and hand origin on",
             )
-        columns = [self._origins(table) if name == FIELD else _plain(table.column(name)) for name in self._wanted]
+        names = [name for name in table.column_names if name == FIELD or name in self._wanted]
+        return pa.table({name: _plain(table.column(name)) for name in names})
+
+    def _batch_of(self, table: pa.Table) -> pa.RecordBatch:
+        """Return what is emitted of the chosen columns: each in one piece, each row with its origin."""
+        columns = [
+            self._origins(table) if name == FIELD else table.column(name).combine_chunks() for name in self._wanted
+        ]
         return pa.RecordBatch.from_arrays(columns, names=self._wanted)
 
     def _numbers(self, table: pa.Table, what: str = "the table that process_table returned") -> Any:
@@ -200,9 +209,17 @@ class TableBolt(ChunkBolt):
 
 
 def _plain(column: Any) -> Any:
-    """Return a column in one piece, with the type that parsers and sinks have for such values."""
+    """Return a column with the type that parsers and sinks have for such values.
+
+    Arrow cannot even filter some others, such as Polars' ``string_view``.
+    """
     kind = _plain_type(column.type)
-    return (column if kind == column.type else column.cast(kind)).combine_chunks()
+    if pa.types.is_dictionary(column.type):  # Arrow cannot look values up in a dictionary of views
+        chunks: Any = [
+            pa.DictionaryArray.from_arrays(each.indices, each.dictionary.cast(kind)) for each in column.chunks
+        ]
+        column = pa.chunked_array(chunks)
+    return column if kind == column.type else column.cast(kind)
 
 
 def _plain_type(kind: Any) -> Any:

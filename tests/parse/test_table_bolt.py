@@ -274,6 +274,48 @@ def test_a_rejected_record_has_one_letter_and_no_row() -> None:
     assert [batch.num_rows for batch in outcome.emitted("bolt", "rejects")] == [1]
 
 
+SHAPES: dict[str, pl.Expr] = {
+    "text": pl.col("value"),
+    "bytes": pl.col("value").cast(pl.Binary),
+    "list": pl.concat_list(pl.col("value")),
+    "struct": pl.struct(pl.col("value")),
+    "category": pl.col("value").cast(pl.Categorical),
+}
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_rejected_rows_leave_a_polars_frame_of_any_type(shape: str) -> None:
+    """Polars' variants of texts become ordinary ones before rejected rows are taken out, within other types as well."""
+
+    class PolarsPicky(Picky):
+        frame = "polars"
+
+        def process_table(self, words: pl.DataFrame) -> Any:
+            self.reject_rows(words.filter(pl.col("value") == "?"), "a question")
+            return words.filter(pl.col("value") != "!").with_columns(SHAPES[shape], unread=pl.col("value"))
+
+    outcome = run_chunks(PolarsPicky.spec(), [chunk(["a", "?", "!", "b"], kind=pa.string())], rejects=True)
+    (made,) = outcome.emitted("bolt")
+    assert [row[0] for row in found_in([made])] == [0, 3]
+    assert not any(word in str(made.schema.field("value").type) for word in ("view", "dictionary"))
+    (aside,) = outcome.emitted("bolt", "rejects")
+    assert aside.column("value").to_pylist() == ["?"]
+
+
+def test_rejected_rows_leave_a_table_that_the_function_took_from_polars() -> None:
+    """A frame that the function itself made a pyarrow table of is treated like the frame."""
+
+    class Handed(Picky):
+        frame = "polars"
+
+        def process_table(self, words: pl.DataFrame) -> Any:
+            self.reject_rows(words.filter(pl.col("value") == "?"), "a question")
+            return words.to_arrow(compat_level=pl.CompatLevel.newest())
+
+    (made,) = run_chunks(Handed.spec(), [chunk(["a", "?", "b"], kind=pa.string())], rejects=True).emitted("bolt")
+    assert [row[0] for row in found_in([made])] == [0, 2]
+
+
 NO_ROWS = [
     pytest.param(lambda words: words["value"] == "?", "reject_rows was given Series", id="a mask"),
     pytest.param(lambda words: [0], "reject_rows was given list", id="a list"),
