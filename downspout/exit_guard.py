@@ -19,17 +19,21 @@ from typing import NoReturn
 leave_at_once = os._exit  # The real one
 
 
-_shaped: Callable[[str], str] = "downspout: {}".format
+def _as_text(text: str, is_error: bool) -> str:
+    return f"downspout: {text}"
 
 
-def say(text: str) -> None:
+_shaped: Callable[[str, bool], str] = _as_text
+
+
+def say(text: str, *, is_error: bool = False) -> None:
     """Write a line to standard error from a signal's handler or another thread: not through Python's own buffers."""
     with suppress(OSError):
-        os.write(2, f"{_shaped(text)}\n".encode())
+        os.write(2, f"{_shaped(text, is_error)}\n".encode())
 
 
-def say_as(shaped: Callable[[str], str]) -> None:
-    """Give :func:`say` another form of line."""
+def say_as(shaped: Callable[[str, bool], str]) -> None:
+    """Give :func:`say` another form of line, made of the text and whether it is an error."""
     global _shaped
     _shaped = shaped
 
@@ -45,7 +49,8 @@ def guard() -> None:
         if os.getpid() == pid:
             say(
                 f"{_caller(status)}: the run ends here, and what is not committed will be processed again. "
-                "Try: raise an exception, which fails the tuple"
+                "Try: raise an exception, which fails the tuple",
+                is_error=True,
             )
             for stream in (sys.stdout, sys.stderr):
                 with suppress(Exception):

@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    from downspout.cli.output import fill_gaps, finish
+    from downspout.cli.output import complain, fill_gaps, finish
     from downspout.cli.records import printable
     from downspout.errors import DownspoutError
 
@@ -99,8 +99,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except DownspoutError as error:
         if getattr(arguments, "json", None) is True:  # a run writes its own: it may have put another in stdout's place
             print(json.dumps(error.as_dict(), indent=2))
-        # Names in it may be what others wrote into Kafka.
-        print("downspout:", printable(str(error), keep="\n\t"), file=sys.stderr)
+        complain(printable(str(error), keep="\n\t"))  # names in it may be what others wrote into Kafka
         return error.exit_code
     except BrokenPipeError:  # `downspout … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -42,6 +42,13 @@ def print_result(text: str, out: TextIO) -> None:
         print(text, file=out, flush=True)
 
 
+def complain(text: str) -> None:
+    """Print what ends a command, or what went wrong in it, to standard error; in a log of JSON as an error."""
+    from downspout.export import json_log  # a run without errors needs nothing of it
+
+    json_log.complain(text)
+
+
 def write_bytes(data: bytes, out: TextIO) -> None:
     """Write bytes as they are; errors as for :func:`print_result`."""
     with _written(out):

@@ -21,7 +21,7 @@ from downspout.cli.arguments import (
     add_ui,
     exit_codes,
 )
-from downspout.cli.output import aside, check_writable, print_result
+from downspout.cli.output import aside, check_writable, complain, print_result
 from downspout.cli.ui import shown
 from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError
 from downspout.formatting import counted, seconds_of
@@ -257,7 +257,7 @@ def _close(result: RunResult) -> int:
         how = f"{how}; " if how else ""
         what = " and ".join(f"{counted(count, 'record')} of {spout}" for spout, count in result.uncommitted.items())
         again = "are not committed and will be processed again at the next start"
-        print(f"downspout: {how}the last commit failed: {what} {again}", file=sys.stderr)
+        complain(f"{how}the last commit failed: {what} {again}")
     elif result.signal is not None:
         flying = f"with {counted(result.in_flight, 'tuple')} in flight, to be processed again at the next start"
         end = flying if result.in_flight else "at once"
@@ -268,10 +268,9 @@ def _close(result: RunResult) -> int:
         print(f"downspout: {how} {end}", file=sys.stderr)
     if result.not_retried:
         count = counted(result.not_retried, "tuple")
-        print(
-            f"downspout: {count} failed and will not be tried again, because no spout emitted them with an id. "
-            "Try: correct the bolt, and let the spout emit with tup_id=... and emit again what fails",
-            file=sys.stderr,
+        complain(
+            f"{count} failed and will not be tried again, because no spout emitted them with an id. "
+            "Try: correct the bolt, and let the spout emit with tup_id=... and emit again what fails"
         )
     return _exit_code(result)
 

@@ -13,7 +13,7 @@ key                                        what it holds
 =========================================  ===============================================================
 
 What is written to standard error without ``logging`` (progress, the summary, what a component prints there) becomes
-such a line as well: its logger is ``stderr``.
+such a line as well: its logger is ``downspout`` if it begins with that name, else ``stderr``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -34,7 +35,8 @@ from downspout import exit_guard
 PLACE = re.compile(r"(?<![\w.\[\]-])([\w.-]+)\[(\d+)\](?:@(\d+))?(?![\w\[])")
 TASK = re.compile(r"(?<![\w.-])([\w.-]+)\[task (\d+)\]")
 COMPONENT = "pystorm.component."
-WARNING = "downspout: warning: "
+PROGRAM, WARNING = "downspout: ", "warning: "
+TRACEBACK = re.compile(r"^[ +|]*(?:Exception Group )?Traceback \(most recent call last\):$", re.MULTILINE)
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes that every record of a log has; others were given as ``extra``."""
 OURS = STANDARD | {"time", "level", "logger", "exception"}
@@ -128,12 +130,22 @@ class JsonLines(io.TextIOBase):
         return self.out.encoding
 
 
-def line_of(said: str) -> str:
+def line_of(said: str, level: str = "INFO") -> str:
     """Return the line for what was written without ``logging``."""
-    level = "INFO"
-    if said.startswith(WARNING):
-        said, level = said.removeprefix(WARNING), "WARNING"
-    return _dumped(_entry(time.time(), level, "stderr", said) | coordinates_of(said))
+    logger = "stderr"
+    if said.startswith(PROGRAM):
+        said, logger = said.removeprefix(PROGRAM), "downspout"
+        if said.startswith(WARNING):
+            said, level = said.removeprefix(WARNING), "WARNING"
+    return _dumped(_entry(time.time(), level, logger, said) | coordinates_of(said))
+
+
+def complain(text: str) -> None:
+    """Write what ends a command, or what went wrong in it, to standard error: as an error, if that is JSON."""
+    if isinstance(sys.stderr, JsonLines):
+        sys.stderr.line(line_of(PROGRAM + text, "ERROR"))
+    else:
+        print(PROGRAM + text, file=sys.stderr)
 
 
 class JsonHandler(logging.Handler):
@@ -156,8 +168,22 @@ def install() -> JsonHandler:
     """Let all that this process writes to standard error be JSON, until it ends; return the handler for the log."""
     lines = JsonLines(sys.stderr)
     sys.stderr = lines
-    exit_guard.say_as(lambda text: line_of(f"downspout: {text}"))
+    sys.excepthook, threading.excepthook = _uncaught, _uncaught_in_thread
+    logging.captureWarnings(True)
+    exit_guard.say_as(lambda text, is_error: line_of(PROGRAM + text, "ERROR" if is_error else "INFO"))
     return JsonHandler(lines)
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: Any, where: str = "") -> None:
+    """Write in one line what Python would print in many."""
+    last = "".join(traceback.format_exception_only(error)).strip()
+    complain(f"{where}{last}\n{''.join(traceback.format_exception(kind, error, trace)).rstrip()}")
+
+
+def _uncaught_in_thread(given: threading.ExceptHookArgs) -> None:
+    if given.exc_value is not None and given.exc_type is not SystemExit:
+        thread = f"thread {given.thread.name}: " if given.thread is not None else ""
+        _uncaught(given.exc_type, given.exc_value, given.exc_traceback, thread)
 
 
 def hand_on(number: int, line: str) -> None:
@@ -176,8 +202,22 @@ def hand_on(number: int, line: str) -> None:
 
 
 def _entry(at: float, level: str, logger: str, message: str) -> dict[str, Any]:
+    message, exception = _without_traceback(message)
     when = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return {"time": when, "level": level, "logger": logger, "message": message}
+    entry = {"time": when, "level": level, "logger": logger, "message": message}
+    return entry | ({"exception": exception} if exception else {})
+
+
+def _without_traceback(message: str) -> tuple[str, str]:
+    r"""Return a message and the traceback at its end; of a traceback alone, its last line is the message.
+
+    >>> _without_traceback("lost\nTraceback (most recent call last):\n  x\nKeyError: 1")
+    ('lost', 'Traceback (most recent call last):\n  x\nKeyError: 1')
+    """
+    if (found := TRACEBACK.search(message)) is None:
+        return message, ""
+    exception = message[found.start() :]
+    return message[: found.start()].rstrip() or exception.rpartition("\n")[2], exception
 
 
 def _dumped(entry: dict[str, Any]) -> str:

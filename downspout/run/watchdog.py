@@ -148,7 +148,8 @@ class Watchdog:
         """The loop does not end: commit without it, and end the process."""
         self._engine.ending.last_resort(LAST_S)
         where = f" ({self._place.at_work(time.monotonic() - self._since)})" if self._place is not None else ""
-        say(f"the run does not end{where}: ending the process. Records that are not committed will be processed again")
+        again = "Records that are not committed will be processed again"
+        say(f"the run does not end{where}: ending the process. {again}", is_error=True)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         leave_at_once(128 + self._signals[0])

@@ -9,14 +9,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from downspout import exit_guard
 from downspout.export import json_log
-from downspout.export.json_log import JsonFormatter, JsonLines, coordinates_of, hand_on
+from downspout.export.json_log import JsonFormatter, JsonLines, complain, coordinates_of, hand_on
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,12 +101,61 @@ def test_what_is_printed_is_a_line_too() -> None:
     lines = JsonLines(out)
     print("two", "words\nmore", file=lines)
     print("downspout: warning: 2 dead letters", file=lines)
+    print("downspout:", "metrics are at …", file=lines)
     print(file=lines)
     found = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [(each["level"], each["logger"], each["message"]) for each in found] == [
         ("INFO", "stderr", "two words\nmore"),
-        ("WARNING", "stderr", "2 dead letters"),
+        ("WARNING", "downspout", "2 dead letters"),
+        ("INFO", "downspout", "metrics are at …"),
     ]
+
+
+def test_an_error_that_ends_a_command_has_the_level_of_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is wrong is an ERROR of the logger ``downspout``; without JSON it is text behind the program's name."""
+    complain("no broker at orders[3]@918")
+    assert capsys.readouterr().err == "downspout: no broker at orders[3]@918\n"
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", JsonLines(out))
+    complain("no broker at orders[3]@918")
+    found = json.loads(out.getvalue())
+    assert (found["level"], found["logger"], found["message"], found["offset"]) == (
+        "ERROR", "downspout", "no broker at orders[3]@918", 918,
+    )  # fmt: skip
+
+
+def test_a_traceback_is_a_field() -> None:
+    """A traceback at the end of a message is under ``exception``, also that of a group or behind its cause."""
+    stack = "Traceback (most recent call last):\n  File x\nKeyError: 'a'"
+    for trace in (stack, f"  + Exception Group {stack}", f"{stack}\n\nDuring the handling\n\n{stack}"):
+        found = logged("%s\n%s", ("counts[task 4]: KeyError: 'a'", trace), None)
+        assert (found["message"], found["exception"]) == ("counts[task 4]: KeyError: 'a'", trace)
+    found = json.loads(json_log.line_of(stack))
+    assert (found["message"], found["exception"]) == ("KeyError: 'a'", stack)
+
+
+def test_an_exception_that_is_not_caught_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Python would print of an error that ends the process, or a thread, is one object with its traceback."""
+    out = io.StringIO()
+    for owner, name in ((sys, "excepthook"), (threading, "excepthook"), (exit_guard, "_shaped")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(sys, "stderr", out)
+    json_log.install()
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        sys.excepthook(ValueError, error, error.__traceback__)
+    thread = threading.Thread(target=lambda: [][1], name="helper")
+    thread.start()
+    thread.join()
+    threading.Thread(target=sys.exit).start()
+    first, second = (json.loads(line) for line in out.getvalue().splitlines())
+    assert (first["level"], first["logger"], first["message"]) == ("ERROR", "downspout", "ValueError: no")
+    assert first["exception"].startswith("Traceback")
+    assert second["message"] == "thread helper: IndexError: list index out of range"
+    assert second["exception"].endswith("IndexError: list index out of range")
 
 
 @pytest.mark.parametrize(
@@ -133,16 +184,20 @@ def test_extras_do_not_hide_what_every_line_has() -> None:
 
 def test_answers_to_signals_are_json_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a signal's handler writes, past Python's own buffers, has the same form."""
-    from downspout import exit_guard
-
     out, written = io.StringIO(), []
     monkeypatch.setattr(sys, "stderr", out)
-    monkeypatch.setattr(exit_guard, "_shaped", exit_guard._shaped)
+    for owner, name in ((sys, "excepthook"), (threading, "excepthook"), (exit_guard, "_shaped")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
     monkeypatch.setattr(os, "write", lambda descriptor, data: written.append(data))
     json_log.install()
     exit_guard.say("waiting")
+    exit_guard.say("the run ends here", is_error=True)
     monkeypatch.undo()
-    assert json.loads(written[0])["message"] == "downspout: waiting"
+    found = [json.loads(line) for line in written]
+    assert [(each["level"], each["logger"], each["message"]) for each in found] == [
+        ("INFO", "downspout", "waiting"),
+        ("ERROR", "downspout", "the run ends here"),
+    ]
 
 
 @pytest.mark.slow
@@ -170,8 +225,22 @@ def test_every_line_of_a_run_is_an_object(tmp_path: Path) -> None:
     assert json.loads(summary)["components"]["loud"]["errors"] == 1
     found = [json.loads(line) for line in [*first, *rest.splitlines()]]
     messages = [each["message"] for each in found]
-    assert any('no "luck"' in each and "Traceback" in each for each in messages)
+    assert any('no "luck"' in each["message"] and "Traceback" in each.get("exception", "") for each in found)
+    assert not any("Traceback" in each for each in messages)
+    (warned,) = (each for each in found if "look out" in each["message"])
+    assert (warned["level"], warned["logger"]) == ("WARNING", "py.warnings")
     assert {"two\nlines", "to standard output", "half"} <= set(messages)
-    assert any(each.startswith("downspout: SIGTERM: waiting for") for each in messages)
+    assert any(each.startswith("SIGTERM: waiting for") for each in messages)
     assert any("stopped after" in each and "tuple tree" in each for each in messages)
     assert all({"time", "level", "logger", "message"} <= each.keys() for each in found)
+
+
+def test_what_ends_a_run_is_an_error_line(tmp_path: Path) -> None:
+    """A run that cannot begin says why in an object with the level of an error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "downspout", "run", "none.py", "--log-format", "json"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    found = json.loads(done.stderr)
+    assert (done.returncode, found["level"], found["logger"]) == (2, "ERROR", "downspout")
+    assert "none.py" in found["message"]

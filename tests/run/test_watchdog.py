@@ -51,7 +51,7 @@ class Made(Topology):
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Watchdog, Engine, list[str]]]:
     """Give an watchdog of a run that hangs in a bolt, that run, and what is said."""
     said: list[str] = []
-    monkeypatch.setattr(module, "say", said.append)
+    monkeypatch.setattr(module, "say", lambda text, **_: said.append(text))
     Clicks.clicks.clear()
     Hangs.entered, Hangs.leave = threading.Event(), threading.Event()
     engine = Engine(from_class(Made, "made"), {"clicks": {}, "b": {}})
