@@ -27,8 +27,9 @@ CLOSED_PIPE = 141  # 128 + SIGPIPE, as shells say of a program whose reader has 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     """Return the parser with all commands, or for one of them alone: its module is then the only one to be imported."""
     from downspout.cli.arguments import EXIT_CODES, exit_codes
+    from downspout.cli.parser import Parser
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="downspout",
         description="Storm-style spouts and bolts in pure Python: Kafka in, exactly-once Parquet out.",
         epilog="Start with `downspout kafka start`, then `downspout run topologies/word_count.py --until end`. "

@@ -79,6 +79,40 @@ def test_check_shows_what_was_given_and_all_the_rest_on_demand(capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
+    ("line", "usage", "said"),
+    [
+        ("run t.py --untill end", "downspout run", "downspout run: error: unknown option --untill. Try: --until"),
+        ("run --untill=end", "downspout run", "unknown option --untill. Try: --until"),
+        ("run t.py --frobnicate 3", "downspout run", "unknown option --frobnicate. Try: downspout run --help"),
+        ("run t.py u.py", "downspout run", "unrecognized arguments: u.py. Try: downspout run --help"),
+        ("run", "downspout run", "the following arguments are required: FILE"),
+        ("spark run t.py --record-per-batch 5", "downspout spark run", "--record-per-batch. Try: --records-per-batch"),
+        ("runn t.py", "downspout run", "downspout: error: unknown command runn. Try: downspout run"),
+        ("kafka strat", "downspout kafka start", "unknown command strat. Try: downspout kafka start"),
+        ("kafka frobnicate", "downspout kafka", "unknown command frobnicate. Try: one of start, status, stop,"),
+    ],
+)
+def test_a_misspelt_word_is_answered_by_what_was_meant(
+    line: str, usage: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The usage is that of the command that was meant, and the nearest option or command stands behind "Try"."""
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"usage: {usage} [-h]")
+    assert said in printed
+
+
+def test_words_that_another_program_reads_are_left_alone() -> None:
+    """Words behind -- are no options, nor are those that ``spark submit`` hands on; options may be shortened."""
+    parse = build_parser().parse_args
+    assert parse(["spark", "submit", "t.py", "--", "--conf", "x"]).arguments == ["t.py", "--", "--conf", "x"]
+    assert parse(["run", "t.py", "--unt", "end", "--set=kafka.group=g"]).until == "end"
+    assert parse(["run", "--", "--x.py"]).target == "--x.py"
+
+
+@pytest.mark.parametrize(
     "command", [["run", "nowhere.py", "--json", "-"], ["audit", "nowhere", "--json"], ["compact", "nowhere", "--json"]]
 )
 def test_json_tells_of_an_error_too(
