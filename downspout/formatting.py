@@ -62,6 +62,16 @@ def nearest(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6
     return next(iter(difflib.get_close_matches(name, known, 1, cutoff)), otherwise)
 
 
+def nearest_url(scheme: str, schemes: Iterable[str], *others: str) -> str:
+    """Return the URL that a wrong scheme was to begin, or all that there are, ``others`` besides.
+
+    >>> nearest_url("postgre", ["sqlite", "postgresql"]), nearest_url("mysql", ["sqlite", "postgresql"], "kafka")
+    ('postgresql://…', 'one of kafka, postgresql://…, sqlite://…')
+    """
+    shown = {each: each for each in others} | {each: f"{each}://…" for each in sorted(schemes)}
+    return shown.get(nearest(scheme, shown, ""), f"one of {', '.join(shown.values())}")
+
+
 def size(count: int) -> str:
     """Return a number of bytes, in units of 1,000 as disks have them.
 

@@ -15,7 +15,7 @@ from downspout import registry
 from downspout.batches.core.attempt import Attempt, BatchRange, CoordinatorState
 from downspout.batches.core.values import StateKind
 from downspout.errors import BrokerError, ConfigError, FencedError
-from downspout.formatting import nearest
+from downspout.formatting import nearest_url
 from downspout.settings.secrets import shown
 
 PartitionId: TypeAlias = str
@@ -185,11 +185,7 @@ def _opener(openers: Mapping[str, Opener], location: str, key: str) -> Opener:
     scheme, colon, _ = location.partition("://")
     if colon and scheme in openers:
         return openers[scheme]
-    known = [f"{name}://…" for name in sorted(openers)]
-    raise ConfigError(
-        f"{key} = {shown(key, location)!r} is not a store for this",
-        cure=nearest(f"{scheme}://…", known, f"one of {', '.join(known)}"),
-    )
+    raise ConfigError(f"{key} = {shown(key, location)!r} is not a store for this", cure=nearest_url(scheme, openers))
 
 
 def check_batch_store(location: str, key: str = "batch.store") -> None:

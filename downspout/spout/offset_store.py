@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from downspout import registry
 from downspout.errors import BrokerError, ConfigError, FencedError
-from downspout.formatting import nearest
+from downspout.formatting import nearest_url
 from downspout.settings.secrets import shown
 
 if TYPE_CHECKING:
@@ -108,10 +108,8 @@ def check_location(location: str, key: str = SETTING) -> None:
     scheme, colon, _ = location.partition("://")
     if location == KAFKA or (colon and scheme in registry.stores):
         return
-    known = [KAFKA, *(f"{name}://…" for name in sorted(registry.stores))]
     raise ConfigError(
-        f"{key} = {shown(key, location)!r} is no offset store",
-        cure=nearest(f"{scheme}://…", known, f"one of {', '.join(known)}"),
+        f"{key} = {shown(key, location)!r} is no offset store", cure=nearest_url(scheme, registry.stores, KAFKA)
     )
 
 

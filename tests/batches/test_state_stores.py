@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from demos.postgres import PASSWORD, PostgresServer
 from downspout.batches.backends.sql_state import open_sql_state, read_state
 from downspout.batches.core.attempt import Attempt
 from downspout.batches.core.values import StateKind
-from downspout.batches.stores import BatchStoreError, open_state_store
+from downspout.batches.stores import BatchStoreError, check_batch_store, check_state_store, open_state_store
 from downspout.errors import ConfigError
 from downspout.testing.memory_batches import MemoryBatches
 from tests.batches.state_contract import MINE, OF, THE, Open, StateContract, put
@@ -110,9 +110,18 @@ def test_foreign_content_is_named(tmp_path: Path) -> None:
         open_state_store(f"sqlite:///{tmp_path}/other", MINE)
 
 
+@pytest.mark.parametrize(("check", "more"), [(check_batch_store, ", zookeeper://…"), (check_state_store, "$")])
+def test_an_unknown_store_is_answered_by_all(check: Callable[[str], None], more: str) -> None:
+    """Only a misspelt scheme has one cure; another database is answered by all that can be used."""
+    with pytest.raises(ConfigError, match=rf"Try: one of .*postgresql://…, sqlite://…{more}"):
+        check("mysql://x")
+    with pytest.raises(ConfigError, match=r"Try: postgresql://…$"):
+        check("postgresq://x")
+
+
 def test_zookeeper_holds_no_state() -> None:
     """A URL of ZooKeeper is refused where keyed state is asked for."""
-    with pytest.raises(ConfigError, match="is not a store for this"):
+    with pytest.raises(ConfigError, match=r"is not a store for this. Try: one of .*postgresql://….*, sqlite://…"):
         open_state_store("zookeeper://127.0.0.1:2181/x", MINE)
 
 
