@@ -313,7 +313,11 @@ class KafkaBatches:
         """
         of_batch = {name: value for name, value in settings.items() if f"batch.{name}" in SETTINGS}
         of_kafka = {name: value for name, value in settings.items() if name not in of_batch}
-        given = {**(config or {}), **component_config("batch", of_batch), **component_config("kafka", of_kafka)}
+        given = {
+            **(config or {}),
+            **component_config("batch", of_batch),
+            **component_config("kafka", of_kafka, ["batch"]),
+        }
         check(parse_scope(given, "kafka", "spec"))
         if settings.get("dead_letter_topic"):
             raise ConfigError(

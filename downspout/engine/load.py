@@ -16,7 +16,7 @@ from typing import Any
 from streamparse import Topology
 
 from downspout.engine.graph import Graph, from_class, nearest
-from downspout.engine.wiring import explain_wiring
+from downspout.engine.wiring import explain_packed, explain_wiring
 from downspout.errors import USER_ERRORS, DownspoutError, TopologyError, UserError
 
 
@@ -168,9 +168,12 @@ def _explain(error: UserError, target: str) -> TopologyError:
         return TopologyError(f"{_short(error.filename)}:{error.lineno}: {error.msg}")
     if isinstance(error, DownspoutError):
         return TopologyError(f"{where}: {error.message}", cure=error.cure)
+    stack = [frame for frame, _ in frames]
+    if (found := explain_packed(stack, _user_line(frames, target, _OUR_OWN + _OUR_PARTS))) is not None:
+        return found
     if isinstance(error, KeyError) and frames:
         return _explain_key(error, frames[-1][0], where)
-    if (found := explain_wiring(error, [frame for frame, _ in frames], where)) is not None:
+    if (found := explain_wiring(error, stack, where)) is not None:
         return found
     cure = None
     if isinstance(error, ModuleNotFoundError):

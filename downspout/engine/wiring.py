@@ -6,11 +6,12 @@ Its errors name neither. The frames in which they were raised still know.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import streamparse.dsl
+from streamparse.dsl.component import ComponentSpec
 
 from downspout.engine.graph import nearest
 from downspout.errors import TopologyError, UserError
@@ -52,6 +53,29 @@ def explain_wiring(error: UserError, frames: Sequence[FrameType], where: str) ->
     subject = next((found for frame in reversed(inside) if (found := _subject(frame.f_locals))), None)
     about = f" (component {subject})" if subject and subject not in text else ""
     return TopologyError(f"{where}: {type(error).__name__}: {text.rstrip('. ')}{about}", cure=_CURES.get(name))
+
+
+def explain_packed(frames: Sequence[FrameType], where: str) -> TopologyError | None:
+    """Return that a source of several components was given one name; None where none was.
+
+    ``KafkaBatches.spec`` returns a named tuple of components: streamparse takes it for no component at all.
+    """
+    for name, value in _suspects(frames):
+        fields = getattr(value, "_fields", ())
+        if fields and all(isinstance(each, ComponentSpec) for each in value):
+            return TopologyError(
+                f"{where}: {name} is {len(fields)} components, {' and '.join(fields)}",
+                cure=f"a name for each: {', '.join([*fields[:-1], name])} = KafkaBatches.spec(…)",
+            )
+    return None
+
+
+def _suspects(frames: Sequence[FrameType]) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a topology's class, and what a component was given as its input, by name."""
+    given = [frames[-1].f_locals.get(name) for name in ("key", "input_spec")] if frames else []
+    for frame in frames:
+        yield from dict(frame.f_locals.get("class_dict") or {}).items()
+        yield from ((name, value) for name, value in frame.f_locals.items() if any(value is each for each in given))
 
 
 def _subject(local: dict[str, Any]) -> str | None:

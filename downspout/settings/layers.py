@@ -17,6 +17,7 @@ from downspout.settings.table import (
     CLIENT_PREFIX,
     ENV_PREFIX,
     FORMER,
+    SCOPES,
     SETTINGS,
     TABLE,
     check_key,
@@ -29,6 +30,8 @@ FILE_NAME = "downspout.toml"
 ENV_RESERVED = frozenset({"DOWNSPOUT_HOME", "DOWNSPOUT_CACHE", "DOWNSPOUT_OFFLINE", "DOWNSPOUT_PROJECT"})
 """Environment variables of ours that are no settings: where state and cached jars live, "never download", and what
 relative directories are relative to."""
+TABLES = SCOPES | {CLIENT_PREFIX[:-1]}
+"""What is a table in the file."""
 CLIENT_TEXT = re.compile(
     r"(api_version|sasl_|ssl_(?!check_hostname)|security_protocol|client_id|client_rack|proxy_url)"
 )
@@ -130,6 +133,9 @@ def from_file(path: Path) -> Layer:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", cure="a readable file, or none") from None
     values = dict(_flatten(document))
     for key in values:
+        if key in TABLES:
+            cure = f"[{key}], and below it what belongs there: NAME = VALUE"
+            raise ConfigError(f"{key} ({path.name}) is a table, not a value", cure=cure)
         check_key(key, path.name)
     return Layer(path.name, values)
 

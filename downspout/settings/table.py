@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -360,8 +360,9 @@ def check_number(key: str, value: Any, source: str) -> None:
         raise ConfigError(f"{key} = {value!r} ({source}) must be greater than 0", cure="30")
 
 
-def check_key(key: str, source: str) -> None:
-    """Raise a ConfigError if ``key`` is below one of our prefixes and not in the table.
+def check_key(key: str, source: str, also: Sequence[str] = ()) -> None:
+    """Raise a ConfigError if ``key`` is below one of our prefixes and not in the table; ``also`` are the scopes, besides
+    its own, from which a name is suggested.
 
     >>> check_key("kafka.topic", "topology")
     Traceback (most recent call last):
@@ -373,7 +374,9 @@ def check_key(key: str, source: str) -> None:
         return
     if key.replace("_", ".") == "kafka.enable.auto.commit":
         raise ConfigError(f"{key} ({source}) cannot be set: kafka.guarantee decides it", cure="remove it")
-    cure = nearest(key, SETTINGS, "`downspout settings` lists all", 0.5)
+    known = {f"{scope}.{each.key.partition('.')[2]}": each.key for each in TABLE if each.scope in also}
+    known |= {each: each for each in SETTINGS}
+    cure = known.get(nearest(key, known, "", 0.5), "`downspout settings` lists all")
     raise ConfigError(f"unknown setting {key} ({source})", cure=cure)
 
 
@@ -404,8 +407,8 @@ def parse_scope(conf: Mapping[str, Any], scope: str, source: str = "topology") -
     return values
 
 
-def component_config(scope: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments of a component's ``spec`` as configuration, checked.
+def component_config(scope: str, given: Mapping[str, Any], also: Sequence[str] = ()) -> dict[str, Any]:
+    """Return keyword arguments of a component's ``spec`` as configuration, checked; ``also`` as for :func:`check_key`.
 
     >>> component_config("kafka", {"topics": ["orders"]})
     {'kafka.topics': ['orders']}
@@ -415,6 +418,6 @@ def component_config(scope: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if key == CLIENT_PREFIX[:-1]:
             config.update({CLIENT_PREFIX + k: v for k, v in value.items()})
             continue
-        check_key(key, "spec")
+        check_key(key, "spec", also)
         config[key] = SETTINGS[key].parse(value, "spec")
     return config

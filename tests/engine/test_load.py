@@ -135,6 +135,22 @@ ERRORS = {
         "    words = KafkaSpout.spec(topics=['t'], commit_period=3)\n",
         r"made.py:11: unknown setting kafka.commit_period",
     ),
+    "a source of batches in one name, as an input": (
+        "from spouts.batches import KafkaBatches\nclass Made(Topology):\n"
+        "    lines = KafkaBatches.spec(topics=['t'], fields=['value'])\n    count = Count.spec(inputs=[lines])\n",
+        r"made.py:12: lines is 2 components, coordinator and emitter. "
+        r"Try: a name for each: coordinator, lines = KafkaBatches.spec",
+    ),
+    "a source of batches in one name, by itself": (
+        "from spouts.batches import KafkaBatches\nclass Made(Topology):\n"
+        "    lines = KafkaBatches.spec(topics=['t'], fields=['value'])\n    count = Count.spec(inputs=lines)\n",
+        r"made.py:10: lines is 2 components.* Try: a name for each: coordinator, lines = KafkaBatches.spec",
+    ),
+    "a setting that neither scope of batches has": (
+        "from spouts.batches import KafkaBatches\nclass Made(Topology):\n"
+        "    coordinator, lines = KafkaBatches.spec(topics=['t'], fields=['value'], record_max=5)\n",
+        r"made.py:11: unknown setting kafka.record_max \(spec\). Try: batch.records_max",
+    ),
     "syntax error": ("class Made(Topology:\n", "made.py:9: "),
     "error of the user's own": ("def f():\n    return 1 / 0\nf()\n", "made.py:10: ZeroDivisionError"),
     "nothing in it": ("x = 1\n", "contains no topology"),

@@ -256,6 +256,14 @@ def test_keys_that_the_topology_declares_can_be_set():
 
 def test_an_unknown_table_in_the_file_is_told(tmp_path):
     """A table of the file that is misspelt is an error, and so is a file that is a folder."""
+    (tmp_path / "downspout.toml").write_text("kafka = 3\n")
+    with pytest.raises(
+        ConfigError, match=r"kafka \(downspout.toml\) is a table, not a value. Try: \[kafka\], and below"
+    ):
+        resolve(graph(), environ={}, file=tmp_path / "downspout.toml")
+    (tmp_path / "downspout.toml").write_text("[kafka]\nclient = 3\n")
+    with pytest.raises(ConfigError, match=r"kafka.client .* is a table, not a value. Try: \[kafka.client\]"):
+        resolve(graph(), environ={}, file=tmp_path / "downspout.toml")
     (tmp_path / "downspout.toml").write_text("[kafak]\ngroup = 'x'\n")
     with pytest.raises(ConfigError, match=r"unknown setting kafak.group \(downspout.toml\). Try: kafka.group"):
         resolve(graph(), environ={}, file=tmp_path / "downspout.toml")
