@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from downspout.cli.arguments import exit_codes
+from downspout.cli.arguments import exit_codes, place, sink_place
 from downspout.errors import MissingExtraError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -49,7 +49,7 @@ def handle(arguments: argparse.Namespace) -> int:
         raise MissingExtraError(
             "completion needs argcomplete, which is not installed", cure="pip install 'downspout[completion]'"
         ) from None
-    print(shellcode(["downspout"], shell=arguments.shell))
+    print(shellcode(["downspout"], use_defaults=False, shell=arguments.shell))
     return 0
 
 
@@ -57,10 +57,14 @@ def answer(parser: argparse.ArgumentParser) -> None:
     """Print what fits and end, if it is a shell that asks."""
     try:
         import argcomplete
+        from argcomplete.completers import ChoicesCompleter
     except ImportError:
         sys.exit(1)  # the shell then completes nothing; to go on would run a command that is not finished
     _add_completers(parser)
-    argcomplete.autocomplete(parser, always_complete_options="long", exit_method=sys.exit)
+    # For all else, such as topics and groups, nothing is offered: not files, as argcomplete would.
+    argcomplete.autocomplete(
+        parser, always_complete_options="long", exit_method=sys.exit, default_completer=ChoicesCompleter({})
+    )
 
 
 def _add_completers(parser: argparse.ArgumentParser) -> None:
@@ -69,9 +73,16 @@ def _add_completers(parser: argparse.ArgumentParser) -> None:
         "target": topology_files, "topology": topology_files, "overrides": settings, "scope": scopes,
     }  # fmt: skip
     for action in _actions(parser):
-        takes_class = action.dest == "topology" and action.metavar in (None, "NAME")
-        if not takes_class and (completer := completers.get(action.dest)) is not None:
+        takes_name = action.dest == "topology" and action.metavar in (None, "NAME")
+        completer = None if takes_name else completers.get(action.dest, paths if _takes_path(action) else None)
+        if completer is not None:
             action.completer = completer  # type: ignore[attr-defined]   # argcomplete looks for it
+
+
+def _takes_path(action: argparse.Action) -> bool:
+    if action.type in (place, sink_place) or action.metavar in ("FILE", "DIR", "PATH"):
+        return True
+    return action.dest == "file" or action.nargs == argparse.REMAINDER
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
@@ -82,15 +93,20 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(each)
 
 
+def paths(prefix: str, **_: Any) -> list[str]:
+    """Return the files and folders that begin so."""
+    start = os.path.expanduser(prefix)
+    found = [f"{path}/" if os.path.isdir(path) else path for path in glob.glob(f"{glob.escape(start)}*")]
+    return sorted(prefix + path.removeprefix(start) for path in found)
+
+
 def topology_files(prefix: str, **_: Any) -> list[str]:
     """Return the Python files and folders that begin so; at first the topologies of the project."""
-    found = [] if prefix else glob.glob("topologies/*.py")
-    for path in glob.glob(f"{glob.escape(prefix)}*") if prefix else []:
-        if os.path.isdir(path):
-            found.append(f"{path}/")
-        elif path.endswith(".py"):
-            found.append(path)
-    return sorted(path for path in found if not os.path.basename(path).startswith("_"))
+    found = paths(prefix) if prefix else sorted(glob.glob("topologies/*.py"))
+    return [
+        path for path in found
+        if path.endswith((".py", "/")) and not os.path.basename(path.rstrip("/")).startswith("_")
+    ]  # fmt: skip
 
 
 def settings(prefix: str, **_: Any) -> list[str]:
@@ -114,7 +130,11 @@ def settings(prefix: str, **_: Any) -> list[str]:
 
 
 def scopes(prefix: str, **_: Any) -> list[str]:
-    """Return the scopes of settings."""
-    from downspout.settings.table import SCOPES
+    """Return the scopes of settings that begin so, and within a scope its settings.
 
-    return sorted(scope for scope in SCOPES if scope.startswith(prefix))
+    >>> scopes("ru"), scopes("run.se")
+    (['run'], ['run.seed'])
+    """
+    from downspout.settings.table import SCOPES, SETTINGS
+
+    return sorted(name for name in (SETTINGS if "." in prefix else SCOPES) if name.startswith(prefix))

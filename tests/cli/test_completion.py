@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from downspout.cli import build_parser, main
-from downspout.cli.completion import SHELLS, settings, topology_files
+from downspout.cli.completion import SHELLS, paths, settings, topology_files
 
 ASK = """
 source <(downspout completion bash)
@@ -47,6 +47,16 @@ def at_tab(line: str, folder: Path) -> set[str]:
         ("downspout run topologies/orders.py --set parquet.fl", {"parquet.flush_rows="}, {"kafka.emit="}),
         ("downspout audit out --topology t", {"topologies/"}, set()),
         ("downspout settings pa", {"parquet", "parse"}, {"kafka"}),
+        ("downspout settings kafka.ret", {"kafka.retry_delay_ms"}, {"kafka.group", "kafka"}),
+        ("downspout settings batch.", {"batch.store"}, {"batch", "kafka.group"}),
+        ("downspout lag ", {"--watch"}, {"topologies/"}),
+        ("downspout ui run ", {"--port"}, {"topologies/"}),
+        ("downspout dlq show orders.dead-letters ", {"--json"}, {"topologies/"}),
+        ("downspout storm stats t", set(), {"topologies/"}),
+        ("downspout run topologies/orders.py --json t", {"topologies/"}, set()),
+        ("downspout audit t", {"topologies/"}, set()),
+        ("downspout kafka produce lines topologies/o", {"topologies/orders.py"}, set()),
+        ("downspout storm shell -- t", {"topologies/"}, set()),
     ],
 )
 def test_bash_completes_a_line(line: str, offered: set[str], missing: set[str], tmp_path: Path) -> None:
@@ -99,6 +109,15 @@ def test_files_are_completed_from_any_folder(tmp_path: Path, monkeypatch: pytest
         (tmp_path / name).touch()
     assert topology_files("d") == ["d.py", "deep/"]
     assert topology_files("deep/") == ["deep/a.py"]
+    assert paths("deep/b") == ["deep/b.txt"]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert paths("~/de") == ["~/deep/"]
+
+
+def test_bash_itself_adds_no_files(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nothing fits, bash does not fall back on the files of the folder."""
+    assert main(["completion", "bash"]) == 0
+    assert "-o default" not in capsys.readouterr().out
 
 
 def test_no_command_has_an_argument_of_another_kind_under_a_known_name() -> None:
