@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,19 @@ ROOT = Path(__file__).resolve().parents[2]
 def python_blocks(path: Path) -> str:
     """Return all Python code of a page."""
     return "\n".join(re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL))
+
+
+FOR_THE_CLONE = {"demo", "docs", "dev"}
+"""Extras for who works in the clone."""
+
+
+def test_the_quickstart_names_each_extra() -> None:
+    """The table of extras has those of pyproject.toml that are for users, and no other."""
+    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    table = page[page.index("| extra | adds |") :].partition("\n\n")[0]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE)
+    assert sorted(named) == sorted(project["optional-dependencies"].keys() - FOR_THE_CLONE)
 
 
 @pytest.mark.slow
