@@ -27,24 +27,31 @@ class _AfterImports:
     def __init__(self) -> None:
         self._since: float | None = None
         self._again: threading.Timer | None = None
+        self._is_sent = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         if _is_importing(frame) and now - self._since < PATIENCE_S:
-            self._again = threading.Timer(EVERY_S, os.kill, (os.getpid(), number))
+            self._is_sent = False
+            self._again = threading.Timer(EVERY_S, self._send, (number,))
             self._again.daemon = True
             self._again.start()
             return
         self._since = None
         raise KeyboardInterrupt
 
+    def _send(self, number: int) -> None:
+        self._is_sent = True
+        os.kill(os.getpid(), number)
+
     def finish(self) -> None:
         """Raise what still waits: after this, another handler would get it."""
         if self._again is not None and self._since is not None:
             self._again.cancel()
             self._again.join()  # where it is too late to cancel, its signal comes to this handler, and ends this wait
-            raise KeyboardInterrupt
+            if not self._is_sent:  # else it came while a run had its own handler, which has answered it
+                raise KeyboardInterrupt
 
 
 def _is_importing(frame: FrameType | None) -> bool:

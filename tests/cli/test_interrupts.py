@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from downspout.cli import interrupts, main
+from downspout.system.signals import handled_by
 
 IMPORTS = """
 import pathlib, signal
@@ -45,6 +47,20 @@ def test_an_import_is_not_interrupted(
     assert "Traceback" not in (err := capsys.readouterr().err)
     assert err.endswith("downspout: interrupted\n")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_run_that_begins_meanwhile_answers_alone() -> None:
+    """Ctrl-C in an import that waits until a run has its own handler is that run's, and the command's no more."""
+    heard = threading.Event()
+    importing = compile("signal.raise_signal(signal.SIGINT)", "<frozen importlib._bootstrap>", "exec")
+    try:
+        with interrupts.after_imports():
+            exec(importing, {"signal": signal})
+            with handled_by(lambda number, frame: heard.set()):
+                assert heard.wait(60)
+    except KeyboardInterrupt:
+        pytest.fail("interrupted as well")
 
 
 @pytest.mark.slow
