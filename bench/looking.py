@@ -1,6 +1,6 @@
 """What looking costs, within one run: its page, Prometheus, OpenTelemetry and spans are switched on and off by turns.
 
-    python -m bench.looking [--records 4000000] [--slice 4] [--quick]
+    python -m bench.looking [--records 16000000] [--slice 4] [--quick]
 
 One process reads flights by record into Parquet. Every few seconds one of the ways to look at it is switched on, and
 before and after each there is a slice without any, with which it is compared: what else the machine does then weighs on
@@ -306,7 +306,7 @@ def report(slices: Sequence[Slice], records: int, slice_s: float, described: str
 def main(arguments: Sequence[str] | None = None) -> None:
     """Publish, measure, print and save."""
     options = Options(__doc__, runs=1)
-    options.size("--records", 4_000_000, 300_000, type=int)
+    options.size("--records", 16_000_000, 300_000, type=int)
     options.size("--slice", 4.0, 0.4, type=float)
     given: Any = options.read(arguments)
     before = load()
