@@ -161,19 +161,12 @@ class StateBolt(Bolt):
         self._figures = {"batches_applied": 0, "batches_refused": 0, "keys_updated": 0}
 
     def _check_inputs(self, context: Mapping[str, Any], *, is_told: bool) -> None:
-        fields = input_fields(context)
-        heard = {each for _, each in fields}
-        if is_told and (unheard := [stream for stream in CONTROL if stream not in heard]):
-            raise TopologyError(
-                f"{self.component_name}: no input has the stream {unheard[0]}, so it would not hear of its batches",
-                cure="coordinator=…, as KafkaBatches.spec returns it",
-            )
         groupings = context.get("source->stream->grouping", {})
         inputs = []
-        for (source, stream), each in fields.items():
+        for (source, stream), each in input_fields(context).items():
             grouping = groupings.get(source, {}).get(stream, {})
             inputs.append(StateInput(source, stream, each, str(grouping.get("type", "")), grouping.get("fields") or ()))
-        for what, cure in faults(inputs, self._keys, self.update, task_number(context)[1]):
+        for what, cure in faults(inputs, self._keys, self.update, task_number(context)[1], is_told=is_told):
             raise TopologyError(f"{self.component_name}: {what}", cure=cure)
 
     # --- tuples ---
@@ -224,8 +217,8 @@ class StateBolt(Bolt):
         try:
             self.update.add_many(batch.tuples, list(map(key_of, rows)), rows)
         except USER_ERRORS as error:
-            # How far that came nobody knows. The tuples of an attempt share one tree: it fails, and the batch begins
-            # again. Were the error raised, the tuples would wait for their timeout.
+            # It is not known how many of them are in. The tuples of an attempt share one tree: it fails, and the batch
+            # begins again. If the error were raised, the tuples would wait for their timeout.
             self.fail_because(tups[0], self._not_taken(attempt, rows, error))
         self.ack_many(tups[: len(rows)])
         return len(rows)

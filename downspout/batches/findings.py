@@ -9,7 +9,6 @@ from downspout.batches.inputs import StateInput, faults
 from downspout.batches.pairs import check_pair
 from downspout.batches.setup import check, check_ackers, message_timeout_s
 from downspout.batches.stores import check_batch_store, check_state_store
-from downspout.batches.streams import CONTROL
 from downspout.batches.updates import update_of
 from downspout.engine.graph import Component, Graph
 from downspout.engine.values import Settings, reads
@@ -31,8 +30,8 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
     for bolt in graph.bolts:
         if reads(bolt, "state"):
             yield from _state(bolt, _with_batches(graph, bolt, confs))
-            yield from _inputs(graph, bolt)
-            yield from _input_fields(graph, bolt, confs[bolt.name])
+            yield from _inputs(graph, bolt, confs[bolt.name])
+            yield from _behind_a_state(graph, bolt)
 
 
 def _coordinator(spout: Component, conf: Mapping[str, Any]) -> Iterator[Finding]:
@@ -66,12 +65,8 @@ def _state(bolt: Component, conf: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _on_one_machine(bolt.name, "state.store", conf)
 
 
-def _inputs(graph: Graph, bolt: Component) -> Iterator[Finding]:
-    """Find a state that hears nothing of its batches, or gets tuples after they are committed."""
-    heard = {given.stream for given in bolt.inputs}
-    if unheard := [stream for stream in CONTROL if stream not in heard]:
-        what = f"no input has the stream {unheard[0]}, so it would not hear of its batches"
-        yield Finding(True, bolt.name, what, "coordinator=…, as KafkaBatches.spec returns it")
+def _behind_a_state(graph: Graph, bolt: Component) -> Iterator[Finding]:
+    """Find a state that gets tuples after their batch is committed."""
     seen, left = {bolt.name}, [given.source for given in bolt.inputs]
     while left:
         source = graph.components.get(left.pop())
@@ -85,8 +80,8 @@ def _inputs(graph: Graph, bolt: Component) -> Iterator[Finding]:
             left += [given.source for given in source.inputs]
 
 
-def _input_fields(graph: Graph, bolt: Component, conf: Mapping[str, Any]) -> Iterator[Finding]:
-    """Find fields that the state needs and its inputs lack, and keys that would be in several tasks."""
+def _inputs(graph: Graph, bolt: Component, conf: Mapping[str, Any]) -> Iterator[Finding]:
+    """Find streams and fields that a state needs and its inputs lack, and keys that would be in several tasks."""
     try:
         update = update_of(str(conf["state.update"]))
     except ConfigError as error:

@@ -25,16 +25,31 @@ class StateInput(NamedTuple):
         return self.grouping.upper() in ("", "GLOBAL")
 
 
-def faults(inputs: Sequence[StateInput], keys: Sequence[str], update: Update, tasks: int) -> Iterator[tuple[str, str]]:
+def faults(
+    inputs: Sequence[StateInput], keys: Sequence[str], update: Update, tasks: int, *, is_told: bool = True
+) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with a state's inputs, and a cure for each.
+
+    Args:
+        inputs: all of them, those from the coordinator too.
+        keys: the fields of the key.
+        update: what ``state.update`` says.
+        tasks: how many there are of the state.
+        is_told: whether a coordinator tells the state of its batches.
 
     >>> from downspout.batches.updates import update_of
     >>> given = StateInput("split", "default", ["attempt", "word"], "SHUFFLE")
-    >>> [what for what, _ in faults([given], ["wrd"], update_of("count"), 1)]
+    >>> [what for what, _ in faults([given], ["wrd"], update_of("count"), 1, is_told=False)]
     ["stream 'default' of 'split' has no field 'wrd'"]
-    >>> [what for what, _ in faults([given], ["word"], update_of("count"), 2)]
+    >>> [what for what, _ in faults([given], ["word"], update_of("count"), 2, is_told=False)]
     ["tuples of one key from 'split' may reach several of its tasks"]
     """
+    heard = {given.stream for given in inputs}
+    if is_told and (unheard := [stream for stream in CONTROL if stream not in heard]):
+        yield (
+            f"no input has the stream {unheard[0]}, so it would not hear of its batches",
+            "coordinator=…, as KafkaBatches.spec returns it",
+        )
     wanted = [ATTEMPT, *keys, *([update.field] if update.field else [])]
     for given in inputs:
         if given.stream in CONTROL:

@@ -19,7 +19,7 @@ class FlushRequests:
 
     @classmethod
     def of(cls, spout: Any, context: Mapping[str, Any]) -> FlushRequests | None:
-        """Return what asks for a spout; None: it is not on Storm, or nobody hears."""
+        """Return the requests of a spout; None: it is not on Storm, or no bolt reads them."""
         is_heard = FLUSH in (context.get("stream->outputfields") or ())
         return cls(spout.emit) if spout.on_storm and is_heard else None
 

@@ -273,7 +273,7 @@ def keep_by_key(name: str, instance: Any, attribute: str, entries: Entries, *, i
         is_new: whether the task has no state yet; then what ``initialize`` has put in is its first.
 
     Raises:
-        ComponentError: there is no dict of that name.
+        ComponentError: the bolt has no dict of that name.
     """
     own = vars(instance).get(attribute)
     if not isinstance(own, dict) or isinstance(own, OrderedDict):
@@ -297,7 +297,7 @@ def keep_by_key(name: str, instance: Any, attribute: str, entries: Entries, *, i
 
 
 def write_keys(instance: Any, attribute: str, stored: Stored) -> None:
-    """Write what a batch has changed. A bolt may have put another dict in the place of its own: then that is all.
+    """Write what a batch has changed. If a bolt has replaced its dict by another one, that is the whole state.
 
     Raises:
         ComponentError: a key or a value that cannot be kept.
