@@ -74,12 +74,19 @@ class Cost:
 
 
 class Process(NamedTuple):
-    """A line of the table of processes; CPU time is that of the process and of its children that have ended."""
+    """A line of the table of processes: times in seconds, ``waited_s`` that of children whose end it has waited for."""
 
     parent: int
     session: int
-    cpu_s: float
+    own_s: float
+    waited_s: float
+    started: int
     rss_bytes: int
+
+    @property
+    def cpu_s(self) -> float:
+        """The time of both."""
+        return self.own_s + self.waited_s
 
 
 def processes() -> dict[int, Process]:
@@ -101,13 +108,8 @@ def process_of(pid: int) -> Process | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return Process(int(fields[1]), int(fields[3]), sum(map(int, fields[11:15])) / _TICKS, int(fields[21]) * _PAGE)
-
-
-def cpu_of_tree(pid: int) -> float:
-    """Return the CPU-seconds of a process that runs, of all that it started, and of what of these has ended."""
-    table = processes()
-    return sum(process.cpu_s for process in _with_descendants(table, [pid]).values())
+    own, waited = (sum(map(int, pair)) / _TICKS for pair in (fields[11:13], fields[13:15]))
+    return Process(int(fields[1]), int(fields[3]), own, waited, int(fields[19]), int(fields[21]) * _PAGE)
 
 
 def _with_descendants(table: Mapping[int, Process], roots: Collection[int]) -> dict[int, Process]:

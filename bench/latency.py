@@ -28,8 +28,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.contenders import DOWNSPOUT, TYPES, Contender, downspout, filled, topology
+from bench.cpu_meter import CpuMeter
 from bench.flights import PARTITIONS, publish
-from bench.harness import ROOT, BenchError, Options, begin, cpu_of_tree, load, machine, save, say, table
+from bench.harness import ROOT, BenchError, Options, begin, load, machine, save, say, table
 from bench.track import Track, track
 from downspout.sink.log.commit_log import CommitLog
 
@@ -82,12 +83,12 @@ def measure(course: Track, contender: Contender, age_s: float, rate: float, seco
     sender = [sys.executable, "-m", "bench.producer", course.bootstrap, name, str(rate), str(seconds), str(times)]
     # The first records, one of each partition, are not measured: with them the group has been joined.
     publish(course.bootstrap, name, PARTITIONS)
-    with _reading(course.bootstrap, contender, age_s, name, place) as process:
+    with _reading(course.bootstrap, contender, age_s, name, place) as process, CpuMeter(process.pid) as meter:
         _wait_for(place, PARTITIONS, process)
-        before = cpu_of_tree(process.pid)
+        before = meter.cpu_s
         subprocess.run(sender, check=True, env=environment, cwd=place)
         _wait_for(place, PARTITIONS + count, process)
-        cpu_s = (cpu_of_tree(process.pid) - before) / count * 1e6
+        cpu_s = (meter.cpu_s - before) / count * 1e6
     sent, durable = np.load(times), durable_ns(place / "out", PARTITIONS + count)[PARTITIONS:]
     really = (count - 1) / ((sent[-1] - sent[0]) / 1e9)
     if really < rate * RATE_SHARE_MIN:

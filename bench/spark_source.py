@@ -23,12 +23,12 @@ from pathlib import Path
 import pandas as pd
 
 from bench.contenders import connector_jars
+from bench.cpu_meter import CpuMeter
 from bench.harness import (
     ROOT,
     BenchError,
     Options,
     begin,
-    cpu_of_tree,
     load,
     machine,
     save,
@@ -119,6 +119,7 @@ class Contender:
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
+        self._meter = CpuMeter(self._process.pid)
 
     def wait(self) -> None:
         """Wait until it has read the topic once: what its start costs is not the first job's."""
@@ -137,9 +138,9 @@ class Contender:
 
     def run(self, job: int, *, counts: bool) -> None:
         """Do a job once, and check how many rows it saw; the first time does not count."""
-        before = cpu_of_tree(self._process.pid)
+        before = self._meter.cpu_s
         seconds = float(self._ask(str(job)))
-        cpu_s = cpu_of_tree(self._process.pid) - before
+        cpu_s = self._meter.cpu_s - before
         records = self.records * (MANY if job == len(JOBS) - 1 else 1)
         if (rows := int(self._ask("rows"))) != records:
             raise BenchError(f"{self.kind}, {JOBS[job]}: {rows:,} rows of {records:,} records")
@@ -150,6 +151,7 @@ class Contender:
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
+        self._meter.close()
         self._process.stdin.close()
         self._process.wait(60)
 

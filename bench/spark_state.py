@@ -21,7 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from streamparse import Bolt, Grouping, Topology
 
-from bench.harness import BenchError, Options, begin, cpu_of_tree, load, machine, save, say, spread, table
+from bench.cpu_meter import CpuMeter
+from bench.harness import BenchError, Options, begin, load, machine, save, say, spread, table
 from bolts.parquet import ParquetBolt
 from downspout.ledger.origin import Origin
 from spouts.kafka import KafkaSpout
@@ -97,7 +98,9 @@ def records_of(job: Job, touched: int, batches: int) -> list[str]:
     return [*fill, *(f"{number % step}:{touched}:{step}" for number in range(batches))]
 
 
-def measure(spark: Any, bootstrap: str, scratch: Path, job: Job, touched: int, batches: int) -> Figures:
+def measure(
+    spark: Any, bootstrap: str, scratch: Path, job: Job, touched: int, batches: int, meter: CpuMeter
+) -> Figures:
     """Fill the state, then touch some keys batch after batch, and return what each batch took.
 
     Raises:
@@ -130,11 +133,11 @@ def measure(spark: Any, bootstrap: str, scratch: Path, job: Job, touched: int, b
             options={"run.until": "end"},
             checkpoint=out / "checkpoint",
             records_per_batch=per_batch,
-            on_batch=lambda batch: seen.append((cpu_of_tree(os.getpid()), batch.seconds)),
+            on_batch=lambda batch: seen.append((meter.cpu_s, batch.seconds)),
         )
 
     send(records[:fill])
-    before = cpu_of_tree(os.getpid())
+    before = meter.cpu_s
     go(fill)
     first = seen[-1][0] - before
     seen.clear()
@@ -209,10 +212,14 @@ def main() -> None:
     scratch = Path(tempfile.mkdtemp(prefix="downspout-bench-"))
     found = {}
     try:
-        with EmbeddedKafka(scratch / "broker") as broker, spark_session("bench") as spark:
+        with (
+            EmbeddedKafka(scratch / "broker") as broker,
+            spark_session("bench") as spark,
+            CpuMeter(os.getpid()) as meter,
+        ):
             register(spark)
             for job in jobs:
-                found[job] = measure(spark, broker.bootstrap, scratch, job, given.touched, given.batches)
+                found[job] = measure(spark, broker.bootstrap, scratch, job, given.touched, given.batches, meter)
                 say(f"{job.name}, {job.keys:,} keys: {statistics.median(found[job].cpu_s):.2f} CPU-s a batch")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -25,7 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Options, begin, cpu_of_tree, load, machine, save, say, spread, table
+from bench.cpu_meter import CpuMeter
+from bench.harness import Options, begin, load, machine, save, say, spread, table
 
 WORDS = 10
 VOCABULARY = 5_000
@@ -41,12 +42,13 @@ class Bench(ABC):
         bootstrap: the broker.
         scratch: a folder for what jobs leave.
         records: in the topic.
+        meter: of this process and all that it started.
     """
 
     topic: str
 
-    def __init__(self, spark: Any, bootstrap: str, scratch: Path, records: int) -> None:
-        self.spark, self.bootstrap, self.scratch, self.records = spark, bootstrap, scratch, records
+    def __init__(self, spark: Any, bootstrap: str, scratch: Path, records: int, meter: CpuMeter) -> None:
+        self.spark, self.bootstrap, self.scratch, self.records, self.meter = spark, bootstrap, scratch, records, meter
         self.source = {"kafka.bootstrap.servers": bootstrap, "subscribe": self.topic}
         self._number = 0
 
@@ -63,9 +65,9 @@ class Bench(ABC):
         self._number += 1
         out = self.scratch / f"{self.topic}-{self._number}"
         out.mkdir()
-        wall, cpu = time.monotonic(), cpu_of_tree(os.getpid())
+        wall, cpu = time.monotonic(), self.meter.cpu_s
         job(out)
-        wall, cpu = time.monotonic() - wall, cpu_of_tree(os.getpid()) - cpu
+        wall, cpu = time.monotonic() - wall, self.meter.cpu_s - cpu
         if wrong := self.wrong(out):
             sys.exit(f"{name}: {wrong}")
         shutil.rmtree(out)
@@ -244,12 +246,16 @@ def main() -> None:
     given, before = options.read(), load()
     scratch = Path(tempfile.mkdtemp(prefix="downspout-bench-"))
     try:
-        with EmbeddedKafka(scratch / "broker") as broker, spark_session("bench") as spark:
+        with (
+            EmbeddedKafka(scratch / "broker") as broker,
+            spark_session("bench") as spark,
+            CpuMeter(os.getpid()) as meter,
+        ):
             publish(broker.bootstrap, given.lines)
             publish_flights(cluster_for(broker.bootstrap), Flights(load_flights(given.flights)), "flights")
             register(spark)
-            flights = FlightDelays(spark, broker.bootstrap, scratch, given.flights).run(given.runs)
-            words = Words(spark, broker.bootstrap, scratch, given.lines).run(given.runs)
+            flights = FlightDelays(spark, broker.bootstrap, scratch, given.flights, meter).run(given.runs)
+            words = Words(spark, broker.bootstrap, scratch, given.lines, meter).run(given.runs)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     text = report(flights, words, (given.flights, given.lines), machine(before))

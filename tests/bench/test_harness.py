@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench import harness
-from bench.harness import BenchError, Cost, HungError, Options, by_turns, cpu_of_tree, median, run, save, table
+from bench.harness import BenchError, Cost, HungError, Options, by_turns, median, run, save, table
 
 BURN = "import time\nwhile time.process_time() < {0}: pass\n"
 
@@ -110,24 +109,6 @@ def test_a_command_that_ends_well_once_its_children_are_killed_never_ended(monke
     monkeypatch.setattr(harness, "_kill", lambda session: None)
     with pytest.raises(HungError):
         run(["sleep", "1"], 0.2)
-
-
-def test_the_cost_of_a_running_tree_grows_with_it() -> None:
-    """The CPU time of a process that runs, and of its children, is known before they end."""
-    # A tree of its own: what others of this process's children burnt goes when a program between them and us ends.
-    child = f"import sys; sys.stdin.readline()\n{BURN.format(0.4)}print(flush=True)\nsys.stdin.read()\n"
-    parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])"
-    with subprocess.Popen(python(parent), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as tree:
-        try:
-            assert tree.stdin is not None
-            assert tree.stdout is not None
-            before = cpu_of_tree(tree.pid)
-            tree.stdin.write(b"now\n")
-            tree.stdin.flush()
-            tree.stdout.readline()
-            assert cpu_of_tree(tree.pid) - before >= 0.2
-        finally:
-            tree.communicate(timeout=60)
 
 
 def test_each_contender_is_first_once() -> None:

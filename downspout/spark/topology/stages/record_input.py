@@ -25,7 +25,7 @@ from downspout.kafka.columns import RecordColumns
 from downspout.kafka.port import TopicPartition
 from downspout.kafka.unreadable import Unreadable, UnreadableBatchError
 from downspout.spark.topology.rows import EXHAUSTED, BatchMetrics, ExhaustedRecord, Place
-from downspout.spark.topology.stages.record_ranges import ChunkLimits, TrackedRange, cut, from_source
+from downspout.spark.topology.stages.record_ranges import ChunkLimits, TrackedRange, cut, from_source, has_headers
 from downspout.spark.topology.stages.spout_settings import SpoutSettings, breaker_opens
 from downspout.spark.topology.stages.stage_output import Root, StageOutput
 from downspout.spark.topology.stages.task_input import EMITS, InputSpout, TaskInput
@@ -138,7 +138,7 @@ class RecordInput(TaskInput):
             return self._ranges(spout, topic_id or "", batch, broken)
         stamps: Any = columns["timestamp"].cast(pa.int64()).to_pylist()
         headers = columns["headers"]
-        pairs = itertools.repeat(()) if headers.null_count == len(headers) else map(_headers, headers.to_pylist())
+        pairs = map(_headers, headers.to_pylist()) if has_headers(headers) else itertools.repeat(())
         offsets: Any = columns["offset"].to_pylist()
         notes = map(broken.get, offsets) if broken else itertools.repeat(None)
         rows = zip(

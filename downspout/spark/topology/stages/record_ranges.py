@@ -69,7 +69,7 @@ def from_source(batch: pa.RecordBatch, mask: NDArray[np.bool_] | None = None) ->
     chosen = batch if mask is None else batch.filter(pa.array(mask))
     column: Any = chosen.column
     headers: Any = None
-    if column("headers").null_count < len(chosen):
+    if has_headers(column("headers")):
         given: Any = column("headers").to_pylist()
         pairs = ([(each["key"], each["value"]) for each in row or ()] for row in given)
         headers = pa.array(list(map(encoded_headers, pairs)), pa.binary())
@@ -83,6 +83,15 @@ def from_source(batch: pa.RecordBatch, mask: NDArray[np.bool_] | None = None) ->
         column("value").cast(pa.binary()),
         headers,
     )
+
+
+def has_headers(column: Any) -> bool:
+    """Return whether any record has headers: without, they are null or empty.
+
+    >>> [has_headers(pa.array(rows, pa.list_(pa.string()))) for rows in ([None, []], [[], ["a"]])]
+    [False, True]
+    """
+    return len(column.flatten()) > 0
 
 
 def cut(

@@ -1,0 +1,53 @@
+"""The CPU time of a tree that runs: bench/cpu_meter.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bench.cpu_meter import CpuMeter
+
+BURN = "import time\nwhile time.process_time() < 0.4: pass\n"
+IGNORING = "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"  # as PySpark's daemon does
+CHILD = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {BURN!r}]).wait()\n"
+TELLING = "import sys\nsys.stdin.readline()\n{0}\nprint(flush=True)\nsys.stdin.read()\n"
+
+
+@contextmanager
+def tree(program: str) -> Iterator[tuple[CpuMeter, subprocess.Popen[bytes]]]:
+    """Run a program that begins with the first line that it gets, and answers when it is done."""
+    command = [sys.executable, "-c", TELLING.format(program)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            with CpuMeter(process.pid) as meter:
+                yield meter, process
+        finally:
+            process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("program", [BURN, CHILD, IGNORING + CHILD], ids=["itself", "child", "child, ignored"])
+def test_time_counts_once_whoever_took_it(program: str) -> None:
+    """What a process burns counts once: it or its child, whether or not its parent waits for the end."""
+    with tree(program) as (meter, process):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        before = meter.cpu_s
+        process.stdin.write(b"now\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert 0.35 <= meter.cpu_s - before < 0.75
+
+
+def test_of_our_own_process_looking_does_not_count() -> None:
+    """A meter of the process that it runs in leaves out what it costs itself."""
+    with CpuMeter(os.getpid()) as meter:
+        before, begin = meter.cpu_s, time.process_time()
+        time.sleep(1)
+        used = time.process_time() - begin
+        assert meter.cpu_s - before < max(0.5 * used, 0.05)
