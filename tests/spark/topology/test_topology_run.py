@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from kafka import KafkaProducer
+from pyspark.sql import SparkSession, functions
 
 from downspout.audit.audit import audit
 from downspout.engine.load import load
@@ -17,6 +18,8 @@ from downspout.errors import BrokerError, ConfigError, DownspoutError
 from downspout.kafka.port import TopicPartition
 from downspout.kafka.unreadable import CUT_BYTES
 from downspout.sink.storage.layout import HIDDEN
+from downspout.spark.source.kafka_source import HEADERS
+from downspout.spark.topology.driver.query import NO_NULL_HEADERS
 from tests.spark.topology.scene import CASE, PLAIN, Scene, lines_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -131,3 +134,14 @@ def test_two_engines_on_one_directory(scene: Scene) -> None:
     report = audit(scene.path / "out" / "words", cluster=scene.cluster, several=True)
     assert report.found.row_count == len(words)
     assert TopicPartition(scene.topic, 0).partition in {part.partition for part in report.partitions}
+
+
+def test_no_record_goes_into_python_with_null_headers(spark: SparkSession) -> None:
+    """Records without headers have empty ones, of the same type, on their way to the first stage; others keep theirs.
+
+    Spark looks at each batch's size after each row, and walks through the nulls at the end of a list column for that.
+    """
+    given = spark.createDataFrame([(None,), ([("h", bytearray(b"1"))],)], HEADERS.removeprefix(", "))
+    made = given.withColumn("headers", functions.expr(NO_NULL_HEADERS))
+    assert made.schema["headers"].dataType == given.schema["headers"].dataType
+    assert [[tuple(each) for each in row.headers] for row in made.collect()] == [[], [("h", bytearray(b"1"))]]

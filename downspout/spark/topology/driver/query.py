@@ -46,7 +46,7 @@ TICK_S = 1.0  # The shortest time from batch to batch where there are ticks, who
 END_MARKER = "endMarker"  # The source's option that makes all bolts tick at the end of a bounded run
 OPERATORS = "downspout.spark.topology.stages.operators"
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers", "unreadable", "topicId")
-NO_NULL_HEADERS = "coalesce(headers, cast(array() AS ARRAY<STRUCT<key: STRING, value: BINARY>>))"
+NO_NULL_HEADERS = "coalesce(headers, array())"
 """Empty instead of null. After each row Spark 4.1 and later ask how large the Arrow batch for Python is by now, and for
 that a list column goes through all nulls at its end: without headers, 10,000 rows cost 50 million steps, and a query
 spent nine tenths of the JVM's time on it."""
@@ -216,7 +216,10 @@ class Query:
 
         pickled = PickledPlan(self._plan, self._path, self._modules)
         frames = [
-            session.readStream.format("downspout").options(**given).load().select(F.lit(name).alias("spout"), *COLUMNS)
+            session.readStream.format("downspout")
+            .options(**given)
+            .load()
+            .select(F.lit(name).alias("spout"), *COLUMNS)
             .withColumn("headers", F.expr(NO_NULL_HEADERS))
             for name, given in options.items()
         ]
