@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from bench.harness import Options
+from bench.harness import Options, begin, load, machine, mib, save, say, table
 from bolts.parquet import with_origins
 from downspout.audit.files import visible_files
 from downspout.sink.compaction.compactor import Compactor
@@ -74,30 +74,42 @@ def readers(directory: Path) -> dict[str, Callable[[], Any]]:
     return {**found, "DuckDB": lambda: duckdb.sql(query).fetchall()}
 
 
+def report(rows: list[list[str]], compacted: str, described: str) -> str:
+    """Return the Markdown report."""
+    columns = ["all rows by", "before: wall, s", "CPU-s", "after: wall, s", "CPU-s", "times as fast"]
+    return "\n".join(["# Compaction", "", described, "", table(columns, rows), "", compacted])
+
+
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and save the report."""
     options = Options(__doc__, runs=3)
     options.size("--files", 2_000, 100, type=int)
     options.size("--rows", 500, 500, type=int)
-    arguments = options.read()
+    given, load_before = options.read(), load()
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "out"
-        fill(directory, arguments.files, arguments.rows)
-        print(f"{arguments.files:,} files of {arguments.rows:,} rows")
-        before = {name: timed(read, arguments.runs) for name, read in readers(directory).items()}
+        fill(directory, given.files, given.rows)
+        before = {name: timed(read, given.runs) for name, read in readers(directory).items()}
         size = sum(path.stat().st_size for path in visible_files(directory))
         done: list[Any] = []
-        wall, cpu = timed(lambda: done.append(Compactor(directory, say=print).run()))
-        rows = arguments.files * arguments.rows
-        print(f"compacted in {wall:.1f} s ({cpu:.1f} CPU-s); in a CPU-s {size / cpu / 1e6:.1f} MB of small files, "
-              f"{rows / cpu:,.0f} rows, {done[0].merged / cpu:,.0f} files")  # fmt: skip
+        wall, cpu = timed(lambda: done.append(Compactor(directory, say=say).run()))
+        size_after = sum(path.stat().st_size for path in visible_files(directory))
+        rows = []
         for name, read in readers(directory).items():
-            (wall, cpu), (wall_after, cpu_after) = before[name], timed(read, arguments.runs)
-            print(f"{name}: {wall:.3f} s ({cpu:.3f} CPU-s) before, {wall_after:.3f} s ({cpu_after:.3f} CPU-s) after: "
-                  f"{wall / wall_after:.0f} times as fast")  # fmt: skip
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"largest resident size of this process: {peak:,.0f} MiB")
+            (old, old_cpu), (new, new_cpu) = before[name], timed(read, given.runs)
+            rows.append([name, f"{old:.2f}", f"{old_cpu:.2f}", f"{new:.2f}", f"{new_cpu:.2f}", f"{old / new:.0f}"])
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        text = (
+            f"To compact {given.files:,} files ({size / 1e6:,.0f} MB) into {size_after / 1e6:,.0f} MB took {wall:.1f} s "
+            f"and {cpu:.1f} CPU-s: {done[0].merged / cpu:,.0f} files or {given.files * given.rows / cpu:,.0f} rows for "
+            f"a CPU-second. The process had {mib(peak)} at most."
+        )
+    described = (
+        f"{given.files:,} files of {given.rows:,} rows, 14 columns (five of them the origin), zstd; best of "
+        f"{given.runs} readings. `python -m bench.compaction`\n\n{machine(load_before)}"
+    )
+    save(given.results, "compaction", report(rows, text, described))
 
 
 if __name__ == "__main__":
-    main()
+    begin(main)

@@ -266,26 +266,29 @@ class ParseBolt(Bolt):
         """Emit the fields of records, up to the first whose tuple is to fail; that is the business of ``process``."""
         records = [tup[4] for tup in tups]
         values = [record.value for record in records]
+        rows: list[Sequence[Any]] = []
+        anchors: list[Any] = []
         at = 0
         while at < len(tups):
-            at += self._emit_some(tups[at:], records[at:], values[at:])
+            found = self._rows_of(records[at:], values[at:])
+            rows += found
+            anchors += tups[at : at + len(found)]
+            at += len(found)
             if at == len(tups) or not self._makes_no_row(tups[at], values[at]):
                 break
             at += 1
+        if rows:
+            self.emit_many(rows, anchors)
         return at
 
-    def _emit_some(self, tups: Sequence[Any], records: Sequence[Any], values: Sequence[Any]) -> int:
-        """Emit the fields of records, up to the first that has none; return how many those were."""
+    def _rows_of(self, records: Sequence[Any], values: Sequence[Any]) -> list[Sequence[Any]]:
+        """Return what is emitted for records, up to the first that has no fields."""
         has_nulls = None in values and self._has_null_rows
         found = self._read_around_nulls(values) if has_nulls else self.read_many(values)
         self._rejects.seen += len(found)
         if len(self._kept) == 1:
-            rows = [(record.origin, *fields) for record, fields in zip(records, found, strict=False)]
-        else:
-            rows = [(*self._head(record), *fields) for record, fields in zip(records, found, strict=False)]
-        if rows:
-            self.emit_many(rows, tups[: len(rows)])
-        return len(rows)
+            return [(record.origin, *fields) for record, fields in zip(records, found, strict=False)]
+        return [(*self._head(record), *fields) for record, fields in zip(records, found, strict=False)]
 
     def _makes_no_row(self, tup: Any, value: Any) -> bool:
         """Filter a null, or let a record that cannot be read leave as a reject; return whether it was one of these."""

@@ -260,8 +260,12 @@ class KafkaBatchBolt(Bolt):
         return found
 
     def report(self) -> Mapping[str, float]:
-        """Return how many records were emitted, those of attempts that failed included, and how many were lost."""
-        return {"records": self._records, "lost": self._emitting.starts.lost} if self._emitting else {}
+        """Return how many records were emitted, those of failed attempts included, how many were lost, and the lag."""
+        if self._emitting is None:
+            return {}
+        lag = self._emitting.lag
+        counted = {"records": self._records, "lost": self._emitting.starts.lost}
+        return counted if lag is None else {**counted, "lag": lag}
 
     def close(self) -> None:
         """Release consumer and store."""

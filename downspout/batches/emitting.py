@@ -75,6 +75,8 @@ class Emitting:
         self._ids: dict[str, str] = {}  # by topic, as of the last look at it
         self._there: Collection[str] = ()  # the topics that the last look has found
         self._asks_one_by_one = False  # since a partition could not be read
+        self._log_ends: dict[TopicPartition, int] = {}  # as of the last batch
+        self._done: dict[TopicPartition, int] = {}  # the offset after the records of batches that are done
 
     # --- a batch ---
 
@@ -107,6 +109,13 @@ class Emitting:
     def topic_id(self, topic: str) -> str:
         """Return Kafka's id of the topic that the last batch has records of; empty where unknown."""
         return self._ids.get(topic, "")
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets lie between what is done and the ends of the logs; None until each partition was read."""
+        if not self._mine or not self._log_ends.keys() >= set(self._mine):
+            return None
+        return sum(max(0, self._log_ends[tp] - self._done[tp]) for tp in self._mine)
 
     def _look_at_topics(self) -> None:
         """Ask for the ids of topics, and drop what was fetched of one that was created again."""
@@ -146,6 +155,9 @@ class Emitting:
             for tp in partitions
             if tp in logs.ends
         }
+        for tp, start in starts.items():
+            self._log_ends[tp] = logs.ends[tp]
+            self._done.setdefault(tp, start)
         ends = {tp: min(logs.ends[tp], self._stops.get(tp, logs.ends[tp])) for tp in starts}
         batch = self._setup.batch
         limits = Limits.of(batch["records_max"], batch["bytes_max"], len(self._partitions))
@@ -281,7 +293,9 @@ class Emitting:
 
     def success(self, attempt: Attempt, epoch: int) -> None:
         """Forget what lies below a transaction that is done."""
-        self.starts.committed(self._batches.to_commit(attempt) or ())
+        done = self._batches.to_commit(attempt) or {}
+        self.starts.committed(done)
+        self._done.update({tp: found.next for tp, found in done.items()})
         self._batches.success(attempt.txid)
         if self._mine:
             self._store.delete_below(epoch, attempt.txid, [partition_id(*tp) for tp in self._mine])

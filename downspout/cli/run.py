@@ -148,12 +148,12 @@ def _shown(
     from downspout.run.snapshots import Several
     from downspout.run.workers.channel import Job
     from downspout.run.workers.supervise import supervise
-    from downspout.web.on_request import on_request
+    from downspout.web.on_request import RunOnRequest, on_request
 
     with (
         beside(graph, settings) as (views, watches),
         _page(arguments.ui, graph, settings) as page,
-        on_request(graph, settings, page) as later,
+        on_request(RunOnRequest(graph, settings, page)) as later,
     ):
         view = Several(view, *views, later, None if page is None else page.snapshots)
         if (settings.run.values["run.workers"] or 1) > 1:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from downspout.engine.values import Settings
     from downspout.spark.topology import SparkRun
     from downspout.spark.topology.driver.batches import CommittedBatch
+    from downspout.spark.topology.driver.looks import Looks
     from downspout.web.spark import SparkPage
 
 
@@ -78,6 +79,7 @@ def handle_run(arguments: argparse.Namespace) -> int:
     from downspout.engine.load import load
     from downspout.engine.values import resolve
     from downspout.spark.topology.driver.run import RECORDS_PER_BATCH, run
+    from downspout.web.on_request import SparkOnRequest, on_request
 
     log_to_stderr(arguments.quiet)
     with summary_to(arguments.json_path) as out:
@@ -88,7 +90,12 @@ def handle_run(arguments: argparse.Namespace) -> int:
         }
         settings = resolve(graph, arguments.overrides, options=options)
         warn_if_behind(graph, settings, arguments)
-        with _page(arguments.ui, graph, settings) as page:
+        with _page(arguments.ui, graph, settings) as page, on_request(SparkOnRequest(graph, settings, page)) as later:
+
+            def watching(looks: Looks) -> None:
+                for watch in (later.watch, *([] if page is None else [page.watch])):
+                    watch(looks)
+
             done = run(
                 graph,
                 master=arguments.master,
@@ -99,7 +106,7 @@ def handle_run(arguments: argparse.Namespace) -> int:
                 records_per_batch=arguments.records_per_batch or RECORDS_PER_BATCH,
                 on_batch=None if arguments.quiet else _show_batch,
                 report=None if arguments.quiet else _say,
-                watching=None if page is None else page.watch,
+                watching=watching,
             )
         summary = {"batches": done.batches, "computed_again": done.computed_again, "checkpoint": str(done.checkpoint)}
         write_json(out, arguments.json_path, {"topology": graph.name, **summary, **done.result.as_dict()})

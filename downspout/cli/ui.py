@@ -52,9 +52,9 @@ def add_parser(commands: Any) -> None:
     actions = add_actions(parser)
     run = actions.add_parser(
         "run",
-        help="show a `downspout run` that is under way, also with workers, and was started without --ui",
-        description="Show a `downspout run` of yours on this machine on a web page until Ctrl-C, or until it ends. The "
-        "run serves the page itself, as with --ui, and only as long.",
+        help="show a run that is under way, also with workers or on Spark, and was started without --ui",
+        description="Show a `downspout run` or `downspout spark run` of yours on this machine on a web page until "
+        "Ctrl-C, or until it ends. The run serves the page itself, as with --ui, and only as long.",
         epilog=exit_codes(),
     )
     run.add_argument(

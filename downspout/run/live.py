@@ -56,8 +56,10 @@ class Rates:
             left.append(bounds.for_s - metrics.result.duration_s)
         if bounds.records is not None and self.rate:
             left.append((bounds.records - metrics.result.completed) / self.rate)
-        # Where only failed records are left, their back-off says how long that takes, and not the rate.
-        if bounds.until == "end" and metrics.lag and self.rate and metrics.lag > metrics.gauge("retry_waiting"):
+        # Where only failed records are left, their back-off says how long that takes, and not the rate. That of batches
+        # counts no records.
+        is_known = bounds.until == "end" and self.rate and not metrics.in_batches
+        if is_known and metrics.lag and metrics.lag > metrics.gauge("retry_waiting"):
             left.append(metrics.lag / self.rate)
         return max(0.0, min(left)) if left else None
 

@@ -41,10 +41,19 @@ class RunMetrics:
 
     @property
     def lag(self) -> float | None:
-        """Records that the spouts' groups have not committed; None where no spout knows."""
-        reports = (self.result.reports.get(spout, {}) for spout in self.result.spouts)
-        lags = [report["lag"] for report in reports if "lag" in report]
-        return sum(lags) if lags else None
+        """Records that are not committed, by the spouts' groups or in batches; None where nothing knows."""
+        return lag_of(self.result)
+
+    @property
+    def in_batches(self) -> bool:
+        """Whether a tree of tuples is a batch of many records."""
+        return any("batch_txid" in report for report in self.result.reports.values())
+
+
+def lag_of(result: RunResult) -> float | None:
+    """Return the records that are not committed; None where no component knows."""
+    lags = [report["lag"] for report in result.reports.values() if "lag" in report]
+    return sum(lags) if lags else None
 
 
 def metrics_of(engine: Engine) -> RunMetrics:

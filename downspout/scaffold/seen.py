@@ -156,7 +156,7 @@ class Seen:
         if "decimal" in looks and looks <= {"decimal", "whole"}:
             return self._of_decimals()
         if looks == {"whole"}:
-            return Verdict("string", "text of digits, kept as text (leading zeros)", is_open=True)
+            return Verdict("string", "whole numbers as text, kept as text: some may begin with zeros", is_open=True)
         return self._of_mixed_texts()
 
     def _of_mixed_texts(self) -> Verdict:

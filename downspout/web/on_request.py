@@ -1,4 +1,5 @@
-"""The page of a run that was started without ``--ui``: the run serves it while ``downspout ui run`` asks for it.
+"""The page of a run, here or on Spark, that was started without ``--ui``: the run serves it while ``downspout ui run``
+asks for it.
 
 A run listens on a Unix socket in a folder that only its user can open, with one thread that does nothing but wait for
 a connection. The connection is lines of JSON:
@@ -23,10 +24,11 @@ import socket
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from downspout.errors import ConfigError, DownspoutError, MissingExtraError
 
@@ -35,11 +37,13 @@ if TYPE_CHECKING:
     from downspout.engine.loop import Engine
     from downspout.engine.values import Settings
     from downspout.run.metrics import RunMetrics
-    from downspout.run.watchdog import Watchdog
     from downspout.web.server import RunPage
+    from downspout.web.spark import SparkPage
 
 ANSWER_S = 10.0  # How long a run may take to answer
 AT_START_S = 0.3  # How long a run that begins waits for another's answer
+Served = TypeVar("Served", "RunPage", "SparkPage")
+Asked = TypeVar("Asked", bound="PageOnRequest[Any]")
 log = logging.getLogger("downspout.web")
 
 
@@ -57,31 +61,33 @@ def _is_ours(path: Path) -> bool:
 # --- the run's side ---
 
 
-class PageOnRequest:
-    """A view of a run, which serves its page while it is asked for."""
+class PageOnRequest(ABC, Generic[Served]):
+    """Serves a run's page while it is asked for.
 
-    def __init__(self, graph: Graph, settings: Settings, page: RunPage | None = None) -> None:
-        self._graph, self._settings = graph, settings
-        self._always = page  # what ``--ui`` serves anyway
-        self._page: RunPage | None = None  # what is served on request
-        self._watchdog: Watchdog | None = None
+    Args:
+        topology: its name.
+        groups: of its spouts, each behind its brokers.
+        always: what ``--ui`` serves anyway.
+    """
+
+    def __init__(self, topology: str, groups: Sequence[str] = (), always: Served | None = None) -> None:
+        self._topology, self._groups, self._always = topology, list(groups), always
+        self._page: Served | None = None  # what is served on request
+        self._watched: Any = None
         self._asking = 0
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
 
-    def update(self, engine: Engine) -> None:
-        """Let the page look at an engine."""
-        if (page := self._page) is not None:
-            page.snapshots.update(engine)
+    @abstractmethod
+    def _make(self, address: str) -> Served:
+        """Return the page; imports what it needs."""
 
-    def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
-        """Let the page look at metrics."""
-        if (page := self._page) is not None:
-            page.snapshots.look(now, take)
-
-    def watch(self, watchdog: Watchdog) -> None:
-        """Learn from what watches the loop, where this process runs the topology itself."""
-        self._watchdog = watchdog
+    def watch(self, watched: Any) -> None:
+        """Learn from what such a page watches."""
+        with self._lock:
+            self._watched = watched
+            if self._page is not None:
+                self._page.watch(watched)
 
     def answer(self, connection: socket.socket) -> None:
         """Speak with a command until it goes."""
@@ -99,7 +105,7 @@ class PageOnRequest:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def _speak(self, lines: Any) -> None:
-        _say(lines, topology=self._graph.name, pid=os.getpid(), groups=_groups(self._graph, self._settings))
+        _say(lines, topology=self._topology, pid=os.getpid(), groups=self._groups)
         if not (asked := lines.readline()):
             return
         try:
@@ -112,13 +118,17 @@ class PageOnRequest:
             _say(lines, error=error.message, cure=error.cure)
 
     @contextlib.contextmanager
-    def _served(self, address: str) -> Iterator[RunPage]:
+    def _served(self, address: str) -> Iterator[Served]:
         if self._always is not None:
             yield self._always
             return
         with self._lock:
             if self._page is None:
-                self._page = self._begin(address)
+                page = self._make(address)
+                if self._watched is not None:
+                    page.watch(self._watched)
+                page.start()
+                self._page = page
             self._asking += 1
         try:
             yield self._page
@@ -129,14 +139,41 @@ class PageOnRequest:
                     self._page.close()
                     self._page = None
 
-    def _begin(self, address: str) -> RunPage:
+
+class RunOnRequest(PageOnRequest["RunPage"]):
+    """A view of a run in this process or its workers, which serves the page on request."""
+
+    def __init__(self, graph: Graph, settings: Settings, always: RunPage | None = None) -> None:
+        super().__init__(graph.name, _groups(graph, settings), always)
+        self._graph, self._settings = graph, settings
+
+    def update(self, engine: Engine) -> None:
+        """Let the page look at an engine."""
+        if (page := self._page) is not None:
+            page.snapshots.update(engine)
+
+    def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
+        """Let the page look at metrics."""
+        if (page := self._page) is not None:
+            page.snapshots.look(now, take)
+
+    def _make(self, address: str) -> RunPage:
         from downspout.web.server import RunPage
 
-        page = RunPage(self._graph, self._settings, address, comes_late=True)
-        if self._watchdog is not None:
-            page.watch(self._watchdog)
-        page.start()
-        return page
+        return RunPage(self._graph, self._settings, address, comes_late=True)
+
+
+class SparkOnRequest(PageOnRequest["SparkPage"]):
+    """Serves the page of a run on Spark, whose driver is this process, on request."""
+
+    def __init__(self, graph: Graph, settings: Settings, always: SparkPage | None = None) -> None:
+        super().__init__(graph.name, always=always)  # on Spark a topology is no member of its spouts' groups
+        self._graph, self._settings = graph, settings
+
+    def _make(self, address: str) -> SparkPage:
+        from downspout.web.spark import SparkPage
+
+        return SparkPage(self._graph, self._settings, address, comes_late=True)
 
 
 def _groups(graph: Graph, settings: Settings) -> list[str]:
@@ -166,9 +203,8 @@ def _listen(path: Path) -> socket.socket:
 
 
 @contextlib.contextmanager
-def on_request(graph: Graph, settings: Settings, page: RunPage | None = None) -> Iterator[PageOnRequest]:
+def on_request(made: Asked) -> Iterator[Asked]:
     """Wait for connections while the context lasts. A machine that does not allow it has runs without such a page."""
-    made = PageOnRequest(graph, settings, page)
     path = folder() / str(os.getpid())
     try:
         try:

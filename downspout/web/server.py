@@ -86,6 +86,10 @@ class Asked(Protocol):
         """End a wait."""
 
 
+ON_REQUEST = "--port"
+"""What names the port of a page on request: the option of ``downspout ui run``."""
+
+
 class Page:
     """Serves the page of one topology."""
 
@@ -174,7 +178,7 @@ class RunPage(Page):
         self.snapshots = Snapshots()
         self._watchdog: Watchdog | None = None
         if comes_late:
-            self.option = "--port"  # of ``downspout ui run``
+            self.option = ON_REQUEST
         history = History(comes_late=comes_late)
         super().__init__(State(graph, settings, history, Processes(), os.getpid()), self.snapshots, address)
 

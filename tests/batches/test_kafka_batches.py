@@ -60,6 +60,19 @@ def test_a_stopped_run_commits_the_batches_that_are_active(
     assert sum(values_of(memory.states["counts"], kind).values()) < sum(counted(LINES * 50).values())
 
 
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+@pytest.mark.parametrize("par", [1, 2])
+def test_the_lag_is_what_no_batch_has_committed(kafka: FakeKafka, memory: MemoryBatches, kind: str, par: int) -> None:
+    """Of a run that was stopped as many records are left as there are in no batch that is done, and none at the end."""
+    for number, line in enumerate(LINES * 30):
+        kafka.produce("lines", value=line.encode(), partition=number % 3)
+    topology = word_count(kind, par, records_max=6, split=SlowSplit)
+    stopped = run_topology(topology, config={**CONFIG, "run.drain_s": 20}, for_s=1.0).run.reports
+    assert stopped["lines"]["lag"] == len(LINES) * 30 - 6 * stopped["coordinator"]["batches_succeeded"] > 0
+    ended = run_topology(word_count(kind, par), config=CONFIG).run.reports
+    assert ended["lines"]["lag"] == 0
+
+
 def test_a_stopped_run_waits_no_longer_than_it_may(kafka: FakeKafka, memory: MemoryBatches) -> None:
     """After ``run.drain_s`` the batch is left uncommitted, and the next run counts all of it once."""
     for number, line in enumerate(LINES * 30):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -147,3 +148,65 @@ def test_a_type_checker_finds_each_mistake_and_accepts_right_use(
     first = len(lines) - len(WRONG) + 1
     assert set(found) == set(range(first, len(lines) + 1)), found
     assert all(name in found[first + place] for place, name in enumerate(WRONG.values())), found
+
+
+class Editor:
+    """Asks pyright's language server, as an editor does (the Language Server Protocol, by standard input and output)."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "pyright.langserver", "--stdio"]
+        self._server = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._asked = 0
+        about = {"processId": None, "rootUri": folder.as_uri(), "capabilities": {}}
+        self.ask("initialize", about | {"workspaceFolders": [{"uri": folder.as_uri(), "name": "project"}]})
+        self._send(method="initialized", params={})
+
+    def completions(self, file: Path, text: str) -> set[str]:
+        """Return what is offered at the end of a text."""
+        document = {"uri": file.as_uri(), "languageId": "python", "version": self._asked, "text": text}
+        self._send(method="textDocument/didOpen", params={"textDocument": document})
+        last = text.splitlines()[-1]
+        place = {"line": text.count("\n"), "character": len(last)}
+        found = self.ask("textDocument/completion", {"textDocument": {"uri": file.as_uri()}, "position": place})
+        return {item["label"] for item in found["items"]}
+
+    def ask(self, method: str, params: Any) -> Any:
+        """Return the answer to a request; what the server asks meanwhile gets none."""
+        self._asked += 1
+        self._send(id=self._asked, method=method, params=params)
+        while "result" not in (said := self._read()) or said["id"] != self._asked:
+            if "method" in said and "id" in said:
+                self._send(id=said["id"], result=None)
+        return said["result"]
+
+    def close(self) -> None:
+        """End the server."""
+        self._server.kill()
+        self._server.communicate()
+
+    def _send(self, **message: Any) -> None:
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        assert self._server.stdin is not None
+        self._server.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self._server.stdin.flush()
+
+    def _read(self) -> Any:
+        out, size = self._server.stdout, 0
+        assert out is not None
+        while line := out.readline().strip():
+            name, _, value = line.partition(b": ")
+            size = int(value) if name == b"Content-Length" else size
+        assert size, "the server has ended"
+        return json.loads(out.read(size))
+
+
+@pytest.mark.slow
+def test_an_editor_offers_the_settings(tmp_path: Path) -> None:
+    """What completes `spec(` in an editor is the names of settings, and in a setting's place its choices."""
+    config = {"extraPaths": [str(ROOT)], "stubPath": str(ROOT / "stubs")}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
+    begin = "from spouts.kafka import KafkaSpout\nspout = KafkaSpout.spec("
+    with contextlib.closing(Editor(tmp_path)) as editor:
+        offered = editor.completions(tmp_path / "names.py", begin)
+        assert {"topics=", "start=", "commit_period_ms="} <= offered
+        assert any("LATEST" in each for each in editor.completions(tmp_path / "values.py", f"{begin}start="))

@@ -26,7 +26,7 @@ from downspout.run import runner
 from downspout.run.snapshots import Several
 from downspout.testing import FakeKafka
 from downspout.web import on_request
-from downspout.web.on_request import runs_under_way
+from downspout.web.on_request import RunOnRequest, runs_under_way
 from tests.web.running import TOPIC, Running, Shop, _Noting, in_a_thread
 from tests.web.test_ui_broker import ROOT, address_in, fill
 
@@ -51,7 +51,7 @@ def quiet_run() -> Iterator[Running]:
         for number in range(10):
             kafka.produce(TOPIC, f"order {number}".encode(), partition=0)
         given = [f"kafka.bootstrap={kafka.bootstrap}"]
-        with on_request.on_request(graph, resolve(graph, given)) as later:
+        with on_request.on_request(RunOnRequest(graph, resolve(graph, given))) as later:
             view = Several(_Noting(made), later)
 
             def run() -> None:
@@ -84,7 +84,7 @@ def test_a_run_whose_place_another_takes_is_known(mine: Path) -> None:
     """A second run of one topology with one group names the first; one with another group, or brokers, does not."""
     graph = from_class(Shop, "shop")
     first = resolve(graph, ["kafka.bootstrap=a:1"])
-    with on_request.on_request(graph, first):
+    with on_request.on_request(RunOnRequest(graph, first)):
         assert on_request.replaced_by(graph, first) == [os.getpid()]
         for given in ("kafka.bootstrap=b:1", "kafka.group=second"):
             other = resolve(graph, ["kafka.bootstrap=a:1", given])
@@ -128,7 +128,7 @@ def test_a_run_that_nobody_looks_at_takes_no_metrics(mine: Path) -> None:
     assert done.stdout == "[]\n"
     taken: list[int] = []
     graph = from_class(Shop, "shop")
-    with on_request.on_request(graph, resolve(graph, {})) as later:
+    with on_request.on_request(RunOnRequest(graph, resolve(graph, {}))) as later:
         later.look(0.0, lambda: taken.append(1))  # type: ignore[arg-type,return-value]
     assert taken == []
 

@@ -23,7 +23,7 @@ from downspout.engine.result import (
     merged_dead_letters,
 )
 from downspout.metrics import METRICS
-from downspout.run.metrics import RunMetrics
+from downspout.run.metrics import RunMetrics, lag_of
 from downspout.run.workers.channel import Report
 
 ERRORS_MAX = 20  # The most lines about errors that are kept of a worker's earlier lives
@@ -44,8 +44,7 @@ def worker_result(worker: WorkerResult, reports: Sequence[Report]) -> WorkerResu
     if not reports:
         return worker
     latest = reports[-1].result
-    lags = [latest.reports[spout]["lag"] for spout in latest.spouts if "lag" in latest.reports.get(spout, {})]
-    return replace(worker, in_flight=latest.in_flight, lag=sum(lags) if lags else None)
+    return replace(worker, in_flight=latest.in_flight, lag=lag_of(latest))
 
 
 def add_up(earlier: Report, later: Report) -> Report:

@@ -52,7 +52,7 @@ async function showPartitions() {
   };
   panels.partitions(found, {by: view.sort, choose});
   const isNeeded = found.count > 0 || !view.run?.coordinators?.length;
-  byId("partitions").hidden = byId("lag").hidden = !isNeeded;
+  byId("partitions").hidden = !isNeeded;
   byId("partition-count").textContent = `${count(found.count)} in all, ${count(found.lag)} records behind`;
   const last = Math.min(found.offset + PAGE, found.count);
   const turn = (by) => () => {

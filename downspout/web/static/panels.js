@@ -25,7 +25,7 @@ export function tiles(run, which, engine) {
     if (!isNone(window.complete_ms)) shown.push(["complete latency", ms(window.complete_ms), "mean, from emit to ack"]);
     if (!isNone(totals.computed_again)) shown.push(["computed again", count(totals.computed_again), "batches, for a tuple that failed"]);
   }
-  // Batches are committed with their state, not in Kafka: they have no lag.
+  // What waits for a retry, for example, is nothing of Spark's or of batches.
   if (engine !== "local" || run.coordinators?.length) shown.splice(0, shown.length, ...shown.filter(([, value]) => value !== NONE));
   renew("tiles", shown, () => shown.map(([name, value, more, mark]) =>
     el("div", {class: "tile"}, el("span", {class: "quiet"}, name), el("b", {class: mark ?? ""}, value), el("span", {class: "quiet"}, more))));
