@@ -71,7 +71,8 @@ class PageOnRequest(ABC, Generic[Served]):
     """
 
     def __init__(self, topology: str, groups: Sequence[str] = (), always: Served | None = None) -> None:
-        self._topology, self._groups, self._always = topology, list(groups), always
+        self._topology, self._groups = topology, list(groups)
+        self._always: Served | None = always
         self._page: Served | None = None  # what is served on request
         self._watched: Any = None
         self._asking = 0

@@ -151,7 +151,7 @@ def test_a_type_checker_finds_each_mistake_and_accepts_right_use(
 
 
 class Editor:
-    """Asks pyright's language server, as an editor does (the Language Server Protocol, by standard input and output)."""
+    """Asks pyright's language server as an editor does, by the Language Server Protocol."""
 
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, "-m", "pyright.langserver", "--stdio"]
