@@ -99,10 +99,10 @@ def main() -> None:
             (old, old_cpu), (new, new_cpu) = before[name], timed(read, given.runs)
             rows.append([name, f"{old:.2f}", f"{old_cpu:.2f}", f"{new:.2f}", f"{new_cpu:.2f}", f"{old / new:.0f}"])
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        took, rate = f"{wall:.1f} s and {cpu:.1f} CPU-s", f"{given.files * given.rows / cpu:,.0f} rows"
         text = (
-            f"To compact {given.files:,} files ({size / 1e6:,.0f} MB) into {size_after / 1e6:,.0f} MB took {wall:.1f} s, "
-            f"{cpu:.1f} of it CPU time: {done[0].merged / cpu:,.0f} files or {given.files * given.rows / cpu:,.0f} rows "
-            f"for a CPU-second. The process had {mib(peak)} at most."
+            f"To compact {given.files:,} files ({size / 1e6:,.0f} MB) into {size_after / 1e6:,.0f} MB took {took}: "
+            f"{done[0].merged / cpu:,.0f} files or {rate} for a CPU-second. The process had {mib(peak)} at most."
         )
     described = (
         f"{given.files:,} files of {given.rows:,} rows, 14 columns (five of them the origin), zstd; best of "
