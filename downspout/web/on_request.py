@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 ANSWER_S = 10.0  # How long a run may take to answer
 AT_START_S = 0.3  # How long a run that begins waits for another's answer
 Served = TypeVar("Served", "RunPage", "SparkPage")
-Asked = TypeVar("Asked", bound="PageOnRequest[Any]")
+Made = TypeVar("Made", bound="PageOnRequest[Any]")
 log = logging.getLogger("downspout.web")
 
 
@@ -204,7 +204,7 @@ def _listen(path: Path) -> socket.socket:
 
 
 @contextlib.contextmanager
-def on_request(made: Asked) -> Iterator[Asked]:
+def on_request(made: Made) -> Iterator[Made]:
     """Wait for connections while the context lasts. A machine that does not allow it has runs without such a page."""
     path = folder() / str(os.getpid())
     try:
