@@ -192,11 +192,15 @@ def test_fetches_are_reported_by_choice() -> None:
     assert "| 5,000 | 1 | 500 | 200 | 50 | 99 | 36 | 24.3 |" in text
 
 
-def test_the_page_on_fetching_has_the_table_of_the_report() -> None:
-    """What is concluded there can be looked up there."""
-    rows = [line for line in (RESULTS / "fetching.md").read_text().splitlines() if line.startswith("|")]
-    assert len(rows) == 2 + 2 * len(fetching.CHOICES)
-    assert "\n".join(rows) in (ROOT / "docs/concepts/fetching.md").read_text()
+def test_the_page_on_fetching_has_rows_of_the_report() -> None:
+    """What is shown there is in the report, which has all choices."""
+    report, page = (
+        [line for line in file.read_text().splitlines() if line.startswith(("| 200 |", "| 5,000 |"))]
+        for file in (RESULTS / "fetching.md", ROOT / "docs/concepts/fetching.md")
+    )
+    assert len(report) == 2 * len(fetching.CHOICES)
+    assert page
+    assert set(page) <= set(report)
 
 
 def test_a_record_is_durable_when_its_entry_is(tmp_path: Path) -> None:
