@@ -1,8 +1,8 @@
 """CPU time of a process and of all that it starts, while it runs.
 
-The kernel books what an ended process took for the parent that waited for it. PySpark's daemon waits for nobody
-(it ignores SIGCHLD), so the time of a Python worker that ends is booked nowhere. Therefore a thread looks at the
-processes all the time, and what it saw last of an ended one counts.
+When a process ends, the kernel adds its CPU time to that of the parent which waits for it. PySpark's daemon does not
+wait for its Python workers (it ignores SIGCHLD), so their time is lost when they end. Therefore a thread looks at all
+processes every 30 ms, and an ended process counts with what was seen of it last.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def _shown(
             return supervise(graph, settings, job, view=view, options=how, hand_on=_hand_on() if is_json else None)
 
         def watching(watchdog: Watchdog) -> None:
-            for watch in (*watches, later.watch, *([] if page is None else [page.watch])):
+            for watch in (*watches, later.watch):
                 watch(watchdog)
 
         return runner.run(graph, overrides=arguments.overrides, options=options, view=view, watching=watching)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from downspout.engine.values import Settings
     from downspout.spark.topology import SparkRun
     from downspout.spark.topology.driver.batches import CommittedBatch
-    from downspout.spark.topology.driver.looks import Looks
     from downspout.web.spark import SparkPage
 
 
@@ -91,11 +90,6 @@ def handle_run(arguments: argparse.Namespace) -> int:
         settings = resolve(graph, arguments.overrides, options=options)
         warn_if_behind(graph, settings, arguments)
         with _page(arguments.ui, graph, settings) as page, on_request(SparkOnRequest(graph, settings, page)) as later:
-
-            def watching(looks: Looks) -> None:
-                for watch in (later.watch, *([] if page is None else [page.watch])):
-                    watch(looks)
-
             done = run(
                 graph,
                 master=arguments.master,
@@ -106,7 +100,7 @@ def handle_run(arguments: argparse.Namespace) -> int:
                 records_per_batch=arguments.records_per_batch or RECORDS_PER_BATCH,
                 on_batch=None if arguments.quiet else _show_batch,
                 report=None if arguments.quiet else _say,
-                watching=watching,
+                watching=later.watch,
             )
         summary = {"batches": done.batches, "computed_again": done.computed_again, "checkpoint": str(done.checkpoint)}
         write_json(out, arguments.json_path, {"topology": graph.name, **summary, **done.result.as_dict()})

@@ -87,8 +87,9 @@ class PageOnRequest(ABC, Generic[Served]):
         """Learn from what such a page watches."""
         with self._lock:
             self._watched = watched
-            if self._page is not None:
-                self._page.watch(watched)
+            for page in (self._always, self._page):
+                if page is not None:
+                    page.watch(watched)
 
     def answer(self, connection: socket.socket) -> None:
         """Speak with a command until it goes."""
@@ -168,7 +169,7 @@ class SparkOnRequest(PageOnRequest["SparkPage"]):
     """Serves the page of a run on Spark, whose driver is this process, on request."""
 
     def __init__(self, graph: Graph, settings: Settings, always: SparkPage | None = None) -> None:
-        super().__init__(graph.name, always=always)  # on Spark a topology is no member of its spouts' groups
+        super().__init__(graph.name, always=always)  # on Spark a topology does not join its spouts' consumer groups
         self._graph, self._settings = graph, settings
 
     def _make(self, address: str) -> SparkPage:

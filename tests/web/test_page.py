@@ -212,6 +212,7 @@ def test_batches_are_shown_by_their_transactions(page: Page) -> None:
             assert len(drawn) == len({title.partition(":")[0] for title in drawn})
             assert any(title.startswith("lines → split: stream default") for title in drawn)
             expect(page.locator("#partitions")).to_be_hidden()
+            expect(page.locator("#lag")).to_be_visible()
             expect(page.locator(".tile", has_text="records not committed").locator("b")).to_have_text("0")
             shown = cells(page, "batches", 0)
             assert (shown[0], int(shown[1].replace(",", "")) >= row["batch_txid"]) == ("coordinator", True)
