@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -20,13 +21,16 @@ pytest.register_assert_rewrite("tests.kafka", "tests.spout")
 from downspout.sink.storage.disk import Disk  # noqa: E402
 from tests import twins  # noqa: E402
 from tests.offsets.postgres_fixtures import postgres  # noqa: E402, F401   (likewise)
+from tests.sampling import WHOLE  # noqa: E402
 from tests.security.brokers import any_kafka, scram_kafka  # noqa: E402, F401   (fixtures, for more than one room)
-from tests.soaking import SOAK  # noqa: E402
 from tests.twins import backstage, bare_kafka, cluster_kind, rebalance_kind, wide_kafka  # noqa: E402, F401   (fixtures)
 
-# How long an example takes says something about the machine, not about us. Here, since a test takes the settings that
-# hold when its module is imported.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says something about the machine, not about us. `make test` tries the same examples each
+# time: what it refuses is the change. `make test-all` draws new ones, from a seed that it prints. Here, since a test
+# takes the settings that hold when its module is imported.
+settings.register_profile(
+    "any machine", deadline=None, derandomize=not WHOLE, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 # A shell that runs us in the background has us ignore Ctrl-C, and with us all that the tests start and send it to.
@@ -112,16 +116,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only a soak runs; put the rest into groups, in one of several processes."""
-    if not SOAK:
-        soaked = [item for item in items if item.get_closest_marker("soak")]
-        if soaked:
-            items[:] = [item for item in items if not item.get_closest_marker("soak")]
-            config.hook.pytest_deselected(items=soaked)
+    """Leave out what only `make test-all` runs; put the rest into groups, in one of several processes."""
+    if not WHOLE:
+        swept = [item for item in items if item.get_closest_marker("sweep")]
+        if swept:
+            items[:] = [item for item in items if not item.get_closest_marker("sweep")]
+            config.hook.pytest_deselected(items=swept)
     if getattr(config.option, "loadgroup", False):
         from tests.scheduling import into_groups
 
         into_groups(items)
+
+
+_HOMES = itertools.count()
 
 
 @pytest.fixture(autouse=True)
@@ -133,8 +140,12 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """
     for name in [name for name in os.environ if name.startswith("DOWNSPOUT_") and name != "DOWNSPOUT_CACHE"]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("DOWNSPOUT_HOME", str(tmp_path_factory.mktemp("home")))
-    temporary = str(tmp_path_factory.mktemp("tmp"))
+    base = tmp_path_factory.getbasetemp()
+    number = next(_HOMES)  # pytest's mktemp looks at all folders that there are: 30 ms after 3,200 tests
+    home, temporary = base / f"home{number}", str(base / f"tmp{number}")
+    home.mkdir()
+    os.mkdir(temporary)
+    monkeypatch.setenv("DOWNSPOUT_HOME", str(home))
     monkeypatch.setenv("TMPDIR", temporary)
     monkeypatch.setattr(tempfile, "tempdir", temporary)
 

@@ -59,8 +59,8 @@ def test_a_reason_is_printed(tmp_path: Path) -> None:
         (SILENT, "uses FakeKafka: let it use bare_kafka"),
         (BY_FIXTURE, "uses FakeKafka: let it use bare_kafka"),
         (f"@pytest.mark.fake_only('')\n{BOTH}", "fake_only needs the reason"),
-        pytest.param(f"@pytest.mark.fake_only()\n{BOTH}", "fake_only needs the reason", marks=pytest.mark.soak),
-        pytest.param(f"@pytest.mark.fake_only\n{SILENT}", "fake_only needs the reason", marks=pytest.mark.soak),
+        pytest.param(f"@pytest.mark.fake_only()\n{BOTH}", "fake_only needs the reason", marks=pytest.mark.sweep),
+        pytest.param(f"@pytest.mark.fake_only\n{SILENT}", "fake_only needs the reason", marks=pytest.mark.sweep),
     ],
     ids=["silent", "by a fixture", "an empty reason", "no reason", "a bare mark"],
 )
@@ -79,6 +79,6 @@ def test_the_broker_repeats_no_parameters(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "pytest", "-p", "tests.twins", "-p", "no:cacheprovider", "--collect-only", "-q"]
     for soak, twins in ("", 1), ("1", 3):
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "DOWNSPOUT_SOAK": soak}
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "DOWNSPOUT_TEST_ALL": soak}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert (done.stdout.count("[fake-"), done.stdout.count("[broker-")) == (3, twins), done.stdout + done.stderr

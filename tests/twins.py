@@ -2,7 +2,7 @@
 
 The fixture ``bare_kafka`` (and each that is built on it) is the fake and a real broker in turn, the latter under the
 mark ``broker``; so is ``wide_kafka``, the fake under both rebalance protocols. Of a test with parameters the broker
-runs one set, another from test to test; ``make soak-tests`` runs them all. A test that uses FakeKafka and has no twin
+runs one set, another from test to test; ``make test-all`` runs them all. A test that uses FakeKafka and has no twin
 says why: ``@pytest.mark.fake_only("reason")``, or ``pytestmark`` for a module. The run counts both kinds and prints the
 reasons. A test that says nothing is an error, and so is a mark without a reason.
 """
@@ -17,7 +17,7 @@ from zlib import crc32
 
 import pytest
 
-from tests.soaking import SOAK
+from tests.sampling import WHOLE
 
 if TYPE_CHECKING:
     from tests.spout.broker_kafka import Backstage
@@ -63,7 +63,7 @@ class Twins:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what the broker is not to repeat; let a test's report say the reason, which may come from afar."""
-        if not SOAK and (repeated := repeated_on_broker(items)):
+        if not WHOLE and (repeated := repeated_on_broker(items)):
             items[:] = [item for item in items if item not in repeated]
             config.hook.pytest_deselected(items=list(repeated))
         for item in items:

@@ -13,20 +13,20 @@ from downspout.engine.load import load
 from downspout.testing.fake_kafka import FakeKafka
 from downspout.testing.harness import run_topology
 from tests.audit.command_support import LINES, TOPOLOGY
-from tests.soaking import SOAK
+from tests.sampling import WHOLE
 
 
 @pytest.fixture(autouse=True)
 def _replays_start_no_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the topology of an audit in this process: starting one takes a second.
 
-    That it has a process of its own is tested in test_audit_processes; ``make soak-tests`` gives it one everywhere.
+    That it has a process of its own is tested in test_audit_processes; ``make test-all`` gives it one everywhere.
     """
 
     def run_here(apart: ReplayApart, records: Sequence[Any]) -> Any:
         return apart._make()(records)
 
-    if not SOAK and request.module.__name__.rpartition(".")[2] != "test_audit_processes":
+    if not WHOLE and request.module.__name__.rpartition(".")[2] != "test_audit_processes":
         monkeypatch.setattr(ReplayApart, "_run", run_here)
 
 

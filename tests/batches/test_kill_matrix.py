@@ -17,14 +17,14 @@ from downspout.batches.backends.sql_metadata import SqlMetadata
 from downspout.batches.backends.sql_state import SqlStateTransaction
 from downspout.batches.core.values import Base
 from tests.batches.killing import World
-from tests.soaking import SOAK
+from tests.sampling import WHOLE
 
 pytestmark = [pytest.mark.fake_only("stops a process between any two statements, in virtual time")]
 
 RECOVERIES = ("at once", "with other batches", "killed again")
 """An opaque batch that comes again with another ``batch.records_max`` holds other records, fewer of them above all; a
 transactional one holds the same, and only those after it differ."""
-EVERY = 1 if SOAK else 9
+EVERY = 1 if WHOLE else 9
 """In ``make test`` every so many-th moment is tried."""
 ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 _folders = itertools.count()
@@ -63,7 +63,7 @@ def test_a_kill_at_any_statement_neither_loses_nor_doubles_a_record(kind: str) -
         wrong: list[str] = []
         cells = Counter[str]()
         for turn, moment in enumerate(range(1, len(points) + 1, EVERY)):
-            for recovery in RECOVERIES if SOAK else (RECOVERIES[turn % 3],):
+            for recovery in RECOVERIES if WHOLE else (RECOVERIES[turn % 3],):
                 world = World(folder := root / str(next(_folders)), kind)
                 assert not world.lives(lambda number, _, moment=moment: number == moment)
                 recover(world, recovery, moment)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +11,11 @@ from downspout.batches.core.held import Held
 from downspout.batches.core.values import Commit, StateKind
 from tests.batches.small_world import FAULTS, Bounds, SmallWorld, World
 from tests.ledger.explorer import Explored, Violation, explore
+from tests.sampling import WHOLE
 
-SOAK = bool(os.environ.get("DOWNSPOUT_SOAK"))
 TRANSACTIONAL: dict[str, Any] = {"is_transactional": True, "kind": StateKind.TRANSACTIONAL}
 
-WHOLE = {
+SMALL = {
     "opaque, two batches at once, a time-out": Bounds(kills=0),
     "opaque, one batch at once, a kill": Bounds(active=1, timeouts=0),
     "opaque, two tasks, one batch at once, a time-out": Bounds(active=1, kills=0, tasks=2),
@@ -24,7 +23,7 @@ WHOLE = {
     "transactional, one batch at once, a kill": Bounds(active=1, timeouts=0, **TRANSACTIONAL),
     "transactional batches, opaque state, a time-out": Bounds(kills=0, is_transactional=True),
 }
-SOAKED = {
+LARGER = {
     "opaque, two batches at once, a kill": Bounds(timeouts=0),
     "opaque, one batch at once, a kill and a time-out": Bounds(active=1),
     "opaque, two tasks, two batches at once, a kill": Bounds(timeouts=0, tasks=2),
@@ -45,13 +44,13 @@ def look_at_all(bounds: Bounds, depth_max: int | None = None) -> tuple[SmallWorl
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if SOAK else 900)
-@pytest.mark.parametrize("name", [*WHOLE, *SOAKED] if SOAK else [*WHOLE])
+@pytest.mark.timeout(3600 if WHOLE else 300)
+@pytest.mark.parametrize("name", [*SMALL, *LARGER] if WHOLE else [*SMALL])
 def test_no_order_of_events_counts_a_record_twice_or_never(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """After each success the state holds each record up to there once; and from each state all can be committed."""
     with capsys.disabled():
         print(f"\n{name}: ", end="")
-        small, found = look_at_all({**WHOLE, **SOAKED}[name])
+        small, found = look_at_all({**SMALL, **LARGER}[name])
     assert found.complete
     assert len(found.states) > 500
     stuck = found.cannot_reach(small.is_good)

@@ -129,8 +129,8 @@ class Author:
     [
         ("read_committed", "CreateTime"),
         ("read_uncommitted", "LogAppendTime"),
-        pytest.param("read_committed", "LogAppendTime", marks=pytest.mark.soak),
-        pytest.param("read_uncommitted", "CreateTime", marks=pytest.mark.soak),
+        pytest.param("read_committed", "LogAppendTime", marks=pytest.mark.sweep),
+        pytest.param("read_uncommitted", "CreateTime", marks=pytest.mark.sweep),
     ],
 )
 def test_a_random_topic(cluster: Cluster, broker: EmbeddedKafka, isolation: str, stamped: str) -> None:

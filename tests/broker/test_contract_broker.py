@@ -1,6 +1,6 @@
 """The contract of the consumer port, on a real broker: what keeps the fake honest.
 
-What is read as columns is read here as well. That nothing else depends on it, `make soak-tests` shows.
+What is read as columns is read here as well. That nothing else depends on it, `make test-all` shows.
 """
 
 from __future__ import annotations
@@ -78,28 +78,28 @@ class TestPositionsInColumns(contract.PositionContract):
     columns = True
 
 
-@pytest.mark.soak
+@pytest.mark.sweep
 class TestTopicsInColumns(contract.TopicContract):
     """On a real broker, read as columns."""
 
     columns = True
 
 
-@pytest.mark.soak
+@pytest.mark.sweep
 class TestCommitsInColumns(contract.CommitContract):
     """On a real broker, read as columns."""
 
     columns = True
 
 
-@pytest.mark.soak
+@pytest.mark.sweep
 class TestGroupsInColumns(contract.GroupContract):
     """On a real broker, read as columns."""
 
     columns = True
 
 
-@pytest.mark.soak
+@pytest.mark.sweep
 class TestDeadLettersInColumns(contract.DeadLetterContract):
     """On a real broker, read as columns."""
 

@@ -261,7 +261,7 @@ def test_a_background_broker_whose_start_is_killed_ends(kafka: EmbeddedKafka) ->
     assert _has_let_go(kafka)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.sweep)])
 def test_a_foreground_broker_ends_with_its_command(kafka: EmbeddedKafka, number: int) -> None:
     """Ctrl-C and SIGTERM reach the command alone, which stops the broker in order and exits with 0."""
     command = [*RUN, "start", "--foreground", "--dir", str(kafka.directory)]
@@ -280,7 +280,7 @@ def test_a_foreground_broker_ends_with_its_command(kafka: EmbeddedKafka, number:
     assert "shut down completed" in (kafka.directory / "logs" / "server.log").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.sweep), signal.SIGKILL])
 def test_the_fixture_s_broker_ends_with_pytest(tmp_path: Path, number: int) -> None:
     """When pytest itself is terminated or killed in the middle of a test, the fixture's broker ends too."""
     test = tmp_path / "test_it.py"

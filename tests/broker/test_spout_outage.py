@@ -225,7 +225,7 @@ def delete(left_alone: Scene) -> None:
         admin.delete_groups([left_alone.group])
 
 
-@pytest.mark.parametrize("forget", [delete, pytest.param(expire, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("forget", [delete, pytest.param(expire, marks=pytest.mark.sweep)])
 def test_forgotten_commits_cost_repeats_and_no_record(broker: EmbeddedKafka, forget: Callable[[Scene], None]) -> None:
     """A group whose commits are no longer kept begins anew: nothing that is there is missed."""
     with Scene(broker.bootstrap, unique("forgotten")) as left_alone:

@@ -142,7 +142,7 @@ def test_the_flights_are_equal_by_record_in_chunks_and_natively(
 
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.soak
+@pytest.mark.sweep
 def test_all_engines_that_are_there_are_compared(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --engines, flights give equal tables on the local engine, on Spark and natively."""
     arguments = publish_flights(project, 900)
@@ -179,7 +179,7 @@ class Words(Topology):
 
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.soak
+@pytest.mark.sweep
 def test_states_of_batches_are_compared(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """What a StateBolt keeps is a table; the run has files of its own; and there are no chunks of batches."""
     project.send([b"to be or not to be"] * 20)
@@ -250,7 +250,7 @@ def test_what_bolts_write_to_kafka_is_compared(project: Project, capsys: pytest.
 
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.soak
+@pytest.mark.sweep
 def test_other_columns_are_a_difference(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """A native version whose column has another type or name differs, and the columns are named."""
     project.send(LINES)
@@ -285,7 +285,7 @@ def test_one_that_is_asked_for_must_be_there(project: Project, capsys: pytest.Ca
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.sweep), signal.SIGTERM])
 def test_interrupted_it_leaves_nothing(project: Project, number: signal.Signals) -> None:
     """Ctrl-C or SIGTERM while an engine runs ends the engine; groups, topics and files are gone."""
     project.send([b"word " * 200] * 20_000)

@@ -44,13 +44,13 @@ from downspout.sink.storage.layout import layout_of
 from downspout.testing.simulated_disk import LOSSES, Loss, Step
 from tests.crash import words
 from tests.crash.world import GROUP, LATER, LOG, Life, Violation, World
-from tests.soaking import SOAK
+from tests.sampling import WHOLE
 
 DEATHS = ("same", "other", "late")
 RECOVERIES = (*DEATHS, "wakes")
 PROMPT = ("same", "other", "wakes")
 """Of stories in chunks: what comes late needs two flushes before it, and a chunk brings all that is there into one."""
-DRAWS = 25 if SOAK else 1
+DRAWS = 25 if WHOLE else 1
 """How often chance decides what the loss ``some`` leaves at a point."""
 ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 """Where worlds are built: in memory, where there is such a place."""
@@ -199,7 +199,7 @@ SCENARIOS: dict[str, tuple[Scenario, type, Sequence[Mapping[str, Any]]]] = {
     "chunks added up": (stream, words.Counts, CHUNKS),
     "chunks in conflict": (conflict, words.Alone, CHUNKS),
 }
-EVERY = 1 if SOAK else 3
+EVERY = 1 if WHOLE else 3
 """Where a scenario is sampled, each so many-th point is looked at: an odd number, so that of stories in chunks each way
 to recover has its turn."""
 IN_FULL = {"stream", "recovery", "conflict"}

@@ -53,10 +53,10 @@ def steps_of_a_run(root: Path) -> list[Step]:
     [
         pytest.param(errno.ENOSPC, FULL, True, id="full until it is cured"),
         pytest.param(errno.EIO, EVERYTHING, False, id="broken once"),
-        pytest.param(errno.ENOSPC, FULL, False, id="full once", marks=pytest.mark.soak),
-        pytest.param(errno.EIO, EVERYTHING, True, id="broken until it is cured", marks=pytest.mark.soak),
-        pytest.param(errno.EROFS, EVERYTHING, False, id="read-only once", marks=pytest.mark.soak),
-        pytest.param(errno.EROFS, EVERYTHING, True, id="read-only until it is cured", marks=pytest.mark.soak),
+        pytest.param(errno.ENOSPC, FULL, False, id="full once", marks=pytest.mark.sweep),
+        pytest.param(errno.EIO, EVERYTHING, True, id="broken until it is cured", marks=pytest.mark.sweep),
+        pytest.param(errno.EROFS, EVERYTHING, False, id="read-only once", marks=pytest.mark.sweep),
+        pytest.param(errno.EROFS, EVERYTHING, True, id="read-only until it is cured", marks=pytest.mark.sweep),
     ],
 )
 def test_a_disk_that_fails_at_any_step(tmp_path: Path, code: int, operations: set[str], lasts: bool) -> None:

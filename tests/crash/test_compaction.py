@@ -11,8 +11,8 @@ import pytest
 from downspout.audit import files
 from downspout.audit.audit import audit
 from downspout.testing.simulated_disk import LOSSES, Crashed, Loss, Process, SimulatedDisk, Step, Volume
+from tests.sampling import WHOLE
 from tests.sink.compaction_support import compact, expected, flush, opened, plain, through_the_log
-from tests.soaking import SOAK
 
 ROWS = range(30)
 
@@ -43,7 +43,7 @@ def test_a_power_cut_at_any_step_of_a_compaction_changes_no_row(
     In `make test` the losses take turns over the steps.
     """
     monkeypatch.setattr(files, "TURN_S", 0.0)
-    for step in itertools.count(1) if SOAK else itertools.count(1 + LOSSES.index(loss), len(LOSSES)):
+    for step in itertools.count(1) if WHOLE else itertools.count(1 + LOSSES.index(loss), len(LOSSES)):
         root = tmp_path / str(step)
         root.mkdir()
         volume, directory = Volume(root, seed=step), root / "out"

@@ -17,9 +17,9 @@ from downspout.errors import SinkError
 from downspout.sink.compaction.compactor import Compactor
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.storage.object_store import ObjectStore
+from tests.sampling import WHOLE
 from tests.sink.cloud_support import out, rows_in_sight, visible
 from tests.sink.support import Stopped, write_rows
-from tests.soaking import SOAK
 
 TOP = out("flights")
 LOST, TORN = "HTTP error: connection reset", "Error getting response body"
@@ -165,7 +165,7 @@ def test_each_row_is_there_once_whatever_happens_to_a_request(scenario: str, rec
     """A process dies before or after a request, or its answer is lost, torn or refused, or it arrives late, or another
     process does its work meanwhile: no reader ever sees a row that is not committed, and in the end each row once."""
     failed = 0
-    for at in range(1, requests_of(scenario) + 1, 1 if SOAK else 8):
+    for at in range(1, requests_of(scenario) + 1, 1 if WHOLE else 8):
         found, has_failed = run(Faulty, scenario, recovery, what, at)
         assert found == [], f"request {at}"
         failed += has_failed

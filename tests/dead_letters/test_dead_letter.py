@@ -14,7 +14,7 @@ from downspout.dead_letters.dead_letter import PREFIX, DeadLetters, parse_dead_l
 from downspout.errors import BrokerError
 from downspout.kafka.port import Record
 from downspout.testing import FakeKafka
-from tests.soaking import examples
+from tests.sampling import examples
 from tests.spout.spout_driver import Kafka
 
 NAMES = ["topic", "partition", "offset", "attempts", "task", "exception.message", "first.failure.ms", "nonsense"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from downspout.kafka.port import TopicPartition
 from downspout.testing import FakeKafka
-from tests.soaking import examples
+from tests.sampling import examples
 
 pytestmark = pytest.mark.fake_only("it is the fake itself that is tested")
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import zlib
 from dataclasses import replace
@@ -21,8 +20,8 @@ from downspout.ledger.metadata import (
     encode,
 )
 from downspout.ledger.ranges import Ranges
+from tests.sampling import WHOLE
 
-SOAK = bool(os.environ.get("DOWNSPOUT_SOAK"))
 BASE = st.integers(0, 2**63)
 GAPS = st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)), max_size=60)
 TRIES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 99)), max_size=20)
@@ -131,7 +130,7 @@ def test_the_json_has_exactly_the_references_keys() -> None:
 def test_random_maps_come_back() -> None:
     """Many maps (a million with `make soak-ledger`), of all shapes that a partition can have, come back whole."""
     chance = random.Random(20)
-    for _ in range(1_000_000 if SOAK else 10_000):
+    for _ in range(1_000_000 if WHOLE else 10_000):
         base = chance.choice((0, 1, chance.randrange(10**4), chance.randrange(2**63)))
         widest = chance.choice((1, 36, 10**6))
         gaps = [(chance.randint(1, widest), chance.randint(1, widest)) for _ in range(chance.randrange(25))]
@@ -146,7 +145,7 @@ def test_random_maps_come_back() -> None:
 def test_damaged_random_payloads_never_count() -> None:
     """Of random payloads, each single bit flipped in their bytes, and each truncation, is refused or means the same."""
     chance = random.Random(21)
-    for _ in range(2_000 if SOAK else 25):
+    for _ in range(2_000 if WHOLE else 25):
         base = chance.randrange(10**6)
         done = ranges_above(base, [(chance.randint(1, 50), chance.randint(1, 50)) for _ in range(chance.randrange(9))])
         failures = tries_from(base, [(chance.randrange(9), chance.randint(1, 9)) for _ in range(chance.randrange(4))])

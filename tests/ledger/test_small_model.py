@@ -1,24 +1,21 @@
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from downspout.ledger.epochs import AssignmentEpochs
 from downspout.ledger.offsets import PartitionLedger
 from tests.ledger.explorer import Explored, Violation, explore
 from tests.ledger.small_world import FAULTS, Bounds, SmallWorld, World
+from tests.sampling import WHOLE
 
-SOAK = bool(os.environ.get("DOWNSPOUT_SOAK"))
-
-WHOLE = {
+SMALL = {
     "four records": Bounds(backoffs=0, unanswered=0),
     "two records, a failure, a commit unanswered": Bounds(log=(0, 1), end=2),
     "a record and a marker, no second try": Bounds(log=(0,), end=2, backoffs=2, ceiling=0),
     "three records as one or apart, a failure": Bounds(log=(0, 1, 2), end=3, chunk=3, rebalances=0, unanswered=0),
     "ranges with a gap, three failures": Bounds(log=(0, 2, 3), chunk=3, rebalances=0, crashes=0, backoffs=3),
 }
-SOAKED = {
+LARGER = {
     "four records, a commit unanswered": Bounds(backoffs=0),
     "four offsets, one a marker, a failure": Bounds(log=(0, 1, 3), unanswered=0),
     "four offsets, one a marker, a limit of two": Bounds(log=(0, 2, 3), limit=2),
@@ -39,13 +36,13 @@ def look_at_all(bounds: Bounds, depth_max: int | None = None) -> tuple[SmallWorl
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if SOAK else 900)
-@pytest.mark.parametrize("name", [*WHOLE, *SOAKED] if SOAK else [*WHOLE])
+@pytest.mark.timeout(3600 if WHOLE else 300)
+@pytest.mark.parametrize("name", [*SMALL, *LARGER] if WHOLE else [*SMALL])
 def test_no_order_of_events_breaks_a_promise(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """In every reachable state the invariants hold, and from each all is committed once faults end."""
     with capsys.disabled():
         print(f"\n{name}: ", end="")
-        small, found = look_at_all({**WHOLE, **SOAKED}[name])
+        small, found = look_at_all({**SMALL, **LARGER}[name])
     assert found.complete
     assert len(found.states) > 1000
     stuck = found.cannot_reach(small.is_good)
@@ -53,12 +50,12 @@ def test_no_order_of_events_breaks_a_promise(name: str, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600 if SOAK else 900)
+@pytest.mark.timeout(3600 if WHOLE else 300)
 def test_two_partitions_to_a_bounded_depth(capsys: pytest.CaptureFixture[str]) -> None:
     """With two partitions and eager and cooperative moves of each, no state up to a depth breaks an invariant."""
     with capsys.disabled():
         print("\ntwo partitions: ", end="")
-        _, found = look_at_all(Bounds(log=(0, 1), end=2, partitions=2), depth_max=9 if SOAK else 6)
+        _, found = look_at_all(Bounds(log=(0, 1), end=2, partitions=2), depth_max=9 if WHOLE else 6)
     assert len(found.states) > 1000
 
 

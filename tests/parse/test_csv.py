@@ -15,7 +15,7 @@ from downspout.parse import parser as chunk_parser
 from downspout.parse.csv import CsvParser, split_line
 from downspout.sink.columns.schema import Columns
 from tests.parse.test_json import same
-from tests.soaking import examples
+from tests.sampling import examples
 
 TYPES = (
     "string", "bool", "int8", "int16", "int32", "int64", "float32", "float64", "decimal(9,2)", "date", "timestamp",

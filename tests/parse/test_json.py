@@ -19,7 +19,7 @@ from downspout.parse.paths import Paths
 from downspout.parse.reader import ArrowReader
 from downspout.parse.template import Template
 from downspout.sink.columns.schema import Columns
-from tests.soaking import SOAK
+from tests.sampling import WHOLE
 
 TYPES = (
     "string", "bool", "int8", "int16", "int32", "int64", "float32", "float64", "decimal(9,2)", "date", "timestamp",
@@ -173,7 +173,7 @@ def test_a_chunk_is_its_records(kinds: tuple[str, ...], values: list[bytes | Non
 
 
 @pytest.mark.slow
-@settings(max_examples=150 if SOAK else 50, deadline=None)
+@settings(max_examples=150 if WHOLE else 50, deadline=None)
 @given(
     kinds=shapes,
     rows=st.lists(st.tuples(anything, anything, anything), min_size=1, max_size=8),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from downspout.errors import ConfigError
 from downspout.scaffold.infer import Inferred, as_paths, infer, said
 from downspout.scaffold.sample import Sample
-from tests.soaking import examples
+from tests.sampling import examples
 
 
 def of(*objects: dict[str, Any]) -> Inferred:

@@ -17,8 +17,8 @@ from downspout.engine.graph import Graph
 from downspout.engine.values import resolve
 from downspout.errors import ConfigError
 from downspout.settings.table import SETTINGS
+from tests.sampling import examples
 from tests.security.untrusted import BASE, PARSERS, Parser, document_of, survives
-from tests.soaking import examples
 
 PARSER = pytest.mark.parametrize("name", PARSERS)
 SEALED = pytest.mark.parametrize("name", [name for name, parser in PARSERS.items() if parser.resealed])

@@ -24,6 +24,7 @@ from downspout.audit.files import look_at_files
 from downspout.sink.storage.layout import layout_of
 from downspout.sink.writer import SinkWriter
 from downspout.testing.clock import VirtualClock
+from tests.sampling import examples
 from tests.sink.compaction_support import (
     SteppedDisk,
     compact,
@@ -36,7 +37,6 @@ from tests.sink.compaction_support import (
     write,
 )
 from tests.sink.support import Stopped
-from tests.soaking import examples
 
 EXAMPLES = examples(80)
 OFFSETS = st.integers(0, 20).flatmap(lambda start: st.integers(1, 8).map(lambda count: range(start, start + count)))

@@ -14,6 +14,7 @@ from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.storage.layout import layout_of
 from downspout.testing.clock import VirtualClock
 from tests.audit.copies import copy_sink
+from tests.sampling import WHOLE
 from tests.sink.compaction_support import (
     SteppedDisk,
     compact,
@@ -26,7 +27,6 @@ from tests.sink.compaction_support import (
     write,
 )
 from tests.sink.support import Stopped
-from tests.soaking import SOAK
 
 ROWS = range(30)
 
@@ -85,8 +85,8 @@ def test_a_stop_at_any_step_changes_no_row(tmp_path: Path) -> None:
 def test_a_second_stop_in_the_recovery_changes_no_row(tmp_path: Path) -> None:
     """Stopped, and stopped again in whatever finishes it, no reader through the log sees a difference."""
     steps = steps_of_a_compaction(tmp_path / "count")
-    for number in range(steps // 4, steps + 1, 1 if SOAK else 3):
-        for again in range(1 + number % 3, steps + 1, 1 if SOAK else 5):
+    for number in range(steps // 4, steps + 1, 1 if WHOLE else 3):
+        for again in range(1 + number % 3, steps + 1, 1 if WHOLE else 5):
             directory = fill(tmp_path / f"{number}-{again}")
             with pytest.raises(Stopped):
                 compact(directory, at(number, stop))

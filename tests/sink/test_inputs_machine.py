@@ -31,8 +31,8 @@ from bolts.parquet import ParquetBolt
 from downspout.errors import SinkError
 from downspout.ledger.origin import Origin
 from downspout.sink.log.commit_log import CommitLog
+from tests.sampling import examples
 from tests.sink.support import SteppedDisk, Stopped, rows_of, sink
-from tests.soaking import examples
 
 EXAMPLES = examples(120)
 SOURCES = ("A", "B", "C")

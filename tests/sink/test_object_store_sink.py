@@ -28,9 +28,9 @@ from downspout.sink.storage.object_store import ObjectStore
 from downspout.sink.storage.places import storage_of
 from downspout.testing.harness import run_topology
 from spouts.kafka import KafkaSpout
+from tests.sampling import WHOLE
 from tests.sink.cloud_support import SERVERS, out, rows_in_sight, s3_client, server_of, visible
 from tests.sink.support import write, write_rows
-from tests.soaking import SOAK
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -121,7 +121,7 @@ def test_a_request_that_fails_once_costs_no_row(server: str, what: str) -> None:
         write_rows(warm := out(uuid.uuid4().hex), origins(0, 5), writer="w", disk=store)
         count = len(proxy.requests)
         expect(warm, ObjectStore(s3_client(server)), 5)
-        for nth in range(0, count, 1 if SOAK else 8):
+        for nth in range(0, count, 1 if WHOLE else 8):
             directory, seen = out(uuid.uuid4().hex), len(proxy.requests)
             proxy.fault = lambda line, at=seen + nth: what if len(proxy.requests) == at + 1 else None
             write_rows(directory, origins(0, 5), writer="w", disk=store)
@@ -140,7 +140,7 @@ def test_a_store_that_goes_away_at_any_request_loses_and_doubles_nothing(server:
             "init_backoff": _ms(1), "max_backoff": _ms(2), "base": 2}}))  # fmt: skip
         write_rows(out(uuid.uuid4().hex), origins(0, 5), writer="w", disk=store)
         count = len(proxy.requests)
-        for nth in range(1, count + 2, 1 if SOAK else 5):
+        for nth in range(1, count + 2, 1 if WHOLE else 5):
             directory, seen = out(uuid.uuid4().hex), len(proxy.requests)
             proxy.fault = lambda line, at=seen + nth: "lose" if len(proxy.requests) > at else None
             try:

@@ -17,8 +17,8 @@ from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.layout import HIDDEN, layout_of
 from downspout.sink.writer import Flushed, SinkWriter
+from tests.sampling import WHOLE
 from tests.sink.support import SteppedDisk, Stopped, write_rows
-from tests.soaking import SOAK
 
 COLUMNS = ["month:int8", "value:int64"]
 
@@ -93,7 +93,7 @@ def test_a_second_stop_during_the_recovery_changes_nothing(tmp_path: Path) -> No
     """Stopped between commit and rename, and stopped again in rolling forward, each row is there once."""
     steps = steps_of_a_flush(tmp_path / "count")
     for stop in range(steps // 2, steps + 1):
-        for again in range(1 if SOAK else 1 + stop % 4, steps + 1, 1 if SOAK else 4):
+        for again in range(1 if WHOLE else 1 + stop % 4, steps + 1, 1 if WHOLE else 4):
             directory = tmp_path / f"stop-{stop}-{again}"
 
             def before(step: int, at: int = stop) -> None:

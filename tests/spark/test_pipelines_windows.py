@@ -23,7 +23,7 @@ from downspout.spark.listening import LateRows, watermark_of
 from downspout.spark.output import files_in
 from downspout.spark.read import read_sink
 from downspout.testing.fake_kafka import FakeKafka
-from tests.soaking import SOAK
+from tests.sampling import WHOLE
 from tests.topologies.slices import run_flight_delays
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_the_batch_is_what_pandas_computes(spark: SparkSession, output: Path, fr
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("carrier_hours", marks=pytest.mark.soak), "airport_days"],  # the driver that is killed has it
+    [pytest.param("carrier_hours", marks=pytest.mark.sweep), "airport_days"],  # the driver that is killed has it
 )
 def test_the_stream_writes_what_the_batch_computes(spark: SparkSession, output: Path, name: str) -> None:
     """Read in many batches, with a delay of an hour, no flight is late, and all windows that ended are the same."""
@@ -118,7 +118,7 @@ def test_a_driver_that_is_killed_goes_on(
 ) -> None:
     """After kill -9 of the driver, Python and Java, the windows are in the end those of a run without."""
     state = job.directory(output, "carrier_hours.checkpoint")
-    for batches in (4, 12) if SOAK else (2,):
+    for batches in (4, 12) if WHOLE else (2,):
         process = _start(output, max_files=2)  # so many batches are left that it cannot have done all before we look
         while _batches(state) < batches:
             assert process.poll() is None, _said(process)

@@ -17,7 +17,7 @@ from downspout.spout.hooks import SpoutListener
 from downspout.spout.validation import check, is_transactional
 from downspout.testing import FakeKafka
 from downspout.wire.transacting import TRANSACTIONS
-from tests.soaking import examples
+from tests.sampling import examples
 from tests.spout.reasons import NO_KAFKA_YET
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 

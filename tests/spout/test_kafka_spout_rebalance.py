@@ -8,7 +8,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.errors import BrokerError
 from downspout.testing import FakeKafka
-from tests.soaking import SOAK
+from tests.sampling import WHOLE
 from tests.spout.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill, place_of
 
 
@@ -417,7 +417,7 @@ def test_what_a_rebalance_has_dropped_is_no_gap(wide: Kafka) -> None:
     driver.commit()
     member = driver.spout._session
     assert member is not None
-    for _ in range(6 if SOAK or isinstance(wide, FakeKafka) else 2):
+    for _ in range(6 if WHOLE or isinstance(wide, FakeKafka) else 2):
         wide.rebalance(GROUP)
         member.reader.poll(0)
         for part in member.parts:

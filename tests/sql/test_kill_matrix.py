@@ -15,7 +15,7 @@ import pytest
 from downspout.offsets.stores.sql import SqlStore
 from downspout.sql.log import SqlLog
 from downspout.sql.writer import SqlWriter
-from tests.soaking import SOAK
+from tests.sampling import WHOLE
 from tests.sql.killing import MODES, World
 
 pytestmark = [pytest.mark.fake_only("stops a process between any two statements, in virtual time")]
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.fake_only("stops a process between any two statements,
 RECOVERIES = ("at once", "after the time-out", "by another worker", "killed again")
 LATER_S = 2_000.0
 """After so long, the session of the dead is over, and tuples have timed out."""
-EVERY = 1 if SOAK else 9
+EVERY = 1 if WHOLE else 9
 """In ``make test`` every so many-th moment is tried."""
 ROOM = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 _folders = itertools.count()
@@ -67,7 +67,7 @@ def test_a_kill_at_any_statement_neither_loses_nor_doubles_a_row(mode: str) -> N
         wrong: list[str] = []
         cells = Counter[str]()
         for turn, moment in enumerate(range(1, len(points) + 1, EVERY)):
-            recoveries = RECOVERIES if SOAK else (RECOVERIES[turn % 4], RECOVERIES[(turn + 1) % 4])
+            recoveries = RECOVERIES if WHOLE else (RECOVERIES[turn % 4], RECOVERIES[(turn + 1) % 4])
             for recovery in recoveries:
                 world = World(folder := root / str(next(_folders)), mode)
                 assert not world.lives(lambda number, _, moment=moment: number == moment)

@@ -54,7 +54,7 @@ class Faulty(Topology):
 """
 
 
-@pytest.mark.soak  # make test runs the flights in this way, in the next test
+@pytest.mark.sweep  # make test runs the flights in this way, in the next test
 def test_word_count_runs_locally_with_stock_sparse(storm: Place) -> None:
     """`sparse run -n word_count` submits to no cluster, writes every word once, and Ctrl-C leaves nothing running."""
     place = storm
@@ -144,7 +144,7 @@ def test_a_stock_quickstart_project_runs(place: Place, quickstart: Path, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "victim", [pytest.param("spouts.kafka.KafkaSpout", marks=pytest.mark.soak), "bolts.parquet.ParquetBolt"]
+    "victim", [pytest.param("spouts.kafka.KafkaSpout", marks=pytest.mark.sweep), "bolts.parquet.ParquetBolt"]
 )
 def test_a_killed_component_ends_the_run_and_the_next_run_ends_in_the_same_rows(place: Place, victim: str) -> None:
     """After `kill -9` of a component's process the run fails and names it; run again, every row is there once."""
@@ -172,7 +172,7 @@ def test_a_killed_component_ends_the_run_and_the_next_run_ends_in_the_same_rows(
     ("fault", "words"),
     [
         ("import nowhere_to_be_found", ["Traceback (most recent call last):", "No module named 'nowhere_to_be_found'"]),
-        pytest.param("os._exit(3)", ["component faulty", "exit code 3"], marks=pytest.mark.soak),
+        pytest.param("os._exit(3)", ["component faulty", "exit code 3"], marks=pytest.mark.sweep),
     ],
 )
 def test_a_component_that_cannot_start_is_reported_in_python(

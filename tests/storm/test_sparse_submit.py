@@ -137,9 +137,9 @@ VICTIMS = {
 @pytest.mark.parametrize(
     "victim",
     [
-        pytest.param("spout process", marks=pytest.mark.soak),
+        pytest.param("spout process", marks=pytest.mark.sweep),
         "bolt process",
-        pytest.param("worker jvm", marks=pytest.mark.soak),  # it is killed with the daemons too
+        pytest.param("worker jvm", marks=pytest.mark.sweep),  # it is killed with the daemons too
         "submit --force",
     ],
 )
@@ -156,7 +156,7 @@ def test_whatever_is_killed_the_rows_are_the_same(storm: Place, rows: Rows, vict
 
 
 @pytest.mark.slow
-@pytest.mark.soak  # origins go from worker to worker in the tests of `rows`, values in those of conformance
+@pytest.mark.sweep  # origins go from worker to worker in the tests of `rows`, values in those of conformance
 def test_tuples_get_from_worker_to_worker(storm: Place) -> None:
     """With two workers origins and floats arrive, on a Storm that registers no classes: every flight once."""
     storm.publish_flights(FLIGHTS)
@@ -234,7 +234,7 @@ def test_daemons_that_are_killed_are_started_again(storm: Place, rows: Rows) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.soak
+@pytest.mark.sweep
 def test_a_nimbus_that_is_registered_no_more_is_started_again(storm: Place, rows: Rows) -> None:
     """Where ZooKeeper has forgotten nimbus, after a long pause, it leads again soon, and its topology goes on."""
     submitted = storm.figures(rows.topic).id

@@ -14,7 +14,7 @@ from downspout.engine.graph import Component, Graph, Input, Stream, component_of
 from downspout.origins import ORIGIN, origins
 from downspout.testing.harness import TopologyResult, run_topology
 from tests.parse.support import Chunks
-from tests.soaking import examples
+from tests.sampling import examples
 from topologies.flight_enrich import (
     ADDED_FIELDS,
     FLIGHT_FIELDS,

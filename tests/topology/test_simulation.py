@@ -37,7 +37,7 @@ from downspout.testing.simulation.run import plan_of, run_seed
 from downspout.testing.simulation.soak import load_scenarios, soak
 from downspout.testing.simulation.verdict import SinkRows, judge
 from spouts.kafka import KafkaSpout
-from tests.soaking import SOAK
+from tests.sampling import WHOLE
 from tests.topology.batch_scenarios import Counted, counted_line, counts_of, opaque, transactional
 from tests.topology.mutants import CHUNK_MUTANTS, MUTANTS
 from tests.topology.scenarios import Orders, order, order_rows, orders, parcels, words
@@ -69,7 +69,7 @@ def test_many_worlds() -> None:
 
     In these worlds every kind of fault was injected.
     """
-    seeds = range(1000, 1100 if SOAK else 1040)
+    seeds = range(1000, 1100 if WHOLE else 1040)
     total = soak(TARGET, seeds, jobs=2)
     assert total.reports == []
     assert total.seeds == len(seeds)
@@ -88,7 +88,7 @@ def test_a_few_worlds_in_chunks() -> None:
 @pytest.mark.parametrize("way", ["async", "combined"])
 def test_a_few_worlds_that_do_not_wait_for_commits(way: str) -> None:
     """The same where the spouts go on before a commit has its answer, or fails."""
-    outcomes = simulate(replace(orders, config={"kafka.commit": way}), range(200, 230 if SOAK else 204))
+    outcomes = simulate(replace(orders, config={"kafka.commit": way}), range(200, 230 if WHOLE else 204))
     assert all(outcome.trace.about("commit_async") for outcome in outcomes if outcome.emitted)
 
 

@@ -16,7 +16,7 @@ from downspout.wire import pipe as wire_pipe
 from downspout.wire.pipe import Pipe
 from downspout.wire.serializer import WireSerializer
 from downspout.wire.values import restore
-from tests.soaking import examples
+from tests.sampling import examples
 from tests.wire.test_values import exactly
 
 JSON = st.recursive(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from downspout.ledger.origin import Origin
 from downspout.wire import values as wire_values
 from downspout.wire.values import MARK, Encoder, parse, slow
-from tests.soaking import examples
+from tests.sampling import examples
 from tests.wire.storm_pipe import received, through_java
 
 ANY_TEXT = st.text(st.characters(exclude_categories=())) | st.text(st.characters(exclude_categories=())).map(

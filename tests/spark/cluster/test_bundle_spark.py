@@ -58,7 +58,7 @@ def test_what_is_no_part_of_the_project_is_refused(project: Path, added: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.soak  # executors of a standalone cluster do, in test_cluster_topology.py
+@pytest.mark.sweep  # executors of a standalone cluster do, in test_cluster_topology.py
 def test_a_bare_python_imports_all_of_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unpacked elsewhere, a bare interpreter imports all from it alone; no PySpark and no Java is in it."""
     monkeypatch.chdir(project)

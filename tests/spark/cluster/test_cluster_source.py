@@ -18,7 +18,7 @@ from downspout.spark.cluster import submit
 from tests.spark.standalone import LOCAL_CLUSTER, Cluster, driver_environment, forget_environments
 
 # `make test` has a topology on executors without our packages, and test_source_batch.py has a batch on a cluster.
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.soak]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.sweep]
 
 DRIVER = Path(__file__).parents[1] / "cluster_driver.py"
 RECORDS = 300

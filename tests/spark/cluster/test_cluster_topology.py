@@ -97,7 +97,7 @@ def test_a_topology_writes_the_same_rows_with_the_packaged_environment(
     writes_the_same_rows(place, packed, standalone.master, tmp_path / "machine")
 
 
-@pytest.mark.soak
+@pytest.mark.sweep
 def test_it_does_so_on_several_executors(place: Place, packed: Path, tmp_path: Path) -> None:
     """The rows are the same where an executor has a part of them."""
     writes_the_same_rows(place, packed, LOCAL_CLUSTER, tmp_path / "machine")
@@ -127,7 +127,7 @@ def test_a_topology_whose_executors_cannot_import_writes_nothing(
     assert not list(place.project.glob("output/*/*.parquet"))
 
 
-@pytest.mark.soak
+@pytest.mark.sweep
 def test_an_archive_of_yesterday_is_noticed(place: Place, standalone: Cluster, packed: Path, tmp_path: Path) -> None:
     """A bolt that was changed since the archive was made is an error that names its module."""
     (place.project / "src" / "shouting.py").write_text(SHOUT.replace("upper", "lower"), encoding="utf-8")
@@ -137,7 +137,7 @@ def test_an_archive_of_yesterday_is_noticed(place: Place, standalone: Cluster, p
     assert not list(place.project.glob("output/*/*.parquet"))
 
 
-@pytest.mark.soak
+@pytest.mark.sweep
 def test_sigterm_ends_a_submitted_topology_and_the_next_submit_goes_on(
     place: Place, standalone: Cluster, packed: Path, tmp_path: Path
 ) -> None:

@@ -67,9 +67,9 @@ def values_in(cluster: KafkaCluster, topic: str) -> list[str]:
     ("number", "at"),
     [
         (signal.SIGTERM, "starting Spark"),
-        pytest.param(signal.SIGTERM, "starts where", marks=pytest.mark.soak),
+        pytest.param(signal.SIGTERM, "starts where", marks=pytest.mark.sweep),
         (signal.SIGTERM, "batch 1:"),
-        pytest.param(signal.SIGINT, "batch 1:", marks=pytest.mark.soak),
+        pytest.param(signal.SIGINT, "batch 1:", marks=pytest.mark.sweep),
     ],
 )
 def test_a_signal_to_the_whole_group_ends_without_a_traceback(scene: Scene, number: int, at: str) -> None:

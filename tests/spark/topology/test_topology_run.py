@@ -52,7 +52,7 @@ def test_the_tables_are_those_of_the_local_engine(scene: Scene, emit: str) -> No
     assert scene.cluster.group_offsets(scene.topic) == {}
 
 
-@pytest.mark.parametrize(("emit", "again"), [pytest.param("record", 2, marks=pytest.mark.soak), ("chunk", 3)])
+@pytest.mark.parametrize(("emit", "again"), [pytest.param("record", 2, marks=pytest.mark.sweep), ("chunk", 3)])
 def test_a_record_that_fails_in_a_stateful_bolt(scene: Scene, emit: str, again: int) -> None:
     """It is given up after its tries: its letter is there, and neither state nor any sink knows of it.
 
