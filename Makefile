@@ -49,9 +49,18 @@ spark-demo: $(VENV)/.demo  ## the main job on Spark, killed in the middle; and a
 # Tests wait more than they work: for answers, sessions to end, retries to be due, JVMs to start.
 JOBS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --doctest-modules $(CODE) tests
+# mypy runs beside the tests, and is heard after them. A run that would take longer than CI waits ends with its report.
+BESIDE_TYPES = @log=$$(mktemp); $(BIN)/mypy >$$log 2>&1 & types=$$!; $(1); tests=$$?; \
+	wait $$types; typed=$$?; echo "mypy: $$(tail -n 40 $$log)"; rm -f $$log; exit $$((tests ? tests : typed))
 
-test: $(VENV)/.dev lint types  ## everything that CI runs
-	LEDGER_EXAMPLES=250 $(PYTEST) --durations=20
+test: $(VENV)/.dev lint  ## everything that CI runs: each promise once on the real thing, and a sample of each sweep (18 minutes on two cores)
+	$(call BESIDE_TYPES,LEDGER_EXAMPLES=50 $(PYTEST) --session-timeout=4500 --durations=20)
+
+# What it finds is told by the seed that it prints: HYPOTHESIS_SEED=… makes the same examples again.
+HYPOTHESIS_SEED ?= $(shell echo $$RANDOM)
+
+test-all: $(VENV)/.dev lint  ## all tests, each sweep whole, with new random examples: before a release (an hour and more)
+	$(call BESIDE_TYPES,DOWNSPOUT_TEST_ALL=1 LEDGER_EXAMPLES=250 $(PYTEST) --hypothesis-seed=$(HYPOTHESIS_SEED) --session-timeout=14400 --durations=20)
 
 check: $(VENV)/.dev lint types  ## the quick loop, about a minute: no broker, no Spark, no Storm, nothing slow
 	LEDGER_EXAMPLES=20 $(PYTEST) -q -m "not broker and not spark and not storm and not slow"
@@ -72,12 +81,6 @@ soak-ledger: $(VENV)/.dev  ## the proofs of the ledger at length: larger models,
 	  LEDGER_EXAMPLES=$(SOAK_EXAMPLES) $(BIN)/python -m pytest -q --timeout 0 --hypothesis-seed=$$part $(MACHINE) || exit 1; \
 	done
 	DOWNSPOUT_TEST_ALL=1 $(BIN)/python -m pytest -q --timeout 0 tests/ledger --ignore $(MACHINE)
-
-# What it finds is told by the seed that it prints: HYPOTHESIS_SEED=… makes the same examples again.
-HYPOTHESIS_SEED ?= $(shell echo $$RANDOM)
-
-test-all: $(VENV)/.dev lint types  ## all tests, each sweep whole, with new random examples: before a release (an hour and more)
-	DOWNSPOUT_TEST_ALL=1 $(PYTEST) --hypothesis-seed=$(HYPOTHESIS_SEED) --durations=20
 
 chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; EMIT=chunk; BUCKET=1: into an S3 server with faults; REPORT=FILE), or TO=kafka: from Kafka to Kafka, TO=batches: batches into states (KILLS=100 FLIGHTS=200000)
 ifneq ($(filter kafka batches,$(TO)),)

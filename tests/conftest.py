@@ -21,7 +21,8 @@ pytest.register_assert_rewrite("tests.kafka", "tests.spout")
 from downspout.sink.storage.disk import Disk  # noqa: E402
 from tests import twins  # noqa: E402
 from tests.offsets.postgres_fixtures import postgres  # noqa: E402, F401   (likewise)
-from tests.sampling import WHOLE  # noqa: E402
+from tests.sampling import WHOLE, sample_name  # noqa: E402
+from tests.scheduling import OneHeavyAtOnce, into_groups, limit_of, write_timings  # noqa: E402
 from tests.security.brokers import any_kafka, scram_kafka  # noqa: E402, F401   (fixtures, for more than one room)
 from tests.twins import backstage, bare_kafka, cluster_kind, rebalance_kind, wide_kafka  # noqa: E402, F401   (fixtures)
 
@@ -38,6 +39,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REAL = {"broker": "the real broker", "spark": "real PySpark", "storm": "a real Storm"}
+TRIED_TWICE = (*REAL, "slow")
+"""Marks of tests that start processes, or speak to them."""
 
 SKIPS_ALLOWED_IN_CI: dict[str, str] = {}
 """Test id → the reason why it may be skipped with CI=true. Keep it short."""
@@ -55,6 +58,8 @@ class RealCounts:
         self.tried_again: list[str] = []
         self.took_s: Counter[str] = Counter()
         """Seconds by ring, and by folder of tests: a fixture counts where it was made."""
+        self.test_took_s: Counter[str] = Counter()
+        """Seconds by test."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Note who is marked; a report's keywords hold the names of parameters too.
@@ -63,15 +68,17 @@ class RealCounts:
         that makes sense in a test. What fails twice fails the run, and the summary names what failed once.
         """
         for item in items:
-            real = [("real", marker) for marker in REAL if item.get_closest_marker(marker)]
-            item.user_properties += real
-            if real:
+            item.user_properties += [("real", marker) for marker in REAL if item.get_closest_marker(marker)]
+            if any(item.get_closest_marker(marker) for marker in TRIED_TWICE):
                 item.add_marker(pytest.mark.flaky(reruns=1))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(limit_of(item, whole=WHOLE)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Look at one finished test."""
         ring = next((str(marker) for name, marker in report.user_properties if name == "real"), "neither")
         self.took_s[ring] += report.duration
+        self.test_took_s[report.nodeid.partition("@")[0]] += report.duration
         self.took_s["/".join(report.nodeid.partition("::")[0].split("/")[:-1])] += report.duration
         if report.when == "call" and report.passed:
             for name, marker in report.user_properties:
@@ -95,9 +102,16 @@ class RealCounts:
             terminalreporter.write_line(f"skipped without being allowed to: {', '.join(self.skipped)}", red=True)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail a CI run in which a test was skipped that is not on the list."""
+        """Fail a CI run in which a test was skipped that is not on the list; record the timings of a whole run."""
+        if WHOLE and session.exitstatus == 0 and session.config.getvalue("dist") == "loadgroup":
+            write_timings(dict(self.test_took_s))
         if self.skipped and os.environ.get("CI") == "true" and session.exitstatus == 0:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_report_header() -> str:
+    """Say how the sample that is run can be had again."""
+    return "all sweeps whole" if WHOLE else f"sample of the sweeps: SAMPLE={sample_name()}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -109,9 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give tests to processes by groups."""
-    from tests.scheduling import LongestFirst
-
-    return LongestFirst(config, log) if config.getvalue("dist") == "loadgroup" else None
+    return OneHeavyAtOnce(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -123,8 +135,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if not item.get_closest_marker("sweep")]
             config.hook.pytest_deselected(items=swept)
     if getattr(config.option, "loadgroup", False):
-        from tests.scheduling import into_groups
-
         into_groups(items)
 
 

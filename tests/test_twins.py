@@ -72,13 +72,17 @@ def test_who_says_nothing_fails_the_run(tmp_path: Path, test: str, message: str)
 
 
 @pytest.mark.slow
-def test_the_broker_repeats_no_parameters(tmp_path: Path) -> None:
-    """Of a test with parameters the fake runs all sets, and the broker one; in a soak it runs them all."""
+def test_the_broker_runs_a_sample(tmp_path: Path) -> None:
+    """Of a test with parameters the broker runs one set in a third of all commits; the fake, and test-all, run all."""
     (tmp_path / "test_made.py").write_text(
         f"{HEAD}@pytest.mark.parametrize('number', [1, 2, 3])\ndef test_it(bare_kafka, number): ...\n", encoding="utf-8"
     )
     command = [sys.executable, "-m", "pytest", "-p", "tests.twins", "-p", "no:cacheprovider", "--collect-only", "-q"]
-    for soak, twins in ("", 1), ("1", 3):
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "DOWNSPOUT_TEST_ALL": soak}
+    found = []
+    for whole, name in ("1", "a commit"), *(("", f"commit {number}") for number in range(6)):
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "DOWNSPOUT_TEST_ALL": whole, "SAMPLE": name}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert (done.stdout.count("[fake-"), done.stdout.count("[broker-")) == (3, twins), done.stdout + done.stderr
+        assert done.stdout.count("[fake-") == 3, done.stdout + done.stderr
+        found.append(done.stdout.count("[broker-"))
+    assert found[0] == 3
+    assert set(found[1:]) == {0, 1}

@@ -1,10 +1,10 @@
 """Tests with a twin: written for FakeKafka, and run on a real broker too.
 
 The fixture ``bare_kafka`` (and each that is built on it) is the fake and a real broker in turn, the latter under the
-mark ``broker``; so is ``wide_kafka``, the fake under both rebalance protocols. Of a test with parameters the broker
-runs one set, another from test to test; ``make test-all`` runs them all. A test that uses FakeKafka and has no twin
-says why: ``@pytest.mark.fake_only("reason")``, or ``pytestmark`` for a module. The run counts both kinds and prints the
-reasons. A test that says nothing is an error, and so is a mark without a reason.
+mark ``broker``; so is ``wide_kafka``, the fake under both rebalance protocols. ``make test`` runs a third of the twins
+on the broker, and of a test with parameters one set: which, goes by the commit. ``make test-all`` runs them all. A test
+that uses FakeKafka and has no twin says why: ``@pytest.mark.fake_only("reason")``, or ``pytestmark`` for a module. The
+run counts both kinds and prints the reasons. A test that says nothing is an error, and so is a mark without a reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zlib import crc32
 
 import pytest
 
-from tests.sampling import WHOLE
+from tests.sampling import WHOLE, chosen, sample_name
 
 if TYPE_CHECKING:
     from tests.spout.broker_kafka import Backstage
@@ -28,6 +28,7 @@ KINDS = {"cluster_kind": ["fake"], "rebalance_kind": ["eager", "cooperative"]}
 """Name of a fixture → its values on the fake."""
 CONTRACT = "tests/kafka/test_contract_fake.py"
 """Its twin is a module: ``tests/broker/test_contract_broker.py``."""
+ONE_TWIN_OF = 3
 REASON_LENGTH_MIN = 10
 
 
@@ -62,10 +63,10 @@ class Twins:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out what the broker is not to repeat; let a test's report say the reason, which may come from afar."""
-        if not WHOLE and (repeated := repeated_on_broker(items)):
-            items[:] = [item for item in items if item not in repeated]
-            config.hook.pytest_deselected(items=list(repeated))
+        """Leave out twins that are not in the sample; let a test's report say the reason, which may come from afar."""
+        if not WHOLE and (left_out := left_out_on_broker(items)):
+            items[:] = [item for item in items if item not in left_out]
+            config.hook.pytest_deselected(items=list(left_out))
         for item in items:
             if (reason := self._reasons.get(_function(item.nodeid))) is not None:
                 item.user_properties.append(("twin", reason))
@@ -94,13 +95,13 @@ def _function(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
-def repeated_on_broker(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return the twins on the broker but one of each test: which, goes by its name, so it is always the same."""
+def left_out_on_broker(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return the twins on the broker but a sample: of a third of the tests one each. Which, goes by the commit."""
     twins = [item for item in items if "broker" in (_parameters(item).get(name) for name in KINDS)]
     kept: dict[str, pytest.Item] = {}
-    for twin in sorted(twins, key=lambda item: crc32(item.name.encode())):
+    for twin in sorted(twins, key=lambda item: crc32(f"{sample_name()} {item.name}".encode())):
         kept.setdefault(_function(twin.nodeid), twin)
-    return set(twins) - set(kept.values())
+    return set(twins) - {twin for test, twin in kept.items() if chosen(test, ONE_TWIN_OF)}
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:
