@@ -134,6 +134,7 @@ def test_nobody_leads_what_is_not_there(kafka: EmbeddedCluster) -> None:
     assert kafka.leader("kept", PARTITIONS) is None
 
 
+@pytest.mark.sweep
 def test_the_how_to_runs(kafka: EmbeddedCluster, tmp_path: Path) -> None:
     """The test that the how-to shows passes as it stands there, on a cluster that runs."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "kill-things.md").read_text(encoding="utf-8")
@@ -162,6 +163,7 @@ def test_a_second_cluster_on_the_directory_is_refused(kafka: EmbeddedCluster) ->
     assert kafka.leader("kept", 0) is not None
 
 
+@pytest.mark.sweep
 def test_a_cluster_goes_on_where_it_was(tmp_path: Path) -> None:
     """After kill -9 of all nodes, with a port taken meanwhile, the same cluster comes back with its records."""
     kafka = EmbeddedCluster(tmp_path / "kafka", nodes=2)

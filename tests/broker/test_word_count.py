@@ -102,6 +102,7 @@ def test_finished_counts_are_exact_after_kill_9(
     assert finished(out) == Counter(word for line in text for word in line.split())
 
 
+@pytest.mark.sweep
 def test_a_second_run_finds_nothing_and_a_third_only_what_is_new(
     kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path
 ) -> None:

@@ -227,6 +227,7 @@ def test_a_difference_is_named(project: Project, capsys: pytest.CaptureFixture[s
     assert {path.name for path in project.folder.iterdir()} - {"__pycache__"} == {"words.py", "words_spark.py"}
 
 
+@pytest.mark.sweep
 @pytest.mark.broker
 @pytest.mark.spark
 def test_what_bolts_write_to_kafka_is_compared(project: Project, capsys: pytest.CaptureFixture[str]) -> None:

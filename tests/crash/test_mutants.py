@@ -171,9 +171,10 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
-def test_a_mistake_is_noticed(mutant: Mutant) -> None:
+@pytest.mark.parametrize("name", sample(list(MUTANTS), 3, "mutants of the sink"))
+def test_a_mistake_is_noticed(name: str) -> None:
     """A sink that does one thing wrong breaks a promise somewhere in the matrix."""
+    mutant = MUTANTS[name]
 
     def change(instance: Any) -> None:
         if isinstance(instance, mutant.component):

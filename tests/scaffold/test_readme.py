@@ -13,6 +13,7 @@ from tests.scaffold.readme import commands, shell
 STOPS = ["downspout storm stop", "downspout kafka stop"]
 
 
+@pytest.mark.sweep
 @pytest.mark.storm
 @pytest.mark.slow
 def test_storm_goes_on_where_the_local_run_stopped(tmp_path: Path) -> None:

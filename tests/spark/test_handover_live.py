@@ -249,6 +249,7 @@ def test_skipped_offsets_are_not_delivered(bench: Bench) -> None:
     assert bench.written() == [*left, *texts(40, 50)]
 
 
+@pytest.mark.sweep
 def test_the_how_to_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands and the query of the how-to, in its order, process each line exactly once on the two engines."""
     page = (ROOT / "docs" / "how-to" / "hand-over-between-storm-and-spark.md").read_text(encoding="utf-8")

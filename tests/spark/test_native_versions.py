@@ -172,6 +172,7 @@ def test_stream_equals_batch_and_goes_on(scene: Scene) -> None:
         scene.assert_equal(tables, name, found.toArrow())
 
 
+@pytest.mark.sweep
 def test_a_batch_is_written_as_it_is_planned(scene: Scene) -> None:
     """The batch job writes both tables, and replaces them when it runs again."""
     publish(scene.cluster, Flights(load_flights(200)), scene.topic)

@@ -49,6 +49,7 @@ def flights(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> It
         yield directory
 
 
+@pytest.mark.sweep
 def test_the_how_to_on_pipelines_runs(spark: SparkSession, flights: Path, frame: pd.DataFrame, tmp_path: Path) -> None:
     """Every line of Python of the page runs, in one go, and its reports and outputs hold the flights."""
     output = tmp_path / "output"

@@ -65,6 +65,7 @@ def test_partitions_have_watermarks_of_their_own(spark: SparkSession, words: Wor
     assert found[2] == ([(0, "a", 1), (0, "b", 12), (0, "c", 32)], 0, START + timedelta(minutes=130))
 
 
+@pytest.mark.sweep
 def test_partitions_go_on_where_they_were(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """After a restart a partition without new rows keeps its watermark: windows close as far as without the restart."""
     out = tmp_path / "out"

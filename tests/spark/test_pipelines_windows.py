@@ -99,6 +99,7 @@ def test_the_stream_writes_what_the_batch_computes(spark: SparkSession, output: 
     assert rows.count() > 0.95 * job.batch(spark, output, name).count()
 
 
+@pytest.mark.sweep
 def test_one_watermark_for_all_partitions_loses_flights(spark: SparkSession, output: Path) -> None:
     """With one watermark for all, the fastest partition closes the windows, and flights are dropped as late."""
     late = LateRows(spark)
@@ -112,6 +113,7 @@ def test_one_watermark_for_all_partitions_loses_flights(spark: SparkSession, out
     assert 0 < dropped <= missing  # Spark counts what is left after adding up within a task
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_driver_that_is_killed_goes_on(
     spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -40,6 +40,7 @@ def checks(spark: SparkSession) -> list[Check]:
     return [in_range("n", 0), references("word", known), freshness("at", now_old), row_count(3), not_null("at")]
 
 
+@pytest.mark.sweep
 def test_a_stream_is_counted_as_it_is_written(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """What the batches of a query held makes, together, the report of a batch; the rows are written as they were."""
     told: list[tuple[int, int]] = []
@@ -71,6 +72,7 @@ def test_unique_cannot_be_observed(spark: SparkSession) -> None:
         StreamQuality(spark, [unique("n")])
 
 
+@pytest.mark.sweep
 def test_a_gate_stops_before_it_writes(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """A batch with an error is not written and stops the query; with the check corrected it goes on with that batch."""
     written: list[list[int]] = []

@@ -51,6 +51,7 @@ class Bare(Topology):
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.storm
 @pytest.mark.slow
 def test_a_worker_needs_only_the_bundle_and_a_bare_python(

@@ -56,6 +56,7 @@ def test_storm_equals_the_local_engine(storm: Place) -> None:
     assert not [name for name in storm.cluster.topics() if name.startswith("compare-")]
 
 
+@pytest.mark.sweep
 def test_states_equal_those_of_the_local_engine(storm: Place) -> None:
     """What a StateBolt keeps of batches, with a reducer of the user's, is the same on Storm; the run ends by itself."""
     storm.publish_flights(FLIGHTS)

@@ -123,6 +123,7 @@ def rows(directory: Path, keys: list[str]) -> Counter[tuple[object, ...]]:
     return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
+@pytest.mark.sweep
 def test_a_stock_quickstart_project_runs(place: Place, quickstart: Path, tmp_path: Path) -> None:
     """What `sparse quickstart` makes, which pins storm-core 1.1.0, runs in `downspout storm shell`, with a warning.
 

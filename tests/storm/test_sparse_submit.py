@@ -140,7 +140,7 @@ VICTIMS = {
         pytest.param("spout process", marks=pytest.mark.sweep),
         "bolt process",
         pytest.param("worker jvm", marks=pytest.mark.sweep),  # it is killed with the daemons too
-        "submit --force",
+        pytest.param("submit --force", marks=pytest.mark.sweep),
     ],
 )
 def test_whatever_is_killed_the_rows_are_the_same(storm: Place, rows: Rows, victim: str) -> None:
@@ -213,6 +213,7 @@ def test_a_quickstart_project_submits_with_the_config_of_the_page(storm: Place, 
 # The last ones: a Storm whose daemons were replaced may have forgotten a worker, whose port others then cannot have.
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_daemons_that_are_killed_are_started_again(storm: Place, rows: Rows) -> None:
     """After `kill -9` of ZooKeeper, nimbus, the supervisor and all workers the topology goes on, and no row is lost."""
@@ -261,6 +262,7 @@ def test_a_nimbus_that_is_registered_no_more_is_started_again(storm: Place, rows
     assert storm.figures(rows.topic).id == submitted
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_start_starts_daemons_that_hang_again(
     storm: Place, rows: Rows, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -54,6 +54,7 @@ def stats(storm: Place, name: str) -> Any:
     return json.loads(done.stdout)[0]
 
 
+@pytest.mark.sweep
 def test_the_page_shows_what_storm_stats_says(storm: Place, tmp_path: Path) -> None:
     """Graph, counters, times, lag, partitions with their owner: once all is processed both have the same figures."""
     topic = storm.publish(RECORDS)

@@ -76,6 +76,7 @@ def waited_for(storm: Place, name: str) -> list[int]:
     return pids
 
 
+@pytest.mark.sweep
 def test_what_is_committed_is_written(storm: Place) -> None:
     """Each record is in the other topic once; after `kill -9` of a KafkaBolt at least once, and none is missing."""
     topic = storm.publish(RECORDS)

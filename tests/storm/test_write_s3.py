@@ -37,6 +37,7 @@ class Stored(Topology):
 """
 
 
+@pytest.mark.sweep
 def test_rows_survive_deaths_and_a_store_with_faults(
     storm: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

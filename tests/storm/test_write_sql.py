@@ -36,6 +36,7 @@ class Stored(Topology):
 """
 
 
+@pytest.mark.sweep
 def test_rows_survive_the_death_of_any_component(storm: Place, tmp_path: Path) -> None:
     """Two sinks and a spout with its offsets in the same file: however often one is killed, each row is there once."""
     file = tmp_path / "storm.db"

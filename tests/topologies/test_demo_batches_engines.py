@@ -15,6 +15,7 @@ from demos.to_batches import BatchDemo
 LINES = ["to be or not to be", "that is the question", "", "to be"] * 300
 
 
+@pytest.mark.sweep
 @pytest.mark.broker
 @pytest.mark.storm
 @pytest.mark.spark

@@ -90,6 +90,7 @@ def place(kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path) -> Place
 WORDS = Counter(word.upper() for line in LINES for word in line.split())
 
 
+@pytest.mark.sweep
 def test_a_topology_writes_the_same_rows_with_the_packaged_environment(
     place: Place, packed: Path, standalone: Cluster, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def writes_the_same_rows(place: Place, packed: Path, master: str, machine: Path)
     assert all("/environment/" in str(file) for (file,) in place.rows("words", "library"))
 
 
+@pytest.mark.sweep
 def test_a_topology_whose_executors_cannot_import_writes_nothing(
     place: Place, standalone: Cluster, tmp_path: Path
 ) -> None:

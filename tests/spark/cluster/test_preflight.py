@@ -23,6 +23,7 @@ def executor(host: str, missing: dict[str, str] | None = None, **digests: str) -
     return Seen(host, "/executor/0", "/usr/bin/python3.11", missing or {}, {**HERE.digests, **digests})
 
 
+@pytest.mark.sweep
 @pytest.mark.spark
 def test_a_local_session_is_one_executor(spark: SparkSession) -> None:
     """A local session can import what the driver can, and is looked at once."""

@@ -77,6 +77,7 @@ def test_the_source_gets_in_by_the_options_of_kafkas_own_clients(spark: SparkSes
     assert "hush-hush" not in str(caught.value)
 
 
+@pytest.mark.sweep
 def test_a_topology_runs_and_its_password_stays_out_of_sight(spark: SparkSession, shop: Shop) -> None:
     """A topology on Spark reads, writes its dead letter and commits for lag tools; the password is in no checkpoint
     and no file of the run's, nor in what is printed."""

@@ -144,6 +144,7 @@ def test_on_spark_as_on_the_local_engine(scene: Scene) -> None:
     assert told == Counter(word[0] for word in scene.out("words", "word"))
 
 
+@pytest.mark.sweep
 @pytest.mark.spark
 @pytest.mark.broker
 def test_a_killed_run_resumes_by_key(scene: Scene) -> None:

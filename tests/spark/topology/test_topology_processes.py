@@ -68,7 +68,7 @@ def values_in(cluster: KafkaCluster, topic: str) -> list[str]:
     [
         (signal.SIGTERM, "starting Spark"),
         pytest.param(signal.SIGTERM, "starts where", marks=pytest.mark.sweep),
-        (signal.SIGTERM, "batch 1:"),
+        pytest.param(signal.SIGTERM, "batch 1:", marks=pytest.mark.sweep),
         pytest.param(signal.SIGINT, "batch 1:", marks=pytest.mark.sweep),
     ],
 )
@@ -118,6 +118,7 @@ if "pyspark.sql.streaming.python_streaming_source_runner" in sys.orig_argv:
 """A source's process that needs more than Spark's ten seconds, the first time."""
 
 
+@pytest.mark.sweep
 def test_what_passes_is_waited_out_and_ctrl_c_finishes_the_batch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from tests.spark.topology.scene import CASE, PLAIN, Scene, lines_of
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 
-@pytest.mark.parametrize("emit", ["record", "chunk"])
+@pytest.mark.parametrize("emit", [pytest.param("record", marks=pytest.mark.sweep), "chunk"])
 def test_the_tables_are_those_of_the_local_engine(scene: Scene, emit: str) -> None:
     """With two inputs, a named stream, stateful, batching and ticking bolts, all sinks have the local engine's rows.
 
@@ -108,6 +108,7 @@ def test_a_record_that_is_too_large_is_a_dead_letter(scene: Scene) -> None:
     scene.check()
 
 
+@pytest.mark.sweep
 def test_records_that_are_gone(scene: Scene) -> None:
     """Records that retention took fail the run; with on_data_loss=earliest it goes on behind them."""
     scene.send("a", "b", "c", "d")

@@ -36,6 +36,7 @@ def asked_later(driver: subprocess.Popen[str]) -> tuple[RunUnderWay, str]:
         time.sleep(0.1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("options", [("--ui", "0"), ()], ids=["from the start", "on request"])
 def test_the_page_shows_batches_offsets_and_sinks(scene: Scene, options: tuple[str, ...]) -> None:
     """While the query goes on, the page has its batches, where each partition is, and what is in the sinks."""
