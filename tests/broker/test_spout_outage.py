@@ -141,7 +141,9 @@ def scene(broker: EmbeddedKafka) -> Iterator[Scene]:
 EVERYTHING = {(partition, offset) for partition in range(2) for offset in range(RECORDS)}
 
 
-@pytest.mark.parametrize(("away", "way"), [(stopped, "sync"), (frozen, "sync"), (frozen, "combined")])
+@pytest.mark.parametrize(
+    ("away", "way"), [(stopped, "sync"), pytest.param(frozen, "sync", marks=pytest.mark.sweep), (frozen, "combined")]
+)
 def test_a_broker_that_is_away_costs_neither_records_nor_answers(
     away: Callable[[EmbeddedKafka], Any],
     way: str,

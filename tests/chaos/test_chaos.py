@@ -29,7 +29,10 @@ THREE = [
 
 @pytest.mark.parametrize(
     ("brokers", "plan", "kinds"),
-    [pytest.param(1, ONE, FULL, id="one"), pytest.param(3, THREE, FULL_CLUSTER, id="three", marks=pytest.mark.sweep)],
+    [
+        pytest.param(1, ONE, FULL, id="one"),
+        pytest.param(3, THREE, FULL_CLUSTER, id="three", marks=pytest.mark.sweep),
+    ],
 )
 def test_whatever_is_killed_each_row_is_there_once(
     brokers: int, plan: list[Fault], kinds: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -28,7 +28,7 @@ def expected_cells(outcome: Outcome, deaths: int) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_crash_at_any_step_neither_loses_nor_doubles_a_row(name: str, outcomes: dict[str, Outcome]) -> None:
-    """With every recovery and each state of the disk each row is there once, at every step or, of a sample, each ninth."""
+    """With every recovery and each state of the disk each row is there once, at every step of the sample."""
     recoveries = PROMPT if SCENARIOS[name][2] is CHUNKS else RECOVERIES
     first = sample(range(1, EVERY + 1), EVERY, name)[0]
     outcome = outcomes[name] = Matrix(name, every=EVERY, first=first, recoveries=recoveries).run()

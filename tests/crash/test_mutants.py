@@ -17,6 +17,7 @@ from downspout.sink.writer import SinkWriter
 from spouts.kafka import KafkaSpout
 from tests.crash.matrix import RECOVERIES, Matrix
 from tests.crash.world import HOME, OUT, Violation
+from tests.sampling import sample
 
 pytestmark = [
     pytest.mark.fake_only("stops a process between any two steps, in a simulated world"),
