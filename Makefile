@@ -8,16 +8,19 @@ CODE := downspout spouts bolts
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka-demo sql-demo batch-demo s3-demo formats-demo ui-demo storm-demo spark-demo test check test-all soak soak-ledger chaos storm-chaos soak-real mutants lint types doctest format docs jars bench spark-versions fuzz clean
+.PHONY: help demo kafka-demo sql-demo batch-demo s3-demo formats-demo ui-demo storm-demo spark-demo test check test-all soak soak-ledger chaos storm-chaos soak-real mutants lint types doctest format docs jars bench spark-versions fuzz lock clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
-$(VENV)/.demo: pyproject.toml constraints.txt .ci/venv
+$(VENV)/.demo: pyproject.toml requirements.lock .ci/venv
 	@.ci/venv $(PYTHON) $(VENV) demo && touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt .ci/venv
+$(VENV)/.dev: pyproject.toml requirements.lock .ci/venv
 	@.ci/venv $(PYTHON) $(VENV) dev && touch $@ $(VENV)/.demo
+
+$(VENV)/.all: pyproject.toml requirements.lock .ci/venv
+	@.ci/venv $(PYTHON) $(VENV) dev-all && touch $@ $(VENV)/.dev $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## the main job on 336,776 real flights: Kafka, spout, bolts, Parquet, PySpark, audit (FRESH=1: start over)
 	@$(BIN)/python -m demos --on local $(if $(FRESH),--fresh)
@@ -59,7 +62,7 @@ test: $(VENV)/.dev lint  ## everything that CI runs: each promise once on the re
 # What it finds is told by the seed that it prints: HYPOTHESIS_SEED=… makes the same examples again.
 HYPOTHESIS_SEED ?= $(shell echo $$RANDOM)
 
-test-all: $(VENV)/.dev lint  ## all tests, each sweep whole, with new random examples: before a release (an hour and more)
+test-all: $(VENV)/.all lint  ## all tests, each sweep whole, with new random examples: before a release (an hour and more)
 	$(call BESIDE_TYPES,DOWNSPOUT_TEST_ALL=1 LEDGER_EXAMPLES=250 $(PYTEST) --hypothesis-seed=$(HYPOTHESIS_SEED) --session-timeout=14400 --durations=20)
 
 check: $(VENV)/.dev lint types  ## the quick loop, about a minute: no broker, no Spark, no Storm, nothing slow
@@ -84,26 +87,26 @@ soak-ledger: $(VENV)/.dev  ## the proofs of the ledger at length: larger models,
 
 chaos: $(VENV)/.dev  ## kill processes and real brokers, then audit: 270 faults in 45 minutes (MINUTES=5: fewer; SEED=7; BROKERS=3; EMIT=chunk; BUCKET=1: into an S3 server with faults; REPORT=FILE), or TO=kafka: from Kafka to Kafka, TO=batches: batches into states (KILLS=100 FLIGHTS=200000)
 ifneq ($(filter kafka batches,$(TO)),)
-	@$(BIN)/python -m tests.chaos.to_$(TO) $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tools.chaos.to_$(TO) $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 else
-	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(EMIT),--emit $(EMIT)) $(if $(BUCKET),--bucket) $(if $(REPORT),--report $(REPORT))
+	@$(BIN)/python -m tools.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(EMIT),--emit $(EMIT)) $(if $(BUCKET),--bucket) $(if $(REPORT),--report $(REPORT))
 endif
 
 storm-chaos: $(VENV)/.dev  ## kill -9 of workers and components on a real Storm under load, then audit: 20 in 5 minutes (KILLS=20 MINUTES=5 SEED=1; POISON=2: records that kill)
-	@$(BIN)/python -m tests.storm.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(POISON),--poison $(POISON))
+	@$(BIN)/python -m tools.storm_chaos $(if $(KILLS),--kills $(KILLS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(POISON),--poison $(POISON))
 
 soak-real: $(VENV)/.dev  ## the main job at a constant rate on a real broker for 30 minutes: memory, lag, audit (MINUTES=5; RATE=1000)
-	@$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
+	@$(BIN)/python -m tools.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE))
 
 FUZZ_S ?= 60
 fuzz: $(VENV)/.dev  ## search for input that breaks a parser, FUZZ_S=60 seconds for each (installs atheris)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
 	for parser in "commit metadata" "dead letter" "log entry" "checkpoint of the log" "offsets in Spark's options" "offsets in a checkpoint" "record batches"; do \
-	  $(BIN)/python -m tests.security.fuzz "$$parser" -max_total_time=$(FUZZ_S) || exit 1; \
+	  $(BIN)/python -m tools.fuzz "$$parser" -max_total_time=$(FUZZ_S) || exit 1; \
 	done
 
-mutants: $(VENV)/.dev  ## change the code in small ways, and see that tests notice: all of the ledger, samples elsewhere (PACKAGES="sink engine" SAMPLE=100 SEED=1)
-	@$(BIN)/python -m tests.mutants $(PACKAGES) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
+mutants: $(VENV)/.all  ## change the code in small ways, and see that tests notice: all of the ledger, samples elsewhere (PACKAGES="sink engine" SAMPLE=100 SEED=1)
+	@$(BIN)/python -m tools.mutants $(PACKAGES) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -116,7 +119,7 @@ format: $(VENV)/.dev  ## let ruff lay out the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.dev  ## write the generated tables, and build the docs site in build/site
+docs: $(VENV)/.all  ## write the generated tables, and build the docs site in build/site
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m docs.site
 
@@ -130,7 +133,11 @@ bench: $(VENV)/.dev  ## beside the peers; growth, failures, latency; Storm, Spar
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 spark-versions: $(VENV)/.dev  ## the source and a topology on every PySpark that is supported, each in a fresh environment (minutes, 500 MB each)
-	$(BIN)/python -m tests.spark.versions
+	$(BIN)/python -m tools.spark_versions
+
+lock: $(VENV)/.dev  ## look for the newest versions of all that is installed, and write them down with their hashes
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate \
+	  --no-emit-index-url --no-header --extra dev-all pyproject.toml --output-file requirements.lock
 
 clean:  ## forget the virtual environment, state and output; the jar cache stays
 	rm -rf $(VENV) .downspout output build dist

@@ -11,7 +11,7 @@
 4. lets PySpark read the delays, compares its means by route with pandas', and writes them to a third topic.
 
 Each run begins anew: with a new group, and empty topics to write to. ``FLIGHTS=20000``
-takes fewer, ``KILLS=3`` kills less. ``make chaos TO=kafka`` kills a hundred times (``tests/chaos/to_kafka.py``).
+takes fewer, ``KILLS=3`` kills less. ``make chaos TO=kafka`` kills a hundred times (``tools/chaos/to_kafka.py``).
 """
 
 from __future__ import annotations

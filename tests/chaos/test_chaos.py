@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.__main__ import play
-from tests.chaos.plan import FULL, FULL_CLUSTER, Fault
-from tests.chaos.report import Report
+from tools.chaos.__main__ import play
+from tools.chaos.plan import FULL, FULL_CLUSTER, Fault
+from tools.chaos.report import Report
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.soak import Sample, brief, judge
+from tools.chaos.soak import Sample, brief, judge
 
 MIB = 2**20
 RATE = 1_000

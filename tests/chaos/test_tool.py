@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from downspout.kafka.port import TopicPartition
-from tests.chaos import recorder
-from tests.chaos.members import Members
-from tests.chaos.plan import FULL, FULL_CLUSTER, NAMES, Fault, make_plan
-from tests.chaos.recorder import Recorder, Records
-from tests.chaos.report import Part, Report
-from tests.chaos.runner import Outcome
-from tests.chaos.stage import Gap, Pulse
+from tools.chaos import recorder
+from tools.chaos.members import Members
+from tools.chaos.plan import FULL, FULL_CLUSTER, NAMES, Fault, make_plan
+from tools.chaos.recorder import Recorder, Records
+from tools.chaos.report import Part, Report
+from tools.chaos.runner import Outcome
+from tools.chaos.stage import Gap, Pulse
 
 PARTITIONS = 2
 ZERO = TopicPartition("t", 0)

@@ -200,6 +200,7 @@ def kernel(tmp_path: Path) -> Iterator[Kernel]:
         manager.shutdown_kernel(now=True)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_notebook_shows_the_run_and_its_report(kernel: Kernel) -> None:
     """A cell has one output that is renewed while its class runs, and the report as its result."""
@@ -218,6 +219,7 @@ def test_a_notebook_shows_the_run_and_its_report(kernel: Kernel) -> None:
     assert "10 tuple trees complete" in result["text/html"]
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_the_interrupt_of_a_notebook_drains_and_the_kernel_goes_on(kernel: Kernel) -> None:
     """An interrupt ends the run in order: the cell has its report, no traceback, and the next cell runs."""

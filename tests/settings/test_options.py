@@ -136,7 +136,7 @@ def by_pyright(file: Path) -> dict[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checked", [by_mypy, by_pyright])
+@pytest.mark.parametrize("checked", [by_mypy, pytest.param(by_pyright, marks=pytest.mark.sweep)])
 def test_a_type_checker_finds_each_mistake_and_accepts_right_use(
     tmp_path: Path, checked: Callable[[Path], dict[int, str]]
 ) -> None:
@@ -200,6 +200,7 @@ class Editor:
         return json.loads(out.read(size))
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_an_editor_offers_the_settings(tmp_path: Path) -> None:
     """What completes `spec(` in an editor is the names of settings, and in a setting's place its choices."""

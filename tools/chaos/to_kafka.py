@@ -13,7 +13,7 @@ from demos.to_kafka import KafkaDemo
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Kill, audit; return the exit code: 0 right, 1 something is wrong or too few kills hit, 130 interrupted."""
-    parser = argparse.ArgumentParser(prog="tests.chaos.to_kafka", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tools.chaos.to_kafka", description=__doc__)
     parser.add_argument("--flights", type=int, default=200_000, help="how many records (200,000)")
     parser.add_argument("--kills", type=int, default=100, help="how often the topology is killed (100)")
     parser.add_argument("--broker-kills", type=int, help="how often the broker is killed (a tenth of that)")

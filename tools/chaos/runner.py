@@ -11,9 +11,9 @@ from kafka.errors import KafkaError
 from downspout.broker.cluster import EmbeddedCluster
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.errors import BrokerError
-from tests.chaos.members import Process
-from tests.chaos.plan import BROKER_FAULTS, MEMBERS, Fault
-from tests.chaos.stage import GROUP, PARTITIONS, TOPIC, Stage
+from tools.chaos.members import Process
+from tools.chaos.plan import BROKER_FAULTS, MEMBERS, Fault
+from tools.chaos.stage import GROUP, PARTITIONS, TOPIC, Stage
 
 OUT_MIN = 1_000
 """A fault has landed only if so many records were in flight."""

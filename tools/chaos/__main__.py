@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.chaos.members import EMITS, said
-from tests.chaos.plan import FULL, FULL_CLUSTER, Fault, make_plan, scaled
-from tests.chaos.report import Part, Report
-from tests.chaos.runner import Runner
-from tests.chaos.stage import AHEAD, Stage
+from tools.chaos.members import EMITS, said
+from tools.chaos.plan import FULL, FULL_CLUSTER, Fault, make_plan, scaled
+from tools.chaos.report import Part, Report
+from tools.chaos.runner import Runner
+from tools.chaos.stage import AHEAD, Stage
 
 MINUTES_FULL = 45.0
 FINISH_S = 240.0
@@ -27,7 +27,7 @@ STAGES = {1: ("One broker", FULL), 3: ("Three brokers", FULL_CLUSTER)}
 
 def main() -> int:
     """Parse, run, report."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the plan (default: 1)")
     parser.add_argument(
         "--minutes", type=float, default=MINUTES_FULL, help=f"about how long (default: {MINUTES_FULL:g}, all faults)"

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from downspout.errors import BrokerError
-from tests.chaos.plan import NAMES
-from tests.chaos.runner import Outcome
-from tests.chaos.stage import Gap
-from tests.chaos.topology import SESSION_MS
+from tools.chaos.plan import NAMES
+from tools.chaos.runner import Outcome
+from tools.chaos.stage import Gap
+from tools.chaos.topology import SESSION_MS
 
 LANDED_MIN = 0.95
 NO_BROKER = f"ended with {BrokerError.exit_code}:"

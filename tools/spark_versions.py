@@ -26,7 +26,7 @@ from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.client import KafkaCluster
 from downspout.system.java import for_spark, java
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "spark-versions.md"
 VERSIONS = ("4.2.0", "4.2.1", "4.3.0")
 TOO_OLD = "4.1.4"
@@ -41,7 +41,7 @@ OUTRO = """
 {records} records of a real broker each; the topology has a stateful bolt and two sinks. What is older than 4.2 is
 refused by name: a source in Python can be limited, end at what is there and tell its lag only since then.
 `pip install "downspout[spark]"` takes the newest of these minor versions; the tests of this repository run on the one
-in `constraints.txt`.
+in `requirements.lock`.
 
 This page is written by `make spark-versions`, which makes an environment for each version in a temporary folder
 (500 MB each).
@@ -108,10 +108,11 @@ def made(version: str, place: Path, wheel: Path) -> Environment:
     python = place / version / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", place / version], check=True)
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    others = place / "constraints.txt"
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    pinned = [line.rstrip(" \\") for line in lines if line[:1].isalpha()]
+    others = place / "versions.txt"
     others.write_text(
-        "\n".join(line for line in lines if not line.startswith(("pyspark==", "py4j=="))), encoding="utf-8"
+        "\n".join(line for line in pinned if not line.startswith(("pyspark==", "py4j=="))), encoding="utf-8"
     )
     extra = "" if version == TOO_OLD else "[spark]"  # the extra would not have it
     wanted = [f"downspout{extra} @ {wheel.as_uri()}", f"pyspark=={version}", "pandas"]
@@ -123,7 +124,7 @@ def made(version: str, place: Path, wheel: Path) -> Environment:
 
 def source(environment: Environment, bootstrap: str, topic: str, folder: Path) -> dict[str, Any]:
     """Read the topic by the source; return what the driver reported, or the error."""
-    driver = shutil.copy(Path(__file__).with_name("cluster_driver.py"), folder)
+    driver = shutil.copy(ROOT / "tests" / "spark" / "cluster_driver.py", folder)
     done = environment.run([driver, bootstrap, topic, str(folder)], folder)
     report = [line for line in done.stdout.splitlines() if line.startswith("{")]
     return dict(json.loads(report[-1])) if report else {"error": done.stderr.strip().splitlines()[-1]}

@@ -35,7 +35,7 @@ from tests.storm.support import ROOT, SHORT_LIVED, Place, children
 TOPIC = "storm_chaos"
 PARTITIONS = 4
 WORKER = "org.apache.storm.daemon.worker.Worker"
-VICTIMS = (WORKER, "spouts.kafka.KafkaSpout", "tests.storm.chaos_bolts.Number", "bolts.parquet.ParquetBolt")
+VICTIMS = (WORKER, "spouts.kafka.KafkaSpout", "tools.storm_chaos_bolts.Number", "bolts.parquet.ParquetBolt")
 NAMES = ("worker", "spout", "bolt", "sink")
 RECOVERY_S_MAX = 60.0
 WAIT_S_MAX = 1_500.0
@@ -46,7 +46,7 @@ from streamparse import Topology
 
 from bolts.parquet import ParquetBolt
 from spouts.kafka import KafkaSpout
-from tests.storm.chaos_bolts import Number
+from tools.storm_chaos_bolts import Number
 
 
 class StormChaos(Topology):
@@ -262,7 +262,7 @@ def text(outcome: Outcome, poison: frozenset[int]) -> tuple[str, int]:
 
 def main() -> int:
     """Parse, start, run, report, stop."""
-    parser = argparse.ArgumentParser(prog="python -m tests.storm.chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.storm_chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=1)

@@ -3,7 +3,7 @@
 Needs ``pip install atheris`` (Linux, and a Python that it supports), which is no part of what a user or CI installs.
 The tests in ``test_untrusted.py`` make inputs by rules; this one finds them::
 
-    python -m tests.security.fuzz "log entry" -max_total_time=60
+    python -m tools.fuzz "log entry" -max_total_time=60
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ from downspout.kafka.client import KafkaCluster
 from downspout.kafka.port import TopicPartition
 from downspout.ledger.metadata import decode
 from downspout.settings.object_path import ObjectPath
-from tests.chaos import recorder
-from tests.chaos.feeder import Feeder
-from tests.chaos.members import ROOT, Members
-from tests.chaos.plan import MEMBERS
 from tests.object_store_faults import Faults
 from tests.sink.cloud_support import server_of
+from tools.chaos import recorder
+from tools.chaos.feeder import Feeder
+from tools.chaos.members import ROOT, Members
+from tools.chaos.plan import MEMBERS
 
 PARTITIONS = 4
 GROUP = "chaos"
@@ -82,7 +82,7 @@ class Stage:
         folder: for everything.
         nodes: brokers: one, or a cluster.
         ahead: records that wait in each partition at least.
-        emit: what tuples are, one of :data:`~tests.chaos.members.EMITS`.
+        emit: what tuples are, one of :data:`~tools.chaos.members.EMITS`.
         bucket: whether the rows go to an S3 server, some of whose answers are 503 or lost, and not to the disk.
     """
 
@@ -136,7 +136,7 @@ class Stage:
         environment = {recorder.FOLDER: str(self.folder)}
         if self.store is not None:
             environment |= {**KEYS, "AWS_ENDPOINT_URL": self.store.url}
-        self.members = Members(self.folder, "tests/chaos/topology.py", settings, environment, self._emit)
+        self.members = Members(self.folder, "tools/chaos/topology.py", settings, environment, self._emit)
         self.feeder = Feeder(self.kafka.bootstrap, TOPIC, PARTITIONS, self._ahead, self.records.out_to)
         self.feeder.start()
         for number in range(1, MEMBERS + 1):

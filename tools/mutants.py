@@ -114,7 +114,7 @@ LEFT_OUT_MAX = 10
 
 def main(argv: list[str] | None = None) -> int:
     """Run the packages that are asked for, print their table, and return 1 where a goal is missed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(PACKAGES)} (all)")
     parser.add_argument("--sample", type=int, help="mutants of each package but the ledger (100)")
     parser.add_argument("--seed", type=int, default=1)
@@ -191,11 +191,12 @@ def _configure(file: Path, package: Package, left_out: list[str]) -> None:
             "topologies",
             "demos",
             "tests",
+            "tools",
             "docs",
             "bench",
             "README.md",
             "Makefile",
-            "constraints.txt",
+            "requirements.lock",
             ".ci",
         ],
         "pytest_add_cli_args": [

@@ -49,6 +49,6 @@ class Chaos(Topology):
         "kafka.client.max_partition_fetch_bytes": 32 * 1024,
     }
 
-    spout = KafkaSpout.spec(topics=["chaos"], fields=["origin", "value"], listener="tests.chaos.recorder.Recorder")
+    spout = KafkaSpout.spec(topics=["chaos"], fields=["origin", "value"], listener="tools.chaos.recorder.Recorder")
     numbers = NumberBolt.spec(inputs=[spout])
     sink = ParquetBolt.spec(inputs=[numbers], directory="output/chaos", schema={"number": "int64"})

@@ -24,7 +24,7 @@ from demos.flights_data import PARTITIONS, TOPIC, TOPIC_CONFIG
 from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.port import TopicPartition
-from tests.chaos.members import ROOT, Members
+from tools.chaos.members import ROOT, Members
 
 MINUTES = 30.0
 RATE = 1_000
@@ -178,7 +178,7 @@ def _audit(directory: Path, bootstrap: str, members: Members) -> str:
 
 def main() -> int:
     """Parse, run, judge."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.chaos.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"how long (default: {MINUTES:g})")
     parser.add_argument("--rate", type=float, default=RATE, help=f"records per second (default: {RATE:,})")
     arguments = parser.parse_args()
