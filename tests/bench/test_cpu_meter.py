@@ -12,10 +12,14 @@ import pytest
 from bench.cpu_meter import CpuMeter
 from bench.harness import ROOT
 
-BURN = "import time\nwhile time.process_time() < 0.4: pass\n"
+BURN = "import time\nwhile time.process_time() < 1.5: pass\n"
+TELL = "print(time.process_time(), flush=True)\n"
 IGNORING = "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"  # as PySpark's daemon does
-CHILD = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {BURN!r}]).wait()\n"
-TELLING = "import sys\nsys.stdin.readline()\n{0}\nprint(flush=True)\nsys.stdin.read()\n"
+CHILD = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {BURN + TELL!r}]).wait()\n"
+TELLING = (
+    "import sys, time\nsys.stdin.readline()\nbegun = time.process_time()\n{0}\n"
+    "print(time.process_time() - begun, 'itself', flush=True)\nsys.stdin.read()\n"
+)
 
 
 @contextmanager
@@ -39,8 +43,12 @@ def test_time_counts_once_whoever_took_it(program: str) -> None:
         before = meter.cpu_s
         process.stdin.write(b"now\n")
         process.stdin.flush()
-        process.stdout.readline()
-        assert 0.35 <= meter.cpu_s - before < 0.75
+        used_s, is_last = 0.0, False
+        while not is_last:  # the child's time, if there is one, and then the program's own
+            figure, *last = process.stdout.readline().split()
+            used_s, is_last = used_s + float(figure), bool(last)
+        # Of a child that its parent does not wait for, what came after the meter's last look is not known.
+        assert 0.6 * used_s < meter.cpu_s - before < 1.6 * used_s
 
 
 def test_of_our_own_process_looking_does_not_count() -> None:
@@ -49,9 +57,9 @@ def test_of_our_own_process_looking_does_not_count() -> None:
         "import os, time\nfrom bench.cpu_meter import CpuMeter\n"
         "with CpuMeter(os.getpid()) as meter:\n"
         "    before, begun = meter.cpu_s, time.process_time()\n"
-        "    time.sleep(1)\n"
+        "    while time.process_time() - begun < 0.2: time.sleep(0.1)\n"
         "    print(meter.cpu_s - before, time.process_time() - begun)\n"
     )
     done = subprocess.run([sys.executable, "-c", looking], cwd=ROOT, capture_output=True, text=True, check=True)
     counted, used = map(float, done.stdout.split())
-    assert counted < max(0.5 * used, 0.05)
+    assert counted < 0.5 * used

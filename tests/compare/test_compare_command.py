@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +19,7 @@ from downspout.broker.embedded import EmbeddedKafka
 from downspout.cli import main
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.port import TopicPartition
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -304,9 +304,7 @@ def test_interrupted_it_leaves_nothing(project: Project, number: signal.Signals)
         heard.append(line)
         if line == "local: runs\n":
             break
-    while not list(temporary.glob("*/local/words/_downspout")):
-        assert process.poll() is None, heard
-        time.sleep(0.01)
+    eventually(lambda: list(temporary.glob("*/local/words/_downspout")), alive=process, otherwise=lambda: heard)
     process.send_signal(number)
     _, rest = process.communicate()
     assert process.returncode == 130, [*heard, rest]

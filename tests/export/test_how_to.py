@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shlex
 import subprocess
@@ -17,10 +18,10 @@ from downspout.cli.arguments import METRICS_PORT
 from downspout.clock import SYSTEM_CLOCK
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
 from downspout.settings.table import SETTINGS
-from downspout.system.ports import free_port
 from downspout.testing import FakeKafka
-from tests.export.test_run_metrics import COUNTS, beside, page, wait
+from tests.export.test_run_metrics import COUNTS, beside, page, served_at
 from tests.spout.reasons import OTHERS_NEED_IT
+from tests.waiting import eventually
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "how-to" / "watch-in-production.md"
@@ -33,9 +34,11 @@ def blocks() -> list[str]:
 
 
 @pytest.mark.fake_only(OTHERS_NEED_IT)
-def test_the_commands_of_the_page_do_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_page_do_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its run starts, and each curl gets the answer that the page shows; only the port is another."""
-    port = free_port()
+    caplog.set_level(logging.INFO, "downspout.export")
     (tmp_path / "topologies").mkdir()
     (tmp_path / "topologies" / "shop.py").write_text(COUNTS)
     monkeypatch.chdir(tmp_path)
@@ -45,12 +48,13 @@ def test_the_commands_of_the_page_do_what_it_shows(tmp_path: Path, monkeypatch: 
     assert [url.rpartition("/")[2] for url, _ in asked] == ["healthz", "readyz", "metrics"]
 
     def look() -> None:
-        wait(lambda: page(f"http://127.0.0.1:{port}/readyz")[0] == 200)
+        served = served_at(caplog)
+        eventually(lambda: page(f"{served}/readyz")[0] == 200)
         for url, shown in asked:
-            status, text = page(url.replace(str(METRICS_PORT), str(port)))
+            status, text = page(url.replace(str(METRICS_PORT), served.rpartition(":")[2]))
             assert (status, text if shown else "") == (200, shown)
 
-    words = shlex.split(run.replace(str(METRICS_PORT), str(port)))
+    words = shlex.split(run.replace(str(METRICS_PORT), "0"))
     words = [word for word in words if not word.startswith(("--log-format", "json"))]  # it would stay for other tests
     with FakeKafka("watched", clock=SYSTEM_CLOCK) as kafka:
         kafka.produce("orders", b"first")

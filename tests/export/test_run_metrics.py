@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,9 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families as read
 
 from downspout.cli import main
 from downspout.clock import SYSTEM_CLOCK
-from downspout.system.ports import free_port
 from downspout.testing import FakeKafka
 from tests.spout.reasons import OTHERS_NEED_IT
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 200
@@ -75,12 +75,13 @@ def page(url: str) -> tuple[int, str]:
         return 0, ""
 
 
-def wait(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds."""
-    until = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.05)
+def served_at(caplog: pytest.LogCaptureFixture) -> str:
+    """Return where the run serves its metrics: at a free port, which its log names."""
+
+    def told() -> str:
+        return next((str(record.args[0]) for record in caplog.records if "metrics are at" in record.msg), "")
+
+    return eventually(told, otherwise=lambda: caplog.text)
 
 
 def series(url: str) -> dict[str, dict[str, float]]:
@@ -123,19 +124,22 @@ def beside(look: Callable[[], None]) -> Iterator[None]:
 
 
 @pytest.mark.fake_only(OTHERS_NEED_IT)
-def test_a_run_can_be_scraped_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_can_be_scraped_while_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Counters of spout and bolt, partitions and the group's lag are those of the run; the port closes with it."""
     (tmp_path / "counts.py").write_text(COUNTS)
     monkeypatch.setenv("DOWNSPOUT_HOME", str(tmp_path / "home"))
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
+    caplog.set_level(logging.INFO, "downspout.export")
+    urls: list[str] = []
     with FakeKafka("watched", clock=SYSTEM_CLOCK) as kafka:
         for value in range(10):
             kafka.produce("orders", str(value).encode())
 
         def look() -> None:
-            wait(lambda: page(f"{url}/readyz") == (200, "ready\n"))
-            wait(lambda: series(url).get("kafka_consumergroup_lag") == {"readers": 0.0})
+            urls.append(url := served_at(caplog))
+            eventually(lambda: page(f"{url}/readyz") == (200, "ready\n"))
+            eventually(lambda: series(url).get("kafka_consumergroup_lag") == {"readers": 0.0})
             found = series(url)
             assert found["downspout_records_total"] == {"reader": 10.0}
             assert found["downspout_executed_total"] == {"reader": 0.0, "counts": 10.0}
@@ -144,25 +148,27 @@ def test_a_run_can_be_scraped_while_it_goes_on(tmp_path: Path, monkeypatch: pyte
             assert page(f"{url}/healthz") == (200, "ok\n")
 
         with beside(look):
-            assert main(["run", str(tmp_path / "counts.py"), "--quiet", "--metrics-port", str(port)]) == 143
-    assert page(f"{url}/healthz")[0] == 0
+            assert main(["run", str(tmp_path / "counts.py"), "--quiet", "--metrics-port", "0"]) == 143
+    assert page(f"{urls[0]}/healthz")[0] == 0
 
 
 @pytest.mark.fake_only(OTHERS_NEED_IT)
-def test_a_bolt_that_hangs_is_told_and_the_last_metrics_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bolt_that_hangs_is_told_and_the_last_metrics_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Health names the bolt, the record and the line; what was counted before can still be read, with its age."""
     (tmp_path / "counts.py").write_text(COUNTS)
     monkeypatch.setenv("DOWNSPOUT_HOME", str(tmp_path / "home"))
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
+    caplog.set_level(logging.INFO, "downspout.export")
     with FakeKafka("watched", clock=SYSTEM_CLOCK) as kafka:
         kafka.produce("orders", b"first")
 
         def look() -> None:
-            wait(lambda: series(url).get("downspout_executed_total", {}).get("counts") == 1.0)
+            url = served_at(caplog)
+            eventually(lambda: series(url).get("downspout_executed_total", {}).get("counts") == 1.0)
             kafka.produce("orders", b"hang")
             try:
-                wait(lambda: page(f"{url}/healthz")[0] == 503)
+                eventually(lambda: page(f"{url}/healthz")[0] == 503)
                 said = page(f"{url}/healthz")[1]
                 assert re.search(r"counts has worked on orders\[0\]@1 for .+ s, .*counts.py:11", said), said
                 assert page(f"{url}/readyz")[0] == 503
@@ -171,30 +177,33 @@ def test_a_bolt_that_hangs_is_told_and_the_last_metrics_stay(tmp_path: Path, mon
                 assert found["downspout_run_age_seconds"][""] > 0.0
             finally:
                 open_gate(tmp_path / "counts.py")
-            wait(lambda: page(f"{url}/readyz") == (200, "ready\n"))
+            eventually(lambda: page(f"{url}/readyz") == (200, "ready\n"))
 
         with beside(look):
-            options = ["--quiet", "--metrics-port", str(port), "--set", "run.stuck_s=1"]
+            options = ["--quiet", "--metrics-port", "0", "--set", "run.stuck_s=1"]
             assert main(["run", str(tmp_path / "counts.py"), *options]) == 143
 
 
-def test_health_shows_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_shows_no_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A tuple that has no place in Kafka is shown in the log as what it holds, and at the port as a tuple."""
     monkeypatch.chdir(tmp_path)
     hangs = ONES.replace("        pass", "        GATE.wait()").replace("[1]", '["jane@example.org"]')
     (tmp_path / "hangs.py").write_text("import threading\nGATE = threading.Event()\n" + hangs)
-    port = free_port()
+    caplog.set_level(logging.INFO, "downspout.export")
 
     def look() -> None:
         try:
-            wait(lambda: page(f"http://127.0.0.1:{port}/healthz")[0] == 503)
-            said = page(f"http://127.0.0.1:{port}/healthz")[1]
+            url = served_at(caplog)
+            eventually(lambda: page(f"{url}/healthz")[0] == 503)
+            said = page(f"{url}/healthz")[1]
             assert re.search(r"takes has worked on a tuple for .+ s, .*hangs.py:13", said), said
         finally:
             open_gate(tmp_path / "hangs.py")
 
     with beside(look):
-        options = ["--quiet", "--metrics-port", str(port), "--set", "run.stuck_s=1"]
+        options = ["--quiet", "--metrics-port", "0", "--set", "run.stuck_s=1"]
         assert main(["run", "hangs.py", *options]) == 143
 
 
@@ -224,7 +233,7 @@ def test_a_signal_ends_a_run_whose_metrics_are_read(ones: Path, number: int, cod
         line = next(line for line in process.stderr if "metrics are at" in line)
         url = line.partition("at ")[2].partition("/metrics")[0]
         assert url.startswith("http://127.0.0.1:")
-        wait(lambda: series(url).get("downspout_executed_total", {}).get("takes", 0.0) > 0.0)
+        eventually(lambda: series(url).get("downspout_executed_total", {}).get("takes", 0.0) > 0.0)
         process.send_signal(number)
         err = process.communicate(timeout=WAIT_S)[1]
     finally:

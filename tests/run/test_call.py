@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +21,8 @@ import streamparse
 import downspout
 from downspout.errors import ConfigError, TopologyError
 from downspout.run import live
-from downspout.system.ports import free_port
+from tests.export.test_run_metrics import served_at
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER_S = 300
@@ -60,9 +61,10 @@ Count: Any = globals()["Count"]
 
 
 @pytest.mark.parametrize("how", ["argument", "setting"])
-def test_metrics_are_served_beside_it(how: str) -> None:
+def test_metrics_are_served_beside_it(how: str, caplog: pytest.LogCaptureFixture) -> None:
     """With `metrics_port`, or the setting, Prometheus and Kubernetes read at that port while the run goes on."""
-    port, over = free_port(), threading.Event()
+    caplog.set_level(logging.INFO, "downspout.export")
+    over = threading.Event()
     found: dict[str, str] = {}
 
     class Waits(Count.numbers.component_cls):  # type: ignore[misc,name-defined]
@@ -74,21 +76,26 @@ def test_metrics_are_served_beside_it(how: str) -> None:
         end_reached = exhausted
 
     def read() -> None:
-        end = time.monotonic() + ANSWER_S
-        while "downspout_run_completed_total" not in found.get("metrics", "") and time.monotonic() < end:
+        def read_both() -> bool:
             for path in ("metrics", "healthz"):
-                with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}") as answer:
+                with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/{path}") as answer:
                     found[path] = answer.read().decode()
-        over.set()
+            return "downspout_run_completed_total" in found.get("metrics", "")
+
+        try:
+            url = served_at(caplog)
+            eventually(read_both)
+        finally:
+            over.set()
 
     numbers = Waits.spec()
     waiting = type("Waiting", (streamparse.Topology,), {"config": Count.config, "numbers": numbers})
     reader = threading.Thread(target=read)
     reader.start()
     if how == "argument":
-        report = downspout.run(waiting, until="end", quiet=True, metrics_port=port)
+        report = downspout.run(waiting, until="end", quiet=True, metrics_port=0)
     else:
-        report = downspout.run(waiting, until="end", quiet=True, settings={"run.metrics_port": port})
+        report = downspout.run(waiting, until="end", quiet=True, settings={"run.metrics_port": 0})
     reader.join()
     assert report.result.completed == 10
     assert found["healthz"] == "ok\n"

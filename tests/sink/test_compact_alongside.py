@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.readers.snapshot import read_table
 from tests.sink.cloud_support import server_of
 from tests.sink.support import sink, tup
+from tests.waiting import eventually
 
 PATIENCE_S = 60.0
 
@@ -36,28 +38,28 @@ def writing(directory: Path, **conf: object) -> Callable[[int], None]:
 
 def until_it_is_compacted(directory: Path, flush: Callable[[int], None]) -> int:
     """Flush until some of the files are replaced by one; return how many rows there are."""
-    deadline, log = time.monotonic() + PATIENCE_S, CommitLog(directory)
-    for n in range(100_000):
-        flush(n)
+    log, numbers = CommitLog(directory), itertools.count()
+
+    def compacted() -> int:
+        flush(n := next(numbers))
         log.refresh()
-        if len(log.files) < n:
-            return n + 1
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    raise AssertionError
+        return n + 1 if len(log.files) < n else 0
+
+    return eventually(compacted)
 
 
 def test_a_sink_compacts_as_it_writes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Files are fewer than flushes, each row is there once, and the log of the run says what was done."""
     caplog.set_level(logging.INFO, "downspout.sink")
     flush = writing(tmp_path / "out")
-    count = until_it_is_compacted(tmp_path / "out", flush)
-    deadline = time.monotonic() + PATIENCE_S
-    while " files (" not in caplog.text:  # it is told at a later flush
-        assert time.monotonic() < deadline
-        flush(count)
-        count += 1
-        time.sleep(0.05)
+    numbers = itertools.count(until_it_is_compacted(tmp_path / "out", flush))
+
+    def told() -> bool:
+        flush(next(numbers))
+        return " files (" in caplog.text  # it is told at a later flush
+
+    eventually(told)
+    count = next(numbers)
     assert sorted(read_table(tmp_path / "out").column("n").to_pylist()) == list(range(count))
     assert audit(tmp_path / "out", deep=True).exit_code == 0
 

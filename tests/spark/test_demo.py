@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from demos.flights_data import load_flights, reference_routes
 from demos.on_local import CHARTS
 from downspout.sink.storage.layout import layout_of
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
@@ -109,9 +109,7 @@ def test_demo_is_exact_however_it_is_interrupted(demo: Demo) -> None:
     assert "Interrupted. Run it again" in said
 
     second = demo.start("-c", HELD)
-    while not demo.flushes():
-        assert second.poll() is None, second.communicate()[0]
-        time.sleep(0.002)
+    eventually(demo.flushes, every_s=0.002, alive=second, otherwise=lambda: second.communicate()[0])
     second.kill()
     second.wait()
     assert 0 < demo.flushes() < COUNT / 250

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from downspout.storm import groups, keep, node_files
 from downspout.storm.node_files import Daemons
 from downspout.system.process import Process
+from tests.waiting import eventually
 
 LIVES = 'echo "$$" >> lives; test "$(wc -l < lives)" -ge {lives} && rm -f daemons.json; exit {code}'
 
@@ -83,12 +83,10 @@ def test_a_daemon_ends_with_its_keeper(folder: Path) -> None:
     """After `kill -9` of a keeper its daemon does not run on, kept by nobody."""
     keeper = subprocess.Popen(command_of(folder, ["/bin/sh", "-c", "sleep 600; :"]), start_new_session=True)
     try:
-        while not (found := groups.children(keeper.pid)):
-            time.sleep(0.01)
+        (daemon,) = eventually(lambda: groups.children(keeper.pid))
         keeper.kill()
         keeper.wait()
-        while found[0].is_alive:
-            time.sleep(0.01)
+        eventually(lambda: not daemon.is_alive)
     finally:
         for member in groups.members(keeper.pid):
             member.signal(signal.SIGKILL)
@@ -180,10 +178,8 @@ def test_to_end_the_group_is_to_end_keeper_and_daemon(folder: Path) -> None:
     keeper = subprocess.Popen(command_of(folder, daemon), start_new_session=True)
     try:
         started = Process.of(keeper.pid)
-        while not groups.children(keeper.pid):
-            time.sleep(0.01)
-        groups.children(keeper.pid)[0].signal(signal.SIGTERM)
-        assert groups.end(started, 10.0)
+        eventually(lambda: groups.children(keeper.pid))[0].signal(signal.SIGTERM)
+        assert groups.end(started, 60.0)
         assert keeper.wait() == -signal.SIGTERM
         assert not groups.members(keeper.pid)
     finally:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from downspout.system.locks import FileLock
 from downspout.system.process import Process
 from downspout.wire.kryo import KRYO_CLASSES
 from tests.storm.support import BUSY_S_MAX, Place
+from tests.waiting import eventually
 
 
 @pytest.mark.storm
@@ -42,9 +42,7 @@ def test_a_node_survives_the_death_of_a_part_at_the_next_start(tmp_path: Path) -
     with pytest.raises(StormError, match="already running"):
         StormNode(tmp_path / "storm").start()
     os.kill(before.daemons.processes["nimbus"].pid, signal.SIGKILL)
-    while node.status().state in ("running", "silent"):  # a process dies in steps
-        pass
-    assert node.status().state == "broken"
+    eventually(lambda: node.status().state == "broken")  # a process dies in steps
     after = status_of(node.start())
     assert after.state == "running"
     assert after.nimbus == before.nimbus
@@ -58,21 +56,17 @@ def test_a_node_survives_the_death_of_a_part_at_the_next_start(tmp_path: Path) -
 
 def status_of(node: StormNode) -> Status:
     """Return the status of a node; one whose nimbus has no time to answer for two seconds, `silent`, is asked again."""
-    deadline = time.monotonic() + BUSY_S_MAX
-    while (found := node.status()).state == "silent" and time.monotonic() < deadline:
-        time.sleep(0.5)
-    return found
+    return eventually(lambda: found if (found := node.status()).state != "silent" else None, BUSY_S_MAX, every_s=0.5)
 
 
 @pytest.mark.storm
 def test_status_names_what_runs(storm: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """`downspout storm status` names version, nimbus and processes; a second start says that it runs already."""
     folder = str(storm.home / "storm")
-    deadline = time.monotonic() + BUSY_S_MAX
-    while (code := main(["storm", "status", "--dir", folder])) and time.monotonic() < deadline:
-        capsys.readouterr()  # silent: it had no time for us
-    assert code == 0
-    assert f"Storm {jars.STORM_VERSION} is running" in capsys.readouterr().out
+    said = eventually(  # until then nimbus may be silent, having no time for us
+        lambda: capsys.readouterr().out if main(["storm", "status", "--dir", folder]) == 0 else "", BUSY_S_MAX
+    )
+    assert f"Storm {jars.STORM_VERSION} is running" in said
     assert main(["storm", "start", "--dir", folder]) == 0
     assert "already running" in capsys.readouterr().out
 
@@ -141,8 +135,7 @@ def test_an_old_java_is_refused_before_anything_is_written(
 def without_nimbus(tmp_path: Path) -> Iterator[Path]:
     """The directory of a node whose nimbus has ended; two processes that only sleep are its other daemons."""
     others = [subprocess.Popen(["sh", "-c", "sleep 600; :"], start_new_session=True) for _ in range(2)]
-    while not all(groups.children(each.pid) for each in others):
-        pass
+    eventually(lambda: all(groups.children(each.pid) for each in others))
     alive = {name: Process.of(each.pid) for name, each in zip(OTHERS, others, strict=True)}
     node_files.write(tmp_path, Ports.choose())
     node_files.write(tmp_path, Daemons("2.8.3", {**alive, "nimbus": Process(others[0].pid, "another/1")}))

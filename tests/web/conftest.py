@@ -6,8 +6,10 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+PATIENCE_MS = 90_000
+"""How long what is to come into the page may take: Playwright's own five seconds are short for a busy machine."""
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -19,6 +21,7 @@ def chromium() -> Iterator[Browser]:
         pytest.skip("Chromium is not installed: apt-get install chromium")
     with sync_playwright() as playwright:
         # Chromium's own sandbox needs rights that a container's root lacks. Only our page is loaded.
+        expect.set_options(timeout=PATIENCE_MS)
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -28,7 +31,7 @@ def chromium() -> Iterator[Browser]:
 def page(chromium: Browser) -> Iterator[Page]:
     """A page of 1,440 pixels that fails the test at an error of a script, or where the policy refuses something."""
     context = chromium.new_context(viewport={"width": 1_440, "height": 1_000})
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(PATIENCE_MS)
     opened = context.new_page()
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))

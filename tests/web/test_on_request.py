@@ -27,6 +27,7 @@ from downspout.run.snapshots import Several
 from downspout.testing import FakeKafka
 from downspout.web import on_request
 from downspout.web.on_request import RunOnRequest, runs_under_way
+from tests.waiting import eventually
 from tests.web.running import TOPIC, Running, Shop, _Noting, in_a_thread
 from tests.web.test_ui_broker import ROOT, address_in, fill
 
@@ -73,10 +74,7 @@ def test_a_run_serves_its_page_while_it_is_asked_for(mine: Path) -> None:
                 run = made.until(lambda run: run["totals"]["completed"] == 10)
                 assert (run["topology"], run["windows"]["all"]["span_s"] > 0) == ("shop", True)
             port = int(made.url.rstrip("/").rpartition(":")[2])
-            end = time.monotonic() + WAIT_S
-            while _answers(port) and time.monotonic() < end:
-                time.sleep(0.05)
-            assert not _answers(port)
+            eventually(lambda port=port: not _answers(port))
     assert runs_under_way() == []
 
 
@@ -178,9 +176,7 @@ def test_workers_under_way_are_shown(mine: Path, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "downspout", "run", "tests/web/running.py", "--workers", "2", "--quiet"]
         run = subprocess.Popen([*command, "--set", f"kafka.bootstrap={kafka.bootstrap}"], cwd=ROOT)
         try:
-            end = time.monotonic() + WAIT_S
-            while not list(mine.glob("*")) and time.monotonic() < end:
-                time.sleep(0.1)
+            eventually(lambda: list(mine.glob("*")), alive=run)
             log = tmp_path / "log"
             with log.open("w") as file:
                 shown = subprocess.Popen(

@@ -19,6 +19,7 @@ from downspout.testing import FakeKafka
 from downspout.testing.memory_batches import MemoryBatches
 from downspout.web.server import served
 from tests.batches.counting import word_count
+from tests.waiting import eventually
 from tests.web.running import FOR_EVER, SCRIPT, TOPIC, Running, Shop, result, running, shop
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
@@ -102,9 +103,13 @@ def test_the_policy_stops_a_script_that_gets_in_all_the_same(page: Page, poisone
     frame.goto(poisoned.url)
     frame.evaluate("markup => { document.getElementById('name').innerHTML = markup }", HANDLER)
     frame.evaluate(INLINE)
-    frame.wait_for_timeout(500)
+
+    def both_refused() -> bool:
+        frame.wait_for_timeout(20)  # lets the browser's messages in
+        return sum("Content Security Policy" in text for text in refused) >= 2
+
+    eventually(both_refused, otherwise=lambda: refused)
     assert frame.title() != "x"
-    assert any("Content Security Policy" in text for text in refused)
 
 
 def test_settings_open_with_their_sources(page: Page, poisoned: Running) -> None:

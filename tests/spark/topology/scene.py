@@ -6,8 +6,8 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from downspout.run.runner import run as run_locally
 from downspout.spark.topology import SparkRun, run
 from tests.spark.topology_bolts import GATE
 from tests.spark.topology_support import rows_in
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,29 +101,28 @@ class Scene:
 
     def wait_for_batches(self, process: subprocess.Popen[str], count: int) -> None:
         """Wait until the process has so many batches done, and is in another one."""
-        log, deadline = self.path / "checkpoint", time.monotonic() + PATIENCE_S
-        while not (log / "commits" / str(count - 1)).exists() or last_batch(log / "offsets") == last_batch(
-            log / "commits"
-        ):
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        log = self.path / "checkpoint"
+
+        def in_another() -> bool:
+            done = (log / "commits" / str(count - 1)).exists()
+            return done and last_batch(log / "offsets") != last_batch(log / "commits")
+
+        self._wait(process, in_another, every_s=0.005)
 
     def wait_at_the_gate(self, process: subprocess.Popen[str]) -> None:
         """Wait until the process has come to the gate, in the midst of a batch."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.gate.with_name(f"{self.gate.name}.waits").exists():
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        self._wait(process, self.gate.with_name(f"{self.gate.name}.waits").exists)
 
     def wait_for_rows(self, process: subprocess.Popen[str]) -> None:
         """Wait until the process has written the words of all lines that were sent."""
-        words, deadline = sum(len(line.split()) for line in self.sent), time.monotonic() + PATIENCE_S
-        while len(self.out("words", "word")) < words:
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        words = sum(len(line.split()) for line in self.sent)
+        self._wait(process, lambda: len(self.out("words", "word")) >= words, every_s=0.1)
+
+    def _wait(self, process: subprocess.Popen[str], holds: Callable[[], bool], every_s: float = 0.05) -> None:
+        eventually(
+            holds, PATIENCE_S, every_s=every_s, alive=process,
+            otherwise=lambda: process.communicate()[1] if process.poll() is not None else "it still runs",
+        )  # fmt: skip
 
     def out(self, sink: str, *columns: str, below: Path | None = None) -> list[Any]:
         """Return some columns of a sink's rows."""
