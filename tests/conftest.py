@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("tests.kafka", "tests.spout")
 
-from downspout.sink.storage.disk import Disk  # noqa: E402
+from downspout.sink import Disk  # noqa: E402
 from tests import twins  # noqa: E402
 from tests.offsets.postgres_fixtures import postgres  # noqa: E402, F401   (likewise)
 from tests.sampling import WHOLE, sample_name  # noqa: E402

@@ -6,10 +6,10 @@ import pytest
 
 from downspout.cli.dlq import render_replay
 from downspout.dead_letters.replay import Replay
-from downspout.engine.result import Counts, RunResult
+from downspout.engine import Counts, RunResult
 from downspout.errors import ConfigError
 from downspout.run import live
-from downspout.settings.table import SETTINGS
+from downspout.settings import SETTINGS
 
 
 @pytest.mark.parametrize(("value", "said"), [(2_000_000, "is above 1,800,000. Try: a value of at most 1,800,000"),

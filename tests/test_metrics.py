@@ -12,9 +12,9 @@ from bolts.kafka import KafkaBolt
 from bolts.lookup import LookupBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
-from downspout.engine.result import Counts
+from downspout.engine import Counts
 from downspout.metrics import METRICS
-from downspout.testing.harness import run_topology
+from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
 from tests.spout.spout_driver import Kafka
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from downspout.origins import ITSELF, ORIGIN, column_of, each, offsets_of, origin_at, origins, part_of, under
 
 ORIGINS = st.builds(

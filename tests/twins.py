@@ -156,8 +156,8 @@ def wide_kafka(rebalance_kind: str, request: pytest.FixtureRequest) -> Iterator[
 @pytest.fixture(scope="session")
 def backstage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backstage]:
     """A broker that one test after the other has to itself."""
-    from downspout.broker.embedded import EmbeddedKafka
-    from downspout.testing.plugin import UNHURRIED
+    from downspout.broker import EmbeddedKafka
+    from downspout.testing import UNHURRIED
     from tests.spout.broker_kafka import Backstage
 
     # A JVM of a busy machine may need more than a minute, its usual limit.

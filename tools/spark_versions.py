@@ -22,8 +22,8 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import KafkaCluster
 from downspout.system.java import for_spark, java
 
 ROOT = Path(__file__).resolve().parents[1]

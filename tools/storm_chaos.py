@@ -24,12 +24,13 @@ from pathlib import Path
 import pyarrow.dataset as ds
 
 from downspout.audit.audit import audit
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.dead_letters.dead_letter import read_dead_letters
-from downspout.kafka.port import TopicPartition
-from downspout.storm.node import StormNode
-from downspout.system.process import birth, send_signal
-from downspout.testing.plugin import UNHURRIED
+from downspout.broker import EmbeddedKafka
+from downspout.dead_letters import read_dead_letters
+from downspout.kafka import TopicPartition
+from downspout.storm import StormNode
+from downspout.system import birth
+from downspout.system.process import send_signal
+from downspout.testing import UNHURRIED
 from tests.storm.support import ROOT, SHORT_LIVED, Place, children
 
 TOPIC = "storm_chaos"

@@ -1,1 +1,13 @@
 """A real Kafka on this machine: one broker, or several that make one cluster."""
+
+from __future__ import annotations
+
+from downspout.exports import offered
+
+__getattr__, __all__ = offered(
+    __name__,
+    {
+        "cluster": "EmbeddedCluster OFFSETS_TOPIC partition_of_group",
+        "embedded": "EmbeddedKafka default_directory find_access find_bootstrap",
+    },
+)

@@ -1,1 +1,14 @@
 """Dead letters: their format, and how they are written, read, replayed and purged."""
+
+from __future__ import annotations
+
+from downspout.exports import offered
+
+__getattr__, __all__ = offered(
+    __name__,
+    {
+        "dead_letter": "DeadLetter DeadLetters PREFIX parse_dead_letter read_dead_letters",
+        "replay": "group_dead_letters identity_of plan_replay",
+        "replayed": "PlainRecord claim identity_headers origin_of",
+    },
+)

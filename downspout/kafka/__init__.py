@@ -11,3 +11,31 @@
 
 It imports nothing when it is imported, so that a command that needs an address alone does not load the client.
 """
+
+from __future__ import annotations
+
+from downspout.exports import offered
+
+__getattr__, __all__ = offered(
+    __name__,
+    {
+        "address": "troubles",
+        "client": "KafkaCluster",
+        "clusters": "cluster_for",
+        "columns": "ColumnRecord RecordColumns",
+        "columns.batch": "batches",
+        "columns.decode": "decode",
+        "columns.fetch": "bounded column_records",
+        "columns.varints": "NotStraight",
+        "consumer": "KafkaConsumerPort watched",
+        "describing": "NO_LEADER",
+        "frames": "NotKafkaError",
+        "partitioners": "Partitions partition_of_key",
+        "port": (
+            "Cluster ConsumerPort GroupDescription GroupMember GroupMembership LogState OffsetAndMetadata "
+            "OpenTransaction ProducerPort Record Sent TopicPartition TopicState"
+        ),
+        "reading": "TopicReader",
+        "unreadable": "CUT_BYTES Limits Tolerance Unreadable",
+    },
+)

@@ -1,1 +1,21 @@
 """Offsets of consumer groups: seen, moved, and handed over between engines."""
+
+from __future__ import annotations
+
+from downspout.exports import offered
+
+__getattr__, __all__ = offered(
+    __name__,
+    {
+        "group_offsets": "Standing commit_moves plan_moves",
+        "lag": "PartitionLag Question collect",
+        "offset_files": "read_places to_csv",
+        "places": "Kind Place milliseconds moment",
+        "seeking": "plan_seek",
+        "stores.database": "DatabaseError LostError",
+        "stores.sql": "open_sql_store",
+        "stores.sqlite": "SqliteDatabase",
+        "znodes": "Conflict Location Nodes Operation location_of open_nodes",
+        "zookeeper": "SpoutNode read_state",
+    },
+)

@@ -10,6 +10,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from downspout.exports import offered
+
 
 class _Callable(ModuleType):
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -19,3 +21,14 @@ class _Callable(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Callable
+
+__getattr__, __all__ = offered(
+    __name__,
+    {
+        "check": "findings resolve",
+        "metrics": "RunMetrics",
+        "snapshots": "Several Snapshots",
+        "workers.channel": "Job Message Report",
+        "workers.restarts": "ERRORS_MAX STEADY_S",
+    },
+)

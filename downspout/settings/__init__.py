@@ -7,3 +7,16 @@ A setting has a dotted key (``kafka.poll_timeout_ms``). Its value is the first t
 one. Keys of Storm (``topology.max.spout.pending``) pass through untouched, as do the properties of the Kafka client, in
 its own spelling, below ``kafka.client.`` (``kafka.client.fetch_max_bytes``).
 """
+
+from __future__ import annotations
+
+from downspout.exports import offered
+
+__getattr__, __all__ = offered(
+    __name__,
+    {
+        "object_path": "ObjectPath place",
+        "secrets": "STORAGE_OPTIONS shown with_secrets",
+        "table": "CLIENT_PREFIX SETTINGS component_config parse_scope",
+    },
+)

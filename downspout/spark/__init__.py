@@ -9,11 +9,11 @@ import re
 from typing import TYPE_CHECKING
 
 from downspout.errors import MissingExtraError
+from downspout.exports import offered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
 
 OLDEST = (4, 2)
 """Since then a source in Python can be limited, end at what is there, and report the latest offset (SPARK-55304)."""
@@ -65,3 +65,36 @@ def pyspark_version() -> str:
     except ImportError:
         raise MissingExtraError("PySpark is not installed", cure="pip install 'downspout[spark]'") from None
     return str(__version__)
+
+
+__getattr__, _offered = offered(
+    __name__,
+    {
+        "checkpoint": "read_checkpoint",
+        "cluster.preflight": "check_executors",
+        "commits": "ends_of lag_of",
+        "listening": "LateRows watermark_of",
+        "output": "parquet_stream",
+        "quality": "check freshness in_range not_null references row_count unique",
+        "quality_report": "Check Report",
+        "quality_stream": "StreamQuality",
+        "read": "ORIGIN_COLUMNS read_sink sink_schema stream_sink",
+        "session": "spark_session",
+        "source.columns": "SCHEMA SCHEMA_WITH_HEADERS",
+        "source.kafka_source": "EndPartition RangePartition StreamReader",
+        "source.options": "SourceOptions parse_options",
+        "source.ranges": "OffsetRange Offsets from_json to_json",
+        "topology": "run",
+        "topology.driver.batches": "CommittedBatch",
+        "topology.driver.checkpoint": "claim",
+        "topology.driver.query": "Query",
+        "topology.driver.run": "without_effect",
+        "topology.driver.signals": "Signals",
+        "topology.driver.source_options": "source_options",
+        "topology.micro_batches": "held_of",
+        "topology.plan": "Plan plan",
+        "topology.rows": "ChunkPlace Place ShuffledTuple load",
+        "writing.options": "parse_sink_options",
+    },
+)
+__all__ = ["register", *_offered]

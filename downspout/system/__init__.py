@@ -1,1 +1,16 @@
 """This machine: processes, locks, files of one owner, jars, Java, and what a Python elsewhere needs."""
+
+from __future__ import annotations
+
+from downspout.exports import offered
+
+__getattr__, __all__ = offered(
+    __name__,
+    {
+        "signals": "handled_by",
+        "jars": "resolve",
+        "locks": "FileLock",
+        "packaging": "python_name",
+        "process": "Process birth",
+    },
+)

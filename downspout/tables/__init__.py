@@ -4,3 +4,15 @@ Each commit of the table carries how many entries of the log it has taken. So an
 the table stands, and of two exports that run at once one finds that the other was first. See
 ``docs/decisions/0031-delta-and-iceberg.md``.
 """
+
+from __future__ import annotations
+
+from downspout.exports import offered
+
+__getattr__, __all__ = offered(
+    __name__,
+    {
+        "export": "Export",
+        "iceberg": "open_catalog",
+    },
+)

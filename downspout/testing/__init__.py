@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from downspout.exports import offered
+
 if TYPE_CHECKING:
     from downspout.testing.clock import VirtualClock as VirtualClock
     from downspout.testing.fake_kafka import FakeKafka as FakeKafka
@@ -35,8 +37,22 @@ _HOMES = {
 
 __all__ = list(_HOMES)
 
+_find, _ = offered(
+    __name__,
+    {
+        "fake_consumer": "FakeConsumer",
+        "fake_faults": "Faults",
+        "given_records": "run_on_records",
+        "harness": "ROUND_S TopologyResult",
+        "memory_batches": "MemoryBatches",
+        "plugin": "UNHURRIED",
+        "schema_registry": "SchemaRegistry",
+        "simulated_disk": "Crashed LOSSES Loss Process SimulatedDisk Step Volume",
+        "simulation": "Sent",
+    },
+)
+"""For Downspout's own tests."""
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES[name]), name) if name in _HOMES else _find(name)

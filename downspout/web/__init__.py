@@ -4,3 +4,15 @@ The run's own thread does one thing more: once a second, when it is asked, it ta
 (:mod:`downspout.run.snapshots`). A second thread does the rest (:mod:`downspout.web.server`): it remembers them
 (:mod:`downspout.web.history`), makes JSON of them (:mod:`downspout.web.state`), and answers. It can change nothing.
 """
+
+from __future__ import annotations
+
+from downspout.exports import offered
+
+__getattr__, __all__ = offered(
+    __name__,
+    {
+        "on_request": "runs_under_way",
+        "server": "served serving",
+    },
+)

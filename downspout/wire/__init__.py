@@ -4,8 +4,25 @@ A component gets it by inheriting from :class:`downspout.wire.component.Wired`, 
 nothing: its own JSON serializer is at the other end.
 """
 
+from __future__ import annotations
+
+from downspout.exports import offered
 from downspout.wire.component import Wired
 from downspout.wire.serializer import WireError
 from downspout.wire.tracking import Outlet
 
-__all__ = ["Outlet", "WireError", "Wired"]
+__getattr__, _offered = offered(
+    __name__,
+    {
+        "chunks": "is_packed pack unpack",
+        "component": "EXIT_S_MAX",
+        "flushing": "FLUSH",
+        "kryo": "KRYO KRYO_CLASSES",
+        "pipe": "Pipe",
+        "serializer": "WireError WireSerializer",
+        "streams": "CHUNKS",
+        "transacting": "TRANSACTIONS",
+        "values": "Encoder parse restore slow",
+    },
+)
+__all__ = ["Outlet", "WireError", "Wired", *_offered]

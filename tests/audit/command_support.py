@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from downspout.cli import audit as command
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 
 TOPOLOGY = """
 from streamparse import Topology

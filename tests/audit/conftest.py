@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from downspout.audit.apart import ReplayApart
+from downspout.audit import ReplayApart
 from downspout.engine.load import load
-from downspout.testing.fake_kafka import FakeKafka
-from downspout.testing.harness import run_topology
+from downspout.testing import FakeKafka, run_topology
 from tests.audit.command_support import LINES, TOPOLOGY
 from tests.sampling import WHOLE
 

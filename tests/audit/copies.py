@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from downspout.sink.storage.layout import home_beside
+from downspout.sink import home_beside
 
 __all__ = ["copy_sink", "delete_sink", "move_sink"]
 

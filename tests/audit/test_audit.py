@@ -13,17 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bolts.aggregate import AggregateBolt
-from downspout.audit.audit import AuditReport, Window, audit
-from downspout.audit.files import visible_files
+from downspout.audit import AuditReport, Window, visible_files
+from downspout.audit.audit import audit
 from downspout.cli import main
-from downspout.dead_letters.dead_letter import DeadLetters
+from downspout.dead_letters import DeadLetters
 from downspout.errors import BrokerError, SinkError
-from downspout.kafka.port import OffsetAndMetadata, Record, TopicPartition
-from downspout.sink.identity.rows import Identities
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.storage.layout import layout_of
-from downspout.sink.writer import SinkWriter
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.kafka import OffsetAndMetadata, Record, TopicPartition
+from downspout.sink import CommitLog, Identities, SinkWriter, layout_of
+from downspout.testing import FakeKafka
 from tests.sink.support import Origins, rows_of, sink, tup, write_rows
 from tests.spout.spout_driver import Kafka
 

@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from downspout.audit.audit import Window
+from downspout.audit import Window
 from downspout.cli import audit as command
 from downspout.cli import main
 from downspout.engine.load import load
 from downspout.errors import ConfigError, SinkError, TopologyError
-from downspout.sink.compaction.compactor import Compactor
-from downspout.sink.storage.layout import layout_of
-from downspout.testing.fake_kafka import FakeKafka
-from downspout.testing.harness import run_topology
+from downspout.sink import Compactor, layout_of
+from downspout.testing import FakeKafka, run_topology
 from tests.audit.command_support import LETTERS, WITH_TOPOLOGY, run
 
 pytestmark = pytest.mark.fake_only(

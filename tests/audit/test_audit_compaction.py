@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from bolts.aggregate import AggregateBolt
-from downspout.audit import files
-from downspout.audit.audit import AuditReport, audit
+from downspout.audit import AuditReport, files
+from downspout.audit.audit import audit
 from downspout.errors import SinkError
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.storage.layout import layout_of
+from downspout.sink import CommitLog, layout_of
 from tests.audit.copies import copy_sink
 from tests.sink.compaction_support import compact, expected, flush, opened, plain
 from tests.sink.support import SteppedDisk, Stopped, rows_of, sink, tup

@@ -12,21 +12,25 @@ import pyarrow.parquet as pq
 import pytest
 
 from bolts.parquet import ParquetBolt, with_origins
+from downspout.audit import visible_files
 from downspout.audit.audit import audit
-from downspout.audit.files import visible_files
 from downspout.errors import SinkError
-from downspout.sink.columns.encoding import encode
-from downspout.sink.compaction.compactor import Compactor
-from downspout.sink.identity.rows import Identities
+from downspout.sink import (
+    CommitLog,
+    Compactor,
+    Disk,
+    Entry,
+    History,
+    Identities,
+    Run,
+    SinkWriter,
+    encode,
+    hash_of,
+    note_run,
+    read_entries,
+    read_table,
+)
 from downspout.sink.log import commit_log as log_module
-from downspout.sink.log.commit_log import CommitLog, read_entries
-from downspout.sink.log.entry import Entry
-from downspout.sink.log.history import History
-from downspout.sink.readers.snapshot import read_table
-from downspout.sink.runs import Run, note_run
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.hashing import hash_of
-from downspout.sink.writer import SinkWriter
 from tests.audit.test_audit_tampered import edit
 from tests.sink.support import sink, tup
 

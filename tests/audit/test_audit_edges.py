@@ -12,18 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from kafka.structs import OffsetAndMetadata
 
-from downspout.audit import files
-from downspout.audit.audit import AuditReport, Window, audit
-from downspout.dead_letters.dead_letter import DeadLetters
+from downspout.audit import AuditReport, Window, files
+from downspout.audit.audit import audit
+from downspout.dead_letters import DeadLetters
 from downspout.errors import BrokerError, SinkError
-from downspout.kafka.port import TopicPartition
-from downspout.kafka.unreadable import Unreadable
-from downspout.sink.columns.schema import ORIGIN_SCHEMA
-from downspout.sink.identity.coverage import Coverage, Stream
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.log.entry import FENCE, DataFile, Entry
-from downspout.sink.storage.layout import layout_of
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.kafka import TopicPartition, Unreadable
+from downspout.sink import FENCE, ORIGIN_SCHEMA, CommitLog, Coverage, DataFile, Entry, Stream, layout_of
+from downspout.testing import FakeKafka
 from tests.spout.spout_driver import Kafka
 
 TOPIC = "orders"

@@ -13,8 +13,7 @@ from downspout.audit import audit as audit_module
 from downspout.cli import audit as command
 from downspout.engine.load import load
 from downspout.errors import SinkError
-from downspout.testing.fake_kafka import FakeKafka
-from downspout.testing.harness import Lose, run_topology
+from downspout.testing import FakeKafka, Lose, run_topology
 from tests.sink.support import rows_of
 
 pytestmark = pytest.mark.fake_only(

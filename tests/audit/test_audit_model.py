@@ -19,15 +19,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from downspout.audit.audit import EXIT_CODES, EXPLAINED, audit
+from downspout.audit import EXIT_CODES
+from downspout.audit.audit import EXPLAINED, audit
 from downspout.audit.expected import Replay
-from downspout.dead_letters.dead_letter import DeadLetters
-from downspout.kafka.port import Record
-from downspout.sink.columns.schema import ORIGIN_SCHEMA
-from downspout.sink.identity.coverage import Coverage, Stream
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.log.entry import DataFile, Entry
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.dead_letters import DeadLetters
+from downspout.kafka import Record
+from downspout.sink import ORIGIN_SCHEMA, CommitLog, Coverage, DataFile, Entry, Stream
+from downspout.testing import FakeKafka
 
 pytestmark = pytest.mark.fake_only("hundreds of examples, each with a cluster of its own")
 

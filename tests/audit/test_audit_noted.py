@@ -13,12 +13,11 @@ from bolts.split import SplitBolt
 from downspout.audit.noted import usable_file
 from downspout.cli import audit as command
 from downspout.component import RUN
-from downspout.engine.graph import from_class
+from downspout.engine import from_class
 from downspout.run import runner
-from downspout.sink.runs import RUNS_MAX, Run, note_run, read_runs, run_of
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.sink import Disk, Run, layout_of, note_run
+from downspout.sink.runs import RUNS_MAX, read_runs, run_of
+from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
 from tests.audit.copies import move_sink
 

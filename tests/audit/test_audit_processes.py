@@ -12,9 +12,8 @@ import pytest
 
 from downspout.engine.load import load
 from downspout.errors import ComponentError, TopologyError
-from downspout.system.process import birth
-from downspout.testing.fake_kafka import FakeKafka
-from downspout.testing.harness import run_topology
+from downspout.system import birth
+from downspout.testing import FakeKafka, run_topology
 from tests.audit.command_support import LETTERS, WITH_TOPOLOGY, run
 
 pytestmark = [

@@ -13,14 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from downspout.audit.audit import AuditReport, audit
-from downspout.audit.files import visible_files
+from downspout.audit import AuditReport, visible_files
+from downspout.audit.audit import audit
 from downspout.errors import SinkError
+from downspout.sink import COMPACT, CommitLog, layout_of, read_entries, to_document, wherever
 from downspout.sink.log import commit_log as log_module
-from downspout.sink.log.commit_log import CommitLog, read_entries
-from downspout.sink.log.entry import COMPACT, to_document
-from downspout.sink.readers.view import wherever
-from downspout.sink.storage.layout import layout_of
 from tests.sink.compaction_support import compact, flush, opened
 
 Change = Callable[[dict[str, Any]], object]

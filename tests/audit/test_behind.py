@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
+from downspout.audit import ReplayApart
 from downspout.audit import behind as module
-from downspout.audit.apart import ReplayApart
 from downspout.audit.behind import behind
 from downspout.audit.report import EXIT_CODES
 from downspout.cli import main
+from downspout.engine import resolve
 from downspout.engine.load import load
-from downspout.engine.values import resolve
 from downspout.errors import ConfigError, TopologyError
 from downspout.run import runner
-from downspout.sink.storage.layout import layout_of
-from downspout.testing.fake_kafka import FakeKafka
-from downspout.testing.given_records import run_on_records
+from downspout.sink import layout_of
+from downspout.testing import FakeKafka, run_on_records
 from tests.audit.copies import copy_sink, delete_sink, move_sink
 from tests.audit.test_audit_noted import TOPOLOGY, audit
 from tests.sink.support import rows_of

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from downspout.audit.audit import AuditReport, audit
-from downspout.dead_letters.dead_letter import read_dead_letters
-from downspout.dead_letters.replay import plan_replay
+from downspout.audit import AuditReport
+from downspout.audit.audit import audit
+from downspout.dead_letters import plan_replay, read_dead_letters
 from downspout.engine.load import load
-from downspout.testing.fake_kafka import FakeKafka
-from downspout.testing.harness import run_topology
+from downspout.testing import FakeKafka, run_topology
 from tests.sink.support import rows_of
 
 pytestmark = pytest.mark.fake_only(
@@ -64,8 +63,8 @@ class Project:
 
     def audit(self, *, with_topology: bool = False) -> AuditReport:
         """Audit the files."""
-        from downspout.audit.replay import make_replay
-        from downspout.testing.given_records import run_on_records
+        from downspout.audit import make_replay
+        from downspout.testing import run_on_records
 
         run_again = make_replay("words.py", Path("out"), run_on_records) if with_topology else None
         return audit("out", cluster=self.kafka, dead_letters=LETTERS, replay=run_again)

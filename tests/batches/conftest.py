@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from downspout.testing import FakeKafka
-from downspout.testing.memory_batches import MemoryBatches
+from downspout.testing import FakeKafka, MemoryBatches
 
 
 @pytest.fixture

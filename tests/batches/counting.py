@@ -8,11 +8,19 @@ from typing import Any, ClassVar
 
 from streamparse import Grouping, Topology
 
-from downspout.batches.core.attempt import Attempt
-from downspout.batches.core.held import Held
-from downspout.batches.core.values import Commit, StateKind
-from downspout.batches.stores import StateContext, StateStore, open_state_store
-from downspout.batches.streams import BATCH, COMMIT, CONTROL, SUCCESS
+from downspout.batches import (
+    BATCH,
+    COMMIT,
+    CONTROL,
+    SUCCESS,
+    Attempt,
+    Commit,
+    Held,
+    StateContext,
+    StateKind,
+    StateStore,
+    open_state_store,
+)
 from downspout.component import Bolt
 from spouts.batches import KafkaBatches
 

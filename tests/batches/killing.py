@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from streamparse import Grouping, Topology
 
 from bolts.state import StateBolt
-from downspout.batches.backends.sql_state import read_state
+from downspout.batches import read_state
 from downspout.testing import FakeKafka
 from spouts.batches import KafkaBatches
 from tests.batches.counting import Split, counted

@@ -9,8 +9,14 @@ from functools import partial
 
 import pytest
 
-from downspout.batches.core.attempt import BatchRange, CoordinatorState
-from downspout.batches.stores import BatchIdInUseError, BatchStore, BatchStoreContext, StaleCoordinatorError
+from downspout.batches import (
+    BatchIdInUseError,
+    BatchRange,
+    BatchStore,
+    BatchStoreContext,
+    CoordinatorState,
+    StaleCoordinatorError,
+)
 
 Open = Callable[[BatchStoreContext], BatchStore]
 """Opens the store as another process would: the same place, and nothing in memory in common."""

@@ -10,8 +10,7 @@ import pytest
 
 from downspout.clock import Clock
 from downspout.errors import DataLossError
-from downspout.testing import run_topology
-from downspout.testing.memory_batches import MemoryBatches
+from downspout.testing import MemoryBatches, run_topology
 from tests.batches.counting import LINES, counted, values_of, word_count
 
 LONGER = [f"new {line}" for line in LINES * 2]

@@ -15,12 +15,23 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedDict
 
-from downspout.batches.core.attempt import Attempt, BatchRange, CoordinatorState
-from downspout.batches.core.coordinator import Action, Coordinator, EmitBatch, EmitCommit, Store
-from downspout.batches.core.emitter import EmitterBatches
-from downspout.batches.core.held import Held
-from downspout.batches.core.values import Commit, StateKind
-from downspout.batches.streams import BATCH, COMMIT, SUCCESS
+from downspout.batches import (
+    BATCH,
+    COMMIT,
+    SUCCESS,
+    Action,
+    Attempt,
+    BatchRange,
+    Commit,
+    Coordinator,
+    CoordinatorState,
+    EmitBatch,
+    EmitCommit,
+    EmitterBatches,
+    Held,
+    StateKind,
+    Store,
+)
 from tests.ledger.explorer import Violation
 
 EMITTER, DATA = "emitter", "data"

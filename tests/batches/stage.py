@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from pystorm.component import Tuple
 
 from bolts.state import StateBolt
-from downspout.batches.core.attempt import Attempt
-from downspout.batches.streams import BATCH, COMMIT, CONTROL, FIELDS, SUCCESS
+from downspout.batches import BATCH, COMMIT, CONTROL, FIELDS, SUCCESS, Attempt
 
 
 class Word(NamedTuple):

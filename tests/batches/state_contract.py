@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from downspout.batches.core.attempt import Attempt
-from downspout.batches.core.values import StateKind
-from downspout.batches.stores import BatchStoreError, StaleAttemptError, StateContext, StateStore
+from downspout.batches import Attempt, BatchStoreError, StaleAttemptError, StateContext, StateKind, StateStore
 from downspout.errors import ConfigError
 
 Open = Callable[[StateContext], StateStore]

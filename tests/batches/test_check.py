@@ -7,11 +7,10 @@ from streamparse import Grouping, Topology
 
 from bolts.kafka import KafkaBolt
 from bolts.state import StateBolt
-from downspout.engine.graph import from_class
+from downspout.engine import from_class
 from downspout.errors import ConfigError, TopologyError
 from downspout.run import check, sharing
-from downspout.testing import FakeKafka, run_topology
-from downspout.testing.memory_batches import MemoryBatches
+from downspout.testing import FakeKafka, MemoryBatches, run_topology
 from spouts.batches import KafkaBatches
 from tests.batches.counting import Split
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
+from downspout.batches import BATCH, COMMIT, SUCCESS, Attempt, BatchStoreContext, BatchStoreError, open_batch_store
 from downspout.batches.coordinating import Coordinating
-from downspout.batches.core.attempt import Attempt
-from downspout.batches.stores import BatchStoreContext, BatchStoreError, open_batch_store
-from downspout.batches.streams import BATCH, COMMIT, SUCCESS, message_id
+from downspout.batches.streams import message_id
 from downspout.protocols import Failure
-from downspout.settings.table import parse_scope
-from downspout.testing.memory_batches import MemoryBatches
+from downspout.settings import parse_scope
+from downspout.testing import MemoryBatches
 
 ONE, TWO = [["lines", 0]], [["lines", 0], ["lines", 1]]
 

@@ -7,10 +7,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from downspout.batches.core.attempt import Attempt, BatchRange, CoordinatorState
-from downspout.batches.core.coordinator import Coordinator, EmitBatch, EmitCommit, EmitSuccess, Status, Store
-from downspout.batches.core.emitter import EmitterBatches, Plan
-from downspout.batches.core.held import Held
+from downspout.batches import (
+    Attempt,
+    BatchRange,
+    Coordinator,
+    CoordinatorState,
+    EmitBatch,
+    EmitCommit,
+    EmitterBatches,
+    Held,
+    Store,
+)
+from downspout.batches.core.coordinator import EmitSuccess, Status
+from downspout.batches.core.emitter import Plan
 from downspout.batches.core.metadata import (
     ForeignMetadataError,
     after,

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from downspout.testing import FakeKafka, VirtualClock, run_topology
-from downspout.testing.memory_batches import MemoryBatches
+from downspout.testing import FakeKafka, MemoryBatches, VirtualClock, run_topology
 from tests.batches.counting import LINES, Split, counted, values_of, word_count
 
 pytestmark = pytest.mark.fake_only("the emitter's reading has a twin in tests/broker/test_batches_broker.py")

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 from kafka import errors
 
+from downspout.batches import BatchStoreError, StaleCoordinatorError
 from downspout.batches.kafka_source import KafkaSource
 from downspout.batches.starts import BatchStarts, Logs
-from downspout.batches.stores import BatchStoreError, StaleCoordinatorError
 from downspout.errors import BrokerError, ComponentError, ConfigError, DataLossError
-from downspout.kafka.port import TopicPartition
-from downspout.settings.table import parse_scope
-from downspout.testing import Crash, Fail, FakeKafka, Lose, VirtualClock, run_topology
-from downspout.testing.fake_consumer import FakeConsumer
-from downspout.testing.memory_batches import MemoryBatches
+from downspout.kafka import TopicPartition
+from downspout.settings import parse_scope
+from downspout.testing import Crash, Fail, FakeConsumer, FakeKafka, Lose, MemoryBatches, VirtualClock, run_topology
 from spouts.batches import BatchCoordinator, KafkaBatches
 from tests.batches.counting import LINES, counted, values_of, word_count
 

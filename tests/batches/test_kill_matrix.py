@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from bolts.state import StateBolt
+from downspout.batches import Base
 from downspout.batches.backends.sql_metadata import SqlMetadata
 from downspout.batches.backends.sql_state import SqlStateTransaction
-from downspout.batches.core.values import Base
 from tests.batches.killing import World
 from tests.sampling import WHOLE
 

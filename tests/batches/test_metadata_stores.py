@@ -11,10 +11,16 @@ from pathlib import Path
 import pytest
 
 from demos.postgres import PASSWORD, PostgresServer
-from downspout.batches.backends.sql_metadata import open_sql_metadata
-from downspout.batches.core.attempt import BatchRange, CoordinatorState
-from downspout.batches.stores import BatchIdInUseError, BatchStoreContext, BatchStoreError, open_batch_store
-from downspout.testing.memory_batches import MemoryBatches
+from downspout.batches import (
+    BatchIdInUseError,
+    BatchRange,
+    BatchStoreContext,
+    BatchStoreError,
+    CoordinatorState,
+    open_batch_store,
+    open_sql_metadata,
+)
+from downspout.testing import MemoryBatches
 from tests.batches.metadata_contract import MINE, P0, MetadataContract, Open
 from tests.batches.zookeeper_metadata import OpenNodes, ZooKeeperMetadataContract
 from tests.offsets.fake_nodes import FakeNodes

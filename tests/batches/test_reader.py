@@ -7,7 +7,7 @@ from kafka import errors
 
 from downspout.batches.reader import BatchReader, Limits
 from downspout.clock import SYSTEM_CLOCK
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition
 from downspout.testing import FakeKafka
 
 pytestmark = pytest.mark.fake_only("the real client raises NoOffsetForPartitionError where this test fails")

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from downspout.errors import DataLossError
-from downspout.testing import FakeKafka, VirtualClock, run_topology
-from downspout.testing.fake_consumer import FakeConsumer
-from downspout.testing.memory_batches import MemoryBatches
+from downspout.testing import FakeConsumer, FakeKafka, MemoryBatches, VirtualClock, run_topology
 from spouts.batches import BatchCoordinator
 from tests.batches.counting import LINES, values_of, word_count
 from tests.batches.recreated import AGAIN, KINDS, LONGER, RecreatedContract

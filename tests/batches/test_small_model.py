@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from downspout.batches.core.coordinator import Coordinator
-from downspout.batches.core.emitter import EmitterBatches
-from downspout.batches.core.held import Held
-from downspout.batches.core.values import Commit, StateKind
+from downspout.batches import Commit, Coordinator, EmitterBatches, Held, StateKind
 from tests.batches.small_world import FAULTS, Bounds, SmallWorld, World
 from tests.ledger.explorer import Explored, Violation, explore
 from tests.sampling import WHOLE

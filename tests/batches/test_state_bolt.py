@@ -13,10 +13,7 @@ import pytest
 from pystorm.component import Tuple
 
 from bolts.state import StateBolt
-from downspout.batches.core.attempt import Attempt
-from downspout.batches.core.values import Commit
-from downspout.batches.stores import BatchStoreError, Key
-from downspout.batches.streams import BATCH, COMMIT, SUCCESS
+from downspout.batches import BATCH, COMMIT, SUCCESS, Attempt, BatchStoreError, Commit, Key
 from downspout.errors import ConfigError, RecordError, TopologyError
 from tests.batches.stage import Stage, Word
 

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from demos.postgres import PASSWORD, PostgresServer
-from downspout.batches.backends.sql_state import open_sql_state, read_state
-from downspout.batches.core.attempt import Attempt
-from downspout.batches.core.values import StateKind
-from downspout.batches.stores import BatchStoreError, check_batch_store, check_state_store, open_state_store
+from downspout.batches import Attempt, BatchStoreError, StateKind, open_state_store, read_state
+from downspout.batches.backends.sql_state import open_sql_state
+from downspout.batches.stores import check_batch_store, check_state_store
 from downspout.errors import ConfigError
-from downspout.testing.memory_batches import MemoryBatches
+from downspout.testing import MemoryBatches
 from tests.batches.state_contract import MINE, OF, THE, Open, StateContract, put
 
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from downspout.batches.core.attempt import Attempt, CoordinatorState
-from downspout.batches.core.coordinator import Coordinator
-from downspout.batches.core.values import Base, Commit, ForeignValueError, StateKind, base
+from downspout.batches import Attempt, Base, Commit, Coordinator, CoordinatorState, StateKind
+from downspout.batches.core.values import ForeignValueError, base
 
 TRANSACTIONAL, OPAQUE = StateKind.TRANSACTIONAL, StateKind.OPAQUE
 

@@ -16,13 +16,12 @@ from bolts.kafka import KafkaBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from bolts.state import StateBolt
-from downspout.batches.backends.sql_state import read_state
+from downspout.batches import read_state
 from downspout.component import Bolt
-from downspout.engine.graph import from_class
+from downspout.engine import from_class, resolve
 from downspout.engine.transaction_findings import findings
-from downspout.engine.values import resolve
 from downspout.errors import ComponentError, DownspoutError, TopologyError
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition
 from downspout.testing import FakeKafka, run_topology
 from spouts.batches import KafkaBatches
 from tests.batches.counting import LINES, Split, counted

@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from downspout.batches.backends.zookeeper import ZooKeeperMetadata
-from downspout.batches.core.attempt import BatchRange, CoordinatorState
-from downspout.batches.stores import BatchStoreContext, BatchStoreError
-from downspout.kafka.port import TopicPartition
-from downspout.offsets.znodes import Location, Nodes, Operation
-from downspout.offsets.zookeeper import read_state
+from downspout.batches import BatchRange, BatchStoreContext, BatchStoreError, CoordinatorState, ZooKeeperMetadata
+from downspout.kafka import TopicPartition
+from downspout.offsets import Location, Nodes, Operation, read_state
 from tests.batches.metadata_contract import MINE, P0, P1, MetadataContract, Open
 from tests.offsets.zookeeper_contract import put
 

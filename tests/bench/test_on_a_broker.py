@@ -12,7 +12,7 @@ from bench.contenders import DOWNSPOUT, LOOP, Contender
 from bench.flights import publish
 from bench.harness import BenchError
 from bench.track import Track
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

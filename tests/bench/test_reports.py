@@ -18,8 +18,7 @@ from bench.environments import REQUIREMENTS, UnavailableError, folder_of, pins, 
 from bench.harness import RESULTS, ROOT, BenchError, Cost, HungError
 from bench.track import Measured
 from bolts.parquet import with_origins
-from downspout.sink.identity.rows import Identities
-from downspout.sink.writer import SinkWriter
+from downspout.sink import Identities, SinkWriter
 
 RECORD = DOWNSPOUT[0]
 

@@ -7,11 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from downspout.broker.cluster import EmbeddedCluster
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka import address, client, consumer
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.consumer import KafkaConsumerPort
+from downspout.broker import EmbeddedCluster, EmbeddedKafka
+from downspout.kafka import KafkaCluster, KafkaConsumerPort, address, client, consumer
 
 UNHURRIED_S = 60
 """How long a question to a broker may take here: other tests leave it, or us, no time to run now and then."""

@@ -8,7 +8,7 @@ import streamparse
 from streamparse import Topology
 
 from bolts.kafka import KafkaBolt
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from spouts.kafka import KafkaSpout
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from kafka.record import MemoryRecords
 
-from downspout.broker.cluster import EmbeddedCluster
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.frames import NotKafkaError, Reader, exchange, text
-from downspout.kafka.port import ProducerPort, Sent, TopicPartition
+from downspout.broker import EmbeddedCluster
+from downspout.kafka import KafkaCluster, NotKafkaError, ProducerPort, Sent, TopicPartition
+from downspout.kafka.frames import Reader, exchange, text
 from tests.kafka.broker_stage import patiently, wait_until
 from tests.kafka.stage import unique
 

@@ -15,8 +15,7 @@ from typing import Any
 from kafka import KafkaProducer, errors
 from kafka.admin import KafkaAdminClient
 
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.port import Cluster, ConsumerPort, OffsetAndMetadata, TopicPartition
+from downspout.kafka import Cluster, ConsumerPort, OffsetAndMetadata, TopicPartition, cluster_for
 from tests.jumping import JumpingClock
 from tests.spout.spout_driver import Driver, place_of
 

@@ -12,20 +12,17 @@ import pytest
 from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 
-from downspout.audit.audit import AuditReport, audit
+from downspout.audit import AuditReport
+from downspout.audit.audit import audit
 from downspout.cli import main
-from downspout.dead_letters.dead_letter import DeadLetters
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.port import Cluster, TopicPartition
-from downspout.sink.columns.schema import ORIGIN_SCHEMA
-from downspout.sink.identity.coverage import Coverage, Stream
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.log.entry import DataFile, Entry
+from downspout.dead_letters import DeadLetters
+from downspout.kafka import Cluster, TopicPartition, cluster_for
+from downspout.sink import ORIGIN_SCHEMA, CommitLog, Coverage, DataFile, Entry, Stream
 from tests.audit.copies import copy_sink, delete_sink, move_sink
 from tests.broker.scene import run_until
 
 if TYPE_CHECKING:
-    from downspout.broker.embedded import EmbeddedKafka
+    from downspout.broker import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 

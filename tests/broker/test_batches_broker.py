@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from downspout.clock import SYSTEM_CLOCK
-from downspout.kafka.client import KafkaCluster
-from downspout.testing import run_topology
-from downspout.testing.memory_batches import MemoryBatches
+from downspout.kafka import KafkaCluster
+from downspout.testing import MemoryBatches, run_topology
 from tests.batches.counting import LINES, counted, values_of, word_count
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]

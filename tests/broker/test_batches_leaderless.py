@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from downspout.broker.cluster import EmbeddedCluster
+from downspout.broker import EmbeddedCluster
 from downspout.clock import SYSTEM_CLOCK
-from downspout.kafka.port import TopicPartition
-from downspout.testing import run_topology
-from downspout.testing.memory_batches import MemoryBatches
+from downspout.kafka import TopicPartition
+from downspout.testing import MemoryBatches, run_topology
 from tests.batches.counting import LINES, counted, values_of, word_count
 from tests.broker.three_stage import ThreeStage
 from tests.kafka.stage import unique

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.clock import SYSTEM_CLOCK
-from downspout.testing.memory_batches import MemoryBatches
+from downspout.testing import MemoryBatches
 from tests.batches.recreated import RecreatedContract
 from tests.kafka.broker_stage import RealStage
 

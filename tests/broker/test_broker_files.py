@@ -12,14 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from downspout.broker import broker_files, embedded
+from downspout.broker import EmbeddedKafka, broker_files, embedded, find_bootstrap
 from downspout.broker.broker_files import Broker, Cluster
-from downspout.broker.embedded import EmbeddedKafka, find_bootstrap
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka import address
-from downspout.kafka.address import parse_bootstrap, troubles
-from downspout.system import ports, process
-from downspout.system.locks import FileLock
+from downspout.kafka import address, troubles
+from downspout.kafka.address import parse_bootstrap
+from downspout.system import FileLock, ports, process
 from tests.kafka.programs import program
 
 

@@ -22,12 +22,9 @@ import kafka.record.util
 import pytest
 from kafka import errors
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.consumer import KafkaConsumerPort
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from downspout.kafka import KafkaCluster, KafkaConsumerPort, OffsetAndMetadata, TopicPartition, cluster_for
 from tests.broker.scene import PATIENCE_S, polled, run_until
 from tests.kafka.stage import Deaf
 

@@ -13,14 +13,12 @@ import pytest
 from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.columns import RecordColumns, reading
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import Cluster, ConsumerPort, RecordColumns, TopicPartition, TopicReader, cluster_for
 from downspout.kafka.columns import fetch as hook
+from downspout.kafka.columns import reading
 from downspout.kafka.patches.small_reads import WideSocket
-from downspout.kafka.port import Cluster, ConsumerPort, TopicPartition
-from downspout.kafka.reading import TopicReader
-from downspout.testing.plugin import UNHURRIED
+from downspout.testing import UNHURRIED
 from tests.broker.scene import Scene, run_until
 from tests.kafka.stage import unique
 from tests.kafka.wire_batches import as_tuple

@@ -13,10 +13,9 @@ from contextlib import ExitStack
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from downspout.broker.cluster import OFFSETS_TOPIC, EmbeddedCluster, partition_of_group
+from downspout.broker import OFFSETS_TOPIC, EmbeddedCluster, partition_of_group
 from downspout.errors import BrokerError
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from downspout.kafka import KafkaCluster, OffsetAndMetadata, TopicPartition
 from tests.broker.replicas import ALL, WAIT_S, Replicas
 from tests.broker.scene import Member, Scene, repeated, run_until
 from tests.kafka.broker_stage import patiently, wait_until

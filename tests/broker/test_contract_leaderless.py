@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from downspout.broker.cluster import EmbeddedCluster
+from downspout.broker import EmbeddedCluster
 from tests.broker.three_stage import ThreeStage
 from tests.kafka import contract
 

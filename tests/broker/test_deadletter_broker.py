@@ -9,13 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.cli import main
-from downspout.dead_letters.dead_letter import DeadLetters, read_dead_letters
-from downspout.dead_letters.replayed import origin_of
+from downspout.dead_letters import DeadLetters, origin_of, read_dead_letters
 from downspout.errors import BrokerError
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.port import ConsumerPort, Record, TopicPartition
+from downspout.kafka import ConsumerPort, Record, TopicPartition, cluster_for
 
 pytestmark = pytest.mark.broker
 

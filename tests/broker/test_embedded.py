@@ -14,15 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from downspout.broker import broker_files
-from downspout.broker.embedded import EmbeddedKafka, find_bootstrap
+from downspout.broker import EmbeddedKafka, broker_files, find_bootstrap
 from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import BrokerError
-from downspout.kafka import address
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.port import TopicPartition
-from downspout.system import ports
-from downspout.system.locks import FileLock
+from downspout.kafka import TopicPartition, address, cluster_for
+from downspout.system import FileLock, ports
 
 pytestmark = pytest.mark.broker
 

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaError
 
-from downspout.broker.cluster import OFFSETS_TOPIC, EmbeddedCluster, partition_of_group
+from downspout.broker import OFFSETS_TOPIC, EmbeddedCluster, partition_of_group
 from downspout.clock import SYSTEM_CLOCK
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from downspout.kafka import KafkaCluster, OffsetAndMetadata, TopicPartition, cluster_for
 from downspout.system import ports
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

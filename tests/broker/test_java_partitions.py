@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.partitioners import partition_of_key
-from downspout.kafka.port import TopicPartition
-from downspout.system.jars import resolve
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import KafkaCluster, TopicPartition, partition_of_key
+from downspout.system import resolve
 from downspout.system.java import java
 from tests.kafka.stage import read, unique
 

@@ -8,10 +8,8 @@ from collections.abc import Collection
 import pytest
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.consumer import KafkaConsumerPort
-from downspout.kafka.port import TopicPartition
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import KafkaCluster, KafkaConsumerPort, TopicPartition
 from tests.broker.scene import polled, run_until
 from tests.kafka.broker_stage import RealStage
 from tests.kafka.stage import CLIENT, Deaf, Facts, die_between_two_rounds, fall_out_while_joining

@@ -8,12 +8,10 @@ import time
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.consumer import KafkaConsumerPort
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.offsets.lag import Question, collect
-from downspout.system.jars import resolve
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import KafkaCluster, KafkaConsumerPort, OffsetAndMetadata, TopicPartition
+from downspout.offsets import Question, collect
+from downspout.system import resolve
 from downspout.system.java import java
 from tests.kafka.broker_stage import RealStage
 from tests.kafka.stage import Facts, fill, poll_until, unique

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from downspout.broker.cluster import EmbeddedCluster
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.describing import NO_LEADER
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.offsets.lag import Question, collect
+from downspout.broker import EmbeddedCluster
+from downspout.kafka import NO_LEADER, KafkaCluster, OffsetAndMetadata, TopicPartition
+from downspout.offsets import Question, collect
 from tests.kafka.broker_stage import RealStage, wait_until
 from tests.kafka.stage import unique
 

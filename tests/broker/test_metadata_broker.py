@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.ledger.metadata import decode
+from downspout.broker import EmbeddedKafka
+from downspout.ledger import decode
 from tests.broker.scene import Scene, run_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

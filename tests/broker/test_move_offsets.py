@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.cli import main
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import Cluster
+from downspout.kafka import Cluster, KafkaCluster
 from tests.offsets.shop_scene import GROUP, TOPIC, make
 from tests.sink.support import write_rows
 

@@ -12,9 +12,8 @@ import pytest
 
 from demos.s3 import KEYS, FaultProxy
 from downspout.audit.audit import audit
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.sink.readers.snapshot import read_table
-from downspout.sink.storage.object_store import ObjectStore
+from downspout.broker import EmbeddedKafka
+from downspout.sink import ObjectStore, read_table
 from tests.broker.test_workers import EACH, EXACT, PARTITIONS, Scene
 from tests.sink.cloud_support import out, rows_in_sight, s3_client, server_of
 

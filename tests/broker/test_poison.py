@@ -15,9 +15,9 @@ import pytest
 from bench.check import check
 from bench.contenders import filled, topology
 from bench.flights import PARTITIONS, publish, spoiled
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.dead_letters.dead_letter import DeadLetter, read_dead_letters
-from downspout.kafka.clusters import cluster_for
+from downspout.broker import EmbeddedKafka
+from downspout.dead_letters import DeadLetter, read_dead_letters
+from downspout.kafka import cluster_for
 from tests.broker.poison_topology import BRAKE
 
 ROOT = Path(__file__).resolve().parents[2]

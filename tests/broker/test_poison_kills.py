@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.dead_letters.dead_letter import read_dead_letters
-from downspout.kafka.clusters import cluster_for
+from downspout.broker import EmbeddedKafka
+from downspout.dead_letters import read_dead_letters
+from downspout.kafka import cluster_for
 from tests.broker.killing_topology import KILLER
 
 ROOT = Path(__file__).resolve().parents[2]

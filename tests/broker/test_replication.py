@@ -21,11 +21,10 @@ from kafka import KafkaProducer
 from streamparse import Topology
 
 from bolts.kafka import KafkaBolt
-from downspout.broker.cluster import EmbeddedCluster
+from downspout.broker import EmbeddedCluster
 from downspout.errors import DataLossError
-from downspout.kafka.partitioners import partition_of_key
-from downspout.kafka.port import Sent
-from downspout.testing.harness import TopologyResult, run_topology
+from downspout.kafka import Sent, partition_of_key
+from downspout.testing import TopologyResult, run_topology
 from spouts.kafka import KafkaSpout
 from tests.broker.fault_proxy import FaultProxy, fault_proxy
 from tests.broker.replicas import ALL, WAIT_S, Replicas, acknowledged, answers, send

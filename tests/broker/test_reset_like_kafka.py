@@ -14,16 +14,13 @@ from pathlib import Path
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.ledger.metadata import NOTHING, encode
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import KafkaCluster, OffsetAndMetadata, TopicPartition
+from downspout.ledger import NOTHING, encode
+from downspout.offsets import Kind, Place, milliseconds, moment, plan_seek, read_places, to_csv
 from downspout.offsets.group_offsets import standings
-from downspout.offsets.offset_files import read_places, to_csv
-from downspout.offsets.places import Kind, Place, milliseconds, moment
-from downspout.offsets.seeking import plan_seek
 from downspout.spout.group.start_notes import StartNotes
-from downspout.system.jars import resolve
+from downspout.system import resolve
 from downspout.system.java import java
 from tests.kafka.stage import unique
 

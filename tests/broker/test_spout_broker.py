@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downspout.dead_letters.dead_letter import read_dead_letters
+from downspout.dead_letters import read_dead_letters
 from tests.broker.scene import Scene, run_until
 
 if TYPE_CHECKING:
-    from downspout.broker.embedded import EmbeddedKafka
+    from downspout.broker import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 

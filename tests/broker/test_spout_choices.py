@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downspout.kafka.port import OffsetAndMetadata, Record
+from downspout.kafka import OffsetAndMetadata, Record
 from tests.broker.scene import Scene, repeated, run_until
 from tests.kafka.stage import unique
 
 if TYPE_CHECKING:
-    from downspout.broker.embedded import EmbeddedKafka
+    from downspout.broker import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downspout.ledger.metadata import decode
+from downspout.ledger import decode
 from tests.broker.scene import KILLED_MS, Member, Scene, repeated, run_until
 from tests.kafka.stage import unique
 
 if TYPE_CHECKING:
-    from downspout.broker.embedded import EmbeddedKafka
+    from downspout.broker import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.errors import DataLossError
-from downspout.testing.plugin import UNHURRIED
+from downspout.testing import UNHURRIED
 from tests.broker.scene import Member, Scene, repeated, run_until
 from tests.kafka.stage import unique
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.dead_letters.dead_letter import read_dead_letters
+from downspout.broker import EmbeddedKafka
+from downspout.dead_letters import read_dead_letters
 from tests.broker.scene import PATIENCE_S, Member, Scene, repeated, run_until
 from tests.kafka.stage import unique
 

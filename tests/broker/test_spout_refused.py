@@ -21,14 +21,13 @@ from kafka.admin import (
     ResourceType,
 )
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.cli import main
-from downspout.dead_letters.dead_letter import read_dead_letters
+from downspout.dead_letters import read_dead_letters
 from downspout.errors import BrokerError, RecordError
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.ledger.isolation import AT_WORK
-from downspout.ledger.metadata import encode
-from downspout.offsets.lag import Question, collect
+from downspout.kafka import OffsetAndMetadata, TopicPartition
+from downspout.ledger import AT_WORK, encode
+from downspout.offsets import Question, collect
 from tests.broker.scene import Member, Scene, run_until
 from tests.kafka.stage import unique
 

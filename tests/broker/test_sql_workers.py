@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.clusters import cluster_for
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import cluster_for
 from tests.broker.test_workers import ROOT, WAIT_S
 from tests.kafka.broker_stage import wait_until
 from tests.sql.databases import TestDatabase, postgres_database, sqlite_database

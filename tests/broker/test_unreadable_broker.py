@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from kafka import KafkaProducer
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.dead_letters.dead_letter import DeadLetter, read_dead_letters
+from downspout.broker import EmbeddedKafka
+from downspout.dead_letters import DeadLetter, read_dead_letters
 from downspout.errors import BrokerError
 from tests.broker.scene import Scene, run_until
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.clusters import cluster_for
-from downspout.sink.storage.layout import layout_of
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import cluster_for
+from downspout.sink import layout_of
 
 ROOT = Path(__file__).resolve().parents[2]
 # The run, which keeps its entries in the log below a number: it waits there to be killed, however late we are.

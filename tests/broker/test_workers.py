@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.clusters import cluster_for
-from downspout.system.process import birth
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import cluster_for
+from downspout.system import birth
 from tests.broker.gate_topology import GATE
 
 ROOT = Path(__file__).resolve().parents[2]

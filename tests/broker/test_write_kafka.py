@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 
 from bolts.kafka import KafkaBolt
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import TopicPartition
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import KafkaCluster, TopicPartition
 from downspout.kafka.producer import KafkaProducerPort
 from downspout.producing.settings import FLUSH_S_MAX
-from downspout.testing.harness import run_bolt
+from downspout.testing import run_bolt
 from tests.kafka.broker_stage import patiently, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]

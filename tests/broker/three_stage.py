@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from downspout.broker.cluster import EmbeddedCluster
-from downspout.kafka.port import TopicPartition
+from downspout.broker import EmbeddedCluster
+from downspout.kafka import TopicPartition
 from tests.broker.replicas import WAIT_S, Replicas
 from tests.kafka.broker_stage import RealStage, wait_until
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition
 from tools.chaos import recorder
 from tools.chaos.members import Members
 from tools.chaos.plan import FULL, FULL_CLUSTER, NAMES, Fault, make_plan

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 from kafka import errors
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.cli import main
 from downspout.errors import BrokerError, ConfigError, UnreadableError
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.kafka.reading import END, Place, TopicReader
-from downspout.ledger.metadata import encode
+from downspout.kafka import KafkaCluster, OffsetAndMetadata, TopicPartition, TopicReader
+from downspout.kafka.reading import END, Place
+from downspout.ledger import encode
 from downspout.testing import FakeKafka
 from tests.spout.spout_driver import Kafka, fill
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from downspout import errors
-from downspout.audit.audit import EXIT_CODES as FOUND
+from downspout.audit import EXIT_CODES as FOUND
 from downspout.cli import build_parser, main
 from downspout.cli.arguments import EXIT_CODES
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from downspout.cli import interrupts, main
-from downspout.system.signals import handled_by
+from downspout.system import handled_by
 
 IMPORTS = """
 import pathlib, signal

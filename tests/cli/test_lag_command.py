@@ -10,8 +10,8 @@ import pytest
 
 from downspout.cli import build_parser, lag, main
 from downspout.errors import BrokerError
-from downspout.kafka.port import GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
-from downspout.offsets.lag import Question
+from downspout.kafka import GroupDescription, GroupMember, OffsetAndMetadata, TopicPartition
+from downspout.offsets import Question
 from downspout.testing import FakeKafka
 
 TP = TopicPartition("orders", 0)

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.cli import main
 from downspout.errors import BrokerError, ConfigError, RecordError
-from downspout.kafka.partitioners import partition_of_key
+from downspout.kafka import partition_of_key
 from tests.spout.spout_driver import Kafka
 
 TOPIC = "lines"

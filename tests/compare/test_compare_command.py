@@ -15,10 +15,9 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from demos.flights_data import Flights, load_flights, publish
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.cli import main
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import KafkaCluster, TopicPartition
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

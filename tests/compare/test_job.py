@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from downspout.compare.job import Job, freeze
+from downspout.compare import freeze
+from downspout.compare.job import Job
 from downspout.compare.storm import isolated, storm_settings
 from downspout.compare.topics import WrittenTopic
+from downspout.engine import resolve
 from downspout.engine.load import load
-from downspout.engine.values import resolve
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka.port import TopicPartition
-from downspout.settings.table import parse_scope
+from downspout.kafka import TopicPartition
+from downspout.settings import parse_scope
 from tests.spout.spout_driver import Kafka
 
 TARGET = "topologies.word_count:WordCount"

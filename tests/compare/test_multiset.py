@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.compare.multiset import DIFFERENCES_MAX, compare
+from downspout.compare import DIFFERENCES_MAX, compare
 
 SCHEMA = pa.schema(
     {

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.compare.tables import ROUNDING, Sink, rounded_alike
-from downspout.engine.graph import Component
-from downspout.settings.table import component_config, parse_scope
-from downspout.sink.columns.aggregate import fold
-from downspout.sink.columns.schema import ORIGIN_SCHEMA, Columns
+from downspout.compare import Sink
+from downspout.compare.tables import ROUNDING, rounded_alike
+from downspout.engine import Component
+from downspout.settings import component_config, parse_scope
+from downspout.sink import ORIGIN_SCHEMA, Columns, fold
 
 SCHEMA = {"key": "string", "hour": "int8", "delay": "int16", "part": "float64", "money": "decimal(10,2)"}
 AGGREGATES = ["count", "count:delay", "sum:delay", "min:delay", "max:delay", "sum:part", "sum:money"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from downspout.testing.simulated_disk import LOSSES
+from downspout.testing import LOSSES
 from tests.crash.matrix import RECOVERIES, Outcome
 
 OUTCOMES = pytest.StashKey[dict[str, Outcome]]()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from downspout.kafka import clusters
-from downspout.kafka.port import OffsetAndMetadata, Record, TopicPartition
-from downspout.testing.fake_kafka import FakeConsumer, FakeKafka
-from downspout.testing.simulated_disk import Process
+from downspout.kafka import OffsetAndMetadata, Record, TopicPartition, clusters
+from downspout.testing import FakeKafka, Process
+from downspout.testing.fake_kafka import FakeConsumer
 
 
 class _Guarded:

@@ -37,11 +37,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from downspout.sink import SWEEP_AFTER_S, layout_of, read_entries
 from downspout.sink.log import commit_log as log
-from downspout.sink.log.commit_log import read_entries
-from downspout.sink.recovery import SWEEP_AFTER_S
-from downspout.sink.storage.layout import layout_of
-from downspout.testing.simulated_disk import LOSSES, Loss, Step
+from downspout.testing import LOSSES, Loss, Step
 from tests.crash import words
 from tests.crash.world import GROUP, LATER, LOG, Life, Violation, World
 from tests.sampling import WHOLE

@@ -14,8 +14,8 @@ import pytest
 
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
-from downspout.sink.storage.layout import layout_of
-from downspout.testing.simulated_disk import Process, SimulatedDisk, Step, Volume
+from downspout.sink import layout_of
+from downspout.testing import Process, SimulatedDisk, Step, Volume
 from tests.crash import words
 from tests.crash.words import TOPIC
 from tests.crash.world import HastyClock, Life, World

@@ -10,7 +10,7 @@ import pytest
 
 from downspout.audit import files
 from downspout.audit.audit import audit
-from downspout.testing.simulated_disk import LOSSES, Crashed, Loss, Process, SimulatedDisk, Step, Volume
+from downspout.testing import LOSSES, Crashed, Loss, Process, SimulatedDisk, Step, Volume
 from tests.sampling import WHOLE
 from tests.sink.compaction_support import compact, expected, flush, opened, plain, through_the_log
 

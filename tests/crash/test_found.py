@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from downspout.testing.simulated_disk import Crashed, Process, SimulatedDisk, Step, Volume
+from downspout.testing import Crashed, Process, SimulatedDisk, Step, Volume
 from tests.sink.support import rows_of, write_rows
 
 ORIGINS = [("t", "id", 0, 1, ""), ("t", "id", 0, 2, "")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from downspout.testing.simulated_disk import LOSSES, Crashed, Step
+from downspout.testing import LOSSES, Crashed, Step
 from tests.crash import words
 from tests.crash.matrix import CHUNKS, DEATHS, EVERY, PROMPT, RECOVERIES, SCENARIOS, Matrix, Outcome
 from tests.crash.world import GROUP, Life, World

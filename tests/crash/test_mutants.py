@@ -11,9 +11,7 @@ from unittest import mock
 import pytest
 
 from bolts.parquet import ParquetBolt
-from downspout.sink.recovery import Recovery
-from downspout.sink.storage.layout import OURS
-from downspout.sink.writer import SinkWriter
+from downspout.sink import OURS, Recovery, SinkWriter
 from spouts.kafka import KafkaSpout
 from tests.crash.matrix import RECOVERIES, Matrix
 from tests.crash.world import HOME, OUT, Violation

@@ -14,9 +14,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError
 
 from downspout.errors import SinkError
-from downspout.sink.compaction.compactor import Compactor
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.storage.object_store import ObjectStore
+from downspout.sink import CommitLog, Compactor, ObjectStore
 from tests.sampling import WHOLE
 from tests.sink.cloud_support import out, rows_in_sight, visible
 from tests.sink.support import Stopped, write_rows

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from downspout.testing.simulated_disk import LOSSES, Crashed, Process, SimulatedDisk, Step, Volume
+from downspout.testing import LOSSES, Crashed, Process, SimulatedDisk, Step, Volume
 
 SEEDS = range(60)
 

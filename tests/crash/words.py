@@ -11,8 +11,8 @@ from streamparse import Grouping, Topology
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.component import Bolt
-from downspout.kafka.port import TopicPartition
-from downspout.ledger.origin import Origin
+from downspout.kafka import TopicPartition
+from downspout.ledger import Origin
 from downspout.origins import under
 from spouts.kafka import KafkaSpout
 

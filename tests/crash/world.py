@@ -20,17 +20,13 @@ import pyarrow.parquet as pq
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.audit.audit import audit
-from downspout.engine.graph import Graph, from_class
-from downspout.engine.loop import Bounds, Engine
-from downspout.engine.values import resolve
-from downspout.kafka.port import TopicPartition
+from downspout.engine import Bounds, Engine, Graph, from_class, resolve
+from downspout.kafka import TopicPartition
 from downspout.origins import each
-from downspout.sink.log.entry import Entry
-from downspout.sink.log.history import History
+from downspout.sink import Entry, History
 from downspout.sink.storage.layout import Layout
-from downspout.testing import FakeKafka, VirtualClock
-from downspout.testing.harness import ROUND_S
-from downspout.testing.simulated_disk import Crashed, Loss, Process, SimulatedDisk, Step, Volume, visible
+from downspout.testing import ROUND_S, Crashed, FakeKafka, Loss, Process, SimulatedDisk, Step, VirtualClock, Volume
+from downspout.testing.simulated_disk import visible
 from tests.crash import words
 from tests.crash.kafka_handle import KafkaHandle
 from tests.crash.words import FIRST, GROUP, LATER, LINES, SHORT, TOPIC, rows_of

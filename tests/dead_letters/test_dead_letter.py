@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from kafka import errors
 
 from downspout.component import Failure
-from downspout.dead_letters.dead_letter import PREFIX, DeadLetters, parse_dead_letter, read_dead_letters
+from downspout.dead_letters import PREFIX, DeadLetters, parse_dead_letter, read_dead_letters
 from downspout.errors import BrokerError
-from downspout.kafka.port import Record
+from downspout.kafka import Record
 from downspout.testing import FakeKafka
 from tests.sampling import examples
 from tests.spout.spout_driver import Kafka

@@ -12,13 +12,18 @@ from kafka import errors
 
 from downspout.cli import dlq
 from downspout.component import Failure
-from downspout.dead_letters.dead_letter import DeadLetters, read_dead_letters
+from downspout.dead_letters import (
+    DeadLetters,
+    group_dead_letters,
+    identity_of,
+    origin_of,
+    plan_replay,
+    read_dead_letters,
+)
 from downspout.dead_letters.purge import plan_purge
-from downspout.dead_letters.replay import Choice, group_dead_letters, identity_of, plan_replay
-from downspout.dead_letters.replayed import origin_of
+from downspout.dead_letters.replay import Choice
 from downspout.errors import BrokerError, ConfigError, DownspoutError
-from downspout.kafka.port import Record, TopicPartition
-from downspout.kafka.unreadable import Unreadable
+from downspout.kafka import Record, TopicPartition, Unreadable
 from tests.spout.spout_driver import Kafka
 
 LETTERS = "g.dead-letters"

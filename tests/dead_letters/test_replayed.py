@@ -6,16 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.dead_letters.replayed import (
-    NAMES,
-    PREFIX,
-    PlainRecord,
-    claim,
-    identity_headers,
-    origin_of,
-    without_claim,
-)
-from downspout.ledger.origin import Origin
+from downspout.dead_letters import PlainRecord, claim, identity_headers, origin_of
+from downspout.dead_letters.replayed import NAMES, PREFIX, without_claim
+from downspout.ledger import Origin
 from downspout.spout.emit.tuple_maker import tuple_maker
 
 ID = "6jPMvg1sQ2uJmzGz1yRHQw"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.cli import main
-from downspout.sink.readers.snapshot import read_table
-from downspout.testing.schema_registry import SchemaRegistry
+from downspout.sink import read_table
+from downspout.testing import SchemaRegistry
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to" / "avro-and-protobuf.md"

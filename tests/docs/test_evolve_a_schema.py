@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.clusters import cluster_for
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import cluster_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to" / "evolve-a-schema.md"

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from downspout import errors
-from downspout.audit.audit import EXIT_CODES
+from downspout.audit import EXIT_CODES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "exit-codes.md"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer
 
-from downspout.settings.table import CLIENT_PREFIX, SETTINGS
-from downspout.spout.emit.schemes import SCHEMES
+from downspout.settings import CLIENT_PREFIX, SETTINGS
+from downspout.spout import SCHEMES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/from-storm-kafka.md"
 FIELDS = {

@@ -11,10 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from streamparse import Bolt, Spout, Topology
 
 from downspout.component import Failure
-from downspout.engine import acker
-from downspout.engine.acker import Forest, Tree
-from downspout.engine.graph import from_class
-from downspout.engine.loop import Bounds, Engine
+from downspout.engine import Bounds, Engine, Forest, Tree, acker, from_class
 from downspout.testing import VirtualClock
 
 REASON = Failure("fail", "bolt", 3)

@@ -19,12 +19,10 @@ from streamparse import BatchingBolt, Bolt, Grouping, Spout, Topology
 
 from downspout.cli.run import _exit_code
 from downspout.clock import Clock
-from downspout.dead_letters.dead_letter import read_dead_letters
-from downspout.engine.acker import Forest, Tree
+from downspout.dead_letters import read_dead_letters
+from downspout.engine import Bounds, Engine, Forest, Tree, from_class, resolve
 from downspout.engine.breakage import ROW_MAX, Breakage
-from downspout.engine.graph import from_class
-from downspout.engine.loop import BURST_CALLS, Bounds, Engine
-from downspout.engine.values import resolve
+from downspout.engine.loop import BURST_CALLS
 from downspout.errors import ComponentError
 from downspout.testing import FakeKafka, VirtualClock, run_topology
 from spouts.kafka import KafkaSpout

@@ -9,10 +9,7 @@ import streamparse
 from streamparse import Topology
 
 from downspout.component import Bolt
-from downspout.engine.acker import Forest, Tree
-from downspout.engine.graph import from_class
-from downspout.engine.latencies import Latencies, bucket_quantile_ms
-from downspout.engine.loop import Bounds, Engine
+from downspout.engine import Bounds, Engine, Forest, Latencies, Tree, bucket_quantile_ms, from_class
 from downspout.testing import VirtualClock
 
 TUPLES = 10

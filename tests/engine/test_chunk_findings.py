@@ -11,10 +11,9 @@ from streamparse import Grouping, Stream, Topology
 from bolts.parse import JsonParseBolt
 from downspout.cli import main
 from downspout.component import Bolt
+from downspout.engine import from_class, resolve
 from downspout.engine.chunk_findings import findings
-from downspout.engine.graph import from_class
-from downspout.engine.values import resolve
-from downspout.parse.chunk_bolt import ChunkBolt
+from downspout.parse import ChunkBolt
 from spouts.kafka import KafkaSpout
 
 

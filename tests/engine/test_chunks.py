@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streamparse import Bolt, Grouping, Spout, Stream, Topology
 
-from downspout.engine.graph import from_class
-from downspout.engine.loop import Bounds, Engine
+from downspout.engine import Bounds, Engine, from_class
 from downspout.errors import TopologyError
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from downspout.origins import origins
 from downspout.testing import VirtualClock, run_topology
 from tests.parse import support

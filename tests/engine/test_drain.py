@@ -11,7 +11,7 @@ from streamparse import BatchingBolt, Bolt, Spout, TicklessBatchingBolt, Topolog
 from bolts.parquet import ParquetBolt
 from downspout.clock import SYSTEM_CLOCK
 from downspout.component import Bolt as OurBolt
-from downspout.engine.task import construct
+from downspout.engine import construct
 from downspout.errors import ComponentError
 from downspout.testing import run_bolt, run_topology
 

@@ -14,13 +14,12 @@ from streamparse import Topology
 from bolts.dead_letter import DeadLetterBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
-from downspout.engine.graph import from_class
-from downspout.engine.values import resolve
-from downspout.ledger.origin import Origin
+from downspout.engine import from_class, resolve
+from downspout.ledger import Origin
 from downspout.origins import column_of
-from downspout.parse.chunk_bolt import ChunkBolt
-from downspout.spout.setup import emitted
-from downspout.testing.harness import run_topology
+from downspout.parse import ChunkBolt
+from downspout.spout import emitted
+from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
 
 

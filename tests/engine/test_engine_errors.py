@@ -8,8 +8,7 @@ import pytest
 from streamparse import BatchingBolt, Bolt, Spout, Topology
 
 from downspout.component import Bolt as OurBolt
-from downspout.engine.graph import from_class
-from downspout.engine.loop import Engine
+from downspout.engine import Engine, from_class
 from downspout.errors import ComponentError, RecordError, SinkError
 from downspout.testing import Crash, Lose, VirtualClock, run_bolt, run_topology
 

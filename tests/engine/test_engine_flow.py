@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 from streamparse import Bolt, Grouping, ReliableSpout, Spout, Stream, Topology
 
-from downspout.engine.graph import from_class
-from downspout.engine.loop import Bounds, Engine
+from downspout.engine import Bounds, Engine, from_class
 from downspout.errors import TopologyError
 from downspout.testing import Fail, On, run_bolt, run_topology
 

@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 from streamparse import Bolt, Spout, Topology
 
-from downspout.engine import acker
-from downspout.engine.graph import from_class
-from downspout.engine.loop import LAST_TICKS_S, Bounds, Engine
-from downspout.engine.values import resolve
+from downspout.engine import LAST_TICKS_S, Bounds, Engine, acker, from_class, resolve
 from downspout.errors import TopologyError
 from downspout.testing import Crash, Lose, VirtualClock, run_topology
 

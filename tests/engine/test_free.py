@@ -10,9 +10,7 @@ import pytest
 from streamparse import Spout, Topology
 
 from downspout.component import Bolt
-from downspout.engine.graph import from_class
-from downspout.engine.loop import Bounds, Engine
-from downspout.engine.spout_task import FREE_S_MAX
+from downspout.engine import FREE_S_MAX, Bounds, Engine, from_class
 from downspout.protocols import SpoutEngine
 from downspout.testing import VirtualClock
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import streamparse
 
+from downspout.engine import Component, Graph, Input, Stream, from_class
 from downspout.engine import load as loading
-from downspout.engine.graph import Component, Graph, Input, Stream, from_class
 from downspout.engine.load import load
 from downspout.errors import TopologyError
 

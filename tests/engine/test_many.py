@@ -15,12 +15,8 @@ from bolts.dead_letter import DeadLetterBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from downspout.component import Bolt
-from downspout.dead_letters.dead_letter import read_dead_letters
-from downspout.engine import many
-from downspout.engine.graph import from_class
-from downspout.engine.loop import Bounds, Engine
-from downspout.engine.task import Task
-from downspout.engine.values import resolve
+from downspout.dead_letters import read_dead_letters
+from downspout.engine import Bounds, Engine, Task, from_class, many, resolve
 from downspout.testing import FakeKafka, run_topology
 from spouts.kafka import KafkaSpout
 

@@ -8,8 +8,7 @@ from typing import ClassVar
 import pytest
 from streamparse import Bolt, Spout, Topology
 
-from downspout.engine.graph import from_class
-from downspout.engine.loop import Bounds, Engine
+from downspout.engine import Bounds, Engine, from_class
 from downspout.errors import ComponentError
 from downspout.testing import VirtualClock, run_bolt, run_topology
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from downspout.engine import stacks
-from downspout.engine.stacks import Stacks
+from downspout.engine import Stacks, stacks
 from downspout.errors import RecordError
 
 

@@ -6,13 +6,11 @@ import multiprocessing
 import pytest
 import streamparse
 
-from downspout.engine.configuration import configurations
-from downspout.engine.graph import Component, Graph, Input, Stream
+from downspout.engine import Component, Graph, Input, Stream, configurations, resolve
 from downspout.engine.topology_ids import topology_id
-from downspout.engine.values import resolve
 from downspout.errors import ConfigError
-from downspout.settings import folders
-from downspout.settings.table import FORMER, NUMBERS, SETTINGS, component_config, parse_scope
+from downspout.settings import SETTINGS, component_config, folders, parse_scope
+from downspout.settings.table import FORMER, NUMBERS
 from downspout.testing import VirtualClock
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from downspout.export.prometheus import GROUP_LAG
+from downspout.export import GROUP_LAG
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
 
 ROOT = Path(__file__).parents[2]

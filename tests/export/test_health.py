@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from downspout.engine.loop import Bounds
-from downspout.engine.result import RunResult, TaskResult, WorkerResult
+from downspout.engine import Bounds, RunResult, TaskResult, WorkerResult
 from downspout.export.health import Health, Verdict
-from downspout.run.metrics import RunMetrics
-from downspout.run.snapshots import Snapshots
+from downspout.run import RunMetrics, Snapshots
 from downspout.testing import VirtualClock
 
 RUNNING = WorkerResult(1, "running", 4711, silent_s=0.4)

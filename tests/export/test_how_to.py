@@ -17,7 +17,7 @@ from downspout.cli import main
 from downspout.cli.arguments import METRICS_PORT
 from downspout.clock import SYSTEM_CLOCK
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
-from downspout.settings.table import SETTINGS
+from downspout.settings import SETTINGS
 from downspout.testing import FakeKafka
 from tests.export.test_run_metrics import COUNTS, beside, page, served_at
 from tests.spout.reasons import OTHERS_NEED_IT

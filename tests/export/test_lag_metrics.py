@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families as read
 
 from downspout.cli import build_parser, lag, main
 from downspout.export.server import lag_exposed
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.offsets.lag import Question
+from downspout.kafka import OffsetAndMetadata, TopicPartition
+from downspout.offsets import Question
 from downspout.testing import FakeKafka
 from tests.export.test_run_metrics import page
 from tests.spout.reasons import OTHERS_NEED_IT

@@ -21,12 +21,11 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from downspout.cli import main
-from downspout.engine.latencies import bucket_of
+from downspout.engine import bucket_of
 from downspout.errors import MissingExtraError
 from downspout.export import otel
 from downspout.metrics import METRICS
-from downspout.run.metrics import RunMetrics
-from downspout.run.snapshots import Snapshots
+from downspout.run import RunMetrics, Snapshots
 from downspout.testing import FakeKafka
 from tests.export.collector import collecting
 from tests.export.test_prometheus import ALL, partition, told

@@ -9,12 +9,11 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from downspout.engine.loop import Bounds
-from downspout.engine.result import RunResult, TaskResult, WorkerResult
-from downspout.export.prometheus import GROUP_LAG, RunCollector
+from downspout.engine import Bounds, RunResult, TaskResult, WorkerResult
+from downspout.export import GROUP_LAG
+from downspout.export.prometheus import RunCollector
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
-from downspout.run.metrics import RunMetrics
-from downspout.run.snapshots import Snapshots
+from downspout.run import RunMetrics, Snapshots
 
 ALL = [*METRICS.values(), *PARTITION_METRICS.values(), *RUN_METRICS.values()]
 PLACE = {"topology": "shop", "component": "reader", "topic": "orders", "group": "g"}

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from kafka import KafkaProducer, errors
 from kafka.admin import KafkaAdminClient
 
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.port import Cluster, TopicPartition
+from downspout.kafka import Cluster, TopicPartition, cluster_for
 from tests.kafka.stage import unique
 
 T = TypeVar("T")

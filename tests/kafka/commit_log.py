@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kafka import KafkaConsumer
 
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition
 
 LOG = "__consumer_offsets"
 COMPACT_SINCE = 4

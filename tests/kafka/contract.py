@@ -10,9 +10,9 @@ import time
 import pytest
 
 from downspout.component import Failure
-from downspout.dead_letters.dead_letter import DeadLetters, read_dead_letters
+from downspout.dead_letters import DeadLetters, read_dead_letters
 from downspout.errors import BrokerError
-from downspout.kafka.port import Record, TopicPartition
+from downspout.kafka import Record, TopicPartition
 from tests.kafka.contract_groups import CommitContract, GroupContract
 from tests.kafka.contract_positions import LeaderlessContract, PositionContract
 from tests.kafka.contract_producing import ProducerContract

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from downspout.kafka.port import ConsumerPort, LogState, OffsetAndMetadata, Record, TopicPartition
+from downspout.kafka import ConsumerPort, LogState, OffsetAndMetadata, Record, TopicPartition
 from tests.kafka.stage import POLL_MS, POLLS_MAX, Facts, Staged, fill, poll_until, read, unique
 
 

@@ -7,8 +7,7 @@ from typing import Protocol
 import pytest
 from kafka import errors
 
-from downspout.kafka.describing import NO_LEADER
-from downspout.kafka.port import ConsumerPort, TopicPartition
+from downspout.kafka import NO_LEADER, ConsumerPort, TopicPartition
 from tests.kafka.stage import POLL_MS, Stage, Staged, fill, poll_until, read, unique
 
 

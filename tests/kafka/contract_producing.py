@@ -10,8 +10,7 @@ import pytest
 from kafka import errors
 
 from downspout.errors import ConfigError
-from downspout.kafka.partitioners import Partitions, partition_of_key
-from downspout.kafka.port import ProducerPort, Record, Sent, TopicPartition
+from downspout.kafka import Partitions, ProducerPort, Record, Sent, TopicPartition, partition_of_key
 from tests.kafka.stage import PATIENCE_S, Staged, read, unique
 
 HOUR_MS = 3_600_000

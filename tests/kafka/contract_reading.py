@@ -8,7 +8,7 @@ import pytest
 from kafka import errors
 
 from downspout.errors import BrokerError
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from downspout.kafka import OffsetAndMetadata, TopicPartition
 from tests.kafka.stage import POLL_MS, POLLS_MAX, Staged, fill, poll_until, read, unique
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from downspout.kafka.port import Cluster, ConsumerPort, Record, TopicPartition
+from downspout.kafka import Cluster, ConsumerPort, Record, TopicPartition
 
 CLIENT = {"session_timeout_ms": 30_000, "heartbeat_interval_ms": 200, "metadata_max_age_ms": 300}
 POLLS_MAX = 300

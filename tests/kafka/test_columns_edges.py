@@ -9,10 +9,8 @@ from kafka import codec as codecs
 from kafka.errors import CorruptRecordError, UnsupportedCodecError
 from kafka.record import MemoryRecords
 
+from downspout.kafka import NotStraight, batches, decode
 from downspout.kafka.columns import reading
-from downspout.kafka.columns.batch import batches
-from downspout.kafka.columns.decode import decode
-from downspout.kafka.columns.varints import NotStraight
 from tests.kafka.wire_batches import (
     ATTRIBUTES_AT,
     COUNT_AT,

@@ -11,8 +11,7 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords
 
-from downspout.kafka.columns.fetch import bounded, column_records
-from downspout.kafka.unreadable import Tolerance
+from downspout.kafka import Tolerance, bounded, column_records
 from tests.kafka.wire_batches import TP, Aborted, Sent, batch, fetch, marker, old
 
 OCTETS = st.one_of(st.none(), st.binary(max_size=12), st.integers(100, 400).map(lambda n: b"x" * n))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition
 from downspout.testing import FakeKafka
 from downspout.testing.fake_log import Transaction
 from tests.kafka import contract

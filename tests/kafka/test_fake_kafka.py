@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import pytest
 from kafka import errors
 
-from downspout.kafka import clusters
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.testing import FakeKafka, VirtualClock
-from downspout.testing.fake_consumer import FakeConsumer
+from downspout.kafka import OffsetAndMetadata, TopicPartition, clusters
+from downspout.testing import FakeConsumer, FakeKafka, VirtualClock
 from tests.kafka.stage import CLIENT, Facts, die_between_two_rounds, fall_out_while_joining, poll_until
 
 pytestmark = pytest.mark.fake_only("it is the fake itself that is tested")

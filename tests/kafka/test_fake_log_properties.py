@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition
 from downspout.testing import FakeKafka
 from tests.sampling import examples
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kafka import errors
 
-from downspout.kafka.port import GroupMembership, OffsetAndMetadata, TopicPartition
+from downspout.kafka import GroupMembership, OffsetAndMetadata, TopicPartition
 from downspout.testing import FakeKafka
 
 pytestmark = pytest.mark.fake_only("it is the fake itself that is tested")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kafka.admin import TransactionState
 
+from downspout.kafka import OpenTransaction, TopicPartition
 from downspout.kafka.open_transactions import OFFSETS, open_transactions
-from downspout.kafka.port import OpenTransaction, TopicPartition
 
 
 class Admin:

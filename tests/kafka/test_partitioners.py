@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as clients_murmur2
 
 from downspout.errors import ConfigError
-from downspout.kafka.partitioners import (
-    PARTITIONERS,
-    Partitions,
-    check_partition,
-    make_partitioner,
-    murmur2,
-    murmur2_many,
-    partition_of_key,
-)
+from downspout.kafka import Partitions, partition_of_key
+from downspout.kafka.partitioners import PARTITIONERS, check_partition, make_partitioner, murmur2, murmur2_many
 
 VECTORS = {  # of Kafka's own tests of its Java client
     b"21": -973932308,

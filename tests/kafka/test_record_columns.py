@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.consumer.fetcher import Fetcher
 
 from downspout.errors import ConfigError
-from downspout.kafka.columns import ColumnRecord, RecordColumns
+from downspout.kafka import ColumnRecord, RecordColumns
 from downspout.kafka.columns import fetch as hook
 from downspout.kafka.columns.headers import decoded_headers, encoded_headers
 

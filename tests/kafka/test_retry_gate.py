@@ -9,7 +9,7 @@ from kafka import errors
 
 from downspout.errors import MissingExtraError
 from downspout.kafka.retry_gate import RetryGate
-from downspout.spout.spout_metrics import SpoutMetrics
+from downspout.spout import SpoutMetrics
 
 LOG = logging.getLogger("tests.patience")
 

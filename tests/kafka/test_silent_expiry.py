@@ -9,7 +9,7 @@ from kafka import errors
 from kafka.structs import TopicPartition
 
 from downspout.kafka.patches.silent_expiry import keep_reasons
-from downspout.producing.faults import error_of_record
+from downspout.producing import error_of_record
 
 TP = TopicPartition("out", 0)
 FEW = errors.NotEnoughReplicasError

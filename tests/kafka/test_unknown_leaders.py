@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from kafka import errors
 
+from downspout.kafka import TopicPartition
 from downspout.kafka.patches.unknown_leaders import ask_leaders
-from downspout.kafka.port import TopicPartition
 
 LED, LOST = TopicPartition("t", 0), TopicPartition("t", 1)
 

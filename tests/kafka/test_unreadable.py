@@ -21,10 +21,9 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.record import MemoryRecords
 from kafka.structs import OffsetAndMetadata
 
-from downspout.kafka.columns.fetch import bounded, column_records
+from downspout.kafka import CUT_BYTES, Limits, Tolerance, Unreadable, bounded, column_records, watched
 from downspout.kafka.columns.unpacking import unpacked, unpacked_whole
-from downspout.kafka.consumer import watched
-from downspout.kafka.unreadable import CUT_BYTES, Limits, Tolerance, Unreadable, UnreadableBatchError
+from downspout.kafka.unreadable import UnreadableBatchError
 from tests.kafka.wire_batches import LAST_DELTA_AT, TP, Sent, batch, old, sealed
 
 KIB = 1024

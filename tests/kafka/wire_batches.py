@@ -20,9 +20,8 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.record.util import calc_crc32c
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from downspout.kafka.columns.fetch import column_records
+from downspout.kafka import column_records, watched
 from downspout.kafka.columns.record_columns import RecordColumns
-from downspout.kafka.consumer import watched
 
 TP = TopicPartition("wire", 3)
 CRC_AT, ATTRIBUTES_AT, LAST_DELTA_AT, MAX_TIME_AT, COUNT_AT, HEADER_SIZE = 17, 21, 23, 35, 57, 61

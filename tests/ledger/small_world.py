@@ -23,10 +23,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
-from downspout.ledger.epochs import AssignmentEpochs, Fact
-from downspout.ledger.metadata import decode, encode
-from downspout.ledger.offsets import NEVER, PartitionLedger
-from downspout.ledger.retry_schedule import Backoff
+from downspout.ledger import NEVER, AssignmentEpochs, Backoff, Fact, PartitionLedger, decode, encode
 
 MEMBERS = (0, 1)
 AT_ONCE = Backoff(0, 0, 0)

@@ -10,13 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger import metadata, runs
-from downspout.ledger.epochs import AssignmentEpochs, Fact
-from downspout.ledger.metadata import NOTHING, decode, encode
-from downspout.ledger.offsets import NEVER, PartitionLedger, RetryState
-from downspout.ledger.origin import Origin
-from downspout.ledger.ranges import Ranges
-from downspout.ledger.retry_schedule import Backoff
+from downspout.ledger import (
+    NEVER,
+    NOTHING,
+    AssignmentEpochs,
+    Backoff,
+    Fact,
+    Origin,
+    PartitionLedger,
+    Ranges,
+    decode,
+    encode,
+    metadata,
+    runs,
+)
+from downspout.ledger.offsets import RetryState
 
 
 def out(count: int, **given: object) -> PartitionLedger:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from downspout.ledger.epochs import AssignmentEpochs, Fact
-from downspout.ledger.message_id import id_prefix, split_id
+from downspout.ledger import AssignmentEpochs, Fact, id_prefix, split_id
 
 
 def fact(kind: str, partitions: str) -> Fact[str]:

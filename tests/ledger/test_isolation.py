@@ -6,11 +6,9 @@ from typing import NamedTuple
 
 import pytest
 
+from downspout.ledger import AT_WORK, ENDED, WINDOW, Backoff, Isolation, PartitionLedger, decode, encode
 from downspout.ledger import isolation as rules
-from downspout.ledger.isolation import AT_WORK, GROWTH, SHRINK, WINDOW, Isolation
-from downspout.ledger.metadata import ENDED, decode, encode
-from downspout.ledger.offsets import PartitionLedger
-from downspout.ledger.retry_schedule import Backoff
+from downspout.ledger.isolation import GROWTH, SHRINK
 from tests.ledger.explorer import Violation, explore
 
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from downspout.ledger.offsets import NEVER, PartitionLedger
+from downspout.ledger import NEVER, PartitionLedger
 from tests.ledger.test_ledger_machine import LedgerMachine
 from tests.ledger.test_range_machine import RangeMachine
 

@@ -9,13 +9,20 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
+from downspout.ledger import (
+    AT_WORK,
+    NOTHING,
+    AssignmentEpochs,
+    Backoff,
+    CommitMetadata,
+    Fact,
+    PartitionLedger,
+    decode,
+    encode,
+    id_prefix,
+    split_id,
+)
 from downspout.ledger import isolation as rules
-from downspout.ledger.epochs import AssignmentEpochs, Fact
-from downspout.ledger.isolation import AT_WORK
-from downspout.ledger.message_id import id_prefix, split_id
-from downspout.ledger.metadata import NOTHING, CommitMetadata, decode, encode
-from downspout.ledger.offsets import PartitionLedger
-from downspout.ledger.retry_schedule import Backoff
 from tests.ledger.growing_log import GrowingLog
 
 BACKOFF = Backoff(initial_ms=5, delay_ms=5, delay_ms_max=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger.offsets import PartitionLedger
+from downspout.ledger import PartitionLedger
 
 SPANS = st.tuples(st.integers(0, 40), st.integers(1, 12))
 STEPS = st.lists(

@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger.isolation import AT_WORK, WINDOW, Isolation
-from downspout.ledger.metadata import (
+from downspout.ledger import (
+    AT_WORK,
     BYTES_MAX,
     ENDED,
     NOTHING,
+    WINDOW,
     CommitMetadata,
+    Isolation,
+    Ranges,
     author_for_another_topic,
     decode,
     encode,
 )
-from downspout.ledger.ranges import Ranges
 from tests.sampling import WHOLE
 
 BASE = st.integers(0, 2**63)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from downspout.ledger.offsets import NEVER, PartitionLedger
-from downspout.ledger.retry_schedule import Backoff
+from downspout.ledger import NEVER, Backoff, PartitionLedger
 
 SLOW = Backoff(initial_ms=100, delay_ms=100, delay_ms_max=1000)
 

@@ -21,9 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from downspout.ledger.metadata import decode, encode
-from downspout.ledger.offsets import PartitionLedger
-from downspout.ledger.retry_schedule import Backoff
+from downspout.ledger import Backoff, PartitionLedger, decode, encode
 
 BACKOFF = Backoff(initial_ms=5, delay_ms=5, delay_ms_max=60)
 LIMIT = 30

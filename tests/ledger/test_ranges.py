@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger.ranges import Ranges
+from downspout.ledger import Ranges
 
 SMALL = st.integers(0, 60)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger.retry_schedule import Backoff
+from downspout.ledger import Backoff
 from downspout.ledger.start import STARTS, Start, start_at
 from downspout.settings.table import START_STRATEGIES
 

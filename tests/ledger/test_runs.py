@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger.metadata import BYTES_MAX, NOTHING, TEXT_MAX, decode, encode, shorten
+from downspout.ledger import BYTES_MAX, NOTHING, decode, encode
+from downspout.ledger.metadata import TEXT_MAX, shorten
 from downspout.ledger.runs import pack, unpack
 from tests.ledger.test_metadata import ranges_above
 

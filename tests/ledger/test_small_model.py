@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from downspout.ledger.epochs import AssignmentEpochs
-from downspout.ledger.offsets import PartitionLedger
+from downspout.ledger import AssignmentEpochs, PartitionLedger
 from tests.ledger.explorer import Explored, Violation, explore
 from tests.ledger.small_world import FAULTS, Bounds, SmallWorld, World
 from tests.sampling import WHOLE

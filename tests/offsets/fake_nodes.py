@@ -6,8 +6,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from downspout.offsets.znodes import ANY, Conflict, Node, Operation
-from downspout.spout.offset_store import OffsetStoreError
+from downspout.offsets import Conflict, Operation
+from downspout.offsets.znodes import ANY, Node
+from downspout.spout import OffsetStoreError
 
 LOCK = threading.Lock()
 

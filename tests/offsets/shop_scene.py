@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from downspout.kafka.port import Cluster, OffsetAndMetadata, TopicPartition
-from downspout.ledger.metadata import encode
+from downspout.kafka import Cluster, OffsetAndMetadata, TopicPartition
+from downspout.ledger import encode
 
 TOPIC, GROUP = "orders", "shop"
 RECORDS = (120, 80, 5)

@@ -7,8 +7,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from downspout.kafka.port import TopicPartition
-from downspout.spout.offset_store import OffsetStore, StaleOwnerError, StoredOffset
+from downspout.kafka import TopicPartition
+from downspout.spout import OffsetStore, StaleOwnerError, StoredOffset
 
 Open = Callable[[str], OffsetStore]
 """Opens the store for a consumer group, as another process would: the same place, and nothing in memory in common."""

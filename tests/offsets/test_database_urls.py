@@ -4,7 +4,8 @@ import pytest
 
 from downspout.errors import ConfigError
 from downspout.offsets.stores.database import check_url
-from downspout.settings.secrets import HIDDEN, shown
+from downspout.settings import shown
+from downspout.settings.secrets import HIDDEN
 
 SETTING = "sql.database"
 

@@ -10,21 +10,10 @@ from typing import Any
 import pytest
 
 from downspout.errors import BrokerError
-from downspout.kafka.port import GroupDescription, GroupMember, LogState, OffsetAndMetadata, TopicPartition, TopicState
-from downspout.ledger.isolation import Isolation
-from downspout.ledger.metadata import encode
-from downspout.offsets.lag import (
-    CUT,
-    EARLIER,
-    NO_GROUP,
-    NO_PARTITION,
-    PartitionLag,
-    Question,
-    Total,
-    assemble,
-    collect,
-    reckon,
-)
+from downspout.kafka import GroupDescription, GroupMember, LogState, OffsetAndMetadata, TopicPartition, TopicState
+from downspout.ledger import Isolation, encode
+from downspout.offsets import PartitionLag, Question, collect
+from downspout.offsets.lag import CUT, EARLIER, NO_GROUP, NO_PARTITION, Total, assemble, reckon
 from downspout.offsets.lag_report import SCHEMA, as_json, as_storm, lines
 from downspout.testing import FakeKafka
 from tests.kafka.stage import Facts

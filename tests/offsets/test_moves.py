@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout import offset_ranges
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.ledger.metadata import CommitMetadata, decode, encode
-from downspout.offsets.group_offsets import Standing, commit_for
+from downspout.kafka import OffsetAndMetadata, TopicPartition
+from downspout.ledger import CommitMetadata, decode, encode
+from downspout.offsets import Standing
+from downspout.offsets.group_offsets import commit_for
 from tests.spark.handover_support import Command
 from tests.spout.spout_driver import TOPIC, Kafka, fill
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout.errors import ConfigError
-from downspout.kafka.port import TopicPartition
-from downspout.ledger.metadata import CommitMetadata
-from downspout.offsets.group_offsets import Standing
-from downspout.offsets.offset_files import read_places, to_csv, to_json
-from downspout.offsets.places import Kind, Place, chosen, milliseconds, moment, reckon
+from downspout.kafka import TopicPartition
+from downspout.ledger import CommitMetadata
+from downspout.offsets import Kind, Place, Standing, milliseconds, moment, read_places, to_csv
+from downspout.offsets.offset_files import to_json
+from downspout.offsets.places import chosen, reckon
 
 OFFSETS = st.integers(0, 1000)
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12)

@@ -5,8 +5,8 @@ import signal
 import pytest
 
 from demos.postgres import PASSWORD, PostgresServer
-from downspout.offsets.stores.sql import open_sql_store
-from downspout.spout.offset_store import OffsetStoreError, StoreContext, StoredOffset
+from downspout.offsets import open_sql_store
+from downspout.spout import OffsetStoreError, StoreContext, StoredOffset
 from tests.offsets.store_contract import P0, Open, StoreContract
 
 

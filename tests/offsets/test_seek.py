@@ -9,12 +9,10 @@ import pytest
 from kafka import errors
 
 from downspout.errors import BrokerError
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.ledger.isolation import AT_WORK
-from downspout.ledger.metadata import decode, encode
-from downspout.offsets.group_offsets import commit_moves
-from downspout.offsets.places import Kind, Place
-from downspout.offsets.seeking import empty_group, plan_seek
+from downspout.kafka import OffsetAndMetadata, TopicPartition
+from downspout.ledger import AT_WORK, decode, encode
+from downspout.offsets import Kind, Place, commit_moves, plan_seek
+from downspout.offsets.seeking import empty_group
 from downspout.testing import FakeKafka
 from tests.spark.handover_support import Command
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from downspout.errors import ConfigError
+from downspout.offsets import DatabaseError, SqliteDatabase
 from downspout.offsets.stores import sqlite
-from downspout.offsets.stores.database import DatabaseError, LockedError
-from downspout.offsets.stores.sqlite import SqliteDatabase
+from downspout.offsets.stores.database import LockedError
 from downspout.settings.folders import of_project_url
 
 HOLDER = """

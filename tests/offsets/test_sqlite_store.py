@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from downspout.offsets.stores.sql import open_sql_store
-from downspout.spout.offset_store import StoreContext
+from downspout.offsets import open_sql_store
+from downspout.spout import StoreContext
 from tests.offsets.store_contract import Open, StoreContract
 
 

@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout.errors import BrokerError, ConfigError, MissingExtraError
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.offsets import znodes
-from downspout.offsets.places import Kind, Place
+from downspout.kafka import OffsetAndMetadata, TopicPartition
+from downspout.offsets import Kind, Location, Nodes, Place, SpoutNode, location_of, open_nodes, read_state, znodes
 from downspout.offsets.stores.zookeeper import open_zookeeper_store
-from downspout.offsets.znodes import Location, Nodes, location_of, open_nodes
-from downspout.offsets.zookeeper import SpoutNode, places_of, read_node, read_state, refuse_changes
-from downspout.spout.offset_store import OffsetStoreError, StoreContext, StoredOffset
+from downspout.offsets.zookeeper import places_of, read_node, refuse_changes
+from downspout.spout import OffsetStoreError, StoreContext, StoredOffset
 from downspout.testing import FakeKafka
 from tests.offsets.fake_nodes import FakeNodes
 from tests.offsets.store_contract import P0, P1

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition
+from downspout.offsets import Conflict, Location, Nodes, Operation, SpoutNode, read_state
 from downspout.offsets.stores.zookeeper import ZooKeeperStore
-from downspout.offsets.znodes import Conflict, Location, Nodes, Operation
-from downspout.offsets.zookeeper import SpoutNode, read_state
-from downspout.spout.offset_store import StaleOwnerError, StoreContext, StoredOffset
+from downspout.spout import StaleOwnerError, StoreContext, StoredOffset
 from tests.offsets.store_contract import P0, P1, Open, StoreContract
 
 OpenNodes = Callable[[], Nodes]

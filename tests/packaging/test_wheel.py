@@ -113,7 +113,7 @@ def test_a_stock_quickstart_project_reads_kafka(
     clean_environment: Path, tmp_path: Path, kafka_broker: object, topic_name: str
 ) -> None:
     """A topology of a stock streamparse project reads Kafka through downspout.spouts.kafka.KafkaSpout to the end."""
-    from downspout.kafka.clusters import cluster_for
+    from downspout.kafka import cluster_for
 
     bootstrap: str = kafka_broker.bootstrap  # type: ignore[attr-defined]
     cluster = cluster_for(bootstrap)

@@ -8,12 +8,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from downspout.parse import parser
+from downspout.parse import Documents, Paths, Schema, parser
 from downspout.parse.columns import Parsed
-from downspout.parse.paths import Paths
-from downspout.parse.registry import Documents, RegistryParser
-from downspout.parse.schemas import Schema
-from downspout.sink.columns.schema import Columns
+from downspout.parse.registry import RegistryParser
+from downspout.sink import Columns
 
 
 class OneSchema:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import streamparse
 
-from downspout.engine.graph import Component, Graph, Input, Stream, component_of
+from downspout.engine import Component, Graph, Input, Stream, component_of
 from downspout.origins import each, origins
-from downspout.testing.harness import TopologyResult, run_topology
+from downspout.testing import TopologyResult, run_topology
 
 FIELDS = ("origin", "key", "value")
 TOPIC = "orders"

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from downspout.parse import Documents, Schema
 from downspout.parse.avro import avro_decoder
-from downspout.parse.registry import Documents
-from downspout.parse.schemas import Schema
 from tests.parse.binary_support import OneSchema, broken, hold_same, no_record_alone, parsed
 from tests.parse.registry_support import framed
 

@@ -16,11 +16,9 @@ from bolts.dead_letter import DeadLetterBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from downspout.errors import DownspoutError
-from downspout.kafka.port import TopicPartition
-from downspout.ledger.metadata import decode
-from downspout.testing import FakeKafka, VirtualClock
-from downspout.testing.fake_consumer import FakeConsumer
-from downspout.testing.harness import run_topology
+from downspout.kafka import TopicPartition
+from downspout.ledger import decode
+from downspout.testing import FakeConsumer, FakeKafka, VirtualClock, run_topology
 from spouts.kafka import KafkaSpout
 from tests.parse.test_dead_letters import content, letters_of
 from tests.sink.support import rows_of

@@ -8,10 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from streamparse import Stream, Topology
 
-from downspout.ledger.origin import Origin
-from downspout.parse.chunk_bolt import ChunkBolt
-from downspout.parse.rejects import REJECT_FIELDS
-from downspout.testing.harness import run_bolt, run_topology
+from downspout.ledger import Origin
+from downspout.parse import REJECT_FIELDS, ChunkBolt
+from downspout.testing import run_bolt, run_topology
 from tests.parse.support import chunk, rows_of, run_chunks
 from tests.parse.test_parse_bolt import Records, Source
 

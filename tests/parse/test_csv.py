@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from downspout.errors import ConfigError
 from downspout.parse import parser as chunk_parser
 from downspout.parse.csv import CsvParser, split_line
-from downspout.sink.columns.schema import Columns
+from downspout.sink import Columns
 from tests.parse.test_json import same
 from tests.sampling import examples
 

@@ -8,8 +8,8 @@ import pytest
 
 from bolts.parse import CsvParseBolt
 from downspout.errors import ConfigError
-from downspout.ledger.origin import Origin
-from downspout.testing.harness import run_bolt
+from downspout.ledger import Origin
+from downspout.testing import run_bolt
 from tests.parse.support import chunk, rows_of, run_chunks
 
 TYPED = CsvParseBolt.spec(fields=["carrier", "-", "delay"], types={"carrier": "string", "delay": "int16"})

@@ -15,14 +15,13 @@ from streamparse import Topology
 from bolts.dead_letter import DeadLetterBolt
 from bolts.parse import JsonParseBolt
 from downspout.cli import main
-from downspout.dead_letters import rejected
-from downspout.dead_letters.dead_letter import DeadLetter, DeadLetters, read_dead_letters
+from downspout.dead_letters import DeadLetter, DeadLetters, read_dead_letters, rejected
 from downspout.dead_letters.rejected import DeadLetterWriter, Rejected
-from downspout.kafka.clusters import cluster_for
+from downspout.kafka import cluster_for
 from downspout.kafka.rereading import Rereader
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from downspout.origins import column_of
-from downspout.testing.harness import run_topology
+from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
 from tests.kafka.broker_stage import wait_until
 from tests.parse.support import run_chunks

@@ -13,12 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from downspout.errors import ConfigError
+from downspout.parse import Paths, parse_object
 from downspout.parse import parser as chunk_parser
-from downspout.parse.json import JsonParser, parse_object, parse_objects
-from downspout.parse.paths import Paths
+from downspout.parse.json import JsonParser, parse_objects
 from downspout.parse.reader import ArrowReader
 from downspout.parse.template import Template
-from downspout.sink.columns.schema import Columns
+from downspout.sink import Columns
 from tests.sampling import WHOLE
 
 TYPES = (

@@ -13,10 +13,11 @@ from streamparse import Bolt, Spout, Topology
 
 from bolts.parse import JsonParseBolt
 from downspout.errors import ConfigError
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from downspout.origins import origin_at
-from downspout.parse.rejects import REJECT_FIELDS, is_read
-from downspout.testing.harness import run_bolt, run_topology
+from downspout.parse import REJECT_FIELDS
+from downspout.parse.rejects import is_read
+from downspout.testing import run_bolt, run_topology
 from tests.parse.support import chunk, rows_of, run_chunks
 
 TYPES = {"carrier": "string", "delay": "int16", "at": "timestamp"}

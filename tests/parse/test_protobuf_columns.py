@@ -10,9 +10,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from downspout.parse import Documents, Schema
 from downspout.parse.protobuf import compiled
-from downspout.parse.registry import Documents
-from downspout.parse.schemas import Schema
 from tests.parse.binary_support import OneSchema, broken, hold_same, no_record_alone, parsed
 from tests.parse.registry_support import framed
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from bolts.parse import RegistryParseBolt
 from downspout.errors import ConfigError, MissingExtraError, UnavailableError
-from downspout.ledger.origin import Origin
-from downspout.parse.registry import Documents, Registry
-from downspout.testing.harness import run_bolt
-from downspout.testing.schema_registry import SchemaRegistry
+from downspout.ledger import Origin
+from downspout.parse import Documents
+from downspout.parse.registry import Registry
+from downspout.testing import SchemaRegistry, run_bolt
 from tests.parse.registry_support import FLIGHT, FLIGHT_TEXT, avro, flights, framed
 from tests.parse.support import chunk, rows_of, run_chunks
 

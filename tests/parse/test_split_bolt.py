@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bolts.split import SplitBolt
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from downspout.origins import each
-from downspout.testing.harness import run_bolt
+from downspout.testing import run_bolt
 from tests.parse.support import chunk, run_chunks
 
 LINES = st.lists(st.none() | st.text(st.sampled_from("ab \t\u00a0\u2003\x1cé"), max_size=9), min_size=1, max_size=12)

@@ -19,12 +19,11 @@ from streamparse import Stream, Topology
 from bolts.parquet import ParquetBolt
 from bolts.table import FRAMES, TableBolt
 from downspout.errors import ConfigError, MissingExtraError, TopologyError
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from downspout.origins import each
-from downspout.parse.chunk_bolt import ChunkBolt
-from downspout.parse.rejects import REJECT_FIELDS
-from downspout.sink.readers.snapshot import read_table
-from downspout.testing.harness import run_bolt, run_topology
+from downspout.parse import REJECT_FIELDS, ChunkBolt
+from downspout.sink import read_table
+from downspout.testing import run_bolt, run_topology
 from tests.parse.support import chunk, run_chunks
 from tests.parse.test_parse_bolt import Source
 

@@ -12,10 +12,8 @@ from streamparse import Topology
 
 from bolts.kafka import KafkaBolt
 from downspout.errors import DownspoutError
-from downspout.kafka import clusters
-from downspout.kafka.port import TopicPartition
-from downspout.testing import FakeKafka, VirtualClock
-from downspout.testing.harness import ROUND_S, run_topology
+from downspout.kafka import TopicPartition, clusters
+from downspout.testing import ROUND_S, FakeKafka, VirtualClock, run_topology
 from spouts.kafka import KafkaSpout
 
 IN, OUT, GROUP = "in", "out", "copies"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from downspout.kafka.port import Record, TopicPartition
+from downspout.kafka import Record, TopicPartition
 from tests.spout.spout_driver import Kafka
 
 IN, OUT = "in", "out"

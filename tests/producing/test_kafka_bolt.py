@@ -13,18 +13,15 @@ from kafka import errors
 from streamparse import Topology
 
 from bolts.kafka import KafkaBolt
-from downspout.dead_letters.dead_letter import read_dead_letters
-from downspout.engine.graph import from_class
+from downspout.dead_letters import read_dead_letters
+from downspout.engine import from_class
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.partitioners import partition_of_key
-from downspout.kafka.port import Sent
-from downspout.ledger.origin import Origin
+from downspout.kafka import Sent, cluster_for, partition_of_key
+from downspout.ledger import Origin
 from downspout.origins import column_of
-from downspout.producing.faults import error_of_record
-from downspout.producing.mapper import Outgoing
-from downspout.run.check import findings, resolve
-from downspout.testing.harness import TopologyResult, run_bolt, run_topology
+from downspout.producing import Outgoing, error_of_record
+from downspout.run import findings, resolve
+from downspout.testing import TopologyResult, run_bolt, run_topology
 from spouts.kafka import KafkaSpout
 from tests.producing.support import OUT, written
 from tests.spout.spout_driver import Kafka

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from downspout.kafka.port import GroupMembership, OffsetAndMetadata, OpenTransaction, TopicPartition
+from downspout.kafka import GroupMembership, OffsetAndMetadata, OpenTransaction, TopicPartition
 from tests.producing.killing import GROUP, IN, Life, World
 
 pytestmark = [pytest.mark.fake_only("stops a process between any two calls of Kafka")]

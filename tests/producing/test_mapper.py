@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from downspout.errors import ConfigError
-from downspout.producing.mapper import Outgoing, encoder, field_mapper, function_mapper, headers_of, timestamp_of
+from downspout.producing import Outgoing
+from downspout.producing.mapper import encoder, field_mapper, function_mapper, headers_of, timestamp_of
 from downspout.producing.topics import selector
 
 FIELDS = ["origin", "key", "message", "heads", "at", "where"]

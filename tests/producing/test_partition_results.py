@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout.errors import RecordError
-from downspout.ledger.metadata import encode
-from downspout.ledger.origin import Origin
-from downspout.producing.mapper import Outgoing
-from downspout.producing.messages import Done, Progress
+from downspout.ledger import Origin, encode
+from downspout.producing import Outgoing, Progress
+from downspout.producing.messages import Done
 from downspout.producing.partition_results import PartitionResults
 
 OUT = "out"

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from kafka import errors
 
 from bolts.kafka import KafkaBolt
-from downspout.kafka.port import GroupMembership, TopicPartition
-from downspout.producing.mapper import Outgoing
-from downspout.producing.messages import Message, Progress, SentDeadLetter
+from downspout.kafka import GroupMembership, TopicPartition
+from downspout.producing import Message, Outgoing, Progress, SentDeadLetter
 from downspout.producing.sending import Sending
 from downspout.producing.settings import produce_settings, producer_client
 from downspout.testing import FakeKafka
-from downspout.wire.transacting import TRANSACTIONS
+from downspout.wire import TRANSACTIONS
 from tests.producing.support import OUT
 from tests.spout.spout_driver import Kafka
 

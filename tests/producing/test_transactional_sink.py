@@ -10,12 +10,10 @@ import pytest
 from kafka import errors
 
 from downspout.errors import BrokerError, FencedError
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.port import GroupMembership, TopicPartition
-from downspout.ledger.origin import Origin
+from downspout.kafka import GroupMembership, TopicPartition, cluster_for
+from downspout.ledger import Origin
 from downspout.origins import column_of
-from downspout.producing.mapper import Outgoing
-from downspout.producing.messages import Message, Progress
+from downspout.producing import Message, Outgoing, Progress
 from downspout.producing.sending import TransactionalSending
 from downspout.producing.spout_transaction import Refused
 from downspout.producing.transactions import Transactions

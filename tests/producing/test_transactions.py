@@ -12,18 +12,17 @@ import streamparse
 from streamparse import Grouping, Topology
 
 from bolts.kafka import KafkaBolt
-from downspout.dead_letters.replayed import identity_headers
-from downspout.engine.graph import from_class
+from downspout.dead_letters import identity_headers
+from downspout.engine import from_class
 from downspout.errors import BrokerError
-from downspout.kafka.port import GroupMembership, OffsetAndMetadata, TopicPartition
-from downspout.ledger.metadata import encode
-from downspout.ledger.origin import Origin
-from downspout.producing.messages import Message, SentDeadLetter
-from downspout.run.check import findings, resolve
+from downspout.kafka import GroupMembership, OffsetAndMetadata, TopicPartition
+from downspout.ledger import Origin, encode
+from downspout.producing import Message, SentDeadLetter
+from downspout.run import findings, resolve
+from downspout.spout import SpoutMetrics
 from downspout.spout.group.start_offsets import Identity
-from downspout.spout.spout_metrics import SpoutMetrics
 from downspout.spout.transactions import SpoutTransactions, TransactionState
-from downspout.testing.harness import TopologyResult, run_topology
+from downspout.testing import TopologyResult, run_topology
 from spouts.kafka import KafkaSpout
 from tests.producing.support import IN, OUT, committed
 from tests.spout.spout_driver import Kafka

@@ -7,8 +7,7 @@ import streamparse
 
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
-from downspout.engine.graph import Component, Graph, Input, Stream, from_class
-from downspout.engine.result import RunResult
+from downspout.engine import Component, Graph, Input, RunResult, Stream, from_class
 from downspout.errors import ConfigError, TopologyError
 from downspout.run import check, live, runner
 from spouts.kafka import KafkaSpout

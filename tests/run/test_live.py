@@ -11,10 +11,9 @@ import pytest
 from rich.console import Console
 
 from downspout.cli.logs import StderrHandler
-from downspout.engine.loop import Bounds
-from downspout.engine.result import Counts, RunResult
+from downspout.engine import Bounds, Counts, RunResult
+from downspout.run import RunMetrics
 from downspout.run.live import PARTITIONS_SHOWN, Rates, TableView, behind_lines, partition_rows
-from downspout.run.metrics import RunMetrics
 
 
 def figures(

@@ -19,10 +19,9 @@ from rich.console import Console
 from downspout.cli import main
 from downspout.cli.run import seconds
 from downspout.clock import SYSTEM_CLOCK
-from downspout.engine.graph import from_class
-from downspout.engine.loop import Bounds, Engine
+from downspout.engine import Bounds, Engine, from_class
 from downspout.errors import ConfigError
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition
 from downspout.run import live
 from downspout.testing import FakeKafka, VirtualClock
 from tests.spout.reasons import OTHERS_NEED_IT

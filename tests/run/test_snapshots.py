@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from downspout.engine.loop import Bounds
-from downspout.engine.result import RunResult
-from downspout.run.metrics import RunMetrics
-from downspout.run.snapshots import Snapshots
+from downspout.engine import Bounds, RunResult
+from downspout.run import RunMetrics, Snapshots
 from downspout.testing import VirtualClock
 
 

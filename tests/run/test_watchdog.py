@@ -15,9 +15,8 @@ from streamparse import Bolt, Spout, Topology
 
 from downspout.cli import main
 from downspout.clock import SYSTEM_CLOCK
-from downspout.engine.graph import from_class
-from downspout.engine.loop import Engine
-from downspout.kafka.port import TopicPartition
+from downspout.engine import Engine, from_class
+from downspout.kafka import TopicPartition
 from downspout.run import watchdog as module
 from downspout.run.watchdog import END_S, GRACE_S, Watchdog
 from downspout.testing import FakeKafka

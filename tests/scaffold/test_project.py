@@ -9,7 +9,8 @@ import pytest
 
 from downspout.cli import main
 from downspout.errors import ConfigError
-from downspout.scaffold.project import FILES, check_name, create
+from downspout.scaffold import create
+from downspout.scaffold.project import FILES, check_name
 from downspout.system.jars import STORM_VERSION
 from tests.scaffold.readme import commands, shell
 

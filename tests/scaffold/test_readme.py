@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from downspout.scaffold.project import create
+from downspout.scaffold import create
 from downspout.sink.snapshot import read_table
 from tests.scaffold.readme import commands, shell
 

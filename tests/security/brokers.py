@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.testing.plugin import UNHURRIED
+from downspout.broker import EmbeddedKafka
+from downspout.testing import UNHURRIED
 
 START_S_MAX = 240.0
 """A JVM that makes keys and speaks TLS needs half a minute on a busy machine; its usual limit is a minute."""

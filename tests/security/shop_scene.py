@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.cli import main
-from downspout.kafka.clusters import cluster_for
+from downspout.kafka import cluster_for
 
 SHOP = "tests.security.shop:Shop"
 VARIABLE = "SHOP_KAFKA_PASSWORD"

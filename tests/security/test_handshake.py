@@ -12,13 +12,10 @@ from typing import Any
 
 import pytest
 
-from downspout.broker import security
-from downspout.broker.embedded import EmbeddedKafka, find_access
+from downspout.broker import EmbeddedKafka, find_access, security
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka import address, handshake
-from downspout.kafka.address import troubles
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.frames import HungUpError, NotKafkaError
+from downspout.kafka import KafkaCluster, NotKafkaError, address, handshake, troubles
+from downspout.kafka.frames import HungUpError
 from downspout.kafka.handshake import Listener, RefusedError
 from downspout.system import jars
 from tests.security.brokers import START_S_MAX

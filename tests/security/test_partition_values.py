@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pystorm.component import Tuple
 
 from bolts.parquet import ParquetBolt
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from downspout.sink.columns import hive
-from downspout.testing.clock import VirtualClock
+from downspout.testing import VirtualClock
 
 NASTY = [
     "../x", "../../../../tmp/x", "..", ".", "./.", "/etc/passwd", "//", "a/b", "a\\b", "\x00", "a\x00b", "\n",

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from downspout.cli.dlq import render_dead_letter, render_groups
 from downspout.cli.kafka_consume import render
-from downspout.dead_letters.dead_letter import PREFIX, parse_dead_letter
-from downspout.dead_letters.replay import group_dead_letters
-from downspout.dead_letters.replayed import PlainRecord
+from downspout.dead_letters import PREFIX, PlainRecord, group_dead_letters, parse_dead_letter
 
 HOSTILE = b"\x1b]0;owned\x07\x1b[2J\r\nall is well\x9b5n\xe2\x80\xae\xc2\x9b"
 BYTES = st.none() | st.binary(max_size=40) | st.just(HOSTILE)

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka, default_directory, find_access
+from downspout.broker import EmbeddedKafka, default_directory, find_access
 from downspout.cli import main
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition, cluster_for
 from tests.security.brokers import START_S_MAX
 from tests.security.shop_scene import SHOP, VARIABLE, Shop
 from tests.sink.support import rows_of

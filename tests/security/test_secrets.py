@@ -14,15 +14,11 @@ from streamparse import Grouping, Topology
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from downspout.cli import main
-from downspout.compare import engines
-from downspout.compare.job import freeze
+from downspout.compare import engines, freeze
 from downspout.errors import ConfigError, DownspoutError
-from downspout.kafka import noise
-from downspout.kafka.port import TopicPartition
-from downspout.settings import layers
-from downspout.settings.secrets import with_secrets
-from downspout.settings.table import CLIENT_PREFIX
-from downspout.spout.setup import Setup
+from downspout.kafka import TopicPartition, noise
+from downspout.settings import CLIENT_PREFIX, layers, with_secrets
+from downspout.spout import Setup
 from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
 from tests.security.shop_scene import SHOP
@@ -199,8 +195,7 @@ def test_a_comparison_refuses_plain_text(
 @pytest.mark.parametrize("text", ["0123", "1e5", "true", "null", "[1]", '"quoted"', "env", "a=b"])
 def test_a_password_that_looks_like_something_else_stays_itself(text: str) -> None:
     """What is given as text for a client's text is not read as a number or as JSON."""
-    from downspout.engine.graph import Graph
-    from downspout.engine.values import resolve
+    from downspout.engine import Graph, resolve
 
     found = resolve(Graph("g", {}, {}), [f"{PASSWORD}={text}"], environ={}).run.values
     assert with_secrets(found, {})[PASSWORD] == text

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from downspout.engine.graph import Graph
-from downspout.engine.values import resolve
+from downspout.engine import Graph, resolve
 from downspout.errors import ConfigError
-from downspout.settings.table import SETTINGS
+from downspout.settings import SETTINGS
 from tests.sampling import examples
 from tests.security.untrusted import BASE, PARSERS, Parser, document_of, survives
 

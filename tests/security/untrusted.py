@@ -11,23 +11,24 @@ from typing import Any
 from kafka.errors import CorruptRecordError
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from downspout.dead_letters.dead_letter import PREFIX as LETTER
-from downspout.dead_letters.dead_letter import parse_dead_letter
-from downspout.dead_letters.replay import group_dead_letters, identity_of
+from downspout.dead_letters import PREFIX as LETTER
+from downspout.dead_letters import (
+    PlainRecord,
+    claim,
+    group_dead_letters,
+    identity_headers,
+    identity_of,
+    parse_dead_letter,
+)
 from downspout.dead_letters.replayed import PREFIX as REPLAY
-from downspout.dead_letters.replayed import PlainRecord, claim, identity_headers
 from downspout.errors import ConfigError
-from downspout.kafka.columns.batch import Batch, batches
-from downspout.kafka.columns.decode import decode as decode_batches
-from downspout.kafka.columns.varints import NotStraight
-from downspout.ledger.isolation import Isolation
-from downspout.ledger.metadata import author_for_another_topic, decode, encode
-from downspout.ledger.origin import Origin
-from downspout.sink.identity.coverage import Coverage, Stream
-from downspout.sink.log.entry import COMPACT, FENCE, REBUILD, DataFile, Entry, from_document, to_document
-from downspout.sink.log.history import History
-from downspout.spark.source.options import parse_options
-from downspout.spark.source.ranges import from_json
+from downspout.kafka import NotStraight, batches
+from downspout.kafka import decode as decode_batches
+from downspout.kafka.columns.batch import Batch
+from downspout.ledger import Isolation, Origin, author_for_another_topic, decode, encode
+from downspout.sink import COMPACT, FENCE, REBUILD, Coverage, DataFile, Entry, History, Stream, to_document
+from downspout.sink.log.entry import from_document
+from downspout.spark import from_json, parse_options
 from downspout.spark.source.skips import parse_skips
 
 BASE = 1000

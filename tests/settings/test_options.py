@@ -14,8 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from docs import option_types
-from downspout.settings import options
-from downspout.settings.table import SETTINGS
+from downspout.settings import SETTINGS, options
 
 ROOT = Path(__file__).resolve().parents[2]
 RIGHT = """

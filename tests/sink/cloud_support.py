@@ -15,10 +15,8 @@ import obstore.store
 import pyarrow.parquet as pq
 
 from demos.s3 import s3_server
-from downspout.settings.object_path import ObjectPath
-from downspout.sink.storage.layout import is_visible
-from downspout.sink.storage.object_store import ObjectStore
-from downspout.sink.storage.port import Storage
+from downspout.settings import ObjectPath
+from downspout.sink import ObjectStore, Storage, is_visible
 from downspout.system import jars
 from downspout.system.ports import free_port
 from downspout.testing.simulation.fault_proxy import SharedFolder

@@ -11,14 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bolts.parquet import with_origins
-from downspout.audit.files import visible_files
+from downspout.audit import visible_files
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.sink.compaction.compactor import Compacted, Compactor
-from downspout.sink.identity.rows import Identities
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.recovery import Recovery
-from downspout.sink.storage.disk import Disk
-from downspout.sink.writer import Flushed, SinkWriter
+from downspout.sink import CommitLog, Compactor, Disk, Flushed, Identities, Recovery, SinkWriter
+from downspout.sink.compaction.compactor import Compacted
 from tests.sink.support import SteppedDisk
 
 COLUMNS = ["month:int8", "value:int64"]

@@ -9,14 +9,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from downspout.sink.compaction.compactor import Compactor
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.log.entry import COMPACT, FENCE, REBUILD, DataFile, Entry
-from downspout.sink.readers.snapshot import read_table, snapshot
-from downspout.sink.readers.view import wherever
+from downspout.sink import (
+    COMPACT,
+    FENCE,
+    REBUILD,
+    CommitLog,
+    Compactor,
+    DataFile,
+    Disk,
+    Entry,
+    layout_of,
+    read_table,
+    wherever,
+)
+from downspout.sink.readers.snapshot import snapshot
 from downspout.sink.storage.data_files import move
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import data_name, layout_of
+from downspout.sink.storage.layout import data_name
 
 
 def append(log: CommitLog, kind: str, **fields: Any) -> None:

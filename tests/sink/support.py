@@ -12,12 +12,10 @@ import pyarrow.parquet as pq
 from pystorm.component import Tuple
 
 from bolts.parquet import ParquetBolt, with_origins
-from downspout.audit.files import visible_files
-from downspout.ledger.origin import Origin
-from downspout.sink.identity.rows import Identities
-from downspout.sink.storage.disk import Disk
-from downspout.sink.writer import SinkWriter
-from downspout.testing.clock import VirtualClock
+from downspout.audit import visible_files
+from downspout.ledger import Origin
+from downspout.sink import Disk, Identities, SinkWriter
+from downspout.testing import VirtualClock
 
 COLUMNS = ["n:int64"]
 TOPIC, TOPIC_ID = "orders", "6jPMvg1sQ2uJmzGz1yRHQw"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from downspout.sink.columns.aggregate import Aggregate, fold
+from downspout.sink import fold
+from downspout.sink.columns.aggregate import Aggregate
 
 
 @pytest.mark.parametrize(

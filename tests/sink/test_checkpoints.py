@@ -13,11 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downspout.errors import SinkError
-from downspout.sink.identity.coverage import Coverage, Stream
-from downspout.sink.log.commit_log import CHECKPOINT_EVERY, CommitLog, read_entries
-from downspout.sink.log.entry import COMPACT, FENCE, FLUSH, REBUILD, DataFile, Entry, to_document
-from downspout.sink.log.history import WRITERS_MAX, History
-from downspout.sink.storage.disk import Disk
+from downspout.sink import (
+    COMPACT,
+    FENCE,
+    FLUSH,
+    REBUILD,
+    CommitLog,
+    Coverage,
+    DataFile,
+    Disk,
+    Entry,
+    History,
+    Stream,
+    read_entries,
+    to_document,
+)
+from downspout.sink.log.commit_log import CHECKPOINT_EVERY
+from downspout.sink.log.history import WRITERS_MAX
 
 STREAM = Stream("t", "id", 0, "")
 

@@ -13,9 +13,8 @@ import pytest
 from bolts.parquet import ParquetBolt
 from demos.s3 import KEYS
 from downspout.audit.audit import audit
-from downspout.settings.object_path import ObjectPath
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.readers.snapshot import read_table
+from downspout.settings import ObjectPath
+from downspout.sink import CommitLog, read_table
 from tests.sink.cloud_support import server_of
 from tests.sink.support import sink, tup
 from tests.waiting import eventually

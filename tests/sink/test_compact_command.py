@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from downspout.audit.files import visible_files
+from downspout.audit import visible_files
 from downspout.cli import main
-from downspout.sink.log.commit_log import read_entries
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
+from downspout.sink import Disk, layout_of, read_entries
 from tests.sink.compaction_support import expected, flush, plain
 
 

@@ -16,19 +16,14 @@ from hypothesis import strategies as st
 
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
+from downspout.audit import look_at_files, visible_files
 from downspout.audit.audit import audit
-from downspout.audit.files import look_at_files, visible_files
 from downspout.errors import SinkError
-from downspout.sink.columns.encoding import encode
+from downspout.sink import CommitLog, Compactor, DataFile, Disk, encode, layout_of, read_entries, read_table
 from downspout.sink.compaction import merge as merge_module
-from downspout.sink.compaction.compactor import Compactor
 from downspout.sink.compaction.merge import Source, alike, check, merge
 from downspout.sink.compaction.packing import OUTWEIGHS, SMALL_BYTES, plan
-from downspout.sink.log.commit_log import CommitLog, read_entries
-from downspout.sink.log.entry import DataFile
-from downspout.sink.readers.snapshot import read_table
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of, logged
+from downspout.sink.storage.layout import logged
 from tests.sink.compaction_support import compact, expected, flush, opened, plain, rows, through_the_log, write
 from tests.sink.support import rows_of, sink, tup
 

@@ -20,10 +20,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from downspout.audit.files import look_at_files
-from downspout.sink.storage.layout import layout_of
-from downspout.sink.writer import SinkWriter
-from downspout.testing.clock import VirtualClock
+from downspout.audit import look_at_files
+from downspout.sink import SinkWriter, layout_of
+from downspout.testing import VirtualClock
 from tests.sampling import examples
 from tests.sink.compaction_support import (
     SteppedDisk,

@@ -14,11 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from downspout.audit.audit import audit
-from downspout.sink.compaction.compactor import Compactor
-from downspout.sink.log.commit_log import CommitLog, read_entries
-from downspout.sink.readers.view import wherever
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
+from downspout.sink import CommitLog, Compactor, Disk, layout_of, read_entries, wherever
 from tests.sink.compaction_support import expected, opened, plain, through_the_log, write
 
 ROWS = 40

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from downspout.audit import look_at_files
 from downspout.audit.audit import audit
-from downspout.audit.files import look_at_files
 from downspout.errors import SinkError
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.storage.layout import layout_of
-from downspout.testing.clock import VirtualClock
+from downspout.sink import CommitLog, layout_of
+from downspout.testing import VirtualClock
 from tests.audit.copies import copy_sink
 from tests.sampling import WHOLE
 from tests.sink.compaction_support import (

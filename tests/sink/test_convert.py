@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from downspout.errors import ConfigError
 from downspout.origins import values_of
-from downspout.sink.columns.schema import Columns
+from downspout.sink import Columns
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 EAST = timezone(timedelta(hours=2))

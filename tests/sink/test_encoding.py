@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from downspout.sink.columns.encoding import encode
-from downspout.sink.columns.schema import ORIGIN_SCHEMA
+from downspout.sink import ORIGIN_SCHEMA, encode
 
 OFFSETS = {
     "in a row": list(range(10**12, 10**12 + 5_000)),

@@ -10,15 +10,21 @@ import pyarrow.dataset as ds
 import pytest
 
 from downspout.errors import SinkError
-from downspout.sink.identity.rows import Identities
-from downspout.sink.log.commit_log import read_entries
-from downspout.sink.log.entry import FENCE, FLUSH
-from downspout.sink.recovery import SWEEP_AFTER_S
-from downspout.sink.staged import BatchWriter, OutdatedError, StagingWriter
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
-from downspout.sink.writer import Flushed, SinkWriter
-from downspout.testing.clock import VirtualClock
+from downspout.sink import (
+    FENCE,
+    FLUSH,
+    SWEEP_AFTER_S,
+    BatchWriter,
+    Disk,
+    Flushed,
+    Identities,
+    OutdatedError,
+    SinkWriter,
+    StagingWriter,
+    layout_of,
+    read_entries,
+)
+from downspout.testing import VirtualClock
 from tests.sink.support import SteppedDisk, Stopped
 
 

@@ -17,12 +17,11 @@ from downspout.cli import main
 from downspout.engine.load import load
 from downspout.errors import ConfigError
 from downspout.run import check, runner
-from downspout.settings import folders
+from downspout.settings import SETTINGS, folders
 from downspout.settings.folders import local_path
-from downspout.settings.table import SETTINGS
-from downspout.sink.log.commit_log import read_entries
-from downspout.sink.readers.snapshot import read_table, snapshot, take_snapshot
-from downspout.testing.harness import run_topology
+from downspout.sink import read_entries, read_table, take_snapshot
+from downspout.sink.readers.snapshot import snapshot
+from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
 from tests.sink.support import sink
 

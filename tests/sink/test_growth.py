@@ -17,9 +17,8 @@ from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.cli import main
 from downspout.errors import SinkError
+from downspout.sink import History, read_table
 from downspout.sink.columns.growth import refusals
-from downspout.sink.log.history import History
-from downspout.sink.readers.snapshot import read_table
 from downspout.sink.readers.view import logged_columns
 from tests.sink.support import TOPIC, TOPIC_ID, sink, tup, write
 
@@ -158,7 +157,7 @@ def test_a_table_grows_with_the_directory(tmp_path: Path) -> None:
     """An export goes on after a column was added and another became wider: Iceberg takes both, Delta the column."""
     from deltalake import DeltaTable
 
-    from downspout.tables.iceberg import open_catalog
+    from downspout.tables import open_catalog
 
     directory = tmp_path / "out"
     for form in ("--iceberg", "--delta"):

@@ -14,12 +14,9 @@ import pytest
 
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
-from downspout.sink.compaction.restored import cut_to_copy
-from downspout.sink.readers.snapshot import read_table, snapshot, take_snapshot
-from downspout.sink.readers.view import View, wherever
+from downspout.sink import Disk, View, cut_to_copy, layout_of, read_table, take_snapshot, wherever
+from downspout.sink.readers.snapshot import snapshot
 from downspout.sink.storage import layout as layout_module
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
 from tests.audit.copies import copy_sink
 from tests.sink.compaction_support import compact, expected, flush, opened, plain, sweep
 from tests.sink.support import SteppedDisk, Stopped

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger.origin import Origin
-from downspout.sink.identity.coverage import Coverage, Stream
-from downspout.sink.identity.rows import Identities, IdentityBuilder
+from downspout.ledger import Origin
+from downspout.sink import Coverage, Identities, IdentityBuilder, Stream
 
 ORIGINS = st.tuples(
     st.sampled_from(["a", "b"]),

@@ -13,11 +13,11 @@ from pystorm.component import Tuple
 
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
-from downspout.engine.graph import component_of
+from downspout.engine import component_of
 from downspout.errors import ConfigError, SinkError
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
+from downspout.sink import CommitLog
 from downspout.sink.identity.inputs import KnownInputs, check_names, ends_in_step, name_of, resolve, with_step
-from downspout.sink.log.commit_log import CommitLog
 from tests.sink.support import rows_of, sink, write_rows
 from tests.sink.test_log import rewrite
 from topologies.flight_enrich import FLIGHT_FIELDS, FlightEnrichBolt

@@ -29,8 +29,8 @@ from pystorm.component import Tuple
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.errors import SinkError
-from downspout.ledger.origin import Origin
-from downspout.sink.log.commit_log import CommitLog
+from downspout.ledger import Origin
+from downspout.sink import CommitLog
 from tests.sampling import examples
 from tests.sink.support import SteppedDisk, Stopped, rows_of, sink
 

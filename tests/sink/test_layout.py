@@ -10,10 +10,7 @@ import pytest
 
 from downspout.cli import main
 from downspout.errors import SinkError
-from downspout.sink.compaction.restored import cut_to_copy
-from downspout.sink.log.commit_log import read_entries
-from downspout.sink.readers.snapshot import read_table
-from downspout.sink.storage.layout import home_beside, layout_of
+from downspout.sink import cut_to_copy, home_beside, layout_of, read_entries, read_table
 from tests.audit.copies import copy_sink, delete_sink, move_sink
 from tests.sink.compaction_support import compact, expected, flush, plain, through_the_log
 

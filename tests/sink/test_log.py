@@ -18,11 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout.errors import SinkError
-from downspout.sink.identity.coverage import Coverage, Stream
-from downspout.sink.log.commit_log import CommitLog, FencedError, read_entries
-from downspout.sink.log.entry import FENCE, DataFile, Entry, _checksum
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
+from downspout.sink import FENCE, CommitLog, Coverage, DataFile, Disk, Entry, Stream, layout_of, read_entries
+from downspout.sink.log.commit_log import FencedError
+from downspout.sink.log.entry import _checksum
 
 STREAM = Stream("t", "id", 0, "")
 

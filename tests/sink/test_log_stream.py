@@ -17,13 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from downspout.errors import ConfigError, SinkError
+from downspout.sink import CommitLog, DataFile, Disk, layout_of, wherever
 from downspout.sink.log import commit_log
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.log.entry import DataFile
 from downspout.sink.readers.log_stream import Follower, Position, files_before
-from downspout.sink.readers.view import wherever
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
 from tests.sink.readers_support import compact, delete_replaced, fence, start_anew
 from tests.sink.support import SteppedDisk, Stopped, write_rows
 

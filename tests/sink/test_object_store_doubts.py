@@ -13,19 +13,16 @@ from obstore import exceptions as refused
 
 from bolts.parquet import with_origins
 from demos.s3 import KEYS, s3_server
-from downspout.audit.replay import make_replay
+from downspout.audit import make_replay
 from downspout.errors import ConfigError, SinkError, TopologyError
-from downspout.settings.object_path import ObjectPath, place
-from downspout.settings.secrets import STORAGE_OPTIONS, shown
-from downspout.sink.compaction.compactor import Compactor
-from downspout.sink.identity.rows import Identities
-from downspout.sink.log.commit_log import CommitLog
+from downspout.settings import STORAGE_OPTIONS, ObjectPath, place, shown
+from downspout.sink import CommitLog, Compactor, Identities, ObjectStore
 from downspout.sink.storage import object_store
 from downspout.sink.storage.layout import temporary_name
-from downspout.sink.storage.object_store import ObjectStore, TornError, _as_os_error
+from downspout.sink.storage.object_store import TornError, _as_os_error
 from downspout.sink.storage.places import RETRIES, resolve
 from downspout.sink.storage.probing import probe
-from downspout.testing.given_records import run_on_records
+from downspout.testing import run_on_records
 from tests.sink.cloud_support import memory, out, rows_in_sight, s3_client, visible
 from tests.sink.support import write_rows
 

@@ -13,9 +13,9 @@ from obstore import exceptions as refused
 from demos.s3 import KEYS, FaultProxy, s3_server
 from downspout.cli import main
 from downspout.errors import SinkError
-from downspout.settings.object_path import ObjectPath, place
-from downspout.settings.secrets import STORAGE_OPTIONS, shown
-from downspout.sink.storage.object_store import ObjectStore, _as_os_error
+from downspout.settings import STORAGE_OPTIONS, ObjectPath, place, shown
+from downspout.sink import ObjectStore
+from downspout.sink.storage.object_store import _as_os_error
 from tests.sink.cloud_support import s3_client, visible
 from tests.sink.support import write_rows
 

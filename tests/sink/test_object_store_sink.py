@@ -20,13 +20,10 @@ from bolts.parquet import ParquetBolt
 from demos.s3 import KEYS, FaultProxy
 from downspout.audit.audit import audit
 from downspout.errors import ConfigError, SinkError
-from downspout.settings.object_path import ObjectPath
-from downspout.sink.compaction.compactor import Compactor
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.readers.snapshot import read_table, snapshot
-from downspout.sink.storage.object_store import ObjectStore
-from downspout.sink.storage.places import storage_of
-from downspout.testing.harness import run_topology
+from downspout.settings import ObjectPath
+from downspout.sink import CommitLog, Compactor, ObjectStore, read_table, storage_of
+from downspout.sink.readers.snapshot import snapshot
+from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
 from tests.sampling import WHOLE
 from tests.sink.cloud_support import SERVERS, out, rows_in_sight, s3_client, server_of, visible
@@ -252,7 +249,7 @@ def _flush(writer: Any, given: list[Any]) -> None:
     import pyarrow as pa
 
     from bolts.parquet import with_origins
-    from downspout.sink.identity.rows import Identities
+    from downspout.sink import Identities
 
     identities = Identities.of(given)
     table = with_origins(pa.table({"n": pa.array([origin[3] for origin in given], pa.int64())}), identities)

@@ -15,16 +15,12 @@ import pytest
 from streamparse import Topology
 
 from bolts.parquet import ParquetBolt
-from downspout.audit.audit import AuditReport, audit
-from downspout.audit.files import visible_files
-from downspout.engine.graph import from_class
+from downspout.audit import AuditReport, visible_files
+from downspout.audit.audit import audit
+from downspout.engine import from_class
 from downspout.errors import SinkError
 from downspout.run import check
-from downspout.sink import ownership
-from downspout.sink.compaction.compactor import Compactor
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import is_visible
+from downspout.sink import CommitLog, Compactor, Disk, is_visible, ownership
 from spouts.kafka import KafkaSpout
 from tests.sink.support import write_rows
 

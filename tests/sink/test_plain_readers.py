@@ -19,10 +19,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from downspout.sink.log.commit_log import read_entries
+from downspout.sink import View, layout_of, read_entries, wherever
 from downspout.sink.readers.snapshot import snapshot
-from downspout.sink.readers.view import View, wherever
-from downspout.sink.storage.layout import layout_of
 from tests.audit.copies import copy_sink
 from tests.sink.compaction_support import compact, flush, opened, write
 from tests.sink.support import SteppedDisk, Stopped

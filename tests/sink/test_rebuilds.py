@@ -12,12 +12,7 @@ import pytest
 
 from bolts.parquet import ParquetBolt
 from downspout.errors import SinkError
-from downspout.sink.identity.rows import Identities
-from downspout.sink.log.commit_log import read_entries
-from downspout.sink.staged import BatchWriter, StagingWriter
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
-from downspout.sink.writer import SinkWriter
+from downspout.sink import BatchWriter, Disk, Identities, SinkWriter, StagingWriter, layout_of, read_entries
 from tests.sink.support import SteppedDisk, Stopped, rows_of, sink, tup
 
 FIELDS = ["origin", "n"]

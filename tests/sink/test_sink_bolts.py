@@ -17,10 +17,9 @@ from pystorm.component import Tuple
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, SinkError, TopologyError
-from downspout.ledger.origin import Origin
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import HIDDEN
-from downspout.testing.clock import VirtualClock
+from downspout.ledger import Origin
+from downspout.sink import HIDDEN, Disk
+from downspout.testing import VirtualClock
 
 FIELDS = ["origin", "word", "size", "day"]
 SCHEMA = ["word:string!", "size:int16", "day:date"]

@@ -17,10 +17,9 @@ from pystorm.component import Tuple
 
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from downspout.origins import column_of, origins
-from downspout.sink.columns.schema import Columns
-from downspout.sink.identity.rows import IdentityBuilder
+from downspout.sink import Columns, IdentityBuilder
 from tests.sink.test_sink_bolts import make, rows, tup
 
 ORIGINS = st.builds(

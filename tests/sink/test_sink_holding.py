@@ -11,8 +11,8 @@ from pystorm.component import Tuple
 
 from bolts.parquet import ParquetBolt
 from downspout.errors import SinkError
+from downspout.sink import Disk
 from downspout.sink.row_sink import BLOCK_ROWS, _find_fields
-from downspout.sink.storage.disk import Disk
 from tests.sink.support import rows_of, sink, tup
 
 FIELDS = ["origin", "word"]

@@ -22,13 +22,10 @@ from hypothesis import strategies as st
 
 from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, SinkError
+from downspout.sink import CommitLog, Disk, layout_of, read_table, take_snapshot, wherever
 from downspout.sink.columns import hive
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.readers.snapshot import read_table, snapshot, take_snapshot
-from downspout.sink.readers.view import wherever
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
-from downspout.testing.clock import VirtualClock
+from downspout.sink.readers.snapshot import snapshot
+from downspout.testing import VirtualClock
 from tests.audit.copies import copy_sink
 from tests.sink.readers_support import compact, delete_replaced, seen, start_anew
 from tests.sink.support import SteppedDisk, Stopped, sink, tup, write_rows

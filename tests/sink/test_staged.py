@@ -12,12 +12,8 @@ import pytest
 
 from bolts.parquet import with_origins
 from downspout.errors import SinkError
-from downspout.sink.identity.rows import Identities
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.staged import BatchWriter, OutdatedError, Staged, StagingWriter
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
-from downspout.sink.writer import SinkWriter
+from downspout.sink import BatchWriter, CommitLog, Disk, Identities, OutdatedError, SinkWriter, StagingWriter, layout_of
+from downspout.sink.staged import Staged
 from tests.sink.support import SteppedDisk, Stopped
 
 COLUMNS = ["month:int8", "value:int64"]

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.object_store import ObjectStore
-from downspout.sink.storage.port import Storage
+from downspout.sink import Disk, ObjectStore, Storage
 from tests.sink.cloud_support import SERVERS, memory, out, s3_client, server_of, simulated
 
 NAMES = [

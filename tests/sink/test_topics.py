@@ -14,15 +14,9 @@ from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
-from downspout.sink.identity.rows import Identities
-from downspout.sink.log.commit_log import CommitLog
+from downspout.sink import CommitLog, Disk, Identities, Run, SinkWriter, layout_of
 from downspout.sink.ownership import refuse_other_topics
-from downspout.sink.runs import Run
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
-from downspout.sink.writer import SinkWriter
-from downspout.testing.fake_kafka import FakeKafka
-from downspout.testing.harness import run_topology
+from downspout.testing import FakeKafka, run_topology
 from spouts.kafka import KafkaSpout
 from tests.sink.support import sink, write_rows
 

@@ -12,11 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from downspout.errors import SinkError
-from downspout.sink.identity.rows import Identities
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import HIDDEN, layout_of
-from downspout.sink.writer import Flushed, SinkWriter
+from downspout.sink import HIDDEN, CommitLog, Disk, Flushed, Identities, SinkWriter, layout_of
 from tests.sampling import WHOLE
 from tests.sink.support import SteppedDisk, Stopped, write_rows
 

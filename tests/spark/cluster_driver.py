@@ -14,8 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from downspout.errors import DownspoutError
-from downspout.spark import register
-from downspout.spark.cluster.preflight import check_executors
+from downspout.spark import check_executors, register
 
 
 def witness(_: Iterator[int]) -> Iterator[dict[str, str]]:

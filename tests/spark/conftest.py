@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
-from downspout.spark import register
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import KafkaCluster
+from downspout.spark import register, spark_session
 from downspout.spark.cluster import bundle
-from downspout.spark.session import spark_session
 from tests.spark.cluster.clustered import make_project
 from tests.spark.source_support import Bench
 from tests.spark.standalone import Cluster, standalone_cluster

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bolts.parquet import ParquetBolt
-from downspout.spark.output import parquet_stream
+from downspout.spark import parquet_stream
 from tests.sink.support import sink, tup
 
 if TYPE_CHECKING:

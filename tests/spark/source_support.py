@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 from pyspark.errors import StreamingQueryException
 
-from downspout.kafka.client import KafkaCluster
+from downspout.kafka import KafkaCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

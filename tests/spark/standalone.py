@@ -20,9 +20,9 @@ from pathlib import Path
 import pyspark
 
 from downspout.spark.cluster import submit
+from downspout.system import birth, python_name
 from downspout.system.java import for_spark, java
-from downspout.system.packaging import python_name
-from downspout.system.process import birth, start_watchdog, stop_watchdog
+from downspout.system.process import start_watchdog, stop_watchdog
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTED_S_MAX = 300.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downspout.batches.backends.sql_state import read_state
+from downspout.batches import read_state
 from downspout.errors import ConfigError
 from downspout.spark.states import state_writer
 

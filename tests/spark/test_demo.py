@@ -14,7 +14,7 @@ import pytest
 
 from demos.flights_data import load_flights, reference_routes
 from demos.on_local import CHARTS
-from downspout.sink.storage.layout import layout_of
+from downspout.sink import layout_of
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]

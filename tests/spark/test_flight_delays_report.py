@@ -11,7 +11,7 @@ import pytest
 
 from demos.audit import check_tables
 from demos.flights_data import Flights, load_flights, publish
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 from tests.topologies.slices import run_flight_delays
 from topologies import flight_delays_report
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from downspout.errors import BrokerError
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.offsets.group_offsets import commit_moves, plan_moves
+from downspout.kafka import OffsetAndMetadata, TopicPartition
+from downspout.offsets import commit_moves, plan_moves
 from tests.kafka.broker_stage import wait_until
 from tests.spark.handover_support import Command, write_checkpoint
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, end, fill

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from downspout.errors import ConfigError
-from downspout.kafka.port import TopicPartition
-from downspout.spark.checkpoint import Checkpoint, read_checkpoint
+from downspout.kafka import TopicPartition
+from downspout.spark import read_checkpoint
+from downspout.spark.checkpoint import Checkpoint
 from tests.spark.handover_support import HEAD
 from tests.spark.handover_support import write_checkpoint as write
 

@@ -16,10 +16,9 @@ import pytest
 from pyarrow import parquet
 from pyspark.errors import StreamingQueryException
 
-from downspout.broker.embedded import EmbeddedKafka, default_directory
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import TopicPartition
-from downspout.spark.checkpoint import read_checkpoint
+from downspout.broker import EmbeddedKafka, default_directory
+from downspout.kafka import KafkaCluster, TopicPartition
+from downspout.spark import read_checkpoint
 from tests.spark.handover_support import Command
 from tests.spark.handover_topology import DONE, HELD
 from tests.spark.source_support import Bench, texts

@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 
 from demos.flights_data import PARTITIONS, Flights, load_flights, publish
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.compare.multiset import compare
-from downspout.compare.tables import Sink, columns_wrong
+from downspout.broker import EmbeddedKafka
+from downspout.compare import Sink, compare
+from downspout.compare.tables import columns_wrong
+from downspout.engine import RunResult, resolve
 from downspout.engine.load import load
-from downspout.engine.result import RunResult
-from downspout.engine.values import reads, resolve
-from downspout.kafka.client import KafkaCluster
+from downspout.engine.values import reads
+from downspout.kafka import KafkaCluster
 from downspout.run.runner import run
-from downspout.settings.table import parse_scope
+from downspout.settings import parse_scope
 from downspout.spark import register
 from topologies import flight_delays_spark, flight_topics_spark, word_count_spark
 from topologies.flight_topics import DELAYS, REJECTS

@@ -12,12 +12,10 @@ import pytest
 from demos.s3 import FaultProxy
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
-from downspout.settings.object_path import ObjectPath
-from downspout.sink.compaction.compactor import Compactor
-from downspout.sink.readers.snapshot import read_table
-from downspout.sink.storage.places import storage_of
+from downspout.settings import ObjectPath
+from downspout.sink import Compactor, read_table, storage_of
+from downspout.spark import read_sink, stream_sink
 from downspout.spark.event_time import event_time
-from downspout.spark.read import read_sink, stream_sink
 from tests.object_store_faults import Faults, options_of
 from tests.sink.cloud_support import server_of
 from tests.sink.support import write
@@ -27,7 +25,7 @@ from tests.spark.topology.scene import PLAIN, Scene, last_batch, lines_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from downspout.broker.embedded import EmbeddedKafka
+    from downspout.broker import EmbeddedKafka
 
 pytestmark = pytest.mark.spark
 

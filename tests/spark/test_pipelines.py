@@ -12,8 +12,8 @@ import pytest
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, SinkError
-from downspout.sink.storage.layout import layout_of
-from downspout.spark.read import read_sink, sink_schema, stream_sink
+from downspout.sink import layout_of
+from downspout.spark import read_sink, sink_schema, stream_sink
 from tests.sink.support import SteppedDisk, Stopped, sink, tup, write_rows
 from tests.spark.pipelines_support import SINK, Words, drain, rows_in
 from tests.spark.source.test_sink_files import ROW

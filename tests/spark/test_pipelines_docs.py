@@ -17,7 +17,7 @@ import pytest
 
 from demos import flight_quality
 from demos.flights_data import Flights, load_flights, publish, read_table
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 from tests.docs.test_docs import ROOT, python_blocks
 from tests.topologies.slices import run_flight_delays
 

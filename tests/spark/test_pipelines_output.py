@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from downspout.errors import DownspoutError, SinkError
-from downspout.sink.storage.layout import home_beside
-from downspout.spark.output import check_output, committed_files, parquet_stream
-from downspout.spark.read import read_sink, sink_schema, stream_sink
+from downspout.sink import home_beside
+from downspout.spark import parquet_stream, read_sink, sink_schema, stream_sink
+from downspout.spark.output import check_output, committed_files
 from tests.spark.pipelines_support import Words, drain, rows_in
 
 if TYPE_CHECKING:

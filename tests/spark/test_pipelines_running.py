@@ -16,12 +16,9 @@ import pytest
 
 from demos import flight_quality, flight_windows
 from demos.flights_data import Flights, load_flights, publish
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
-from downspout.spark.listening import LateRows
-from downspout.spark.output import parquet_stream
-from downspout.spark.quality_stream import StreamQuality
-from downspout.spark.read import ORIGIN_COLUMNS, stream_sink
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import KafkaCluster
+from downspout.spark import ORIGIN_COLUMNS, LateRows, StreamQuality, parquet_stream, stream_sink
 from topologies.flight_delays import FlightDelays
 
 if TYPE_CHECKING:

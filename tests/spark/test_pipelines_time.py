@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downspout.errors import ConfigError
+from downspout.spark import LateRows, parquet_stream, read_sink, stream_sink, watermark_of
 from downspout.spark.event_time import event_time
-from downspout.spark.listening import LateRows, wait_until_stopped, watermark_of
-from downspout.spark.output import parquet_stream
-from downspout.spark.read import read_sink, stream_sink
+from downspout.spark.listening import wait_until_stopped
 from tests.spark.pipelines_support import SINK, START, Words, drain, rows_in
 
 if TYPE_CHECKING:

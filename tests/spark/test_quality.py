@@ -12,19 +12,9 @@ import pytest
 from rich.console import Console
 
 from downspout.errors import ConfigError, QualityError
-from downspout.spark.quality import (
-    check,
-    condition,
-    freshness,
-    in_range,
-    matches,
-    not_null,
-    one_of,
-    references,
-    row_count,
-    unique,
-)
-from downspout.spark.quality_report import Check, Report, Result, evaluate, merge
+from downspout.spark import Check, Report, check, freshness, in_range, not_null, references, row_count, unique
+from downspout.spark.quality import condition, matches, one_of
+from downspout.spark.quality_report import Result, evaluate, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,11 +10,22 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from downspout.errors import ConfigError
-from downspout.spark.output import parquet_stream
-from downspout.spark.quality import check, freshness, in_range, not_null, references, row_count, unique
-from downspout.spark.quality_report import Check, Report
-from downspout.spark.quality_stream import StreamQuality, gate
-from downspout.spark.read import read_sink, stream_sink
+from downspout.spark import (
+    Check,
+    Report,
+    StreamQuality,
+    check,
+    freshness,
+    in_range,
+    not_null,
+    parquet_stream,
+    read_sink,
+    references,
+    row_count,
+    stream_sink,
+    unique,
+)
+from downspout.spark.quality_stream import gate
 from tests.spark.pipelines_support import Words
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ import pytest
 
 from bolts.aggregate import AggregateBolt
 from downspout.errors import ConfigError, SinkError
-from downspout.sink.storage.layout import layout_of
-from downspout.spark.read import ORIGIN_COLUMNS, finish_aggregates, read_sink
-from downspout.spark.session import spark_session
+from downspout.sink import layout_of
+from downspout.spark import ORIGIN_COLUMNS, read_sink, spark_session
+from downspout.spark.read import finish_aggregates
 from tests.sink.support import sink, tup
 from tests.spark.pipelines_support import Words
 from topologies import word_count_report

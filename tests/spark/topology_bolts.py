@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from streamparse import BatchingBolt, Bolt, Grouping, Stream, TicklessBatchingBolt, Topology
 
 from bolts.parquet import ParquetBolt
-from downspout.engine.graph import Graph, from_class
-from downspout.ledger.origin import Origin
+from downspout.engine import Graph, from_class
+from downspout.ledger import Origin
 from spouts.kafka import KafkaSpout
 
 WORDS = ["origin", "word"]

@@ -19,17 +19,21 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from streamparse import Grouping
 
-from downspout.dead_letters.dead_letter import DeadLetter, read_dead_letters
-from downspout.engine.configuration import configurations
-from downspout.engine.graph import Graph, from_class
-from downspout.engine.values import resolve
+from downspout.dead_letters import DeadLetter, read_dead_letters
+from downspout.engine import Graph, configurations, from_class, resolve
+from downspout.spark import (
+    CommittedBatch,
+    EndPartition,
+    OffsetRange,
+    Plan,
+    RangePartition,
+    StreamReader,
+    parse_options,
+    plan,
+    source_options,
+)
 from downspout.spark.source import fetch
-from downspout.spark.source.kafka_source import EndPartition, RangePartition, StreamReader
-from downspout.spark.source.options import parse_options
-from downspout.spark.source.ranges import OffsetRange
-from downspout.spark.topology.driver.batches import Batches, CommittedBatch, RecomputeError
-from downspout.spark.topology.driver.source_options import source_options
-from downspout.spark.topology.plan import Plan, plan
+from downspout.spark.topology.driver.batches import Batches, RecomputeError
 from downspout.spark.topology.rows import ARROW
 from downspout.spark.topology.stages.operators import FirstStage, PickledPlan, StatefulStage
 from downspout.testing import FakeKafka

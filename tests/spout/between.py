@@ -7,8 +7,10 @@ from typing import Any
 
 from kafka import errors
 
-from downspout.kafka.port import Answered, ProducerPort, Sent
-from downspout.testing.fake_faults import OPERATIONS, Faults
+from downspout.kafka import ProducerPort, Sent
+from downspout.kafka.port import Answered
+from downspout.testing import Faults
+from downspout.testing.fake_faults import OPERATIONS
 from tests.jumping import JumpingClock
 
 

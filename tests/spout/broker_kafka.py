@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kafka import errors
 from kafka.admin import MemberToRemove
 
-from downspout.kafka import clusters
-from downspout.kafka.port import (
+from downspout.kafka import (
     ConsumerPort,
     GroupDescription,
     OffsetAndMetadata,
@@ -29,9 +28,10 @@ from downspout.kafka.port import (
     Record,
     TopicPartition,
     TopicState,
+    clusters,
 )
-from downspout.spout.group.group_session import SessionState
-from downspout.testing.fake_faults import Faults
+from downspout.spout import SessionState
+from downspout.testing import Faults
 from tests.jumping import JumpingClock
 from tests.kafka.broker_stage import RealStage, RealTransaction, patiently, wait_until
 from tests.kafka.commit_log import Commit, CommitLog

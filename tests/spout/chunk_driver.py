@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from downspout.component import Failure
-from downspout.dead_letters.dead_letter import DeadLetter, read_dead_letters
+from downspout.dead_letters import DeadLetter, read_dead_letters
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 
 LETTERS = f"{GROUP}.dead-letters"

@@ -6,8 +6,7 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from downspout.ledger.isolation import Isolation
-from downspout.ledger.metadata import decode
+from downspout.ledger import Isolation, decode
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, offset_of
 
 LETTERS = f"{GROUP}.dead-letters"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
-from downspout.spout.group.group_session import SessionState
+from downspout.spout import SessionState
 
 if TYPE_CHECKING:
-    from downspout.spout.partition import Partition
+    from downspout.spout import Partition
     from tests.spout.broker_kafka import BrokerKafka
     from tests.spout.spout_driver import Driver
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from downspout.kafka.port import TopicPartition
-from downspout.ledger.message_id import split_id
-from downspout.ledger.origin import Origin
+from downspout.kafka import TopicPartition
+from downspout.ledger import Origin, split_id
 from downspout.protocols import SpoutEngine
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
 from tests.kafka.broker_stage import wait_until
 from tests.spout.broker_kafka import BrokerKafka

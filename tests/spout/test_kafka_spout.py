@@ -4,8 +4,7 @@ import pytest
 from kafka import errors
 
 from downspout.errors import BrokerError, ConfigError
-from downspout.ledger.metadata import decode
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin, decode
 from downspout.metrics import METRICS
 from downspout.protocols import ComponentOffers, SpoutOffers
 from spouts.kafka import KafkaSpout

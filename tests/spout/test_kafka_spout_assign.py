@@ -10,8 +10,7 @@ from kafka.structs import TopicPartition
 from streamparse import Topology
 
 from downspout.errors import ConfigError
-from downspout.ledger.isolation import AT_WORK
-from downspout.ledger.metadata import decode
+from downspout.ledger import AT_WORK, decode
 from downspout.spout.group.partition_source import share
 from downspout.spout.guarantee import RENEW_MS
 from downspout.testing import run_topology

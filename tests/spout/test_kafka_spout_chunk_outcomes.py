@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downspout.errors import ConfigError
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
 from tests.spout.chunk_driver import Chunks, with_a_hundred_records
 from tests.spout.reasons import CLEANER, NO_KAFKA_YET

@@ -11,10 +11,9 @@ import pytest
 from kafka.structs import TopicPartition
 
 from downspout.component import Failure
-from downspout.dead_letters.replayed import identity_headers
+from downspout.dead_letters import identity_headers
 from downspout.errors import DataLossError, RecordError
-from downspout.ledger.metadata import decode
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin, decode
 from downspout.origins import ORIGIN, each
 from tests.spout.chunk_driver import SIZE, Chunks, with_a_hundred_records
 from tests.spout.reasons import CLEANER

@@ -12,11 +12,11 @@ from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.errors import ConfigError, FencedError
-from downspout.settings.table import parse_scope
-from downspout.spout.hooks import SpoutListener
-from downspout.spout.validation import check, is_transactional
+from downspout.settings import parse_scope
+from downspout.spout import SpoutListener, check
+from downspout.spout.validation import is_transactional
 from downspout.testing import FakeKafka
-from downspout.wire.transacting import TRANSACTIONS
+from downspout.wire import TRANSACTIONS
 from tests.sampling import examples
 from tests.spout.reasons import NO_KAFKA_YET
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill

@@ -7,10 +7,10 @@ import pytest
 from kafka import errors
 
 from downspout.component import Failure
-from downspout.dead_letters.dead_letter import read_dead_letters
+from downspout.dead_letters import read_dead_letters
 from downspout.errors import DataLossError, RecordError
-from downspout.ledger.retry_schedule import Backoff
-from downspout.spout.dead_lettering import DeadLettering
+from downspout.ledger import Backoff
+from downspout.spout import DeadLettering
 from tests.spout.reasons import CLEANER, NO_ELECTION
 from tests.spout.spout_driver import FEW_AT_A_TIME, GROUP, TOPIC, Driver, Kafka, fill
 

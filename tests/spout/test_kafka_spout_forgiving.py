@@ -9,9 +9,9 @@ from kafka import errors
 from kafka.structs import TopicPartition
 
 from downspout.component import Failure
-from downspout.dead_letters.dead_letter import read_dead_letters
+from downspout.dead_letters import read_dead_letters
 from downspout.errors import RecordError
-from downspout.ledger.metadata import CommitMetadata, decode
+from downspout.ledger import CommitMetadata, decode
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 
 LETTERS = f"{GROUP}.dead-letters"

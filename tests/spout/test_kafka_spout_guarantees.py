@@ -9,7 +9,7 @@ from kafka import errors
 from streamparse import Grouping, Topology
 
 from downspout.component import Bolt, Failure
-from downspout.ledger.metadata import decode
+from downspout.ledger import decode
 from downspout.spout.guarantee import GUARANTEES
 from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout

@@ -12,8 +12,8 @@ from kafka.structs import TopicPartition
 
 from downspout.component import Failure
 from downspout.errors import ConfigError
-from downspout.kafka.port import Record
-from downspout.spout.hooks import SpoutListener
+from downspout.kafka import Record
+from downspout.spout import SpoutListener
 from tests.spout.reasons import ACKS_DECIDE, CLEANER, NO_KAFKA_YET
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka
 

@@ -8,9 +8,10 @@ import pytest
 from kafka import errors
 
 from downspout.component import Failure
-from downspout.dead_letters.dead_letter import read_dead_letters
+from downspout.dead_letters import read_dead_letters
 from downspout.spout.reader import Reader
-from downspout.testing.fake_kafka import FakeKafka, FakeProducer
+from downspout.testing import FakeKafka
+from downspout.testing.fake_kafka import FakeProducer
 from tests.spout.reasons import ACKS_DECIDE, OTHERS_NEED_IT
 from tests.spout.spout_driver import GROUP, Driver, Kafka, fill
 

@@ -9,8 +9,8 @@ import threading
 import pytest
 from kafka import errors
 
-from downspout.testing.fake_kafka import FakeKafka
-from downspout.wire.serializer import WireSerializer
+from downspout.testing import FakeKafka
+from downspout.wire import WireSerializer
 from tests.spout.spout_driver import GROUP, Driver, Kafka, fill
 
 LOADING = "when a broker's coordinator loads is not ours to say"

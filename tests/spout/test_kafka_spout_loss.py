@@ -10,7 +10,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.errors import BrokerError, DataLossError
 from downspout.kafka import consumer
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 from tests.spout.reasons import NO_ELECTION
 from tests.spout.spout_driver import FEW_AT_A_TIME, GROUP, TOPIC, Driver, Kafka, fill
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from tests.spout.spout_driver import TOPIC, Driver, Kafka
 
 HEADERS = [("trace", b"\x00")]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from downspout.kafka.port import TopicPartition
-from downspout.ledger.metadata import decode
-from downspout.offsets.group_offsets import commit_moves, plan_moves
-from downspout.testing import fake_group
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.kafka import TopicPartition
+from downspout.ledger import decode
+from downspout.offsets import commit_moves, plan_moves
+from downspout.testing import FakeKafka, fake_group
 from tests.spout.reasons import ACKS_DECIDE
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, fill
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from downspout.metrics import PARTITION_METRICS
-from downspout.offsets.lag import Question, collect
+from downspout.offsets import Question, collect
 from tests.spout.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from downspout.dead_letters.dead_letter import read_dead_letters
-from downspout.kafka.consumer import KafkaConsumerPort
-from downspout.testing.fake_consumer import FakeConsumer
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.dead_letters import read_dead_letters
+from downspout.kafka import KafkaConsumerPort
+from downspout.testing import FakeConsumer, FakeKafka
 from tests.spout.reasons import CLEANER
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 

@@ -8,7 +8,7 @@ import pytest
 
 from downspout.errors import ConfigError
 from downspout.ledger.retry_schedule import FOR_EVER
-from downspout.settings.table import parse_scope
+from downspout.settings import parse_scope
 from downspout.spark.topology.stages.spout_settings import SpoutSettings
 from tests.spout.spout_driver import Driver, Kafka
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from downspout.errors import ConfigError
-from downspout.spout.emit.schemes import SCHEMES
+from downspout.spout import SCHEMES
 from spouts.kafka import KafkaSpout
 from tests.spout.spout_driver import TOPIC, Driver, Kafka
 

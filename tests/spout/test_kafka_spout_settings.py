@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from downspout.errors import ConfigError
-from downspout.spout.setup import Setup
+from downspout.spout import Setup
 from tests.spout.reasons import NO_KAFKA_YET
 from tests.spout.spout_driver import TOPIC, Driver, Kafka
 

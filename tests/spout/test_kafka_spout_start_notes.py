@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.settings.table import parse_scope
+from downspout.kafka import OffsetAndMetadata, TopicPartition
+from downspout.settings import parse_scope
+from downspout.spout import check
 from downspout.spout.group.explicit_offsets import partitions_named
-from downspout.spout.validation import check
 from downspout.testing import FakeKafka
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 

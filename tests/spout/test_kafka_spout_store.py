@@ -10,7 +10,8 @@ import pytest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.errors import ConfigError
-from downspout.spout.offset_store import OffsetStore, StaleOwnerError, StoreContext, StoredOffset, open_store
+from downspout.spout import OffsetStore, StaleOwnerError, StoreContext, StoredOffset
+from downspout.spout.offset_store import open_store
 from tests.kafka.broker_stage import wait_until
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka
 

@@ -10,7 +10,7 @@ import pytest
 
 from downspout.component import Failure
 from downspout.errors import ConfigError
-from downspout.kafka.port import Record
+from downspout.kafka import Record
 from spouts.kafka import KafkaSpout
 from tests.spout.reasons import NO_KAFKA_YET
 from tests.spout.spout_driver import TOPIC, Driver, Kafka

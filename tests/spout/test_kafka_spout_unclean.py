@@ -9,11 +9,10 @@ import pytest
 from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from downspout.dead_letters.dead_letter import read_dead_letters
-from downspout.ledger.isolation import AT_WORK, Isolation
-from downspout.ledger.metadata import ENDED, decode, encode
+from downspout.dead_letters import read_dead_letters
+from downspout.ledger import AT_WORK, ENDED, Isolation, decode, encode
 from downspout.spout.flush_requests import FlushRequests
-from downspout.wire.flushing import FLUSH
+from downspout.wire import FLUSH
 from tests.spout.deaths import LETTERS, SINGLE, deaths, die, live, told
 from tests.spout.reasons import ACKS_DECIDE
 from tests.spout.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill, offset_of, place_of

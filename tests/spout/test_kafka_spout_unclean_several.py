@@ -6,10 +6,10 @@ import pytest
 from kafka import errors
 
 from downspout.component import Failure
-from downspout.dead_letters.dead_letter import read_dead_letters
-from downspout.ledger.metadata import decode
+from downspout.dead_letters import read_dead_letters
+from downspout.ledger import decode
 from downspout.protocols import SpoutEngine
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 from tests.spout.deaths import LETTERS, SINGLE
 from tests.spout.spout_driver import GROUP, Driver, Kafka, fill, offset_of
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from downspout.dead_letters.dead_letter import DeadLetter, read_dead_letters
-from downspout.dead_letters.replay import plan_replay
+from downspout.dead_letters import DeadLetter, plan_replay, read_dead_letters
 from downspout.errors import BrokerError, ConfigError
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 from tests.spout.reasons import ACKS_DECIDE
 from tests.spout.spout_driver import GROUP, TOPIC, Driver
 

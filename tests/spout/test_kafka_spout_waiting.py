@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from downspout.protocols import SpoutEngine
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 from tests.spout.spout_driver import TOPIC, Driver
 
 

@@ -14,13 +14,12 @@ from streamparse import Topology
 from bolts.parquet import ParquetBolt
 from downspout.component import SINKS
 from downspout.errors import SinkError
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from downspout.kafka import OffsetAndMetadata, TopicPartition
+from downspout.sink import Disk, layout_of
 from downspout.sink.commit_notes import SinkNotes
 from downspout.sink.skips import Step, note_skips
 from downspout.sink.skips import rows_of as log_of
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
-from downspout.spout.setup import Setup
+from downspout.spout import Setup
 from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
 from tests.audit.copies import copy_sink, delete_sink, move_sink

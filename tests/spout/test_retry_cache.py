@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from downspout.kafka.columns import RecordColumns
-from downspout.ledger.offsets import PartitionLedger
+from downspout.kafka import RecordColumns
+from downspout.ledger import PartitionLedger
 from downspout.spout.cursor import index_of, offset_at
 from downspout.spout.emit.retry_cache import RetryCache
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from downspout.spout.group.group_session import TRANSITIONS, GroupSession, SessionState
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.spout import SessionState
+from downspout.spout.group.group_session import TRANSITIONS, GroupSession
+from downspout.testing import FakeKafka
 from tests.spout.spout_driver import TOPIC, Driver, fill
 
 

@@ -17,9 +17,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from streamparse import Topology
 
 from downspout.component import Bolt
-from downspout.engine.graph import Graph, from_class
+from downspout.engine import Graph, from_class
 from downspout.errors import MissingExtraError
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition
 from downspout.run import runner
 from downspout.spout import tracing
 from downspout.spout.tracing import LINKS_MAX, Tracing

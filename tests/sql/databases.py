@@ -14,8 +14,8 @@ from pystorm.component import Tuple
 
 from bolts.sql import SqlBolt
 from demos.postgres import PostgresServer
-from downspout.ledger.origin import Origin
-from downspout.testing.clock import VirtualClock
+from downspout.ledger import Origin
+from downspout.testing import VirtualClock
 
 FIELDS = ["origin", "word", "size", "day"]
 CREATE = "CREATE TABLE words (word TEXT NOT NULL, size SMALLINT CHECK (size < 1000), day DATE)"

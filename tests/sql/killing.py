@@ -18,7 +18,7 @@ from unittest.mock import patch
 from streamparse import Topology
 
 from bolts.sql import SqlBolt
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition
 from downspout.offsets.stores.open_database import open_database
 from spouts.kafka import KafkaSpout
 from tests.producing import killing

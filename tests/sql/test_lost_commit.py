@@ -10,7 +10,7 @@ import pytest
 
 from demos.postgres import PostgresServer
 from downspout.errors import SinkError
-from downspout.offsets.stores.database import LostError
+from downspout.offsets import LostError
 from tests.sql.databases import CREATE, FIELDS, TestDatabase, make, postgres_database, process, tup
 
 

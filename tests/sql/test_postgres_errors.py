@@ -8,9 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from downspout.offsets.stores.database import DatabaseError, LostError, TakenError, ValueRefusedError
+from downspout.offsets import DatabaseError, LostError
+from downspout.offsets.stores.database import TakenError, ValueRefusedError
 from downspout.offsets.stores.postgres import PostgresDatabase
-from downspout.testing.clock import VirtualClock
+from downspout.testing import VirtualClock
 from tests.sql.databases import CREATE, TestDatabase, make, process, tup
 
 ERRORS = psycopg.errors

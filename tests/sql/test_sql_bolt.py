@@ -9,7 +9,7 @@ from pystorm.component import Tuple
 
 from bolts.sql import SqlBolt
 from downspout.errors import ConfigError, SinkError, TopologyError
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from downspout.origins import origins
 from downspout.sql import log
 from tests.sql.databases import CREATE, FIELDS, KEYED, TestDatabase, make, process, tup

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.storm.node import StormNode
-from downspout.testing.plugin import UNHURRIED
+from downspout.broker import EmbeddedKafka
+from downspout.storm import StormNode
+from downspout.testing import UNHURRIED
 from tests.storm.support import ROOT, SHORT_LIVED, Place
 
 

@@ -18,17 +18,14 @@ from typing import TypeVar
 import pyarrow.dataset as ds
 
 from demos import flights_data
-from downspout.audit.audit import AuditReport, audit
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.audit import AuditReport
+from downspout.audit.audit import audit
+from downspout.broker import EmbeddedKafka
 from downspout.errors import BrokerError, StormError
+from downspout.kafka import KafkaCluster, TopicPartition
 from downspout.kafka.asking import answer_of
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import TopicPartition
-from downspout.storm import groups, nimbus, programs, stats
-from downspout.storm.logs import show
-from downspout.storm.node import StormNode
+from downspout.storm import StormNode, TopologyStats, groups, nimbus, programs, show, stats
 from downspout.storm.node_files import read_daemons
-from downspout.storm.stats import TopologyStats
 
 Answer = TypeVar("Answer")
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from streamparse import thrift
 
-from downspout.storm import nimbus
-from downspout.storm.node import StormNode
+from downspout.storm import StormNode, nimbus
 from tests.conformance.evidence import ACKS, LATER_S, Evidence, acks
 from tests.conformance.promises import *  # noqa: F403
 from tests.storm.support import STALLED_S_MAX, Place, asked

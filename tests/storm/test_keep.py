@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from downspout.storm import groups, keep, node_files
-from downspout.storm.node_files import Daemons
-from downspout.system.process import Process
+from downspout.storm import Daemons, groups, keep, node_files
+from downspout.system import Process
 from tests.waiting import eventually
 
 LIVES = 'echo "$$" >> lives; test "$(wc -l < lives)" -ge {lives} && rm -f daemons.json; exit {code}'

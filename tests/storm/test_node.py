@@ -16,14 +16,11 @@ import pytest
 
 from downspout.cli import main
 from downspout.errors import MissingExtraError, StormError
-from downspout.storm import groups, node_files
-from downspout.storm.node import StormNode
-from downspout.storm.node_files import HOST, Daemons, Ports
+from downspout.storm import HOST, Daemons, StormNode, groups, node_files
+from downspout.storm.node_files import Ports
 from downspout.storm.status import Status
-from downspout.system import jars, java
-from downspout.system.locks import FileLock
-from downspout.system.process import Process
-from downspout.wire.kryo import KRYO_CLASSES
+from downspout.system import FileLock, Process, jars, java
+from downspout.wire import KRYO_CLASSES
 from tests.storm.support import BUSY_S_MAX, Place
 from tests.waiting import eventually
 

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from downspout.errors import ConfigError, StormError
-from downspout.settings import folders
-from downspout.settings.secrets import with_secrets
+from downspout.settings import folders, with_secrets
 from downspout.sink.sink_bolt import directory_of
-from downspout.storm import lein, local, program, project_clj, sparse, traceback
-from downspout.storm.node import StormNode
+from downspout.storm import StormNode, lein, local, program, project_clj, sparse, traceback
 from downspout.storm.programs import environment
 from downspout.system import jars
 

@@ -18,11 +18,7 @@ from pathlib import Path
 import pytest
 
 from downspout.cli import main
-from downspout.storm import nimbus, node_files, readiness
-from downspout.storm.logs import show
-from downspout.storm.node import StormNode
-from downspout.storm.node_files import HOST
-from downspout.storm.stats import TopologyStats
+from downspout.storm import HOST, StormNode, TopologyStats, nimbus, node_files, readiness, show
 from downspout.system import jars
 from tests.storm.support import BUSY_S_MAX, ROOT, STALLED_S_MAX, Place, asked, children
 

@@ -12,15 +12,14 @@ from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from downspout.errors import BrokerError
-from downspout.ledger.isolation import AT_WORK
-from downspout.ledger.metadata import encode
-from downspout.offsets.lag import PartitionLag
+from downspout.ledger import AT_WORK, encode
+from downspout.offsets import PartitionLag
+from downspout.storm import TopologyStats
 from downspout.storm.stats import (
     PARTITIONS_SHOWN,
     ComponentStats,
     Counters,
     Lag,
-    TopologyStats,
     _lag,
     _records_in,
     _with_rates,

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition
 from tests.kafka.broker_stage import patiently
 from tests.storm.support import Place, children
 

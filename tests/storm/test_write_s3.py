@@ -10,8 +10,8 @@ import pytest
 
 from demos.s3 import FaultProxy
 from downspout.audit.audit import audit
-from downspout.kafka.client import KafkaCluster
-from downspout.sink.readers.snapshot import read_table
+from downspout.kafka import KafkaCluster
+from downspout.sink import read_table
 from tests.object_store_faults import Faults, options_of
 from tests.sink.cloud_support import server_of
 from tests.storm.support import Place, children

@@ -9,12 +9,11 @@ from contextlib import ExitStack, closing
 import pytest
 
 from downspout.cli import main
-from downspout.kafka.port import TopicPartition
-from downspout.offsets.znodes import Location, Operation, location_of, open_nodes
-from downspout.offsets.zookeeper import SpoutNode, read_state
-from downspout.spout.offset_store import OffsetStoreError
-from downspout.storm.node_files import HOST
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.kafka import TopicPartition
+from downspout.offsets import Location, Operation, SpoutNode, location_of, open_nodes, read_state
+from downspout.spout import OffsetStoreError
+from downspout.storm import HOST
+from downspout.testing import FakeKafka
 from tests.offsets.store_contract import P0
 from tests.offsets.zookeeper_contract import OLD, OpenNodes, ZooKeeperContract, put
 from tests.spout.spout_driver import TOPIC, Driver, fill

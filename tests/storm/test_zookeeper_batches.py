@@ -8,8 +8,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from downspout.offsets.znodes import Location, open_nodes
-from downspout.storm.node_files import HOST
+from downspout.offsets import Location, open_nodes
+from downspout.storm import HOST
 from tests.batches.zookeeper_metadata import OpenNodes, ZooKeeperMetadataContract
 from tests.storm.support import Place
 

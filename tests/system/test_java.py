@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.errors import MissingExtraError
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import KafkaCluster, TopicPartition
 from downspout.system import java
 from tests.kafka.programs import program
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 from pathlib import Path
 
-from downspout.system.locks import FileLock, is_held
+from downspout.system import FileLock
+from downspout.system.locks import is_held
 from downspout.testing import VirtualClock
 
 

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 from kafka.structs import TopicPartition
 
-from downspout.ledger.isolation import Isolation
-from downspout.ledger.metadata import CommitMetadata
-from downspout.settings.table import parse_scope
+from downspout.ledger import CommitMetadata, Isolation
+from downspout.settings import parse_scope
+from downspout.spout import SpoutMetrics
 from downspout.spout.crash_isolation import STRANGERS_MAX, UncleanStarts
-from downspout.spout.spout_metrics import SpoutMetrics
 from downspout.system import process_notes
 from downspout.system.process_notes import Death, NoteReader, NoteWriter, folder_of
 

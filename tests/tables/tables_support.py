@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from downspout.tables import Export, open_catalog
 from downspout.tables.delta import DeltaTarget
-from downspout.tables.export import Export
-from downspout.tables.iceberg import IcebergTarget, open_catalog
+from downspout.tables.iceberg import IcebergTarget
 from downspout.tables.target import Target
 from tests.sink.support import write_rows
 

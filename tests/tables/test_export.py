@@ -15,8 +15,8 @@ import pytest
 
 from bolts.parquet import ParquetBolt
 from downspout.errors import SinkError
-from downspout.sink.readers.snapshot import read_table
-from downspout.tables.export import Export
+from downspout.sink import read_table
+from downspout.tables import Export
 from downspout.tables.target import Overtaken
 from tests.audit.copies import copy_sink
 from tests.sink.readers_support import compact, delete_replaced, start_anew

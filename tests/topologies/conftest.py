@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from demos.flights_data import Flights, load_flights, publish
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 from tests.topologies.slices import COUNT, run_flight_delays
 
 

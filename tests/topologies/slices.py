@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.dataset as ds
 
-from downspout.engine.result import RunResult
+from downspout.engine import RunResult
 from downspout.run.runner import run
 from tests.spout.spout_driver import Kafka
 

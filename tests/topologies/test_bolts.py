@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from bolts.parse import JsonParseBolt, split_fields
 from bolts.split import split_words
 from downspout.errors import ConfigError
-from downspout.parse.json import parse_object
-from downspout.parse.paths import Paths
+from downspout.parse import Paths, parse_object
 from topologies.flight_enrich import (
     ADDED_FIELDS,
     FLIGHT_FIELDS,

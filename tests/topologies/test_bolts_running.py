@@ -11,8 +11,8 @@ from bolts.parse import CsvParseBolt, JsonParseBolt
 from bolts.split import SplitBolt
 from demos.flights_data import TOPIC, Flights, load_flights, publish
 from downspout.errors import ConfigError, TopologyError
-from downspout.ledger.origin import Origin
-from downspout.testing.harness import run_bolt, run_topology
+from downspout.ledger import Origin
+from downspout.testing import run_bolt, run_topology
 from spouts.kafka import KafkaSpout
 from tests.spout.spout_driver import Kafka
 from topologies.flight_enrich import FLIGHT_FIELDS, FlightEnrichBolt

@@ -17,7 +17,7 @@ from demos import to_sql
 from demos.screen import Screen
 from demos.to_sql import SqlDemo
 from downspout.cli import main
-from downspout.offsets.stores.sqlite import SqliteDatabase
+from downspout.offsets import SqliteDatabase
 from tests.spout.spout_driver import Kafka
 
 pytestmark = pytest.mark.fake_only("a process that dies in a COMMIT; `make sql-demo` itself has a broker")

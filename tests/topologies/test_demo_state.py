@@ -11,7 +11,7 @@ import pytest
 from demos import state
 from demos.state import Output
 from downspout.errors import DownspoutError
-from downspout.sink.storage.layout import layout_of
+from downspout.sink import layout_of
 
 
 def put(path: Path, text: str = "x") -> Path:

@@ -11,7 +11,7 @@ from demos import on_spark, on_storm, shared
 from demos.flights_data import TOTAL
 from demos.screen import Screen
 from demos.shared import Options, broker_directory
-from downspout.broker.embedded import default_directory
+from downspout.broker import default_directory
 from downspout.errors import BrokerError
 from tests.spout.spout_driver import Kafka
 

@@ -10,7 +10,7 @@ import pytest
 
 from demos.audit import check_coverage, check_values, read_rows
 from demos.flights_data import TOPIC, Flights, reference_route_hours
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 from tests.topologies.slices import COUNT, finished_route_hours, run_flight_delays
 
 pytestmark = pytest.mark.fake_only("runs a topology in virtual time; tests/spark/test_demo.py has it in real time")

@@ -10,9 +10,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from demos.flights_data import Flights
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from downspout.origins import column_of
-from downspout.testing.harness import run_topology
+from downspout.testing import run_topology
 from topologies.flight_delays import FlightDelays
 
 

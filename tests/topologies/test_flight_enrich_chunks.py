@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downspout.engine.graph import Component, Graph, Input, Stream, component_of
+from downspout.engine import Component, Graph, Input, Stream, component_of
 from downspout.origins import ORIGIN, origins
-from downspout.testing.harness import TopologyResult, run_topology
+from downspout.testing import TopologyResult, run_topology
 from tests.parse.support import Chunks
 from tests.sampling import examples
 from topologies.flight_enrich import (

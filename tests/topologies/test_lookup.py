@@ -10,10 +10,10 @@ import pytest
 from pyarrow import parquet
 
 from bolts.lookup import LookupBolt, LookupTable, read_table
-from downspout.engine.graph import Component, Graph, Input, Stream, component_of
+from downspout.engine import Component, Graph, Input, Stream, component_of
 from downspout.errors import ConfigError, TopologyError
 from downspout.origins import origins
-from downspout.testing.harness import TopologyResult, run_bolt, run_topology
+from downspout.testing import TopologyResult, run_bolt, run_topology
 from tests.parse.support import Chunks
 
 CSV = "code,name,founded\nUA,United,1926\nAA,American,\n007,Bond,1953\n,Nothing,1\n"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from demos.flights_data import PARTITIONS, TOPIC, TOPIC_CONFIG, Flights, Published, load_flights, publish
 from downspout.errors import BrokerError, DataLossError
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 from tests.spout.spout_driver import Kafka
 
 COUNT = 1_200

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from streamparse import Grouping, Topology
 
 from bolts.state import StateBolt
-from downspout.testing.simulation import Message, Scenario, Sent
+from downspout.testing import Message, Scenario, Sent
 from spouts.batches import KafkaBatches
 from tests.batches.counting import Split
 

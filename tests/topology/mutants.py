@@ -9,20 +9,16 @@ import numpy as np
 import pytest
 
 from downspout.engine import chunks
-from downspout.ledger.metadata import ENDED
-from downspout.ledger.offsets import PartitionLedger
+from downspout.ledger import ENDED, PartitionLedger
 from downspout.parse.rejects import Rejects
-from downspout.sink.identity.rows import Identities
-from downspout.sink.recovery import Recovery
+from downspout.sink import Identities, Recovery, SinkWriter
 from downspout.sink.sink_bolt import SinkBolt
-from downspout.sink.writer import SinkWriter
+from downspout.spout import DeadLettering, Partition
 from downspout.spout.commit_state import CommitState
 from downspout.spout.crash_isolation import CrashIsolation
 from downspout.spout.cursor import Cursor
-from downspout.spout.dead_lettering import DeadLettering
 from downspout.spout.emit.record_emitter import RecordEmitter
 from downspout.spout.group import committing, partition_assignment
-from downspout.spout.partition import Partition
 
 Patch = pytest.MonkeyPatch
 MUTANTS: dict[str, Callable[[Patch], None]] = {}

@@ -21,9 +21,9 @@ from bolts.aggregate import AggregateBolt
 from bolts.dead_letter import DeadLetterBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
-from downspout.ledger.origin import Origin
-from downspout.parse.chunk_bolt import ChunkBolt
-from downspout.testing.simulation import Message, Scenario, Sent
+from downspout.ledger import Origin
+from downspout.parse import ChunkBolt
+from downspout.testing import Message, Scenario, Sent
 from spouts.kafka import KafkaSpout
 
 ORDERS = "orders"

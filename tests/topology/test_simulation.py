@@ -23,13 +23,14 @@ from streamparse import Topology
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
-from downspout.batches.core.values import Base
+from downspout.batches import Base
 from downspout.cli import main
 from downspout.errors import BrokerError, TopologyError
 from downspout.spout.group import committing
 from downspout.storm.groups import members
 from downspout.system.process import send_signal
-from downspout.testing.simulation import Scenario, Sent, SimulationError, simulate
+from downspout.testing import Scenario, Sent, simulate
+from downspout.testing.simulation import SimulationError
 from downspout.testing.simulation.faults import Faults
 from downspout.testing.simulation.plan import KINDS, Step, draw
 from downspout.testing.simulation.process import Process
@@ -329,7 +330,7 @@ def test_rows_without_origins_are_refused_at_once(capsys: pytest.CaptureFixture[
 
 def made(offset: int, **facts: object) -> Sent:
     """Return a record that was sent."""
-    from downspout.testing.simulation import Message
+    from downspout.testing import Message
 
     return Sent("t", "id", 0, offset, Message(b"1"), **facts)  # type: ignore[arg-type]
 

@@ -15,14 +15,10 @@ from streamparse import Topology
 
 from downspout.clock import SYSTEM_CLOCK
 from downspout.component import Bolt
-from downspout.engine.graph import Graph, from_class
-from downspout.engine.loop import Engine
-from downspout.engine.result import Counts, RunResult
-from downspout.engine.values import resolve
-from downspout.run import runner
-from downspout.run.snapshots import Several
+from downspout.engine import Counts, Engine, Graph, RunResult, from_class, resolve
+from downspout.run import Several, runner
 from downspout.testing import FakeKafka
-from downspout.web.server import served
+from downspout.web import served
 from spouts.kafka import KafkaSpout
 
 TOPIC, GROUP = "orders", "shop"

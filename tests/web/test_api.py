@@ -13,7 +13,7 @@ import pytest
 from streamparse import Topology
 
 from downspout.clock import SYSTEM_CLOCK
-from downspout.engine.graph import from_class
+from downspout.engine import from_class
 from downspout.errors import ConfigError
 from downspout.testing import FakeKafka
 from downspout.web.addresses import listen

@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
-from downspout.engine.graph import from_class
-from downspout.engine.latencies import bucket_of
-from downspout.engine.loop import Bounds
-from downspout.engine.result import WorkerResult
-from downspout.engine.values import resolve
-from downspout.run.metrics import RunMetrics
+from downspout.engine import Bounds, WorkerResult, bucket_of, from_class, resolve
+from downspout.run import RunMetrics
 from downspout.web.history import RUN, WINDOWS, History
 from downspout.web.processes import Processes
 from downspout.web.state import SORTS, State

@@ -15,18 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.cli import main
 from downspout.clock import SYSTEM_CLOCK
-from downspout.engine.graph import from_class
-from downspout.engine.values import resolve
+from downspout.engine import from_class, resolve
 from downspout.errors import ConfigError
-from downspout.kafka.client import KafkaCluster
-from downspout.run import runner
-from downspout.run.snapshots import Several
+from downspout.kafka import KafkaCluster
+from downspout.run import Several, runner
 from downspout.testing import FakeKafka
-from downspout.web import on_request
-from downspout.web.on_request import RunOnRequest, runs_under_way
+from downspout.web import on_request, runs_under_way
+from downspout.web.on_request import RunOnRequest
 from tests.waiting import eventually
 from tests.web.running import TOPIC, Running, Shop, _Noting, in_a_thread
 from tests.web.test_ui_broker import ROOT, address_in, fill

@@ -10,14 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from downspout.clock import SYSTEM_CLOCK
-from downspout.engine.graph import from_class
-from downspout.engine.latencies import bucket_of
-from downspout.engine.loop import Bounds
-from downspout.engine.values import resolve
-from downspout.run.metrics import RunMetrics
-from downspout.testing import FakeKafka
-from downspout.testing.memory_batches import MemoryBatches
-from downspout.web.server import served
+from downspout.engine import Bounds, bucket_of, from_class, resolve
+from downspout.run import RunMetrics
+from downspout.testing import FakeKafka, MemoryBatches
+from downspout.web import served
 from tests.batches.counting import word_count
 from tests.waiting import eventually
 from tests.web.running import FOR_EVER, SCRIPT, TOPIC, Running, Shop, result, running, shop

@@ -11,13 +11,10 @@ import pytest
 from kafka.structs import TopicPartition
 from playwright.sync_api import Page, expect
 
-from downspout.engine.graph import from_class
-from downspout.engine.result import Counts
-from downspout.engine.values import resolve
-from downspout.spark.source.ranges import to_json
-from downspout.spark.topology.driver.batches import CommittedBatch
+from downspout.engine import Counts, from_class, resolve
+from downspout.spark import CommittedBatch, to_json
 from downspout.spark.topology.driver.looks import Look, partitions_of
-from downspout.web.server import serving
+from downspout.web import serving
 from downspout.web.spark import SparkPage
 from tests.web.running import TOPIC, Running, Shop, result
 

@@ -11,12 +11,12 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from playwright.sync_api import Page, expect
 
 from downspout.cli import main
-from downspout.engine.graph import Graph
+from downspout.engine import Graph
 from downspout.errors import BrokerError, ConfigError, StormError
-from downspout.ledger.metadata import encode
+from downspout.ledger import encode
 from downspout.storm import nimbus, stats, submitted
 from downspout.testing import FakeKafka
-from downspout.web.server import serving
+from downspout.web import serving
 from downspout.web.storm import StormPage
 from tests.web.nimbus import TRACEBACK, UPTIME_S, Nimbus
 from tests.web.running import GROUP, SCRIPT, TOPIC, Running

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import KafkaCluster
 from tests.web.running import FOR_EVER, SCRIPT, TOPIC, Running
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

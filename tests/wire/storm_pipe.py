@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from downspout.wire.serializer import WireSerializer
+from downspout.wire import WireSerializer
 
 ROOT = Path(__file__).resolve().parents[2]
 END = b"\nend\n"

@@ -8,8 +8,8 @@ import pytest
 
 from downspout.dead_letters import dead_letter
 from downspout.kafka import address, consumer
-from downspout.settings.table import SETTINGS
-from downspout.wire.component import EXIT_S_MAX
+from downspout.settings import SETTINGS
+from downspout.wire import EXIT_S_MAX
 
 CALL_S_MAX = 5.0
 

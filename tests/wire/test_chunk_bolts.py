@@ -13,14 +13,11 @@ from pystorm.bolt import BatchingBolt
 from streamparse import Stream, TicklessBatchingBolt
 
 from downspout.component import Bolt
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from downspout.origins import origins
-from downspout.parse.chunk_bolt import ChunkBolt
-from downspout.wire import Wired
+from downspout.parse import ChunkBolt
+from downspout.wire import CHUNKS, Encoder, Wired, pack, parse, unpack
 from downspout.wire import serializer as serializing
-from downspout.wire.chunks import pack, unpack
-from downspout.wire.streams import CHUNKS
-from downspout.wire.values import Encoder, parse
 from tests.wire.storm_pipe import Sink, Source, frame, handshake, received, through_java
 
 FIELDS = ["origin", "value"]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downspout.origins import ORIGIN, column_of, origins
-from downspout.wire.chunks import COMPRESSED_BYTES, is_packed, pack, unpack
-from downspout.wire.values import Encoder, parse, slow
+from downspout.wire import Encoder, is_packed, pack, parse, slow, unpack
+from downspout.wire.chunks import COMPRESSED_BYTES
 from tests.wire.storm_pipe import received, through_java
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
 from downspout.origins import each
-from downspout.testing.fake_kafka import FakeKafka
-from downspout.wire.chunks import is_packed, unpack
-from downspout.wire.streams import CHUNKS
+from downspout.testing import FakeKafka
+from downspout.wire import CHUNKS, is_packed, unpack
 from spouts.kafka import KafkaSpout
 from tests.wire.storm_pipe import Sink, Source, frame, handshake
 

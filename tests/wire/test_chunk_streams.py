@@ -11,9 +11,9 @@ from streamparse import Grouping, JavaBolt, Stream, Topology
 
 from bolts.parse import JsonParseBolt
 from downspout.component import Bolt
-from downspout.engine.graph import component_of
-from downspout.wire import Wired
-from downspout.wire.streams import CHUNKS, arriving, whole
+from downspout.engine import component_of
+from downspout.wire import CHUNKS, Wired
+from downspout.wire.streams import arriving, whole
 from spouts.kafka import KafkaSpout
 from topologies.flight_delays import FlightDelays
 

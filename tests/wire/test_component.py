@@ -14,9 +14,9 @@ from streamparse import Stream
 
 from downspout.component import Bolt
 from downspout.errors import ConfigError
-from downspout.ledger.origin import Origin
-from downspout.wire import Wired
-from downspout.wire.serializer import BEYOND_INT, WireError
+from downspout.ledger import Origin
+from downspout.wire import Wired, WireError
+from downspout.wire.serializer import BEYOND_INT
 from tests.wire.storm_pipe import Sink, Source, frame, handshake
 
 FIELDS = ["origin", "value"]

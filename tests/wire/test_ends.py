@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import pytest
 import streamparse
 
-from downspout.wire import Wired
-from downspout.wire.component import EXIT_S_MAX
+from downspout.wire import EXIT_S_MAX, Wired
 from tests.wire.storm_pipe import Storm, handshake
 
 SUPERVISORS_PATIENCE_S = 3.0

@@ -15,11 +15,11 @@ from streamparse import Topology
 
 from bolts.parquet import ParquetBolt
 from downspout.component import input_fields
-from downspout.engine.graph import from_class
-from downspout.ledger.origin import Origin
+from downspout.engine import from_class
+from downspout.ledger import Origin
 from downspout.origins import column_of
-from downspout.wire.flushing import FLUSH, FLUSH_S, Flusher
-from downspout.wire.pipe import Pipe
+from downspout.wire import FLUSH, Pipe
+from downspout.wire.flushing import FLUSH_S, Flusher
 from downspout.wire.tuples import reader
 from spouts.kafka import KafkaSpout
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from downspout.wire.kryo import KRYO, KRYO_CLASSES
+from downspout.wire import KRYO, KRYO_CLASSES
 from spouts.kafka import KafkaSpout
 
 

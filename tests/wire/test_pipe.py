@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from pystorm.exceptions import StormWentAwayError
 from pystorm.serializers.json_serializer import JSONSerializer
 
+from downspout.wire import Pipe, WireSerializer, restore
 from downspout.wire import pipe as wire_pipe
-from downspout.wire.pipe import Pipe
-from downspout.wire.serializer import WireSerializer
-from downspout.wire.values import restore
 from tests.sampling import examples
 from tests.wire.test_values import exactly
 

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.port import TopicPartition
+from downspout.kafka import TopicPartition, cluster_for
 from tests.audit.copies import copy_sink, delete_sink, move_sink
 from tests.sink.support import write_rows
 from tests.wire.storm_pipe import ROOT, Storm, handshake
 
 if TYPE_CHECKING:
-    from downspout.broker.embedded import EmbeddedKafka
+    from downspout.broker import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 
@@ -209,7 +208,7 @@ def wait_for_full_pipe(spout: Storm) -> None:
 @pytest.fixture
 def own_broker(tmp_path: Path, topic_name: str) -> Iterator[Kafka]:
     """A broker that a test may stop."""
-    from downspout.broker.embedded import EmbeddedKafka
+    from downspout.broker import EmbeddedKafka
 
     with EmbeddedKafka(tmp_path / "kafka") as broker:
         made = Kafka(broker, topic_name, tmp_path)

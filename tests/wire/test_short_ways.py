@@ -10,10 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pystorm.component import Tuple
 
-from downspout.wire.pipe import Pipe
-from downspout.wire.serializer import WireSerializer
+from downspout.wire import Pipe, WireSerializer, restore
 from downspout.wire.tuples import acker, emitter
-from downspout.wire.values import restore
 from tests.wire.storm_pipe import Sink, Source
 
 

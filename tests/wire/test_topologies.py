@@ -12,12 +12,11 @@ import pytest
 
 from demos.audit import read_rows
 from demos.flights_data import Flights, load_flights, publish
-from downspout.engine.loop import Engine
-from downspout.engine.task import Task
-from downspout.ledger.origin import Origin
+from downspout.engine import Engine, Task
+from downspout.ledger import Origin
 from downspout.run.runner import run
+from downspout.wire import Encoder
 from downspout.wire.tuples import as_origin
-from downspout.wire.values import Encoder
 from tests.spout.spout_driver import Kafka
 from tests.topologies.slices import run_flight_delays
 from tests.wire.storm_pipe import received, through_java

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from downspout.wire.serializer import WireError
+from downspout.wire import WireError
 from downspout.wire.tracking import Outlet
 
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from downspout.ledger.origin import Origin
+from downspout.ledger import Origin
+from downspout.wire import Encoder, parse, slow
 from downspout.wire import values as wire_values
-from downspout.wire.values import MARK, Encoder, parse, slow
+from downspout.wire.values import MARK
 from tests.sampling import examples
 from tests.wire.storm_pipe import received, through_java
 

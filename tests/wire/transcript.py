@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from downspout.testing.fake_kafka import FakeKafka
+from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
 from tests.wire.storm_pipe import Sink, Source, frame, handshake
 

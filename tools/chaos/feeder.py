@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from kafka.errors import KafkaError
 
 from downspout.errors import BrokerError
-from downspout.kafka.clusters import cluster_for
-from downspout.kafka.port import ProducerPort
+from downspout.kafka import ProducerPort, cluster_for
 
 BATCH = 2_000
 PAUSE_S = 0.2

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from downspout.kafka.port import TopicPartition
-from downspout.spout.hooks import SpoutListener
+from downspout.kafka import TopicPartition
+from downspout.spout import SpoutListener
 
 FOLDER = "CHAOS_FOLDER"
 OFFSETS_MAX = 1 << 28

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from kafka.errors import KafkaError
 
-from downspout.broker.cluster import EmbeddedCluster
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedCluster, EmbeddedKafka
 from downspout.errors import BrokerError
 from tools.chaos.members import Process
 from tools.chaos.plan import BROKER_FAULTS, MEMBERS, Fault

@@ -21,9 +21,8 @@ from pathlib import Path
 
 from demos.constant_rate import Publisher
 from demos.flights_data import PARTITIONS, TOPIC, TOPIC_CONFIG
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import TopicPartition
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import KafkaCluster, TopicPartition
 from tools.chaos.members import ROOT, Members
 
 MINUTES = 30.0

@@ -16,13 +16,11 @@ from typing import Any, Self
 from kafka.errors import KafkaError
 
 from demos.s3 import KEYS, FaultProxy
-from downspout.broker.cluster import EmbeddedCluster
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedCluster, EmbeddedKafka
 from downspout.errors import BrokerError
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import TopicPartition
-from downspout.ledger.metadata import decode
-from downspout.settings.object_path import ObjectPath
+from downspout.kafka import KafkaCluster, TopicPartition
+from downspout.ledger import decode
+from downspout.settings import ObjectPath
 from tests.object_store_faults import Faults
 from tests.sink.cloud_support import server_of
 from tools.chaos import recorder

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from downspout import errors
+from downspout.engine import Counts, RunResult, TaskResult, WorkerResult
 from downspout.engine.latencies import Sketch
-from downspout.engine.result import Counts, RunResult, TaskResult, WorkerResult
+from downspout.run import Job, Message, Report
 from downspout.run.workers import channel
-from downspout.run.workers.channel import Job, Message, Report, Uplink, messages, read_job, send_job
+from downspout.run.workers.channel import Uplink, messages, read_job, send_job
 
 
 @pytest.fixture

@@ -10,10 +10,8 @@ import pytest
 from rich.console import Console
 
 from downspout.cli import main
-from downspout.engine.loop import Bounds
-from downspout.engine.result import Counts, RunResult, WorkerResult
-from downspout.run import live
-from downspout.run.metrics import RunMetrics
+from downspout.engine import Bounds, Counts, RunResult, WorkerResult
+from downspout.run import RunMetrics, live
 
 TOPOLOGY = """
 from streamparse import Bolt, Spout, Topology

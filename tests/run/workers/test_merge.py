@@ -5,12 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from downspout.engine.acker import Forest, Tree
-from downspout.engine.latencies import SKETCH, Latencies, joined, quantile_ms
-from downspout.engine.loop import Bounds
-from downspout.engine.result import Counts, RunResult, TaskResult, WorkerResult
-from downspout.run.metrics import RunMetrics
-from downspout.run.workers.channel import Report
+from downspout.engine import Bounds, Counts, Forest, Latencies, RunResult, TaskResult, Tree, WorkerResult
+from downspout.engine.latencies import SKETCH, joined, quantile_ms
+from downspout.run import Report, RunMetrics
 from downspout.run.workers.merge import WorkerReports, add_up, merge, worker_result
 
 

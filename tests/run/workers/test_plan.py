@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import streamparse
 
-from downspout.engine import configuration
-from downspout.engine.graph import Component, Graph, Input, Stream
-from downspout.engine.values import resolve
+from downspout.engine import Component, Graph, Input, Stream, configuration, resolve
 from downspout.errors import BrokerError, ConfigError, TopologyError
-from downspout.run.check import findings
+from downspout.run import findings
 from downspout.run.workers.plan import Plan, make_plan
 from spouts.kafka import KafkaSpout
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from downspout.engine.loop import Bounds
+from downspout.engine import Bounds
 from downspout.errors import ComponentError, TopologyError
-from downspout.run.workers.channel import Job, Message
+from downspout.run import Job, Message
 from downspout.run.workers.process import Process
-from downspout.system.process import birth
+from downspout.system import birth
 
 WAIT_S = 240.0
 TOPOLOGY = """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from downspout import errors
-from downspout.run.workers.restarts import BACKOFF_S, ERRORS_MAX, STEADY_S, Death, Restarts
+from downspout.run import ERRORS_MAX, STEADY_S
+from downspout.run.workers.restarts import BACKOFF_S, Death, Restarts
 
 AGAIN, FINAL = True, False
 FATES = {

@@ -11,12 +11,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from downspout.engine.loop import Bounds
-from downspout.engine.result import Counts, RunResult
+from downspout.engine import Bounds, Counts, RunResult
 from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError
-from downspout.run.metrics import RunMetrics
-from downspout.run.workers.channel import Message, Report
-from downspout.run.workers.restarts import ERRORS_MAX, STEADY_S
+from downspout.run import ERRORS_MAX, STEADY_S, Message, Report, RunMetrics
 from downspout.run.workers.supervisor import ABORT_S, GRACE_S, LOOK_S, Supervisor
 from downspout.testing import VirtualClock
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.errors import MissingExtraError
-from downspout.kafka.client import KafkaCluster
+from downspout.kafka import KafkaCluster
 from downspout.spark.cluster import submit
 from tests.spark.standalone import LOCAL_CLUSTER, Cluster, driver_environment, forget_environments
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.errors import MissingExtraError
-from downspout.kafka.client import KafkaCluster
-from downspout.system.packaging import python_name
+from downspout.kafka import KafkaCluster
+from downspout.system import python_name
 from tests.spark.cluster.clustered import SHOUT, make_project
 from tests.spark.standalone import LOCAL_CLUSTER, ROOT, Cluster, driver_environment, forget_environments
 

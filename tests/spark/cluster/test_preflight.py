@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downspout.errors import MissingExtraError
+from downspout.spark import check_executors
 from downspout.spark.cluster import preflight
-from downspout.spark.cluster.preflight import Seen, check_executors
+from downspout.spark.cluster.preflight import Seen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,8 +14,7 @@ from downspout.cli.spark_cluster import split
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.spark import check_pyspark
 from downspout.spark.cluster import submit
-from downspout.system import java
-from downspout.system.packaging import python_name
+from downspout.system import java, python_name
 
 TOPOLOGY = "topologies/word_count.py"
 

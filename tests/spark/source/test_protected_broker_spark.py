@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.cli import main
 from downspout.errors import BrokerError
-from downspout.kafka.clusters import cluster_for
-from downspout.spark import register
-from downspout.spark.topology import run
+from downspout.kafka import cluster_for
+from downspout.spark import register, run
 from tests.security.shop_scene import SHOP, VARIABLE, Shop
 from tests.sink.support import rows_of
 

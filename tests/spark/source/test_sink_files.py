@@ -13,10 +13,10 @@ import pytest
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.audit.audit import audit
+from downspout.sink import is_visible, layout_of
 from downspout.sink.columns import hive
 from downspout.sink.ownership import SPARK_LOG
 from downspout.sink.readers.snapshot import snapshot
-from downspout.sink.storage.layout import is_visible, layout_of
 from tests.sink.compaction_support import compact, flush
 from tests.sink.support import sink, tup, write_rows
 

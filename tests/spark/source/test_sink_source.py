@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
-from downspout.spark import read
-from downspout.spark.read import read_sink, sink_schema, stream_sink
+from downspout.sink import CommitLog, Disk, layout_of
+from downspout.spark import read, read_sink, sink_schema, stream_sink
 from tests.sink.readers_support import compact, delete_replaced, start_anew
 from tests.sink.support import write
 from tests.spark.pipelines_support import Words, drain, rows_in

@@ -13,10 +13,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import TopicPartition
-from downspout.spark.source.columns import SCHEMA, SCHEMA_WITH_HEADERS
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import KafkaCluster, TopicPartition
+from downspout.spark import SCHEMA, SCHEMA_WITH_HEADERS
 from tests.spark.source_support import Bench, texts
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

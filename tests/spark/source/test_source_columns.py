@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.columns import ColumnRecord, RecordColumns
-from downspout.kafka.port import Record, TopicPartition
-from downspout.spark.source.columns import SCHEMA, SCHEMA_WITH_HEADERS, portions, to_batch
-from downspout.spark.source.options import parse_options
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import ColumnRecord, KafkaCluster, Record, RecordColumns, TopicPartition
+from downspout.spark import SCHEMA, SCHEMA_WITH_HEADERS, parse_options
+from downspout.spark.source.columns import portions, to_batch
 from downspout.spark.source.topics import connect
 from tests.kafka.broker_stage import wait_until
 

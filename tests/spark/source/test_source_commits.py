@@ -11,8 +11,9 @@ import pytest
 from kafka import errors
 
 from downspout.errors import ConfigError
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
-from downspout.spark.commits import Committer, ProgressCommits, commit_progress, ends_of, lag_of
+from downspout.kafka import OffsetAndMetadata, TopicPartition
+from downspout.spark import ends_of, lag_of
+from downspout.spark.commits import Committer, ProgressCommits, commit_progress
 from downspout.testing import FakeKafka
 from tests.spark.source_support import Bench
 

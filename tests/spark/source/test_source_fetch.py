@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from kafka import errors
 
 from downspout.errors import BrokerError, DataLossError, UnreadableError
-from downspout.kafka.port import TopicPartition
-from downspout.ledger.ranges import Ranges
+from downspout.kafka import TopicPartition
+from downspout.ledger import Ranges
+from downspout.spark import SCHEMA, SCHEMA_WITH_HEADERS, OffsetRange, SourceOptions, parse_options
 from downspout.spark.source import fetch
-from downspout.spark.source.columns import SCHEMA, SCHEMA_WITH_HEADERS
 from downspout.spark.source.fetch import read_range
-from downspout.spark.source.options import SourceOptions, parse_options
-from downspout.spark.source.ranges import OffsetRange
 from downspout.spark.source.skips import Skipped
 from downspout.testing import FakeKafka
 

@@ -10,10 +10,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from downspout.errors import ConfigError, DataLossError
-from downspout.kafka.port import TopicPartition
-from downspout.spark.source.kafka_source import EndPartition, RangePartition, StreamReader
-from downspout.spark.source.options import parse_options
-from downspout.spark.source.ranges import StreamOffset, from_json
+from downspout.kafka import TopicPartition
+from downspout.spark import EndPartition, RangePartition, StreamReader, from_json, parse_options
+from downspout.spark.source.ranges import StreamOffset
 from downspout.testing import FakeKafka
 
 pytestmark = pytest.mark.fake_only("test_source_stream.py and test_topology_run.py do it on Spark and a broker")

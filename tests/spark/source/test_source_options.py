@@ -10,9 +10,10 @@ import pytest
 from kafka.structs import TopicPartition
 
 from downspout.errors import ConfigError
-from downspout.kafka.unreadable import Limits
+from downspout.kafka import Limits
+from downspout.spark import SourceOptions, parse_options
 from downspout.spark.source.client_properties import client_properties
-from downspout.spark.source.options import EARLIEST, LATEST, OPTIONS, SourceOptions, parse_options
+from downspout.spark.source.options import EARLIEST, LATEST, OPTIONS
 
 NEEDED = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,9 +10,8 @@ from kafka import errors
 from kafka.structs import TopicPartition
 
 from downspout.errors import BrokerError, ConfigError, DataLossError
-from downspout.spark.source.options import SourceOptions, parse_options
+from downspout.spark import OffsetRange, Offsets, SourceOptions, parse_options
 from downspout.spark.source.planning import BatchPlan, StreamPlan
-from downspout.spark.source.ranges import OffsetRange, Offsets
 from downspout.testing import FakeKafka, VirtualClock
 
 pytestmark = pytest.mark.fake_only("through Spark, test_source_batch.py and _stream.py do it on the real broker")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from downspout.kafka.port import TopicPartition
-from downspout.spark.commits import ends_of, lag_of
+from downspout.kafka import TopicPartition
+from downspout.spark import ends_of, lag_of
 from tests.spark.source_support import Bench, report_of, texts
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
+from downspout.broker import EmbeddedKafka
 from downspout.spark.source import fetch
 from downspout.testing import FakeKafka
 from tests.spark.topology.scene import Scene

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downspout.dead_letters.dead_letter import read_dead_letters
-from downspout.kafka.client import KafkaCluster
+from downspout.dead_letters import read_dead_letters
+from downspout.kafka import KafkaCluster
 from downspout.run.runner import run as run_locally
-from downspout.spark.topology import SparkRun, run
+from downspout.spark import run
+from downspout.spark.topology import SparkRun
 from tests.spark.topology_bolts import GATE
 from tests.spark.topology_support import rows_in
 from tests.waiting import eventually

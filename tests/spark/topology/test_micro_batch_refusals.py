@@ -11,13 +11,9 @@ from streamparse import Grouping, Topology
 
 from bolts.state import StateBolt
 from downspout.component import Bolt
-from downspout.engine.graph import from_class
-from downspout.engine.values import resolve
+from downspout.engine import from_class, resolve
 from downspout.errors import TopologyError
-from downspout.spark.topology.driver.run import without_effect
-from downspout.spark.topology.micro_batches import held_of
-from downspout.spark.topology.plan import Plan, plan
-from downspout.spark.topology.rows import ShuffledTuple
+from downspout.spark import Plan, ShuffledTuple, held_of, plan, without_effect
 from spouts.batches import BatchCoordinator, KafkaBatchBolt, KafkaBatches
 from topologies.batch_bolts import SplitBolt
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bolts.split import split_words
-from downspout.batches.backends.sql_state import read_state
+from downspout.batches import read_state
 from downspout.errors import DownspoutError
 from tests.spark.topology.scene import Scene, lines_of
 

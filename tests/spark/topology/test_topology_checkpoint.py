@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from downspout.component import Failure
-from downspout.dead_letters.replayed import PlainRecord
+from downspout.dead_letters import PlainRecord
 from downspout.errors import ConfigError
+from downspout.spark import ChunkPlace, Place, claim
 from downspout.spark.topology.driver import checkpoint
-from downspout.spark.topology.driver.checkpoint import EXHAUSTED_FILE, claim, recall, remember
-from downspout.spark.topology.rows import ChunkPlace, ExhaustedRecord, Place
+from downspout.spark.topology.driver.checkpoint import EXHAUSTED_FILE, recall, remember
+from downspout.spark.topology.rows import ExhaustedRecord
 from tests.spark import topology_bolts as b
 from tests.spark.topology.test_topology_plan import planned
 

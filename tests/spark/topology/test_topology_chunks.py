@@ -18,8 +18,9 @@ from streamparse import Bolt, Grouping
 from bolts.dead_letter import DeadLetterBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
-from downspout.kafka.columns import ColumnRecord, RecordColumns
-from downspout.spark.topology.rows import ChunkPlace, places_of
+from downspout.kafka import ColumnRecord, RecordColumns
+from downspout.spark import ChunkPlace
+from downspout.spark.topology.rows import places_of
 from downspout.spark.topology.stages.record_ranges import cut
 from downspout.testing import FakeKafka, run_topology
 from tests.spark import topology_bolts as b

@@ -10,7 +10,7 @@ import pytest
 from streamparse import Grouping
 
 from downspout.errors import ComponentError, RecordError, UnreadableError
-from downspout.sink.storage.layout import HIDDEN, layout_of
+from downspout.sink import HIDDEN, layout_of
 from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
 from tests.spark import topology_bolts as b

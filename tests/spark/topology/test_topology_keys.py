@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 import pytest
 from streamparse import Grouping
 
-from downspout.engine.graph import Graph
+from downspout.engine import Graph, resolve
 from downspout.engine.load import load
-from downspout.engine.values import resolve
 from downspout.errors import ConfigError, TopologyError
-from downspout.run.check import findings
-from downspout.spark.topology.driver.checkpoint import claim
+from downspout.run import findings
+from downspout.spark import claim
 from downspout.testing import FakeKafka
 from tests.spark import topology_bolts as b
 from tests.spark.topology.scene import PLAIN, Scene, last_batch, lines_of, lines_until

@@ -13,20 +13,16 @@ from typing import Any, ClassVar
 import pytest
 from streamparse import Bolt, Grouping, Spout, Stream
 
-from downspout.engine.graph import Component, Graph, Input
-from downspout.engine.graph import Stream as GraphStream
-from downspout.engine.values import resolve
+from downspout.engine import Component, Graph, Input, resolve
+from downspout.engine import Stream as GraphStream
 from downspout.errors import BrokerError, ConfigError, MissingExtraError, TopologyError
+from downspout.spark import Plan, Query, Signals, claim, parse_options, plan, source_options, to_json, without_effect
 from downspout.spark.cluster import preflight
-from downspout.spark.source.options import parse_options
-from downspout.spark.source.ranges import to_json
 from downspout.spark.topology.driver import query as query_module
-from downspout.spark.topology.driver.checkpoint import FILE, claim
-from downspout.spark.topology.driver.query import Query
-from downspout.spark.topology.driver.run import run, without_effect
-from downspout.spark.topology.driver.signals import Signals
-from downspout.spark.topology.driver.source_options import dead_letter_topic_of, ends_now, source_options
-from downspout.spark.topology.plan import Plan, is_stateful, part_of, plan
+from downspout.spark.topology.driver.checkpoint import FILE
+from downspout.spark.topology.driver.run import run
+from downspout.spark.topology.driver.source_options import dead_letter_topic_of, ends_now
+from downspout.spark.topology.plan import is_stateful, part_of
 from downspout.testing import FakeKafka, VirtualClock
 from tests.spark import topology_bolts as b
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.kafka.client import KafkaCluster
-from downspout.kafka.port import TopicPartition
+from downspout.broker import EmbeddedKafka
+from downspout.kafka import KafkaCluster, TopicPartition
 from tests.spark.topology.scene import PATIENCE_S, PUBLISHED, Scene, last_batch, lines_of, lines_until
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from streamparse import Grouping
 
-from downspout.engine.graph import Graph
+from downspout.engine import Graph
 from downspout.testing import FakeKafka, run_topology
 from tests.spark import topology_bolts as b
 from tests.spark.topology_support import InProcess, rows_in

@@ -15,9 +15,8 @@ from pyspark.sql import SparkSession, functions
 from downspout.audit.audit import audit
 from downspout.engine.load import load
 from downspout.errors import BrokerError, ConfigError, DownspoutError
-from downspout.kafka.port import TopicPartition
-from downspout.kafka.unreadable import CUT_BYTES
-from downspout.sink.storage.layout import HIDDEN
+from downspout.kafka import CUT_BYTES, TopicPartition
+from downspout.sink import HIDDEN
 from downspout.spark.source.kafka_source import HEADERS
 from downspout.spark.topology.driver.query import NO_NULL_HEADERS
 from tests.spark.topology.scene import CASE, PLAIN, Scene, lines_of

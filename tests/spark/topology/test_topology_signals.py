@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from downspout.engine.graph import from_class
+from downspout.engine import from_class
 from downspout.errors import MissingExtraError, SinkError
+from downspout.spark import Query
 from downspout.spark.session import _is_not_py4js
 from downspout.spark.topology.driver import run as driver
-from downspout.spark.topology.driver.query import Query
 from tests.spark.topology_case import Plain
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from downspout.spark.topology.driver.signals import Signals
+from downspout.spark import Signals
 from downspout.spark.topology.driver.silence import Silence
 from downspout.testing import VirtualClock
 

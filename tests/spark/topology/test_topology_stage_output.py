@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pystorm.component import Tuple
 
-from downspout.spark.topology.rows import TUPLE, Place, ShuffledTuple, load
+from downspout.spark import Place, ShuffledTuple, load
+from downspout.spark.topology.rows import TUPLE
 from downspout.spark.topology.stages.stage_output import ITEMS_PER_ROW, Root, StageOutput
 
 

@@ -13,11 +13,10 @@ from pystorm.component import Tuple
 from streamparse import BatchingBolt, Bolt, TicklessBatchingBolt
 
 from downspout.component import Bolt as OurBolt
-from downspout.engine.graph import Component, Graph, Input, Stream
-from downspout.engine.loop import Engine
+from downspout.engine import Component, Engine, Graph, Input, Stream
 from downspout.errors import ComponentError
-from downspout.spark.topology.micro_batches import held_of
-from downspout.spark.topology.rows import STATE, Row, ShuffledTuple, load
+from downspout.spark import ShuffledTuple, held_of, load
+from downspout.spark.topology.rows import STATE, Row
 from downspout.spark.topology.stages.bolt_state import attributes, restore, save, separate
 from downspout.testing.harness import StubSpout
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from downspout.web.on_request import RunUnderWay, runs_under_way
+from downspout.web import runs_under_way
+from downspout.web.on_request import RunUnderWay
 from tests.spark.topology.scene import PATIENCE_S, Scene, lines_of, lines_until
 from tests.web.running import Running
 

@@ -9,8 +9,9 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Long
 
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.kafka import producer_properties
+from downspout.spark import parse_sink_options
 from downspout.spark.writing.columns import check_columns
-from downspout.spark.writing.options import SinkOptions, parse_sink_options
+from downspout.spark.writing.options import SinkOptions
 from downspout.spark.writing.writers import StreamWriter, checked
 
 NEEDED = {"kafka.bootstrap.servers": "localhost:9092"}

@@ -10,8 +10,8 @@ import pytest
 from kafka import errors
 
 from downspout.errors import BrokerError, RecordError
+from downspout.spark import parse_sink_options
 from downspout.spark.writing import write
-from downspout.spark.writing.options import parse_sink_options
 from downspout.spark.writing.write import Task, write_rows
 from downspout.testing import FakeKafka
 

@@ -9,7 +9,7 @@ import routers
 import stations as s
 from streamparse import Grouping, Topology
 
-from downspout.wire.kryo import KRYO
+from downspout.wire import KRYO
 
 
 class Direct(Topology):

@@ -1,0 +1,33 @@
+"""What a package offers to others, tests among them, without importing it.
+
+A package's ``__init__`` lists its names by the module that has them. Importing the package costs nothing; a name is
+looked up when it is asked for. So a module can be moved, split or joined within its package, and nobody else notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def offered(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], list[str]]:
+    """Return a package's ``__getattr__`` and ``__all__`` (PEP 562).
+
+    ``homes``: module, relative to the package → the names that it offers, separated by blanks.
+
+    >>> find, names = offered("downspout", {"offset_ranges": "merged"})
+    >>> names
+    ['merged']
+    >>> find("other")
+    Traceback (most recent call last):
+    AttributeError: module 'downspout' has no attribute 'other'
+    """
+    places = {name: f"{package}.{module}" for module, names in homes.items() for name in names.split()}
+
+    def find(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(places[name]), name)
+
+    return find, list(places)
