@@ -50,7 +50,7 @@ spark-demo: $(VENV)/.demo  ## the main job on Spark, killed in the middle; and a
 	@$(BIN)/python -m demos --on spark $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(FRESH),--fresh)
 
 # Tests wait more than they work: for answers, sessions to end, retries to be due, JVMs to start.
-JOBS ?= 3
+JOBS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --doctest-modules $(CODE) tests
 # mypy runs beside the tests, and is heard after them. A run that would take longer than CI waits ends with its report.
 BESIDE_TYPES = @log=$$(mktemp); $(BIN)/mypy >$$log 2>&1 & types=$$!; $(1); tests=$$?; \

@@ -151,8 +151,8 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     for name in [name for name in os.environ if name.startswith("DOWNSPOUT_") and name != "DOWNSPOUT_CACHE"]:
         monkeypatch.delenv(name)
     base = tmp_path_factory.getbasetemp()
-    number = next(_HOMES)  # pytest's mktemp looks at all folders that there are: 30 ms after 3,200 tests
-    home, temporary = base / f"home{number}", str(base / f"tmp{number}")
+    number = next(_HOMES)  # pytest's mktemp scans all folders that there are: 30 ms after 3,200 tests
+    home, temporary = base / f"own-home{number}", str(base / f"own-tmp{number}")
     home.mkdir()
     os.mkdir(temporary)
     monkeypatch.setenv("DOWNSPOUT_HOME", str(home))

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 ORDER = (
-    *("registry", "errors", "findings", "formatting", "metrics", "clock", "exit_guard"),
+    *("exports", "registry", "errors", "findings", "formatting", "metrics", "clock", "exit_guard"),
     *("settings", "system", "ledger", "origins", "offset_ranges", "protocols", "wire", "component"),
     *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "batches", "sink", "tables", "sql", "parse"),
     *("broker", "run", "export", "storm", "spark", "web", "compare", "audit", "testing", "scaffold"),
@@ -198,7 +198,8 @@ def test_the_core_is_pure(core: str) -> None:
         f"{relative(path)} imports {name}"
         for path in modules(ROOT / "downspout" / core)
         for name in imported(path)
-        if not name.startswith(f"downspout.{core.replace('/', '.')}.") and name.split(".")[0] not in allowed
+        if not name.startswith((f"downspout.{core.replace('/', '.')}.", "downspout.exports."))
+        and name.split(".")[0] not in allowed
     ]
     assert not wrong
 
@@ -279,3 +280,26 @@ def test_a_python_worker_of_sparks_imports_little(module: str, needless: set[str
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert not needless & set(done.stdout.split())
+
+
+def test_tests_ask_packages_for_what_they_offer() -> None:
+    """What a package offers in its ``__init__`` is imported from there: then a test survives a move in the package."""
+    offers = {path.parent.name: offered_by(path) for path in (ROOT / "downspout").glob("*/__init__.py")}
+    wrong = [
+        f"{relative(path)}: from downspout.{parts[1]} import {parts[-1]}"
+        for path in [*modules(ROOT / "tests"), *modules(ROOT / "tools")]
+        for parts in (name.split(".") for name in imported(path))
+        if parts[0] == "downspout" and len(parts) > 3 and ".".join(parts[2:]) in offers.get(parts[1], ())
+    ]
+    assert wrong == []
+
+
+def offered_by(path: Path) -> set[str]:
+    """Return what a package offers, as ``module.name``."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "offered"
+    ]
+    homes = {module: names for call in calls for module, names in ast.literal_eval(call.args[1]).items()}
+    return {f"{module}.{name}" for module, names in homes.items() for name in names.split()}

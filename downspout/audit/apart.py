@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from multiprocessing import resource_tracker
@@ -154,6 +155,7 @@ def _answer(pipe: Connection, make: Callable[[], TopologyReplay]) -> None:
             answer: Outcomes | DownspoutError = dict(replay(records))
         except DownspoutError as error:
             answer = error
+        sys.stdout.flush()  # what was printed would be lost with this process, which may be killed
         try:
             pipe.send(answer)
             records = pipe.recv()

@@ -54,6 +54,7 @@ def test_a_contender_that_commits_too_little_is_refused(course: Track, topic_nam
         course.run(forgetful, topic_name, RECORDS)
 
 
+@pytest.mark.sweep
 def test_the_race_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From one command line to a report and a chart."""
     race.main(["--quick", "--records", "2000", "--only", "record", "--results", str(tmp_path)])
@@ -62,6 +63,7 @@ def test_the_race_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert LOOP.name not in capsys.readouterr().out
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("mode", breakdown.MODES)
 def test_each_stage_of_a_run_is_measured(course: Track, topic_name: str, tmp_path: Path, mode: str) -> None:
     """Every stage that records pass takes some time in either mode, and no stage has a name that the report lacks."""
@@ -71,6 +73,7 @@ def test_each_stage_of_a_run_is_measured(course: Track, topic_name: str, tmp_pat
     assert all(found[stage] > 0 for stage in breakdown.STAGES)
 
 
+@pytest.mark.sweep
 def test_latency_is_measured(course: Track, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row becomes durable, none before it was sent."""
     monkeypatch.setattr(latency, "RATE_SHARE_MIN", 0.0)  # a busy machine holds no rate; we look at no figure
@@ -89,6 +92,7 @@ def test_fetching_is_measured(course: Track) -> None:
     assert found.requests > 0
 
 
+@pytest.mark.sweep
 def test_growth_and_failures_go_through_all_sizes_and_shares(course: Track) -> None:
     """Both run each contender over each topic, and check what it wrote."""
     record = DOWNSPOUT[:1]

@@ -151,6 +151,7 @@ def test_a_coordinator_that_moves(replicas: Replicas, home: Home, caplog: pytest
         spouts.go_on(caplog)
 
 
+@pytest.mark.sweep
 def test_commits_that_too_few_replicas_would_have(
     replicas: Replicas, home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,6 +28,7 @@ def proxy() -> Iterator[FaultProxy]:
         yield proxy
 
 
+@pytest.mark.sweep
 def test_killed_workers_and_a_store_with_faults_lose_and_double_nothing(
     kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path, processes: list[subprocess.Popen[bytes]],
     proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch,

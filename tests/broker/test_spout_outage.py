@@ -142,7 +142,12 @@ EVERYTHING = {(partition, offset) for partition in range(2) for offset in range(
 
 
 @pytest.mark.parametrize(
-    ("away", "way"), [(stopped, "sync"), pytest.param(frozen, "sync", marks=pytest.mark.sweep), (frozen, "combined")]
+    ("away", "way"),
+    [
+        pytest.param(stopped, "sync", marks=pytest.mark.sweep),
+        pytest.param(frozen, "sync", marks=pytest.mark.sweep),
+        (frozen, "combined"),
+    ],
 )
 def test_a_broker_that_is_away_costs_neither_records_nor_answers(
     away: Callable[[EmbeddedKafka], Any],

@@ -19,7 +19,7 @@ def python_blocks(path: Path) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL))
 
 
-FOR_THE_CLONE = {"demo", "docs", "dev"}
+FOR_THE_CLONE = {"demo", "docs", "dev", "dev-all"}
 """Extras for who works in the clone."""
 
 

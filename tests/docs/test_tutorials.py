@@ -31,6 +31,7 @@ def stopped(home: Path) -> list[str]:
     return [f"downspout kafka stop --dir {home / 'kafka'}"]
 
 
+@pytest.mark.sweep
 def test_the_tutorial_on_bad_records_runs(tmp_path: Path) -> None:
     """Two bad records become dead letters, one is repaired and replayed, and audits before and after are exact."""
     home = tmp_path / "home"

@@ -141,7 +141,7 @@ def test_a_type_that_changes_midway(kafka: FakeKafka, aside: bool, tmp_path: Pat
 
 
 @pytest.mark.slow
-@READ
+@pytest.mark.parametrize("aside", [pytest.param(True, marks=pytest.mark.sweep, id="rejects read"), False])
 def test_a_type_that_changes_for_good_stops_the_run(kafka: FakeKafka, aside: bool, tmp_path: Path) -> None:
     """With the circuit breaker the run ends with the same kind of error, and no good record was given up."""
     produce(kafka, [good(number) for number in range(FEW)])

@@ -27,6 +27,7 @@ def test_storm_goes_on_where_the_local_run_stopped(tmp_path: Path) -> None:
     assert read_table(tmp_path / "shop/output/shop").num_rows == 400
 
 
+@pytest.mark.sweep
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.slow

@@ -27,7 +27,13 @@ def scram_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKa
 
 
 @pytest.fixture(
-    scope="session", params=["tls", "plain", pytest.param("tls-scram-512", marks=pytest.mark.sweep), "tls-scram-256"]
+    scope="session",
+    params=[
+        "tls",
+        pytest.param("plain", marks=pytest.mark.sweep),
+        pytest.param("tls-scram-512", marks=pytest.mark.sweep),
+        "tls-scram-256",
+    ],
 )
 def any_kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     """Each kind of protection in turn, one broker at a time."""

@@ -80,6 +80,7 @@ def audit_all(directory: Path, name: str, start: int, stop: Event, results: Resu
     results.put((name, 0, wrong))
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_writers_compactors_readers_and_auditors_at_once(tmp_path: Path) -> None:
     """Two writers, two compactors, a reader through the log and an auditor, all at once for a while: the reader always

@@ -44,7 +44,9 @@ def options(proxy: FaultProxy, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("emit", [pytest.param("record", marks=pytest.mark.sweep), "chunk"])
+@pytest.mark.parametrize(
+    "emit", [pytest.param("record", marks=pytest.mark.sweep), pytest.param("chunk", marks=pytest.mark.sweep)]
+)
 def test_a_topology_writes_each_row_once(
     spark: SparkSession, kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     proxy: FaultProxy, options: list[str], emit: str,

@@ -60,6 +60,7 @@ def wait_until(topology: subprocess.Popen[bytes], reached: Callable[[], bool], s
         time.sleep(0.05)
 
 
+@pytest.mark.sweep
 def test_queries_run_beside_the_topology(
     spark: SparkSession, kafka_broker: EmbeddedKafka, topic_name: str, topology: subprocess.Popen[bytes],
     frame: pd.DataFrame, tmp_path: Path,

@@ -144,9 +144,8 @@ def test_a_stock_quickstart_project_runs(place: Place, quickstart: Path, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "victim", [pytest.param("spouts.kafka.KafkaSpout", marks=pytest.mark.sweep), "bolts.parquet.ParquetBolt"]
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize("victim", ["spouts.kafka.KafkaSpout", "bolts.parquet.ParquetBolt"])
 def test_a_killed_component_ends_the_run_and_the_next_run_ends_in_the_same_rows(place: Place, victim: str) -> None:
     """After `kill -9` of a component's process the run fails and names it; run again, every row is there once."""
     topic = place.topology(place.publish(20_000))

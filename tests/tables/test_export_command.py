@@ -152,6 +152,7 @@ with spark_session("delta", config=config) as spark:
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_reads_a_delta_table(project: Path) -> None:

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS, KILLS = 2_000, 2
 
 
+@pytest.mark.sweep
 @pytest.mark.broker
 @pytest.mark.slow
 def test_the_demo_is_exact(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ FRAME = pd.DataFrame({
 })  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.slow

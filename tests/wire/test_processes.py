@@ -230,7 +230,7 @@ def starved(spout: Storm) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["stopped", "silent"])
+@pytest.mark.parametrize("how", [pytest.param("stopped", marks=pytest.mark.sweep), "silent"])
 def test_no_call_outlasts_storms_patience(own_broker: Kafka, how: str) -> None:
     """With the broker stopped, or hanging, every command is answered within 5 s, and the end is bounded too."""
     own_broker.fill(*(b"%d" % number for number in range(20)))
