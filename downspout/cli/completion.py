@@ -72,7 +72,7 @@ def _add_completers(parser: argparse.ArgumentParser) -> None:
     completers: dict[str, Callable[..., Sequence[str]]] = {
         "target": topology_files, "topology": topology_files, "overrides": settings, "scope": scopes,
     }  # fmt: skip
-    for action in _actions(parser):
+    for action in actions_of(parser):
         takes_name = action.dest == "topology" and action.metavar in (None, "NAME")
         completer = None if takes_name else completers.get(action.dest, paths if _takes_path(action) else None)
         if completer is not None:
@@ -85,12 +85,13 @@ def _takes_path(action: argparse.Action) -> bool:
     return action.dest == "file" or action.nargs == argparse.REMAINDER
 
 
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the arguments of a command and of those below it."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
             for each in set(action.choices.values()):
-                yield from _actions(each)
+                yield from actions_of(each)
 
 
 def paths(prefix: str, **_: Any) -> list[str]:

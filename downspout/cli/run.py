@@ -104,7 +104,7 @@ def handle(arguments: argparse.Namespace) -> int:
         handler = json_log.install()
     log_to_stderr(arguments.quiet, handler)
     if arguments.channel is not None:
-        return serve(arguments.channel, _exit_code)
+        return serve(arguments.channel, exit_code_of)
     # What is printed goes to standard error with --json -, and there each line is to be JSON too.
     prints_are_log = handler is not None and arguments.json_path == "-"
     with summary_to(arguments.json_path) as out, redirect_stdout(sys.stderr) if prints_are_log else nullcontext():
@@ -241,7 +241,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _exit_code(result: RunResult) -> int:
+def exit_code_of(result: RunResult) -> int:
     """Return how a run that has ended in order counts."""
     if result.uncommitted:
         return BrokerError.exit_code
@@ -272,7 +272,7 @@ def _close(result: RunResult) -> int:
             f"{count} failed and will not be tried again, because no spout emitted them with an id. "
             "Try: correct the bolt, and let the spout emit with tup_id=... and emit again what fails"
         )
-    return _exit_code(result)
+    return exit_code_of(result)
 
 
 @contextmanager

@@ -133,7 +133,7 @@ def collect(graph: Graph, tasks: Sequence[Task], world: World, *, reason: str, d
     spouts = [task for task in tasks if isinstance(task, SpoutTask)]
     in_flight = sum(spout.in_flight for spout in spouts)
     reported = [(task, task.report()) for task in tasks]
-    reports = _reports(reported)
+    reports = reports_of(reported)
     not_retried = sum(task.lost for task in tasks if isinstance(task, BoltTask))
     # Each may have come of another spout tuple that counted as complete when it was emitted.
     untracked = max(0, sum(spout.untracked for spout in spouts) - not_retried)
@@ -210,7 +210,8 @@ def in_order(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, 
     return {spout: dict(sorted(partitions.items(), key=rank)) for spout, partitions in found.items()}
 
 
-def _reports(reported: Sequence[tuple[Task, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+def reports_of(reported: Sequence[tuple[Task, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return what components report, summed over their tasks."""
     found: dict[str, dict[str, float]] = {}
     for task, report in reported:
         for name, value in report.items():

@@ -12,6 +12,7 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "prometheus": "GROUP_LAG",
+        "server": "lag_exposed",
+        "prometheus": "GROUP_LAG RunCollector",
     },
 )

@@ -19,6 +19,11 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
+        "retry_gate": "RetryGate",
+        "patches.unknown_leaders": "ask_leaders",
+        "patches.silent_expiry": "keep_reasons",
+        "patches.lost_seeks": "atomic_seek",
+        "patches.fetches_alike": "gathering",
         "address": "troubles",
         "client": "KafkaCluster",
         "clusters": "cluster_for",
@@ -32,6 +37,7 @@ __getattr__, __all__ = offered(
         "frames": "NotKafkaError",
         "partitioners": "Partitions partition_of_key",
         "port": (
+            "TransactionalPort "
             "Cluster ConsumerPort GroupDescription GroupMember GroupMembership LogState OffsetAndMetadata "
             "OpenTransaction ProducerPort Record Sent TopicPartition TopicState"
         ),

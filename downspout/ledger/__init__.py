@@ -11,7 +11,7 @@ __getattr__, __all__ = offered(
         "isolation": "AT_WORK Isolation WINDOW",
         "message_id": "id_prefix split_id",
         "metadata": "BYTES_MAX CommitMetadata ENDED NOTHING author_for_another_topic decode encode",
-        "offsets": "NEVER PartitionLedger",
+        "offsets": "NEVER PartitionLedger RetryState",
         "origin": "Origin",
         "ranges": "Ranges",
         "retry_schedule": "Backoff",

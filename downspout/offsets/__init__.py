@@ -7,7 +7,7 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "group_offsets": "Standing commit_moves plan_moves",
+        "group_offsets": "Standing commit_for commit_moves plan_moves",
         "lag": "PartitionLag Question collect",
         "offset_files": "read_places to_csv",
         "places": "Kind Place milliseconds moment",

@@ -98,7 +98,7 @@ class RowSink(Bolt):
     def begin(self, columns: Columns, context: Mapping[str, Any]) -> list[str]:
         """Find the columns in the inputs, and hold nothing; return the names of the inputs that carry origins."""
         self.columns = columns
-        self._inputs = _find_fields(context, columns, str(self.component_name))
+        self._inputs = find_fields(context, columns, str(self.component_name))
         with_origins = [name_of(*given) for given, (_, has_origin) in self._inputs.items() if has_origin]
         self.has_origins = bool(with_origins)
         self._waiting: list[Any] = []
@@ -320,7 +320,7 @@ def too_old(conf: Mapping[str, Any], age_s: float, scope: str = "parquet") -> tu
     return f"{what}: rows would time out while they wait", f"{scope}.flush_age_s of at most {timeout_s / 3:g}"
 
 
-def _find_fields(
+def find_fields(
     context: Mapping[str, Any], columns: Columns, component: str
 ) -> dict[tuple[str, str], tuple[Picker, bool]]:
     """Return for each input how to pick the columns (and the origin, last) and whether it has an origin."""

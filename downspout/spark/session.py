@@ -141,12 +141,12 @@ def _prepare_environment() -> None:
 def _quiet() -> None:
     # Interrupted by Ctrl-C, its bridge to the JVM logs a page of traceback for what is no error.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_not_py4js)
+    logging.getLogger().addFilter(is_not_py4js)
     # PySpark warns on every start with pandas 3. Rows travel as Arrow here, and what is tested is what is pinned.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
 
 
-def _is_not_py4js(record: logging.LogRecord) -> bool:
+def is_not_py4js(record: logging.LogRecord) -> bool:
     """Keep out what Py4J logs by no logger of its own where the JVM has ended; it raises the same as an error."""
     return "py4j" not in Path(record.pathname).parts
 

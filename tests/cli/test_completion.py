@@ -122,8 +122,8 @@ def test_bash_itself_adds_no_files(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_no_command_has_an_argument_of_another_kind_under_a_known_name() -> None:
     """What is completed by its name is what the name says: each `target` is a topology's file, each `scope` a scope."""
-    from downspout.cli.completion import _actions
+    from downspout.cli.completion import actions_of
 
-    for action in _actions(build_parser()):
+    for action in actions_of(build_parser()):
         if action.dest in ("target", "overrides", "scope"):
             assert action.metavar in ("FILE", "FILE[:NAME]", "[COMPONENT:]KEY=VALUE", "KEY=VALUE", None), action

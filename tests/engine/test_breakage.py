@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from streamparse import BatchingBolt, Bolt, Grouping, Spout, Topology
 
-from downspout.cli.run import _exit_code
+from downspout.cli.run import exit_code_of
 from downspout.clock import Clock
 from downspout.dead_letters import read_dead_letters
 from downspout.engine import Bounds, Engine, Forest, Tree, from_class, resolve
@@ -270,7 +270,7 @@ def test_a_failed_tuple_without_an_id_is_not_complete(goes_on: bool) -> None:
     result = run_topology(topology(Sometimes, 2, Grouping.SHUFFLE, Careless), records=200).run
     assert result.not_retried == result.failed == result.components["last"].failed == Sometimes.seen // 10 > 0
     assert result.completed == result.components["words"].emitted - result.failed
-    assert _exit_code(result) == ComponentError.exit_code
+    assert exit_code_of(result) == ComponentError.exit_code
 
 
 def test_what_an_earlier_run_left_behind_is_no_first_attempt() -> None:

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as read
 
 from downspout.cli import build_parser, lag, main
-from downspout.export.server import lag_exposed
+from downspout.export import lag_exposed
 from downspout.kafka import OffsetAndMetadata, TopicPartition
 from downspout.offsets import Question
 from downspout.testing import FakeKafka

@@ -10,8 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from downspout.engine import Bounds, RunResult, TaskResult, WorkerResult
-from downspout.export import GROUP_LAG
-from downspout.export.prometheus import RunCollector
+from downspout.export import GROUP_LAG, RunCollector
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
 from downspout.run import RunMetrics, Snapshots
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from downspout.kafka import GroupMembership, OffsetAndMetadata, Record, TopicPartition
-from downspout.kafka.port import TransactionalPort
+from downspout.kafka import GroupMembership, OffsetAndMetadata, Record, TopicPartition, TransactionalPort
 from tests.kafka.stage import PATIENCE_S, Deaf, Staged, poll_until, read, unique
 
 FAR = OffsetAndMetadata(7, "what is done beyond", -1)

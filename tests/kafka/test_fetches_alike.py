@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from downspout.kafka.patches.fetches_alike import gathering
+from downspout.kafka import gathering
 
 
 def test_a_broker_gathers_while_there_are_records() -> None:

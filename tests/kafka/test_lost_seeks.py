@@ -6,7 +6,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from downspout.kafka.patches.lost_seeks import atomic_seek
+from downspout.kafka import atomic_seek
 
 
 def test_a_seek_is_not_overwritten_by_a_reset_that_was_under_way() -> None:

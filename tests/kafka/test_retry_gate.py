@@ -8,7 +8,7 @@ import pytest
 from kafka import errors
 
 from downspout.errors import MissingExtraError
-from downspout.kafka.retry_gate import RetryGate
+from downspout.kafka import RetryGate
 from downspout.spout import SpoutMetrics
 
 LOG = logging.getLogger("tests.patience")

@@ -8,7 +8,7 @@ from typing import Any
 from kafka import errors
 from kafka.structs import TopicPartition
 
-from downspout.kafka.patches.silent_expiry import keep_reasons
+from downspout.kafka import keep_reasons
 from downspout.producing import error_of_record
 
 TP = TopicPartition("out", 0)

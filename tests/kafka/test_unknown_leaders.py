@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from downspout.kafka import TopicPartition
-from downspout.kafka.patches.unknown_leaders import ask_leaders
+from downspout.kafka import TopicPartition, ask_leaders
 
 LED, LOST = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -19,12 +19,12 @@ from downspout.ledger import (
     Origin,
     PartitionLedger,
     Ranges,
+    RetryState,
     decode,
     encode,
     metadata,
     runs,
 )
-from downspout.ledger.offsets import RetryState
 
 
 def out(count: int, **given: object) -> PartitionLedger:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from downspout import offset_ranges
 from downspout.kafka import OffsetAndMetadata, TopicPartition
 from downspout.ledger import CommitMetadata, decode, encode
-from downspout.offsets import Standing
-from downspout.offsets.group_offsets import commit_for
+from downspout.offsets import Standing, commit_for
 from tests.spark.handover_support import Command
 from tests.spout.spout_driver import TOPIC, Kafka, fill
 

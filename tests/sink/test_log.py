@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from downspout.errors import SinkError
 from downspout.sink import FENCE, CommitLog, Coverage, DataFile, Disk, Entry, Stream, layout_of, read_entries
 from downspout.sink.log.commit_log import FencedError
-from downspout.sink.log.entry import _checksum
+from downspout.sink.log.entry import checksum_of
 
 STREAM = Stream("t", "id", 0, "")
 
@@ -159,7 +159,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     document = json.loads(path.read_bytes())
     del document["checksum"]
     change(document)
-    path.write_text(json.dumps({**document, "checksum": _checksum(document)}))
+    path.write_text(json.dumps({**document, "checksum": checksum_of(document)}))
 
 
 def tear(path: Path) -> None:

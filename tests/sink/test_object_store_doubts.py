@@ -19,7 +19,7 @@ from downspout.settings import STORAGE_OPTIONS, ObjectPath, place, shown
 from downspout.sink import CommitLog, Compactor, Identities, ObjectStore
 from downspout.sink.storage import object_store
 from downspout.sink.storage.layout import temporary_name
-from downspout.sink.storage.object_store import TornError, _as_os_error
+from downspout.sink.storage.object_store import TornError, as_os_error
 from downspout.sink.storage.places import RETRIES, resolve
 from downspout.sink.storage.probing import probe
 from downspout.testing import run_on_records
@@ -195,15 +195,15 @@ def test_a_password_in_an_endpoint_is_refused_and_never_shown() -> None:
         assert shown(STORAGE_OPTIONS, value) == "…"
     assert resolve([option.replace("me:hush@", "")]) == {"endpoint": "http://minio:9000"}
     error = refused.GenericError("Error performing GET http://me:hush@minio:9000/bucket/out/x in 2 ms")
-    assert "http://…@minio:9000/bucket/out/x" in str(_as_os_error("get", TOP, error))
+    assert "http://…@minio:9000/bucket/out/x" in str(as_os_error("get", TOP, error))
 
 
 def test_a_name_with_body_in_it_is_no_torn_answer() -> None:
     """An answer that broke off is told by the client's words, and not by those in the names of objects."""
     error = refused.GenericError("Error performing GET http://s3/bucket/nobody/x - HTTP error: error sending request")
-    assert not isinstance(_as_os_error("get", TOP, error), TornError)
+    assert not isinstance(as_os_error("get", TOP, error), TornError)
     error = refused.GenericError("HTTP error: request or response body error")
-    assert isinstance(_as_os_error("get", TOP, error), TornError)
+    assert isinstance(as_os_error("get", TOP, error), TornError)
 
 
 @pytest.mark.parametrize("text", [" s3://bucket/out", "s3://bucket/out\n"])

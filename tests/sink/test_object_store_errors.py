@@ -15,7 +15,7 @@ from downspout.cli import main
 from downspout.errors import SinkError
 from downspout.settings import STORAGE_OPTIONS, ObjectPath, place, shown
 from downspout.sink import ObjectStore
-from downspout.sink.storage.object_store import _as_os_error
+from downspout.sink.storage.object_store import as_os_error
 from tests.sink.cloud_support import s3_client, visible
 from tests.sink.support import write_rows
 
@@ -75,7 +75,7 @@ def test_check_says_before_the_run_whether_the_store_can_be_used(
 ])  # fmt: skip
 def test_errors_of_a_store_say_what_can_be_done(error: Exception, kind: str, expected: str) -> None:
     """Expired and wrong credentials, missing rights and buckets are told apart, and the store's words are kept."""
-    made = _as_os_error(kind, ObjectPath("s3://bucket/out/a"), error)
+    made = as_os_error(kind, ObjectPath("s3://bucket/out/a"), error)
     with pytest.raises(OSError, match=f"{expected}.*s3://bucket/out/a"):
         raise made
 

@@ -12,7 +12,7 @@ from pystorm.component import Tuple
 from bolts.parquet import ParquetBolt
 from downspout.errors import SinkError
 from downspout.sink import Disk
-from downspout.sink.row_sink import BLOCK_ROWS, _find_fields
+from downspout.sink.row_sink import BLOCK_ROWS, find_fields
 from tests.sink.support import rows_of, sink, tup
 
 FIELDS = ["origin", "word"]
@@ -146,7 +146,7 @@ def test_inputs_with_other_fields_share_a_sink(tmp_path: Path) -> None:
     inputs = {"source->stream->fields": {
         "one": {"default": ["x", "origin", "word"]}, "two": {"late": ["word"]}, "__system": {"__tick": ["rate_secs"]}
     }}  # fmt: skip
-    bolt._inputs = _find_fields(inputs, bolt.columns, "sink")
+    bolt._inputs = find_fields(inputs, bolt.columns, "sink")
     assert set(bolt._inputs) == {("one", "default"), ("two", "late")}
     for _ in range(2):
         bolt.process(Tuple("1", "one", "default", 2, (0, ("t", "", 0, 7, ""), "a")))

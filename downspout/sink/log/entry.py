@@ -200,7 +200,7 @@ _OF_KIND: dict[str, list[tuple[str, str, Callable[[Any], Any], Callable[[Any], A
 
 def to_document(document: dict[str, Any]) -> bytes:
     """Return a JSON object as a file holds it, its checksum last."""
-    document = {**document, "checksum": _checksum(document)}
+    document = {**document, "checksum": checksum_of(document)}
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
@@ -214,7 +214,7 @@ def from_document(content: bytes) -> dict[str, Any]:
         raise ValueError("no JSON object")
     checksum = document.pop("checksum", None)
     try:
-        is_whole = checksum == _checksum(document)
+        is_whole = checksum == checksum_of(document)
     except RecursionError as error:  # what was just deep enough to be read may be too deep to be written
         raise ValueError(f"not JSON ({error})") from None
     if not is_whole:
@@ -222,6 +222,7 @@ def from_document(content: bytes) -> dict[str, Any]:
     return document
 
 
-def _checksum(document: Any) -> str:
+def checksum_of(document: Any) -> str:
+    """Return the CRC-32 of a JSON object, whatever the order of its keys."""
     content = json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
     return f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}"

@@ -55,7 +55,7 @@ class ObjectStore:
             try:
                 return send()
             except (refused.BaseError, OSError) as error:
-                failed = _as_os_error(kind, path, error)
+                failed = as_os_error(kind, path, error)
             # The client below asks again after most failures, but not after an answer that broke off.
             if not isinstance(failed, TornError) or kind in ("create", "page") or attempt == ATTEMPTS - 1:
                 raise failed
@@ -232,7 +232,7 @@ def _below(key: str, folder: Path) -> str:
     return key.removeprefix(f"{_key(folder)}/")
 
 
-def _as_os_error(kind: str, path: Path, error: Exception) -> OSError:
+def as_os_error(kind: str, path: Path, error: Exception) -> OSError:
     """Return an error of the client as Python would raise it for a local file, with the store's own words."""
     import obstore.exceptions as refused
 

@@ -16,7 +16,7 @@ import pytest
 from downspout.engine import from_class
 from downspout.errors import MissingExtraError, SinkError
 from downspout.spark import Query
-from downspout.spark.session import _is_not_py4js
+from downspout.spark.session import is_not_py4js
 from downspout.spark.topology.driver import run as driver
 from tests.spark.topology_case import Plain
 
@@ -129,7 +129,7 @@ def test_what_py4j_logs_of_a_dead_jvm_is_kept_out() -> None:
         logging.LogRecord("root", logging.ERROR, path, 1, "Exception while sending command.", None, None)
         for path in ("/lib/python3.11/site-packages/py4j/java_gateway.py", "/home/py4js/bolts/mine.py")
     ]
-    assert [_is_not_py4js(record) for record in made] == [False, True]
+    assert [is_not_py4js(record) for record in made] == [False, True]
 
 
 def test_a_query_is_not_started_after_a_signal() -> None:
