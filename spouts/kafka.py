@@ -186,6 +186,11 @@ class KafkaSpout(Wired, streamparse.Spout):
         out = self._session.in_flight if self._session is not None else 0
         return min(most, max(0, -((out - self._open_max) // chunk)))
 
+    @property
+    def session(self) -> GroupSession | None:
+        """What the spout holds while it is active, to look at: its consumer, partitions and ledgers."""
+        return self._session
+
     def _emit_waiting(self, session: GroupSession, most: int, now: int) -> None:
         """Emit what was polled; partitions take turns, so that a busy one cannot starve the others."""
         turns, out, left = session.turns, self._out, most

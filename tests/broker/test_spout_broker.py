@@ -58,7 +58,7 @@ def test_killed_and_started_again_repeats_only_what_it_had_not_made_known(real: 
     run_until(lambda: len(first.emitted) == 100, first)
     done = {n for n in range(100) if n % 7}
     first.ack(sorted(done))
-    run_until(lambda: first.spout._session.assignment.parts[real.tp()].commits.last[1].count(".") > 10, first)
+    run_until(lambda: first.spout.session.assignment.parts[real.tp()].commits.last[1].count(".") > 10, first)
     first.kill()
     second = real.member()
     run_until(lambda: len(second.emitted) >= 15, second)
@@ -87,7 +87,7 @@ def test_late_words_after_a_hand_over_change_nothing(real: Scene) -> None:
     run_until(lambda: len(one.emitted) == 100, one)
     two = real.member(member=2, commit_period_ms=100)
     run_until(lambda: len(two.emitted) == 50, one, two)
-    run_until(lambda: one.figure("partitions") == 1 and one.spout._session.assignment.complete, one, two)
+    run_until(lambda: one.figure("partitions") == 1 and one.spout.session.assignment.complete, one, two)
     [moved] = {partition for partition, _ in two.places}
     one.ack(range(50), moved)
     kept = 1 - moved
@@ -137,7 +137,7 @@ def test_leaves_when_idle_and_joins_again(real: Scene) -> None:
     driver = real.member()
     run_until(lambda: len(driver.emitted) == 10, driver, answer=True)
     driver.spout.deactivate()
-    assert driver.spout._session is None
+    assert driver.spout.session is None
     assert real.committed() == 10
     real.fill(5)
     driver.spout.activate()

@@ -117,7 +117,7 @@ class Churn:
         member.spout.deactivate()
         member.answer(self._fails)
         self.active.remove(member)
-        assert member.spout._session is None
+        assert member.spout.session is None
 
     def write(self, count: int) -> None:
         """Append to each partition, and run until all of it was emitted, while answers come late."""

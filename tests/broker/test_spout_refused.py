@@ -120,7 +120,7 @@ def test_a_group_that_may_not_be_used_is_an_error(scene: Scene, rights: Rights, 
     assert not member.emitted
     with pytest.raises(BrokerError) if mode == "assign" else nullcontext():
         member.spout.close()
-    assert member.spout._session is None
+    assert member.spout.session is None
 
 
 def test_a_group_that_may_not_be_looked_at_is_an_error(scene: Scene, rights: Rights) -> None:

@@ -292,7 +292,7 @@ class BrokerKafka:
         """Throw all members out; each has learned it, by a heartbeat, when this returns."""
         self.group(group).expire_members()
         mine = [driver for driver in self.live() if driver.spout._setup.group == group and driver.spout._setup.joins]
-        wait_until(lambda: all(driver.spout._session.consumer.rejoin_pending() for driver in mine))
+        wait_until(lambda: all(driver.spout.session.consumer.rejoin_pending() for driver in mine))
 
     def rebalance(self, group: str) -> None:
         """Let all members join again: somebody comes, and goes before anything was given to it."""
@@ -301,7 +301,7 @@ class BrokerKafka:
         before = len(self.group(group).members)
         wait_until(lambda: guest.poll(10, 1) or len(self.group(group).members) > before)
         guest.close(leave_group=True)
-        wait_until(lambda: all(driver.spout._session.consumer.rejoin_pending() for driver in self.live()))
+        wait_until(lambda: all(driver.spout.session.consumer.rejoin_pending() for driver in self.live()))
 
     # --- the spouts ---
 
@@ -311,7 +311,7 @@ class BrokerKafka:
 
     def live(self) -> list[Driver]:
         """Return the spouts that have a consumer."""
-        return [driver for driver in self._drivers if driver.spout._session is not None]
+        return [driver for driver in self._drivers if driver.spout.session is not None]
 
     def drive(self, driver: Driver, turns: int) -> None:
         """Let a spout take so many turns, or fewer where it is alone and the last ones have found nothing to do."""
@@ -336,7 +336,7 @@ class BrokerKafka:
         return False
 
     def _joining(self) -> bool:
-        return any(driver.spout._session.consumer.rejoin_pending() for driver in self.live())
+        return any(driver.spout.session.consumer.rejoin_pending() for driver in self.live())
 
     def _limit(self, driver: Driver) -> float:
         if self.live() == [driver]:
@@ -353,7 +353,7 @@ class BrokerKafka:
 
         def was_tried() -> bool:
             driver.spout.next_tuple()
-            session, services = driver.spout._session, driver.spout._services
+            session, services = driver.spout.session, driver.spout._services
             if session is None or session.state is SessionState.DRAINING:
                 return True
             return not services.commit_timer.due(driver.spout._now()) or self._faults_of_commits() != faults
@@ -369,7 +369,7 @@ class BrokerKafka:
 
         def asked() -> bool:
             driver.spout.next_tuple()
-            return all(other.spout._session.consumer.rejoin_pending() for other in self.live())
+            return all(other.spout.session.consumer.rejoin_pending() for other in self.live())
 
         wait_until(asked)
 
@@ -384,8 +384,8 @@ class BrokerKafka:
         """Close what was opened and delete what was left."""
         clusters.unregister(self.bootstrap)
         for driver in self._drivers:
-            if driver.spout._session is not None:
-                driver.spout._session.consumer.close(leave_group=True)
+            if driver.spout.session is not None:
+                driver.spout.session.consumer.close(leave_group=True)
             driver.spout._dead_lettering.close()
         admin = self._stage.admin
         for group in [found["group_id"] for found in admin.list_groups()]:

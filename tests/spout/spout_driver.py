@@ -145,7 +145,7 @@ class Driver:
         if isinstance(self.kafka, BrokerKafka):
             self.kafka.crash(self)
         else:
-            self.spout._session.consumer.crash()
+            self.spout.session.consumer.crash()
 
     def die(self) -> None:
         """Die without a word, and be given up by the group."""

@@ -187,7 +187,7 @@ def test_a_turn_ends_where_its_records_are_put_back(kafka: Kafka) -> None:
     def emit(values: list[object], **named: object) -> None:
         plain(values, **named)
         if len(driver.emitted) == 4:
-            driver.spout._session.put_back()
+            driver.spout.session.put_back()
 
     driver.spout.emit = emit  # type: ignore[method-assign,assignment]
     driver.run()
@@ -460,7 +460,7 @@ def test_a_pattern_leaves_the_spouts_own_dead_letters_out(bare_kafka: Kafka) -> 
 def test_a_bounded_run_reads_nothing_before_its_end_is_known(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that does not tell the end of a new partition delays a bounded run, and does not unbind it."""
     driver = Driver(kafka, topics=None, pattern="ord.*", run__until="end")
-    real, calls = driver.spout._session.consumer.end_offsets, []
+    real, calls = driver.spout.session.consumer.end_offsets, []
 
     def end_offsets(partitions):
         calls.append(partitions)
@@ -468,7 +468,7 @@ def test_a_bounded_run_reads_nothing_before_its_end_is_known(kafka: Kafka, monke
             raise errors.KafkaTimeoutError("no answer")
         return real(partitions)
 
-    monkeypatch.setattr(driver.spout._session.consumer, "end_offsets", end_offsets)
+    monkeypatch.setattr(driver.spout.session.consumer, "end_offsets", end_offsets)
     for _ in range(2):
         for _ in range(10):
             kafka.clock.sleep(1)

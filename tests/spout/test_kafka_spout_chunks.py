@@ -178,8 +178,8 @@ def test_halves_come_from_memory(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) 
     """While there is room nothing is read again; slices are dropped when they are done."""
     driver = Chunks(kafka, retries_max=2, retry_cache_bytes=ROOM)
     driver.run()
-    [part] = driver.spout._session.parts
-    monkeypatch.setattr(driver.spout._session.consumer, "seek", lambda *given: pytest.fail("it is read again"))
+    [part] = driver.spout.session.parts
+    monkeypatch.setattr(driver.spout.session.consumer, "seek", lambda *given: pytest.fail("it is read again"))
     driver.answer({17, 85})
     assert len(part.retry_cache) == 2
     driver.serve({17, 85})

@@ -251,9 +251,9 @@ def test_a_commit_that_is_never_answered_is_not_forgotten(
     def silent(offsets: object) -> None:
         raise errors.KafkaTimeoutError("a commit that was sent before has no answer")
 
-    assert driver.spout._session is not None
+    assert driver.spout.session is not None
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, logger="tests.spout"):
-        patched.setattr(driver.spout._session.consumer, "commit", silent)
+        patched.setattr(driver.spout.session.consumer, "commit", silent)
         driver.commit()
         assert driver.figure("commits_failed") == 0
         for _ in range(5):

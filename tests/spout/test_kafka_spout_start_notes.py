@@ -135,7 +135,7 @@ def test_two_topologies_may_share_a_group_without_sharing_partitions(kafka: Kafk
         spout.run()
         spout.ack_all()
         spout.commit()
-        assert {tp.partition for tp in spout.spout._session.assignment.parts} == {number}
+        assert {tp.partition for tp in spout.spout.session.assignment.parts} == {number}
     assert (first.committed(0), first.committed(1)) == (10, 3)
 
 
@@ -150,7 +150,7 @@ def test_tasks_share_the_partitions_that_are_named(kafka: Kafka) -> None:
     tasks = [Driver(kafka, member=None, task=(index, 2), **settings) for index in range(2)]
     for task in tasks:
         task.run(2)
-    owned = [{(tp.topic, tp.partition) for tp in task.spout._session.assignment.parts} for task in tasks]
+    owned = [{(tp.topic, tp.partition) for tp in task.spout.session.assignment.parts} for task in tasks]
     assert owned == [{(TOPIC, 0), ("other", 0)}, {(TOPIC, 3), ("other", 1)}]
 
 

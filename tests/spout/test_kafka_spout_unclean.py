@@ -26,7 +26,7 @@ def test_a_crash_before_the_dead_letter_gives_no_further_try(kafka: Kafka) -> No
     driver.fail([4])
     driver.run()
     driver.fail([4])
-    driver.spout._session.commit(0)
+    driver.spout.session.commit(0)
     driver.die()
     successor = Driver(kafka, retries_max=1)
     assert successor.run() == []
@@ -268,17 +268,17 @@ def test_a_record_that_fails_alone_waits_for_its_retry(kafka: Kafka) -> None:
     driver.run()
     driver.fail([0])
     assert driver.run() == [1]
-    driver.spout._session.commit(driver.spout._now())
+    driver.spout.session.commit(driver.spout._now())
     assert told(kafka).alone == 1
     kafka.clock.sleep(61)
     assert driver.run() == []
     driver.ack([1])
-    driver.spout._session.commit(driver.spout._now())
+    driver.spout.session.commit(driver.spout._now())
     assert told(kafka).alone is None
     assert driver.run() == [0]
     assert told(kafka).alone == 0
     driver.ack([0])
-    driver.spout._session.commit(driver.spout._now())
+    driver.spout.session.commit(driver.spout._now())
     assert (driver.committed(), told(kafka).alone) == (2, None)
 
 
@@ -293,7 +293,7 @@ def test_a_watch_is_handed_on(kafka: Kafka) -> None:
     successor = Driver(kafka)
     assert successor.run() == [1]
     assert told(kafka) == Isolation(SINGLE, 1, 10, 10, alone=1)
-    assert successor.spout._session.assignment.parts[TopicPartition(TOPIC, 0)].ledger.failed == 0
+    assert successor.spout.session.assignment.parts[TopicPartition(TOPIC, 0)].ledger.failed == 0
 
 
 def test_a_session_that_runs_out_is_no_death(kafka: Kafka) -> None:
