@@ -34,6 +34,7 @@ def tree(program: str) -> Iterator[tuple[CpuMeter, subprocess.Popen[bytes]]]:
             process.communicate(timeout=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [BURN, CHILD, IGNORING + CHILD], ids=["itself", "child", "child, ignored"])
 def test_time_counts_once_whoever_took_it(program: str) -> None:
     """What a process burns counts once: it or its child, whether or not its parent waits for the end."""
@@ -51,6 +52,7 @@ def test_time_counts_once_whoever_took_it(program: str) -> None:
         assert 0.6 * used_s < meter.cpu_s - before < 1.6 * used_s
 
 
+@pytest.mark.slow
 def test_of_our_own_process_looking_does_not_count() -> None:
     """A meter of the process that it runs in leaves out what it costs itself."""
     looking = (

@@ -80,6 +80,7 @@ def without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_peer_that_cannot_be_installed_is_left_out_with_the_reason(
     without_pip: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

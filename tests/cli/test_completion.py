@@ -69,6 +69,7 @@ def test_bash_completes_a_line(line: str, offered: set[str], missing: set[str], 
     assert not missing & found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The script of a shell names the command; where the shell is installed, it can read the script."""

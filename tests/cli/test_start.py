@@ -22,6 +22,7 @@ print("imported", code or 0, *sys.modules)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["settings", "run"]])
 def test_a_help_imports_no_large_library(words: list[str]) -> None:
     """Helps, the version and the table of settings are there without numpy, pyarrow, kafka-python and streamparse."""
@@ -57,6 +58,7 @@ NEEDLESS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["check", "words.py"], ["run", "words.py", "--records", "4", "--quiet"]])
 def test_a_short_run_imports_what_it_needs(words: list[str], tmp_path: Path) -> None:
     """A check and a run over four records load no library and no package of ours that is for other commands."""

@@ -107,6 +107,7 @@ def test_an_exit_is_the_tuples_failure(bolt, restarts):
     assert (len(result.errors), result.counts("leaver").errors) == (1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", [BatchingBolt, TicklessBatchingBolt])
 def test_an_exit_with_a_batch_restarts_the_bolt(base):
     """exit_on_exception = True: the batch is lost with the old instance, which is replaced; the run goes on."""

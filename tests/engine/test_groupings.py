@@ -53,6 +53,7 @@ def test_hash_is_equal_for_equal_values_of_other_types(one, other):
     assert stable_hash(one) == stable_hash(other)
 
 
+@pytest.mark.slow
 def test_hash_is_the_same_in_a_process_with_another_salt():
     """A key keeps its task when the topology is started again."""
     code = "from downspout.engine.groupings import stable_hash; print(stable_hash(['dog', b'x', None, 2.5, {'a': 1}]))"

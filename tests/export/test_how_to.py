@@ -76,6 +76,7 @@ def test_the_line_of_the_log_is_one() -> None:
     assert {"time", "level", "logger", "message", "component", "task"} == json.loads(line).keys()
 
 
+@pytest.mark.slow
 def test_the_dockerfile_has_no_findings() -> None:
     """hadolint finds nothing, and the command is one that `downspout run` takes."""
     dockerfile = DOCS / "how-to" / "production" / "Dockerfile"

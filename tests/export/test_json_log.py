@@ -235,6 +235,7 @@ def test_every_line_of_a_run_is_an_object(tmp_path: Path) -> None:
     assert all({"time", "level", "logger", "message"} <= each.keys() for each in found)
 
 
+@pytest.mark.slow
 def test_what_ends_a_run_is_an_error_line(tmp_path: Path) -> None:
     """A run that cannot begin says why in an object with the level of an error."""
     done = subprocess.run(

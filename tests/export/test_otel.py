@@ -176,6 +176,7 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert "pip install 'downspout[otel]'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_the_option_nothing_is_imported() -> None:
     """The command and what it serves load no OpenTelemetry."""
     code = "import sys, json, downspout.cli.run, downspout.export.server, downspout.web.on_request\n"

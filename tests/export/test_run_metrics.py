@@ -123,6 +123,7 @@ def beside(look: Callable[[], None]) -> Iterator[None]:
         raise error
 
 
+@pytest.mark.slow
 @pytest.mark.fake_only(OTHERS_NEED_IT)
 def test_a_run_can_be_scraped_while_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -152,6 +153,7 @@ def test_a_run_can_be_scraped_while_it_goes_on(
     assert page(f"{urls[0]}/healthz")[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.fake_only(OTHERS_NEED_IT)
 def test_a_bolt_that_hangs_is_told_and_the_last_metrics_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -184,6 +186,7 @@ def test_a_bolt_that_hangs_is_told_and_the_last_metrics_stay(
             assert main(["run", str(tmp_path / "counts.py"), *options]) == 143
 
 
+@pytest.mark.slow
 def test_health_shows_no_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -260,6 +263,7 @@ def test_a_port_in_use_is_told_before_anything_runs(
     assert "stopped after" not in err
 
 
+@pytest.mark.slow
 def test_a_run_without_a_port_imports_nothing_for_it(ones: Path) -> None:
     """Neither a library nor what serves or sends metrics is loaded, but only what looks whether that is wanted."""
     code = (

@@ -145,6 +145,7 @@ def test_a_java_home_without_java_is_kept_from_spark(tmp_path: Path, monkeypatch
         assert environ == kept
 
 
+@pytest.mark.slow
 def test_spark_is_given_a_java_that_leaves_the_missing_module_out(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_a_second_call_says_that_there_is_nothing_to_do(project: Path, capsys: p
     assert json.loads(capsys.readouterr().out) == {"rows": 0, "files": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_an_export_follows_the_directory_until_it_is_stopped(project: Path, stop: signal.Signals) -> None:
     """With --follow new rows go over by themselves, and a stop is clean."""
@@ -117,6 +118,7 @@ def test_a_damaged_table_is_named(project: Path, capsys: pytest.CaptureFixture[s
     assert "the Delta table output/flights.delta cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_delta_table_may_be_on_an_object_store(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Delta table goes to S3 with the usual variables, and is kept in step there too."""
     with s3_server() as url:

@@ -224,6 +224,7 @@ def test_a_port_that_is_taken_is_an_error_with_a_cure() -> None:
             listen("127.0.0.1", port)
 
 
+@pytest.mark.slow
 def test_a_run_without_ui_imports_nothing_of_it() -> None:
     """Neither our package nor the server's."""
     code = "import sys, downspout.cli.run, downspout.run.runner, downspout.run.workers.supervise\nprint(*sys.modules)"

@@ -114,6 +114,7 @@ def test_the_end_of_a_run_is_the_end_of_the_wait(mine: Path) -> None:
         run.wait()
 
 
+@pytest.mark.slow
 def test_a_run_that_nobody_looks_at_takes_no_metrics(mine: Path) -> None:
     """Its view does nothing, and nothing of the page is imported."""
     code = "import sys\nimport downspout.web.on_request\n"

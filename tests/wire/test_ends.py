@@ -87,6 +87,7 @@ def test_the_last_work_is_bounded(started: Any) -> None:
     assert b"hanging" in storm.process.stderr.read()
 
 
+@pytest.mark.slow
 def test_a_second_sigterm_ends_at_once(started: Any) -> None:
     """Whoever asks twice does not wait for the last work."""
     storm = started("Stubborn")
@@ -97,6 +98,7 @@ def test_a_second_sigterm_ends_at_once(started: Any) -> None:
     assert storm.process.wait(120) == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_what_is_printed_never_comes_between_messages(started: Any) -> None:
     """print is logged in Storm, what libraries and programs write goes to stderr, no other reads Storm's commands."""
     storm = started("Chatty")
@@ -111,6 +113,7 @@ def test_what_is_printed_never_comes_between_messages(started: Any) -> None:
     assert b"by a program ''" in stderr
 
 
+@pytest.mark.slow
 def test_an_exit_in_the_timers_thread_fails_the_batch(started: Any) -> None:
     """sys.exit on a TicklessBatchingBolt's thread: its traceback reaches Storm, the batch fails, exit code 1."""
     storm = started("Leaving")
