@@ -150,7 +150,6 @@ def test_a_stock_quickstart_project_reads_kafka(
     assert "100 tuple trees complete" in done.stderr
 
 
-@pytest.mark.sweep
 @pytest.mark.broker
 def test_a_new_project_runs_as_its_readme_says(clean_environment: Path, tmp_path: Path) -> None:
     """`downspout new shop` makes a project in which every command of the README ends well, and each record is a row."""
