@@ -1,7 +1,7 @@
 """What a package offers to others, tests among them, without importing it.
 
 A package's ``__init__`` lists its names by the module that has them. Importing the package costs nothing; a name is
-looked up when it is asked for. So a module can be moved, split or joined within its package, and nobody else notices.
+looked up when it is asked for. So a module can be moved, split or joined within its package without a change elsewhere.
 """
 
 from __future__ import annotations

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 DOWNSPOUT = (PYTHON, "-m", "downspout")
+PYTHON_CODE = (PYTHON, "-c")
+"""What runs code in a process of its own."""
 ENDS_S_MAX = 240.0
 """A command that takes longer hangs: less than the time that pytest gives a test on a real server."""
 
@@ -36,7 +35,7 @@ def cli(
 ) -> subprocess.CompletedProcess[str]:
     """Run ``downspout WORDS`` to its end. ``code`` is the exit code that it must have (None: any).
 
-    ``program`` is what runs instead of ``downspout``, such as ``(PYTHON, "-c")``; ``given`` is its standard input.
+    ``program`` is what runs instead of ``downspout``, such as :data:`PYTHON_CODE`; ``given`` is its standard input.
 
     >>> cli("--version").stdout.startswith("downspout")
     True
@@ -56,39 +55,3 @@ def cli(
         f"exit code {done.returncode}, not {code}: {done.args}\n{done.stdout}\n{done.stderr}"
     )
     return done
-
-
-@contextmanager
-def started(
-    *words: object,
-    program: tuple[str, ...] = DOWNSPOUT,
-    cwd: Path | None = None,
-    env: Mapping[str, str | None] | None = None,
-    stdout: IO[Any] | int | None = subprocess.DEVNULL,
-    stderr: IO[Any] | int | None = None,
-    **more: Any,
-) -> Iterator[subprocess.Popen[str]]:
-    """Start ``downspout WORDS`` beside the test, and end it, by its own pid, when the block ends, however it ends."""
-    process = subprocess.Popen(
-        [*program, *map(str, words)],
-        cwd=cwd or ROOT,
-        env=environment(env),
-        stdin=more.pop("stdin", subprocess.DEVNULL),
-        stdout=stdout,
-        stderr=stderr,
-        text=True,
-        **more,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()

@@ -109,9 +109,11 @@ class RealCounts:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_report_header() -> str:
-    """Say how the sample that is run can be had again."""
-    return "all sweeps whole" if WHOLE else f"sample of the sweeps: SAMPLE={sample_name()}"
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say how the run can be had again: the random examples of a whole one, or the sample."""
+    if WHOLE:
+        return f"all sweeps whole: HYPOTHESIS_SEED={config.getoption('--hypothesis-seed')}"
+    return f"sample of the sweeps: SAMPLE={sample_name()}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.command import PYTHON_CODE, cli
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -156,7 +157,7 @@ def test_the_root_joins_what_registers_and_nothing_else() -> None:
 def test_the_root_is_imported_before_ctrl_c_is_taken_care_of() -> None:
     """``import downspout`` brings in its registry and nothing else, of ours or not: a program begins with it."""
     code = "import sys; before = set(sys.modules); import downspout; print(sorted(set(sys.modules) - before))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    found = cli(code, program=PYTHON_CODE)
     assert found.stdout.strip() == "['__future__', 'downspout', 'downspout.registry']"
 
 
@@ -257,8 +258,7 @@ raise SystemExit(main(["check", "topologies/word_count.py"]))
 @pytest.mark.slow
 def test_nothing_of_ours_needs_ssh() -> None:
     """All modules are imported and a topology is checked where paramiko and Fabric are not to be had."""
-    done = subprocess.run([sys.executable, "-c", NO_SSH], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    cli(NO_SSH, program=PYTHON_CODE, ends_s=300)
 
 
 NO_ADMIN = """
@@ -277,8 +277,7 @@ sys.modules["kafka.admin"] = types.SimpleNamespace(KafkaAdminClient=None)  # kaf
 def test_a_python_worker_of_sparks_imports_little(module: str, needless: set[str]) -> None:
     """A worker that reads or runs a stage loads no large library that it may not need, and no admin client of ours."""
     code = f"{NO_ADMIN}\nimport {module}\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = cli(code, program=PYTHON_CODE, ends_s=120)
     assert not needless & set(done.stdout.split())
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 PATIENCE_S = 240.0
@@ -52,13 +51,3 @@ def eventually(
 
 def _told(otherwise: str | Callable[[], object]) -> str:
     return otherwise if isinstance(otherwise, str) else str(otherwise())
-
-
-def listening_address(log: Path, marker: str = "http://") -> str:
-    """Return the address that a program printed into a file after ``marker``: it listens on port 0, and says where."""
-
-    def found() -> str:
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        return text.partition(marker)[2].split()[0].rstrip("/.,") if marker in text else ""
-
-    return eventually(found, otherwise=lambda: log.read_text(errors="replace") if log.exists() else "no output")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from downspout.exports import offered
 
@@ -20,39 +19,35 @@ if TYPE_CHECKING:
     from downspout.testing.simulation import Scenario as Scenario
     from downspout.testing.simulation import simulate as simulate
 
-_HOMES = {
-    "Crash": "downspout.testing.harness",
-    "Fail": "downspout.testing.harness",
-    "FakeKafka": "downspout.testing.fake_kafka",
-    "Lose": "downspout.testing.harness",
-    "Message": "downspout.testing.simulation",
-    "On": "downspout.testing.harness",
-    "Scenario": "downspout.testing.simulation",
-    "VirtualClock": "downspout.testing.clock",
-    "run_bolt": "downspout.testing.harness",
-    "run_topology": "downspout.testing.harness",
-    "simulate": "downspout.testing.simulation",
-}
-"""Public name → module. Imported on first use, so that pytest, which loads our plugin everywhere, stays fast."""
-
-__all__ = list(_HOMES)
-
-_find, _ = offered(
+__getattr__, _ = offered(
     __name__,
     {
+        "clock": "VirtualClock",
         "fake_consumer": "FakeConsumer",
         "fake_faults": "Faults",
+        "fake_kafka": "FakeKafka",
         "given_records": "run_on_records",
-        "harness": "ROUND_S TopologyResult",
+        "harness": "Crash Fail Lose On ROUND_S TopologyResult run_bolt run_topology",
         "memory_batches": "MemoryBatches",
         "plugin": "UNHURRIED",
         "schema_registry": "SchemaRegistry",
         "simulated_disk": "Crashed LOSSES Loss Process SimulatedDisk Step Volume",
-        "simulation": "Sent",
+        "simulation": "Message Scenario Sent simulate",
     },
 )
-"""For Downspout's own tests."""
+"""Imported on first use, so that pytest, which loads our plugin everywhere, stays fast."""
 
-
-def __getattr__(name: str) -> Any:
-    return getattr(import_module(_HOMES[name]), name) if name in _HOMES else _find(name)
+__all__ = [
+    "Crash",
+    "Fail",
+    "FakeKafka",
+    "Lose",
+    "Message",
+    "On",
+    "Scenario",
+    "VirtualClock",
+    "run_bolt",
+    "run_topology",
+    "simulate",
+]
+"""What is for users; the rest is for Downspout's own tests."""

@@ -19,7 +19,7 @@ __getattr__, _offered = offered(
         "flushing": "FLUSH",
         "kryo": "KRYO KRYO_CLASSES",
         "pipe": "Pipe",
-        "serializer": "WireError WireSerializer",
+        "serializer": "WireSerializer",
         "streams": "CHUNKS",
         "transacting": "TRANSACTIONS",
         "values": "Encoder parse restore slow",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from bench.cpu_meter import CpuMeter
-from bench.harness import ROOT
+from tests.command import PYTHON_CODE, cli
 
 BURN = "import time\nwhile time.process_time() < 1.5: pass\n"
 TELL = "print(time.process_time(), flush=True)\n"
@@ -62,6 +62,6 @@ def test_of_our_own_process_looking_does_not_count() -> None:
         "    while time.process_time() - begun < 0.2: time.sleep(0.1)\n"
         "    print(meter.cpu_s - before, time.process_time() - begun)\n"
     )
-    done = subprocess.run([sys.executable, "-c", looking], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = cli(looking, program=PYTHON_CODE)
     counted, used = map(float, done.stdout.split())
     assert counted < 0.5 * used

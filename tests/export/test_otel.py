@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from downspout.export import otel
 from downspout.metrics import METRICS
 from downspout.run import RunMetrics, Snapshots
 from downspout.testing import FakeKafka
+from tests.command import PYTHON_CODE, cli
 from tests.export.collector import collecting
 from tests.export.test_prometheus import ALL, partition, told
 
@@ -181,5 +181,5 @@ def test_without_the_option_nothing_is_imported() -> None:
     """The command and what it serves load no OpenTelemetry."""
     code = "import sys, json, downspout.cli.run, downspout.export.server, downspout.web.on_request\n"
     code += "print(json.dumps([name for name in sys.modules if name.startswith('opentelemetry')]))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = cli(code, program=PYTHON_CODE)
     assert json.loads(done.stdout) == []

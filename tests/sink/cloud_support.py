@@ -26,7 +26,7 @@ from tests.waiting import eventually
 
 SERVERS = ["moto", "s3proxy"]
 """Two that share no code: what both do is S3's protocol, and not one program's opinion of it."""
-MAIN_SERVER_FIRST = [pytest.param("moto", marks=pytest.mark.sweep), "s3proxy"]
+SAMPLED_SERVERS = [pytest.param("moto", marks=pytest.mark.sweep), "s3proxy"]
 """``make test`` runs what is slow against the one that keeps conditional writes strictly."""
 
 

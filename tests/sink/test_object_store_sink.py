@@ -26,7 +26,7 @@ from downspout.sink.readers.snapshot import snapshot
 from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
 from tests.sampling import WHOLE
-from tests.sink.cloud_support import MAIN_SERVER_FIRST, out, rows_in_sight, s3_client, server_of, visible
+from tests.sink.cloud_support import SAMPLED_SERVERS, out, rows_in_sight, s3_client, server_of, visible
 from tests.sink.support import write, write_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ class Lines(Topology):
     out = ParquetBolt.spec(inputs=[spout], directory="out", schema=["value:string"])
 
 
-@pytest.fixture(scope="module", params=MAIN_SERVER_FIRST)
+@pytest.fixture(scope="module", params=SAMPLED_SERVERS)
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
     """Return the URL of an S3 server."""
     with server_of(request.param) as url:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from downspout.spout import tracing
 from downspout.spout.tracing import LINKS_MAX, Tracing
 from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
+from tests.command import PYTHON_CODE, cli
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE, SENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -169,7 +169,7 @@ def test_without_the_setting_nothing_is_imported() -> None:
         "import sys, spouts.kafka, downspout.cli.run, downspout.spout.emit.chunk_emitter\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = cli(code, program=PYTHON_CODE)
     assert done.stdout == "[]\n"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +16,7 @@ from downspout.errors import ConfigError
 from downspout.testing import FakeKafka
 from downspout.web.addresses import listen
 from spouts.kafka import KafkaSpout
+from tests.command import PYTHON_CODE, cli
 from tests.web.running import FOR_EVER, GROUP, SCRIPT, TOPIC, CheckBolt, Running, running, shop
 
 RECORDS = 400
@@ -228,5 +227,5 @@ def test_a_port_that_is_taken_is_an_error_with_a_cure() -> None:
 def test_a_run_without_ui_imports_nothing_of_it() -> None:
     """Neither our package nor the server's."""
     code = "import sys, downspout.cli.run, downspout.run.runner, downspout.run.workers.supervise\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = cli(code, program=PYTHON_CODE, ends_s=120)
     assert not {"downspout.web", "starlette", "uvicorn", "psutil"} & set(done.stdout.split())

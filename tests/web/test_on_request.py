@@ -25,6 +25,7 @@ from downspout.run import Several, runner
 from downspout.testing import FakeKafka
 from downspout.web import on_request, runs_under_way
 from downspout.web.on_request import RunOnRequest
+from tests.command import PYTHON_CODE, cli
 from tests.waiting import eventually
 from tests.web.running import TOPIC, Running, Shop, _Noting, in_a_thread
 from tests.web.test_ui_broker import ROOT, address_in, fill
@@ -121,7 +122,7 @@ def test_a_run_that_nobody_looks_at_takes_no_metrics(mine: Path) -> None:
     code += (
         "print([name for name in ('starlette', 'uvicorn', 'psutil', 'downspout.web.server') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = cli(code, program=PYTHON_CODE)
     assert done.stdout == "[]\n"
     taken: list[int] = []
     graph = from_class(Shop, "shop")

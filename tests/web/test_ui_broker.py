@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from downspout.broker import EmbeddedKafka
 from downspout.kafka import KafkaCluster
+from tests.waiting import eventually
 from tests.web.running import FOR_EVER, SCRIPT, TOPIC, Running
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -47,12 +47,14 @@ def program(folder: Path, bootstrap: str, *options: str, **config: object) -> It
 
 def address_in(log: Path, run: subprocess.Popen[bytes]) -> str:
     """Return the page's address, once the run has said it."""
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end and run.poll() is None:
-        if (said := re.search(r"shown at (http\S+)", log.read_text())) is not None:
-            return said.group(1)
-        time.sleep(0.1)
-    raise AssertionError(log.read_text())
+    said = eventually(
+        lambda: re.search(r"shown at (http\S+)", log.read_text()),
+        WAIT_S,
+        every_s=0.1,
+        otherwise=log.read_text,
+        alive=run,
+    )
+    return said.group(1)
 
 
 def fill(cluster: KafkaCluster, values: list[str], partitions: int) -> None:
