@@ -111,12 +111,6 @@ class RunsAlready(StormError):
     """The Storm that is to be started runs."""
 
 
-class QualityError(DownspoutError):
-    """Rows are not what a check of data quality says they must be; the message names the check and a row."""
-
-    exit_code = 14
-
-
 UserError: TypeAlias = Exception | SystemExit
 """What a user's code may raise. ``SystemExit`` is how argparse, click and other libraries say that an input is wrong:
 inside a component that is an error like any other, and not the end of the process."""

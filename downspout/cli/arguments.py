@@ -22,7 +22,6 @@ EXIT_CODES = {
     7: "a sink cannot write, or its directory is damaged",
     8: "a component failed and the run cannot go on",
     9: "Storm cannot be started, reached or used",
-    14: "rows fail a check of data quality",
     15: "a group is still too far behind",
     130: "stopped by Ctrl-C",
     141: "the reader of the output closed it",

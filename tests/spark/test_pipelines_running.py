@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 
-from demos import flight_quality, flight_windows
+from demos import flight_windows
 from demos.flights_data import Flights, load_flights, publish
 from downspout.broker import EmbeddedKafka
 from downspout.kafka import KafkaCluster
-from downspout.spark import ORIGIN_COLUMNS, LateRows, StreamQuality, parquet_stream, stream_sink
+from downspout.spark import ORIGIN_COLUMNS, LateRows, parquet_stream, stream_sink
 from topologies.flight_delays import FlightDelays
 
 if TYPE_CHECKING:
@@ -68,9 +68,8 @@ def test_queries_run_beside_the_topology(
     """Queries that started before the first flight read each once, and their windows are those of the batch."""
     cluster, half = KafkaCluster(kafka_broker.bootstrap), len(frame) // 2
     late, said = LateRows(spark), tmp_path / "said"
-    quality = StreamQuality(spark, flight_quality.row_checks(spark), name="flights")
     stream = stream_sink(spark, tmp_path / "flights", sink=FlightDelays.flights, origins=True)
-    copy = parquet_stream(quality.observe(stream), tmp_path / "copy").trigger(processingTime="1 second").start()
+    copy = parquet_stream(stream, tmp_path / "copy").trigger(processingTime="1 second").start()
     windows = flight_windows.start(spark, tmp_path, "carrier_hours", follow=True)
 
     def copied() -> int:
@@ -91,10 +90,6 @@ def test_queries_run_beside_the_topology(
 
     rows = spark.read.parquet(str(tmp_path / "copy"))
     assert rows.count() == rows.select(*ORIGIN_COLUMNS).distinct().count() == len(frame)
-    report = quality.report(copy)
-    quality.close()
-    assert report.rows == len(frame)
-    assert not report.errors
     written = flight_windows.written(spark, tmp_path, "carrier_hours")
     assert flight_windows.differences(written, flight_windows.closed(spark, tmp_path, "carrier_hours")) == 0
     assert written.count() > 3_000

@@ -24,7 +24,6 @@ FATES = {
     "SinkError": FINAL,
     "StormError": FINAL,
     "RunsAlready": FINAL,
-    "QualityError": FINAL,
 }
 
 
