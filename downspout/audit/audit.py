@@ -85,7 +85,6 @@ def audit(
     group: str | None = None,
     sample: int = 0,
     several: bool = False,
-    only_absent: bool = False,
     deep: bool = False,
 ) -> AuditReport:
     """Audit a sink's directory.
@@ -103,7 +102,6 @@ def audit(
         sample: that many records per partition are run again although they have their row.
         several: a record may have several rows, so all records are run again. It is taken to be so where the files
             show it; but not where of all records one and the same row is missing.
-        only_absent: only records without a row are run again.
         deep: read every byte of every file, and compare it with the hash that the log holds of it.
 
     Raises:
@@ -119,9 +117,9 @@ def audit(
     found = look_at_files(path, deep=deep)
     _check_auditable(path, found, named=bool(topics or also))
     report = AuditReport(path, found, kafka=cluster is not None)
-    one = _Audit(report, topics, also, windows or {}, replay, commits if group else None, sample, several)
-    one.only_absent = only_absent
-    one.run(cluster, dead_letters)
+    _Audit(report, topics, also, windows or {}, replay, commits if group else None, sample, several).run(
+        cluster, dead_letters
+    )
     take_notes(report)
     runs = {run.topology for run in read_runs(path)}
     if found.topology and runs and found.topology not in runs:
@@ -185,7 +183,6 @@ class _Audit:
         self.commits = commits
         self.sample = sample if replay is not None else 0
         self.several = several
-        self.only_absent = False
         self.dead_letters = Letters()
         self.skips = read_skips(report.directory)
         self.ends: dict[str, int] = {}  # of the partitions that end before they are to be audited
@@ -343,9 +340,7 @@ class _Audit:
         self, side: KafkaSide, log: Log, part: PartitionReport, absent: OffsetRanges, ours: Sequence[Stream]
     ) -> None:
         """Say of each offset without a row why it has none; with a topology, of each row whether it should be there."""
-        several = (
-            self.replay is not None and not self.only_absent and (self.several or any(stream.path for stream in ours))
-        )
+        several = self.replay is not None and (self.several or any(stream.path for stream in ours))
         explained = offset_ranges.union(part.offsets.get("dead_lettered", []), part.offsets.get("skipped", []))
         everything = offset_ranges.subtract([(max(part.start, log.earliest), part.end or 0)], explained)
         wanted = everything if several else absent

@@ -1,9 +1,10 @@
 """Run a topology again on a few records, to learn which rows it makes of them.
 
 ``downspout.testing.given_records`` runs it, with a Kafka in memory that holds the records at their own offsets; the
-command line joins the two. The topology is the user's, but for its sinks: each is replaced by a bolt that notes origins
-and writes nothing. Bolts in between run as they are; they must be deterministic per record, as exactly-once needs
-anyway. The inputs of the sink have the steps that its directory knows.
+command line joins the two. The topology is the user's, but for its sinks: each is replaced by a bolt that notes
+origins and writes nothing. Bolts in between run as they are, and those that lead to no such sink do not run; they
+must be deterministic per record, as exactly-once needs anyway. The inputs of the sink have the steps that its
+directory knows.
 """
 
 from __future__ import annotations
@@ -105,7 +106,10 @@ def make_replay(
     given = [settings.components[name].values for name in spouts]
     topics = dict.fromkeys(topic for values in given for topic in values["kafka.topics"] or ())
     patterns = tuple(values["kafka.pattern"] for values in given if values["kafka.pattern"])
-    return TopologyReplay(_as_it_was_run(graph, settings), steps, tuple(dead_letters), tuple(topics), patterns, run_on)
+    run_graph = _as_it_was_run(graph, settings)
+    # What leads to the sink makes its rows. The rest would only do again what it does besides.
+    run_graph = replace(run_graph, components={k: v for k, v in run_graph.components.items() if k in upstream})
+    return TopologyReplay(run_graph, steps, tuple(dead_letters), tuple(topics), patterns, run_on)
 
 
 def _settings(graph: Graph, overrides: Sequence[str], run: Run | None) -> Settings:

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from downspout.cli.arguments import (
@@ -124,7 +123,6 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
     view = live.make_view(quiet=arguments.quiet)
     graph = load(arguments.target, arguments.topology)
     settings = resolve(graph, arguments.overrides, options=options)
-    warn_if_behind(graph, settings, arguments)
     _warn_if_replacing(graph, settings)
     try:
         result = _shown(graph, settings, arguments, view, options)
@@ -199,30 +197,6 @@ def _warn_if_replacing(graph: Graph, settings: Settings) -> None:
             "place. Try: --workers N for more processes; another kafka.group for a second copy of the records",
             file=sys.stderr,
         )
-
-
-def warn_if_behind(graph: Graph, settings: Settings, arguments: argparse.Namespace) -> None:
-    """Warn of what the sinks' directories lack of what the groups have committed; a new directory costs nothing."""
-    from downspout.engine.values import reads
-    from downspout.settings.object_path import is_object_url
-    from downspout.sink.storage.layout import OURS, home_beside
-
-    sinks = [bolt.name for bolt in graph.bolts if reads(bolt, "parquet")]
-    directories = [str(settings.components[name].values["parquet.directory"]) for name in sinks]
-    paths = [Path(each) for each in directories if not is_object_url(each)]
-    try:
-        is_known = len(paths) < len(directories)
-        is_known |= any((each / OURS).exists() or home_beside(each).exists() for each in paths)
-    except OSError:  # a name that is too long, for example: the sink says so
-        return
-    if is_known:
-        from downspout.audit.behind import behind
-        from downspout.testing.given_records import run_on_records
-
-        for warning in behind(
-            graph, settings, run_on_records, arguments.target, arguments.overrides, arguments.topology
-        ):
-            print(f"downspout: warning: {warning}", file=sys.stderr)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:

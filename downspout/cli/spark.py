@@ -73,7 +73,7 @@ def _count(text: str) -> int:
 def handle_run(arguments: argparse.Namespace) -> int:
     """Run, show, sum up."""
     from downspout.cli.logs import log_to_stderr
-    from downspout.cli.run import seconds, summary_to, warn_if_behind, write_json
+    from downspout.cli.run import seconds, summary_to, write_json
     from downspout.engine.configuration import dead_letter_topics
     from downspout.engine.load import load
     from downspout.engine.values import resolve
@@ -88,7 +88,6 @@ def handle_run(arguments: argparse.Namespace) -> int:
             "run.for_s": None if arguments.for_s is None else seconds(arguments.for_s),
         }
         settings = resolve(graph, arguments.overrides, options=options)
-        warn_if_behind(graph, settings, arguments)
         with _page(arguments.ui, graph, settings) as page, on_request(SparkOnRequest(graph, settings, page)) as later:
             done = run(
                 graph,

@@ -30,9 +30,9 @@ class SinkNotes:
         self.directory, self._group, self._disk = directory, group, disk or Disk()
 
     def _store(self) -> DirectoryStore | None:
-        """Return where they are; None where the sink has not begun its log. It may have begun a new one meanwhile."""
+        """Return where they are; None before a sink has opened the directory. It may have begun a new log meanwhile."""
         layout = layout_of(self.directory, self._disk)
-        if not self._disk.exists(layout.mark):
+        if not self._disk.exists(layout.log):
             return None
         folder = layout.home / "commits" / f"group-{quote(self._group, safe='')}"
         return DirectoryStore(self.directory, self._group, self._disk, folder)
@@ -56,12 +56,19 @@ class SinkNotes:
 
     def without_rows(self, partition: TopicPartition, start: int, end: int) -> OffsetRanges:
         """Return what has no row, and was not skipped on purpose; rows of an earlier topic of the name count, too."""
-        log = CommitLog(self.directory)
-        log.refresh()
-        covered = skips.covered(log, partition.topic, "", partition.partition)
+        covered = self._covered(partition)
         noted = skips.noted_of(skips.read_skips(self.directory, self._disk), partition.topic, "", partition.partition)
         known = offset_ranges.union(covered, skips.still_skipped(noted, covered))
         return offset_ranges.subtract([(start, end)], known)
+
+    def has_rows(self, partition: TopicPartition) -> bool:
+        """Return whether there is a row of any record of a partition."""
+        return bool(self._covered(partition))
+
+    def _covered(self, partition: TopicPartition) -> OffsetRanges:
+        log = CommitLog(self.directory, self._disk)
+        log.refresh()
+        return skips.covered(log, partition.topic, "", partition.partition)
 
     def cure(self) -> str:
         """Return the command that reads records again."""

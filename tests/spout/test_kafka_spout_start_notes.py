@@ -53,19 +53,21 @@ def test_a_commit_without_a_topology_is_obeyed_by_the_default(kafka: Kafka, capl
     assert said.levelno == logging.INFO
 
 
-def test_no_commit_is_said_to_be_no_reading_or_expiry(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
-    """Kafka does not tell the two apart; the second start, with a commit, says nothing."""
+def test_a_new_group_is_said_to_be_new(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    """One line says where reading begins, and which setting says so; the second start, with a commit, says nothing."""
     with caplog.at_level(logging.INFO, logger="tests.spout"):
         spout = Driver(kafka)
         spout.run()
         spout.ack_all()
         spout.commit()
         spout.spout.close()
-        (said,) = [record.getMessage() for record in caplog.records if "has no commit" in record.getMessage()]
-        assert "group readers has no commit for orders[0]: it never read them, or its commits expired" in said
+        (said,) = [record.getMessage() for record in caplog.records if "is new to" in record.getMessage()]
+        assert said == (
+            "group readers is new to orders[0]: reading from the beginning (kafka.start = UNCOMMITTED_EARLIEST)"
+        )
         caplog.clear()
         Driver(kafka).run()
-    assert not [record for record in caplog.records if "no commit" in record.getMessage()]
+    assert not [record for record in caplog.records if "is new to" in record.getMessage()]
 
 
 # --- two topologies, one group, no coordinator ---

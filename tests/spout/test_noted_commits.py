@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,11 @@ class Job:
         spout.commit()
         spout.spout.deactivate()
         spout.spout.close()
-        return [each.getMessage() for each in self._caplog.records if "behind group" in each.getMessage()]
+        return self.said("behind group")
+
+    def said(self, words: str) -> list[str]:
+        """Return the warnings of the last run that hold certain words."""
+        return [each.getMessage() for each in self._caplog.records if words in each.getMessage()]
 
     def restore(self) -> None:
         """Put the copy in the place of the directory."""
@@ -174,6 +179,54 @@ def test_a_group_that_was_moved_back_is_known_from_there(job: Job) -> None:
     assert notes.read()[ZERO] == 3
 
 
+def test_a_directory_that_was_deleted_is_said_to_be_new(job: Job) -> None:
+    """The group goes on at its commit, so the new directory lacks all rows before: said at the first start after."""
+    delete_sink(job.out)
+    layout_of(job.out).log.mkdir(parents=True)  # as the sink does when it opens
+    (warning,) = job.run()
+    assert f"{job.out} is behind group {GROUP}: it is new, and the group has committed {TOPIC}[0] up to @9. " in warning
+    assert f"--set kafka.group={GROUP}.again --set kafka.start=EARLIEST" in warning
+    job.kafka.produce(TOPIC, b"more", partition=0)
+    job.run()
+    assert job.run() == []
+
+
+def test_a_directory_whose_records_have_no_row_is_not_new(kafka: FakeKafka, tmp_path: Path, caplog: Any) -> None:
+    """All was filtered or dead-lettered: there is a commit and no row, and the note tells it from a deleted one."""
+    job = Job(kafka, tmp_path, caplog)
+    layout_of(job.out).log.mkdir(parents=True)
+    assert job.run() == []
+    assert job.kafka.committed(GROUP)[ZERO].offset == 10
+    assert job.run() == []
+
+
+def test_where_reading_does_not_go_on_at_the_commit_nothing_is_behind(job: Job) -> None:
+    """With EARLIEST a new topology reads all again, and the same one goes on."""
+    delete_sink(job.out)
+    layout_of(job.out).log.mkdir(parents=True)
+    assert job.run(start="EARLIEST", topology_id="orders-2") == []
+
+
+def test_the_same_topology_goes_on_whatever_its_start(job: Job) -> None:
+    """Its own commit counts with EARLIEST as well, so a deleted directory is told."""
+    delete_sink(job.out)
+    layout_of(job.out).log.mkdir(parents=True)
+    assert len(job.run(start="EARLIEST")) == 1
+
+
+def test_commits_that_are_gone_are_told_by_the_notes(job: Job) -> None:
+    """They expired or were deleted: the group is not new. The command goes on where the group was."""
+    job.kafka.delete_groups([GROUP])
+    job.run()
+    (warning,) = job.said("has no commit")
+    assert f"group {GROUP} has no commit for {TOPIC}[0]@9, but {job.out} notes that it had committed" in warning
+    command = shlex.split(warning.partition("for each partition: ")[2])
+    assert command[:6] == ["downspout", "offsets", "seek", GROUP, "--topic", f"{TOPIC}:0"]
+    assert command[6:8] == ["--to-offset", "10"]
+    job.run()
+    assert job.said("has no commit") == []
+
+
 def test_nothing_is_noted_before_the_sink_has_begun(kafka: FakeKafka, tmp_path: Path) -> None:
     """A spout makes no directory: on a machine without the sink's it would be a wrong one."""
     spout = Driver(kafka, spout__sinks=[str(tmp_path / "out")])
@@ -194,9 +247,8 @@ def test_a_disk_that_says_no_stops_no_commit(job: Job, monkeypatch: pytest.Monke
     job.kafka.produce(TOPIC, b"more", partition=0)
     job.run()
     assert job.kafka.committed(GROUP)[ZERO].offset == 11
-    said = [each.getMessage() for each in job._caplog.records if "cannot note commits" in each.getMessage()]
-    assert len(said) == 1
-    assert "No space left" in said[0]
+    (said,) = job.said("cannot note commits")
+    assert "No space left" in said
 
 
 def test_a_log_that_cannot_be_read_stops_no_start(job: Job) -> None:
@@ -205,7 +257,7 @@ def test_a_log_that_cannot_be_read_stops_no_start(job: Job) -> None:
     job.restore()
     next(layout_of(job.out).log.glob("*0.json")).write_text("torn", encoding="utf-8")
     job.run()
-    assert any("cannot look whether" in each.getMessage() for each in job._caplog.records)
+    assert job.said("cannot compare the notes")
     with pytest.raises(SinkError):
         job.write([10])
 

@@ -4,13 +4,20 @@ Somebody restores an older copy of such a directory. The group goes on at its co
 missing. Kafka knows only the commit, and the log only rows, and a record may well have no row. But the note in the copy
 is older than the commit, and only then: each commit is noted first, so no crash leaves a note behind its commit.
 
-So whoever starts partitions compares the two. It asks nothing of the sinks, and works wherever a spout sees their
-directories: on the local engine, and on Storm on one machine or on a mounted file system.
+So whoever starts partitions compares the two, and says
+
+* where a note is older than the commit: an older copy was restored, or the group was moved;
+* where there is a commit, but neither a note nor a row: the directory was deleted, or is another one;
+* where there is a note, but no commit: the group's commits expired, or were deleted.
+
+It runs no component and reads no record, and works wherever a spout sees the directories of the sinks: on the local
+engine, and on Storm on one machine or on a mounted file system.
 """
 
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -18,7 +25,9 @@ from typing import Any, Protocol, cast
 from downspout import registry
 from downspout.errors import DownspoutError, coordinates
 from downspout.kafka.port import Answered, ConsumerPort, OffsetAndMetadata, TopicPartition
+from downspout.ledger.metadata import decode
 from downspout.offset_ranges import OffsetRanges
+from downspout.spout.setup import Setup
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -40,15 +49,28 @@ class CommitNotes(Protocol):
     def without_rows(self, partition: TopicPartition, start: int, end: int) -> OffsetRanges:
         """Return what has no row, and was not skipped on purpose."""
 
+    def has_rows(self, partition: TopicPartition) -> bool:
+        """Return whether there is a row of any record of a partition."""
+
     def cure(self) -> str:
         """Return the command that reads records again."""
 
 
 class NotedCommits:
-    """A :class:`~downspout.kafka.port.ConsumerPort`; what is not about commits is the consumer's own."""
+    """A :class:`~downspout.kafka.port.ConsumerPort`; what is not about commits is the consumer's own.
 
-    def __init__(self, consumer: ConsumerPort, notes: Sequence[CommitNotes], group: str, log: logging.Logger) -> None:
-        self._consumer, self._notes, self._group, self._log = consumer, notes, group, log
+    ``owner`` is the topology whose commits reading starts at; None: at those of any (``kafka.start``).
+    """
+
+    def __init__(
+        self,
+        consumer: ConsumerPort,
+        notes: Sequence[CommitNotes],
+        group: str,
+        owner: str | None,
+        log: logging.Logger,
+    ) -> None:
+        self._consumer, self._notes, self._group, self._owner, self._log = consumer, notes, group, owner, log
         self._known: set[TopicPartition] = set()
         self._warned: set[Path] = set()
 
@@ -70,38 +92,71 @@ class NotedCommits:
         self._consumer.commit_async(offsets, answered)
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's commits; say where a directory is behind, once for each partition."""
+        """Return the group's commits; say where a directory does not fit them, once for each partition."""
         found = self._consumer.committed(partitions)
-        # Other tools, and Spark, write no metadata, and no note either: nothing is known of what they did.
-        ours = {tp: each.offset for tp, each in found.items() if each is not None and each.metadata}
-        fresh = {tp: offset for tp, offset in ours.items() if tp not in self._known}
+        fresh = {tp: commit for tp, commit in sorted(found.items()) if tp not in self._known}
+        of_topics = self._consumer.topic_ids({tp.topic for tp in fresh}) if self._owner and fresh else {}
         self._known |= found.keys()
-        for notes in self._notes if fresh else ():
+
+        def counts(tp: TopicPartition, commit: OffsetAndMetadata) -> bool:
+            made = self._owner and decode(commit.offset, commit.metadata, topic_id=of_topics.get(tp.topic, ""))
+            return not made or made.topology_id == self._owner
+
+        # Other tools, and Spark, write no metadata, and no note either: nothing is known of what they did.
+        ours = {tp: each.offset for tp, each in fresh.items() if each and each.metadata and counts(tp, each)}
+        absent = [tp for tp, each in fresh.items() if each is None]
+        for notes in self._notes if ours or absent else ():
             try:
-                self._look(notes, fresh)
+                self._look(notes, ours, absent)
             except (DownspoutError, OSError) as error:
-                self._log.warning("cannot look whether %s is behind group %s: %s", notes.directory, self._group, error)
+                self._log.warning(
+                    "cannot compare the notes in %s with the commits of group %s: %s",
+                    notes.directory, self._group, error,
+                )  # fmt: skip
         return found
 
-    def _look(self, notes: CommitNotes, commits: Offsets) -> None:
+    def _look(self, notes: CommitNotes, commits: Offsets, absent: Sequence[TopicPartition]) -> None:
         noted = notes.read()
-        behind = {tp: (noted[tp], commit) for tp, commit in sorted(commits.items()) if commit > noted.get(tp, commit)}
+        behind = {tp: (noted[tp], commit) for tp, commit in commits.items() if commit > noted.get(tp, commit)}
         missing = {tp: ranges for tp, (start, end) in behind.items() if (ranges := notes.without_rows(tp, start, end))}
         if missing:
             places = [
                 f"{coordinates(tp.topic, tp.partition, ranges[0][0])} to @{ranges[-1][1] - 1}"
                 for tp, ranges in missing.items()
             ]
-            self._log.warning(
-                "%s is behind group %s: it is from a time when the group had committed less, and has no rows of %s. "
-                "Was an older copy of it restored? Reading goes on at the commit, so they stay missing. "
-                "To read it again before Kafka's retention takes it: %s (the sink skips rows that it already has); "
-                "`downspout audit %s` names all that is missing",
-                notes.directory, self._group, "; ".join(places), notes.cure(), notes.directory,
-            )  # fmt: skip
+            self._say_behind(notes, "it has no rows of", places, "Was an older copy of it restored?")
+        # The note comes before the commit. So without any, the commit was made while another directory was here.
+        new = [tp for tp, commit in commits.items() if commit and tp not in noted and not notes.has_rows(tp)]
+        if new:
+            places = [f"{coordinates(*tp)} up to @{commits[tp] - 1}" for tp in new]
+            self._say_behind(notes, "it is new, and the group has committed", places, "Was the directory deleted?")
+        gone = [tp for tp in absent if noted.get(tp)]
+        if gone:
+            self._say_gone(notes, {tp: noted[tp] for tp in gone})
         # The group was moved back, or the topic is a new one: from here on this commit is what counts.
         if lower := {tp: commit for tp, commit in commits.items() if commit < noted.get(tp, commit)}:
             notes.note(lower, lower=True)
+
+    def _say_behind(self, notes: CommitNotes, what: str, places: Sequence[str], question: str) -> None:
+        self._log.warning(
+            "%s is behind group %s: %s %s. %s Reading goes on at the commit, so these rows stay missing. To read the "
+            "records again before Kafka's retention deletes them: %s (the sink skips rows that it already has); "
+            "`downspout audit %s` names all that is missing",
+            notes.directory, self._group, what, "; ".join(places), question, notes.cure(), notes.directory,
+        )  # fmt: skip
+
+    def _say_gone(self, notes: CommitNotes, noted: Offsets) -> None:
+        """Say that the group had committed; without the note it would look like a group that never read."""
+        tp, offset = next(iter(noted.items()))
+        places = [coordinates(each.topic, each.partition, end - 1) for each, end in noted.items()]
+        self._log.warning(
+            "group %s has no commit for %s, but %s notes that it had committed up to there: its commits expired "
+            "(offsets.retention.minutes of the broker) or were deleted. kafka.start decides where reading begins; rows "
+            "that are there already are skipped. To go on where it was, for each partition: downspout offsets seek %s "
+            "--topic %s:%d --to-offset %d --force --yes",
+            self._group, ", ".join(places), notes.directory,
+            shlex.quote(self._group), tp.topic, tp.partition, offset,
+        )  # fmt: skip
 
     def _note(self, offsets: Offsets) -> None:
         """Note commits; where that fails, what was noted before is too little, and may be said to be behind."""
@@ -117,7 +172,8 @@ class NotedCommits:
                     )  # fmt: skip
 
 
-def noted_commits(consumer: ConsumerPort, directories: Sequence[Path], group: str, log: logging.Logger) -> ConsumerPort:
-    """Return the consumer with its commits noted in directories; without any, the consumer itself."""
-    notes = [open_it(directory, group) for open_it in registry.notes for directory in directories]
-    return cast(ConsumerPort, NotedCommits(consumer, notes, group, log)) if notes else consumer
+def noted_commits(consumer: ConsumerPort, setup: Setup, log: logging.Logger) -> ConsumerPort:
+    """Return the consumer with its commits noted in the sinks' directories; without any, the consumer itself."""
+    owner = None if setup.settings["start"].startswith("UNCOMMITTED") else setup.identity.topology_id
+    notes = [open_it(directory, setup.group) for open_it in registry.notes for directory in setup.sinks]
+    return cast(ConsumerPort, NotedCommits(consumer, notes, setup.group, owner, log)) if notes else consumer

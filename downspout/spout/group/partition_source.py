@@ -82,7 +82,7 @@ def _with_store(consumer: ConsumerPort, cluster: Cluster, setup: Setup, log: log
     """Let commits go where ``kafka.offset_store`` says."""
     settings = setup.settings
     if (location := settings["offset_store"]) == KAFKA:
-        return noted_commits(consumer, setup.sinks, setup.group, log)
+        return noted_commits(consumer, setup, log)
     context = StoreContext(
         setup.group, setup.topology, setup.identity.topology_id, settings["offset_store_password"], cluster
     )

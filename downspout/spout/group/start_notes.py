@@ -2,7 +2,8 @@
 
 * A commit without a topology id was moved by a tool (``kafka-consumer-groups --reset-offsets`` leaves no metadata), or
   made by another consumer. A ``kafka.start`` that goes by the topology does not obey it.
-* No commit: the group never read the partition, or its commits expired. The broker keeps no trace of the difference.
+* No commit: the group never read the partition, or its commits expired. The broker keeps no trace of the difference;
+  a sink's directory may (``noted_commits``).
 * In ``kafka.mode=assign`` no coordinator sees that two topologies commit for one group. Each would overwrite the
   other's commits. The metadata of a commit names its topology, and says until its end in order that it is at work; the
   age of the commit says whether it may still be. A spout that has nothing to commit for longer is not seen.
@@ -25,6 +26,12 @@ Ages = Callable[[float], Mapping[TopicPartition, float] | None]
 AT_WORK_S_MIN = 60.0
 """A commit of another topology that is younger than this, or than two periods between commits, is one of a live one."""
 SHOWN_MAX = 3
+_PLACES = {
+    "EARLIEST": "the beginning",
+    "LATEST": "the end",
+    "TIMESTAMP": "kafka.start_timestamp_ms",
+    "OFFSETS": "kafka.start_offsets",
+}
 
 
 class StartNotes:
@@ -64,9 +71,8 @@ class StartNotes:
             self._say_bare(bare)
         if absent:
             self._log.info(
-                "group %s has no commit for %s: it never read them, or its commits expired (the broker drops those of "
-                "a group without members after offsets.retention.minutes); kafka.start = %s decides where they begin",
-                self._group, _shown(absent), self._strategy,
+                "group %s is new to %s: reading from %s (kafka.start = %s)",
+                self._group, _shown(absent), _PLACES[self._strategy.removeprefix("UNCOMMITTED_")], self._strategy,
             )  # fmt: skip
 
     def _say_bare(self, bare: Collection[str]) -> None:
