@@ -55,35 +55,3 @@ def bars(path: Path, figures: Mapping[str, Sequence[float]], ours: Collection[st
         axes.spines[["top", "right"]].set_visible(False)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=100)
-
-
-def stacks(path: Path, stages: Mapping[str, Mapping[str, float]], alone: Mapping[str, float]) -> None:
-    """Draw where CPU-seconds per million records go: a bar of stages for each mode, and below what is needed alone.
-
-    Args:
-        path: the file; its suffix says whether it is SVG or PNG.
-        stages: the figures of each stage by name, of each mode by name.
-        alone: what a library needs for a stage alone, by name.
-    """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "downspout", "font.size": 10}):
-        figure = Figure(figsize=(9, 1.6 + 0.42 * (len(stages) + len(alone))), layout="constrained")
-        axes = figure.subplots()
-        for mode, found in stages.items():
-            left = 0.0
-            for (stage, width), colour in zip(found.items(), mpl.colormaps["tab10"].colors, strict=False):
-                label = stage if mode == next(iter(stages)) else None
-                axes.barh([mode], [max(width, 0.0)], left=left, color=colour, label=label)
-                left += max(width, 0.0)
-            axes.annotate(f"{left:.1f}", (left, mode), (5, 0), textcoords="offset points", va="center", color=INK)
-        axes.barh(list(alone), list(alone.values()), color=THEIRS)
-        for name, width in alone.items():
-            axes.annotate(f"{width:.2f}", (width, name), (5, 0), textcoords="offset points", va="center", color=INK)
-        axes.invert_yaxis()
-        axes.set_xlabel("CPU-seconds per million records (less is better)")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="center right", frameon=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=100)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 COMMANDS = (
     "new", "run", "check", "audit", "compact", "export", "compare", "dlq", "kafka", "lag", "offsets", "storm", "spark",
-    "ui", "settings", "simulate", "completion",
+    "settings", "simulate", "completion",
 )  # fmt: skip
 
 

@@ -1,14 +1,19 @@
-"""Where a command's own result goes, apart from what users' code prints."""
+"""Where a command's own result goes, apart from what users' code prints; and how a command shows a page."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from downspout.errors import ConfigError
+from downspout.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from downspout.web.server import Page
+
+PageType = TypeVar("PageType", bound="Page")
 
 
 @contextmanager
@@ -109,3 +114,23 @@ def fill_gaps() -> None:
             continue
         os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
         setattr(sys, name, open(descriptor, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
+@contextmanager
+def shown(serve: Callable[[], AbstractContextManager[PageType]], what: str) -> Iterator[PageType]:
+    """Serve a page while the context lasts, and say where it is.
+
+    Args:
+        serve: imports what the page needs, and returns the context in which it is served.
+        what: what the page shows.
+
+    Raises:
+        MissingExtraError: a package is not installed.
+    """
+    try:
+        served = serve()
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(f"--ui needs the package {error.name}", cure="pip install 'downspout[ui]'") from None
+    with served as page:
+        print(f"downspout: {what} is shown at {page.url}", file=sys.stderr, flush=True)
+        yield page

@@ -20,8 +20,7 @@ from downspout.cli.arguments import (
     add_ui,
     exit_codes,
 )
-from downspout.cli.output import aside, check_writable, complain, print_result
-from downspout.cli.ui import shown
+from downspout.cli.output import aside, check_writable, complain, print_result, shown
 from downspout.errors import BrokerError, ComponentError, ConfigError, DownspoutError
 from downspout.formatting import counted, seconds_of
 
@@ -123,7 +122,6 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
     view = live.make_view(quiet=arguments.quiet)
     graph = load(arguments.target, arguments.topology)
     settings = resolve(graph, arguments.overrides, options=options)
-    _warn_if_replacing(graph, settings)
     try:
         result = _shown(graph, settings, arguments, view, options)
     finally:
@@ -146,14 +144,12 @@ def _shown(
     from downspout.run.snapshots import Several
     from downspout.run.workers.channel import Job
     from downspout.run.workers.supervise import supervise
-    from downspout.web.on_request import RunOnRequest, on_request
 
     with (
         beside(graph, settings) as (views, watches),
         _page(arguments.ui, graph, settings) as page,
-        on_request(RunOnRequest(graph, settings, page)) as later,
     ):
-        view = Several(view, *views, later, None if page is None else page.snapshots)
+        view = Several(view, *views, None if page is None else page.snapshots)
         if (settings.run.values["run.workers"] or 1) > 1:
             job = Job(arguments.target, arguments.topology, arguments.overrides, options)
             is_json = arguments.log_format == "json"
@@ -161,7 +157,7 @@ def _shown(
             return supervise(graph, settings, job, view=view, options=how, hand_on=_hand_on() if is_json else None)
 
         def watching(watchdog: Watchdog) -> None:
-            for watch in (*watches, later.watch):
+            for watch in (*watches, *([] if page is None else [page.watch])):
                 watch(watchdog)
 
         return runner.run(graph, overrides=arguments.overrides, options=options, view=view, watching=watching)
@@ -185,18 +181,6 @@ def _page(address: str | None, graph: Graph, settings: Settings) -> AbstractCont
         return served(graph, settings, address)
 
     return shown(serve, "the run")
-
-
-def _warn_if_replacing(graph: Graph, settings: Settings) -> None:
-    """Say that a run of this topology here will stop, because this one is the same member of its group."""
-    from downspout.web.on_request import replaced_by
-
-    for pid in replaced_by(graph, settings):
-        print(
-            f"downspout: warning: process {pid} runs {graph.name} with this group, and stops: this run takes its "
-            "place. Try: --workers N for more processes; another kafka.group for a second copy of the records",
-            file=sys.stderr,
-        )
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from downspout.cli.arguments import (
     exit_codes,
     place,
 )
-from downspout.cli.ui import shown
+from downspout.cli.output import shown
 from downspout.formatting import counted
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ def handle_run(arguments: argparse.Namespace) -> int:
     from downspout.engine.load import load
     from downspout.engine.values import resolve
     from downspout.spark.topology.driver.run import RECORDS_PER_BATCH, run
-    from downspout.web.on_request import SparkOnRequest, on_request
 
     log_to_stderr(arguments.quiet)
     with summary_to(arguments.json_path) as out:
@@ -88,7 +87,7 @@ def handle_run(arguments: argparse.Namespace) -> int:
             "run.for_s": None if arguments.for_s is None else seconds(arguments.for_s),
         }
         settings = resolve(graph, arguments.overrides, options=options)
-        with _page(arguments.ui, graph, settings) as page, on_request(SparkOnRequest(graph, settings, page)) as later:
+        with _page(arguments.ui, graph, settings) as page:
             done = run(
                 graph,
                 master=arguments.master,
@@ -99,7 +98,7 @@ def handle_run(arguments: argparse.Namespace) -> int:
                 records_per_batch=arguments.records_per_batch or RECORDS_PER_BATCH,
                 on_batch=None if arguments.quiet else _show_batch,
                 report=None if arguments.quiet else _say,
-                watching=later.watch,
+                watching=None if page is None else page.watch,
             )
         summary = {"batches": done.batches, "computed_again": done.computed_again, "checkpoint": str(done.checkpoint)}
         write_json(out, arguments.json_path, {"topology": graph.name, **summary, **done.result.as_dict()})

@@ -12,7 +12,6 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "on_request": "runs_under_way",
         "server": "served serving",
     },
 )

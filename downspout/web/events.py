@@ -51,13 +51,9 @@ class Event:
 
 
 class Events:
-    """Compares each look at a run with the one before.
+    """Compares each look at a run with the one before."""
 
-    ``comes_late``: what the first look finds has happened before.
-    """
-
-    def __init__(self, *, comes_late: bool = False) -> None:
-        self._comes_late = comes_late
+    def __init__(self) -> None:
         self._found: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._counters: dict[tuple[str, str], float] = {}
         self._owned: dict[str, dict[str, str]] = {}
@@ -83,7 +79,7 @@ class Events:
             self._worker(wall_s, worker.number, worker.restarts, worker.pid, [*worker.deaths])
 
     def _grown(self, wall_s: float, kind: str, component: str, counter: str, now: float, text: str) -> None:
-        grown = now - self._counters.get((component, counter), now if self._comes_late else 0.0)
+        grown = now - self._counters.get((component, counter), 0.0)
         self._counters[component, counter] = now
         if grown <= 0:
             return

@@ -90,25 +90,22 @@ class Window:
 class History:
     """The samples of a run, its points, and its events.
 
-    ``point_s`` is what a point is the mean of. ``comes_late``: the run was there before; what it had done by the first
-    sample is then in no window but the whole, and no event.
+    ``point_s`` is what a point is the mean of.
     """
 
-    def __init__(self, point_s: float = POINT_S, *, comes_late: bool = False) -> None:
-        self._point_s, self._comes_late = point_s, comes_late
+    def __init__(self, point_s: float = POINT_S) -> None:
+        self._point_s = point_s
         self._begin = NOTHING
         self._fine: deque[Sample] = deque()
         self._coarse: deque[Sample] = deque()
         self.points: deque[Point] = deque(maxlen=POINTS_MAX)
-        self.events = Events(comes_late=comes_late)
+        self.events = Events()
         self.latest: RunMetrics | None = None
         self.wall_s = 0.0
 
     def add(self, wall_s: float, metrics: RunMetrics) -> None:
         """Take a run's metrics. O(counters + partitions)."""
         sample = sample_of(metrics)
-        if self._comes_late and not self._fine:
-            self._begin = sample
         self._fine.append(sample)
         if not self._coarse or sample.at_s - self._coarse[-1].at_s >= COARSE_STEP_S:
             self._coarse.append(sample)

@@ -1,7 +1,7 @@
 """The page's side: one thread that takes snapshots, remembers them, and answers GET requests.
 
 It asks a run in this process for its metrics once a second (:mod:`downspout.run.snapshots`), and reads nothing else of
-it. While one call keeps the loop there is no answer; then the watchdog says which. A topology on Storm or Spark is
+it. While one call keeps the loop there is no answer; then the watchdog says which. A query on Spark is
 asked in the same way, by what implements :class:`Asked`.
 """
 
@@ -86,20 +86,14 @@ class Asked(Protocol):
         """End a wait."""
 
 
-ON_REQUEST = "--port"
-"""What names the port of a page on request: the option of ``downspout ui run``."""
-
-
 class Page:
     """Serves the page of one topology."""
-
-    option = "--ui"  # what named its port
 
     def __init__(self, state: State, asked: Asked, address: str, every_s: float = EVERY_S) -> None:
         host, port = parse_address(address)
         self._state, self._asked, self._every_s = state, asked, every_s
         self._history = state.past
-        self._listener = listen(host, port, self.option)
+        self._listener = listen(host, port, "--ui")
         self.url = url_of(self._listener)
         config = uvicorn.Config(
             Guarded(self._app(), host), lifespan="off", log_config=None, access_log=False, server_header=False,
@@ -174,13 +168,10 @@ class Page:
 class RunPage(Page):
     """Serves the page of a run in this process; the run's view must ask its ``snapshots``."""
 
-    def __init__(self, graph: Graph, settings: Settings, address: str, *, comes_late: bool = False) -> None:
+    def __init__(self, graph: Graph, settings: Settings, address: str) -> None:
         self.snapshots = Snapshots()
         self._watchdog: Watchdog | None = None
-        if comes_late:
-            self.option = ON_REQUEST
-        history = History(comes_late=comes_late)
-        super().__init__(State(graph, settings, history, Processes(), os.getpid()), self.snapshots, address)
+        super().__init__(State(graph, settings, History(), Processes(), os.getpid()), self.snapshots, address)
 
     def watch(self, watchdog: Watchdog) -> None:
         """Learn from what watches the loop, where this process runs the topology itself."""

@@ -17,7 +17,7 @@ from downspout.run.metrics import RunMetrics
 from downspout.run.snapshots import Snapshot
 from downspout.web.history import History, Window
 from downspout.web.processes import Processes
-from downspout.web.server import ON_REQUEST, Page
+from downspout.web.server import Page
 from downspout.web.state import State
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class SparkState(State):
     engine = "spark"
     notes = NOTES
 
-    def __init__(self, graph: Graph, settings: Settings, *, comes_late: bool = False) -> None:
-        super().__init__(graph, settings, History(POINT_S, comes_late=comes_late), Processes(), os.getpid())
+    def __init__(self, graph: Graph, settings: Settings) -> None:
+        super().__init__(graph, settings, History(POINT_S), Processes(), os.getpid())
 
     def run(self, now_s: float, stuck: str = "") -> dict[str, Any]:
         """Return the figures with those of the last batches."""
@@ -114,11 +114,9 @@ class Looking:
 class SparkPage(Page):
     """Serves the page of a run on Spark."""
 
-    def __init__(self, graph: Graph, settings: Settings, address: str, *, comes_late: bool = False) -> None:
+    def __init__(self, graph: Graph, settings: Settings, address: str) -> None:
         self._looking = Looking(graph.name)
-        if comes_late:
-            self.option = ON_REQUEST
-        super().__init__(SparkState(graph, settings, comes_late=comes_late), self._looking, address)
+        super().__init__(SparkState(graph, settings), self._looking, address)
 
     def watch(self, looks: Looks) -> None:
         """Learn from this query."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import breakdown, failures, fetching, growth, latency, race
+from bench import failures, growth, latency, race
 from bench.contenders import DOWNSPOUT, LOOP, Contender
 from bench.flights import publish
 from bench.harness import BenchError
@@ -64,16 +64,6 @@ def test_the_race_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("mode", breakdown.MODES)
-def test_each_stage_of_a_run_is_measured(course: Track, topic_name: str, tmp_path: Path, mode: str) -> None:
-    """Every stage that records pass takes some time in either mode, and no stage has a name that the report lacks."""
-    publish(course.bootstrap, topic_name, RECORDS)
-    found = breakdown.measured(course.bootstrap, topic_name, mode, RECORDS, tmp_path / "out")
-    assert set(found) == set(breakdown.STAGES)
-    assert all(found[stage] > 0 for stage in breakdown.STAGES)
-
-
-@pytest.mark.sweep
 def test_latency_is_measured(course: Track, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row becomes durable, none before it was sent."""
     monkeypatch.setattr(latency, "RATE_SHARE_MIN", 0.0)  # a busy machine holds no rate; we look at no figure
@@ -81,15 +71,6 @@ def test_latency_is_measured(course: Track, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(found.seconds) == 2_000
     assert found.seconds.min() > 0
     assert found.cpu_s > 0
-
-
-def test_fetching_is_measured(course: Track) -> None:
-    """Every record comes, none before it was sent, and fetches are counted."""
-    found = fetching.measure(course, fetching.DEFAULT, rate=300.0, seconds=2.0)
-    assert len(found.seconds) == 600
-    assert found.seconds.min() > 0
-    assert found.cpu_s > 0
-    assert found.requests > 0
 
 
 @pytest.mark.sweep

@@ -12,10 +12,10 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from bench import chart, environments, failures, fetching, growth, latency, race, storm, storm_run, track
+from bench import chart, environments, failures, growth, latency, race, storm, storm_run, track
 from bench.contenders import ALL, DOWNSPOUT, LOOP, PEERS, RIVALS, Contender, available, chosen
 from bench.environments import REQUIREMENTS, UnavailableError, folder_of, pins, python_of
-from bench.harness import RESULTS, ROOT, BenchError, Cost, HungError
+from bench.harness import BenchError, Cost, HungError
 from bench.track import Measured
 from bolts.parquet import with_origins
 from downspout.sink import Identities, SinkWriter
@@ -185,25 +185,6 @@ def test_a_latency_goal_is_met_or_missed() -> None:
     assert "| 0.50 s | 1.60 s | 1.60 s | 1.5 s: missed |" in text
 
 
-def test_fetches_are_reported_by_choice() -> None:
-    """A row has the three settings, both percentiles in ms, requests per second and CPU time."""
-    found = fetching.Fetching(np.linspace(0.001, 0.1, 1_000), 24.26, 36.4)
-    text = fetching.report([(5_000.0, fetching.DEFAULT, found)], 3, "2 cores.")
-    assert "| 5,000 | 1 | 500 | 200 | 50 | 99 | 36 | 24.3 |" in text
-
-
-def test_the_page_on_fetching_has_rows_of_the_report() -> None:
-    """What is concluded there can be looked up there: the report's heading, and rows of it below."""
-    report = [line for line in (RESULTS / "fetching.md").read_text().splitlines() if line.startswith("|")]
-    assert len(report) == 2 + 2 * len(fetching.CHOICES)
-    page = (ROOT / "docs/concepts/fetching.md").read_text()
-    _, heading, below = page.partition("\n".join(report[:2]) + "\n")
-    rows = below.partition("\n\n")[0].splitlines()
-    assert heading
-    assert rows
-    assert set(rows) <= set(report[2:])
-
-
 def test_a_record_is_durable_when_its_entry_is(tmp_path: Path) -> None:
     """Each record has the time of the entry that covers it; what no entry covers is not durable."""
     sink = SinkWriter(tmp_path, topology="bench", component="sink", columns=["n:int32"], writer="bench")
@@ -215,19 +196,6 @@ def test_a_record_is_durable_when_its_entry_is(tmp_path: Path) -> None:
     times = latency.durable_ns(tmp_path, 16)
     assert [bool(times[number]) for number in (3, 7, 11, 15, 0)] == [True, True, True, False, False]
     assert times[3] < times[7] == times[11]
-
-
-def test_the_picture_of_a_breakdown_names_modes_stages_and_libraries(tmp_path: Path) -> None:
-    """A stage that noise has made negative takes no room, and each bar says its figure."""
-    chart.stacks(
-        tmp_path / "parts.svg",
-        {"chunk mode": {"parse": 1.0, "flush": -0.1}, "record mode": {"parse": 2.0, "flush": 0.5}},
-        {"parse: a library": 0.75},
-    )
-    content = (tmp_path / "parts.svg").read_text()
-    assert all(
-        text in content for text in ("chunk mode", "record mode", "flush", "a library", ">1.0<", ">2.5<", "0.75")
-    )
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])

@@ -50,7 +50,6 @@ def at_tab(line: str, folder: Path) -> set[str]:
         ("downspout settings kafka.ret", {"kafka.retry_delay_ms"}, {"kafka.group", "kafka"}),
         ("downspout settings batch.", {"batch.store"}, {"batch", "kafka.group"}),
         ("downspout lag ", {"--watch"}, {"topologies/"}),
-        ("downspout ui run ", {"--port"}, {"topologies/"}),
         ("downspout dlq show orders.dead-letters ", {"--json"}, {"topologies/"}),
         ("downspout storm stats t", set(), {"topologies/"}),
         ("downspout run topologies/orders.py --json t", {"topologies/"}, set()),

@@ -139,12 +139,3 @@ def test_a_partition_whose_owner_becomes_known_has_not_moved() -> None:
         history.add(second, metrics(second, 0, partitions=owned))
     events = [(each["kind"], each["text"]) for each in history.events.newest_first()]
     assert events == [("rebalance", "moved a[0]"), ("assignment", "got a[0]")]
-
-
-def test_what_was_done_before_a_page_came_is_in_no_window() -> None:
-    """A history that comes late begins with its first sample."""
-    history = History(60.0, comes_late=True)
-    for second, done in ((1_000, 5_000), (1_010, 5_100)):
-        history.add(second, metrics(second, done))
-    assert history.window(60).per_s(RUN, "completed") == 10
-    assert [point.done_per_s for point in history.points] == [0, 10]

@@ -1,5 +1,5 @@
 // The topology as layers from left to right: spouts first, each bolt behind all that it reads.
-import {count, isNone, ms, percent, rate} from "./dom.js";
+import {count, isNone, percent, rate} from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 164, HEIGHT = 62, GAP_X = 128, GAP_Y = 26, EDGE = 14;
@@ -57,9 +57,7 @@ function node(component, counts, place, span) {
     shape("title", {}, `${component.class}\n${Object.entries(component.streams).map(([name, fields]) => `${name}: ${fields.join(", ")}`).join("\n")}`),
     shape("rect", {width: WIDTH, height: HEIGHT, rx: component.kind === "spout" ? 26 : 6, class: box}),
     shape("text", {x: WIDTH / 2, y: 20, "text-anchor": "middle", class: "node-name"}, clip(component.name, 20) + (component.tasks > 1 ? ` ×${component.tasks}` : "")));
-  const inside = isNone(counts?.held)
-    ? (isNone(window?.complete_ms) ? "" : `complete in ${ms(window.complete_ms)}`)
-    : `${count(counts.held)} in flight`;
+  const inside = isNone(counts?.held) ? "" : `${count(counts.held)} in flight`;
   const [first, second] = component.kind === "spout"
     ? [`emits ${rate(window?.emitted_per_s)}/s`, inside]
     : [`executes ${rate(window?.executed_per_s)}/s`, `capacity ${percent(window?.capacity)}`];

@@ -21,9 +21,8 @@ export function tiles(run, which, engine) {
     ["in flight", count(totals.in_flight), `${count(totals.retry_waiting)} wait for a retry`],
     ["dead letters", count(totals.dead_lettered), "failed for good", totals.dead_lettered ? "bad" : ""],
   ];
-  if (engine !== "local") {
-    if (!isNone(window.complete_ms)) shown.push(["complete latency", ms(window.complete_ms), "mean, from emit to ack"]);
-    if (!isNone(totals.computed_again)) shown.push(["computed again", count(totals.computed_again), "batches, for a tuple that failed"]);
+  if (engine !== "local" && !isNone(totals.computed_again)) {
+    shown.push(["computed again", count(totals.computed_again), "batches, for a tuple that failed"]);
   }
   // What waits for a retry, for example, is nothing of Spark's or of batches.
   if (engine !== "local" || run.coordinators?.length) shown.splice(0, shown.length, ...shown.filter(([, value]) => value !== NONE));
@@ -53,7 +52,6 @@ export function components(run, topology, which) {
       ["executed", (row) => (row.kind === "spout" ? NONE : count(row.totals.executed))],
       ["per s", (row) => (row.kind === "spout" ? NONE : rate(row.window.executed_per_s))],
       ["acked", (row) => count(row.totals.acked)], ["failed", (row) => count(row.totals.failed)],
-      ...(rows.some((row) => !isNone(row.window.complete_ms)) ? [["complete", (row) => ms(row.window.complete_ms)]] : []),
       ["execute", (row) => ms(row.window.execute_ms)], ["process", (row) => ms(row.window.process_ms)],
       ["capacity", (row) => (row.kind === "spout" ? NONE : percent(row.window.capacity))],
       ["queue", (row) => count(row.queue)], ["holds", (row) => count(row.held)],

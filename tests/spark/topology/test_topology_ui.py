@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 import threading
-import time
 from typing import Any
 
 import pytest
 
-from downspout.web import runs_under_way
-from downspout.web.on_request import RunUnderWay
 from tests.spark.topology.scene import PATIENCE_S, Scene, lines_of, lines_until
 from tests.web.running import Running
 
@@ -25,30 +21,14 @@ def is_done(run: Any, records: int) -> bool:
     return bool(run["totals"]["completed"] == committed == records)
 
 
-def asked_later(driver: subprocess.Popen[str]) -> tuple[RunUnderWay, str]:
-    """Ask a run that was started without ``--ui`` for its page, as ``downspout ui run`` does."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        for run in runs_under_way():
-            if run.pid == driver.pid:
-                return run, run.open_page("127.0.0.1:0")
-            run.close()
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 @pytest.mark.sweep
-@pytest.mark.parametrize("options", [("--ui", "0"), ()], ids=["from the start", "on request"])
-def test_the_page_shows_batches_offsets_and_sinks(scene: Scene, options: tuple[str, ...]) -> None:
+def test_the_page_shows_batches_offsets_and_sinks(scene: Scene) -> None:
     """While the query goes on, the page has its batches, where each partition is, and what is in the sinks."""
     scene.send(*lines_of(60))
     words = sum(len(line.split()) for line in scene.sent)
-    driver, run_here = scene.start("--records-per-batch", "20", *options), None
+    driver = scene.start("--records-per-batch", "20", "--ui", "0")
     try:
-        if options:
-            (address,) = re.findall(r"shown at (http\S+)", lines_until(driver, "shown at")[-1])
-        else:
-            run_here, address = asked_later(driver)
+        (address,) = re.findall(r"shown at (http\S+)", lines_until(driver, "shown at")[-1])
         threading.Thread(target=lambda: [None for _ in driver.stderr or ()], daemon=True).start()
         page = Running(address)
         run = page.until(lambda run: is_done(run, 60), wait_s=PATIENCE_S)
@@ -61,8 +41,6 @@ def test_the_page_shows_batches_offsets_and_sinks(scene: Scene, options: tuple[s
     finally:
         driver.kill()
         driver.wait()
-        if run_here is not None:
-            run_here.close()
     assert (graph["topology"], graph["engine"]) == ("topology_case-Plain", "spark")
     assert [batch["records"] for batch in run["batches"]] == [20, 20, 20]
     assert all(batch["seconds"] > 0 and batch["records_per_s"] > 0 for batch in run["batches"])
