@@ -29,12 +29,13 @@ from downspout.parse.columns import Ints, Mask, convert
 from downspout.parse.parser import ChunkParser, Part
 from downspout.parse.template import SELDOM
 from downspout.parse.tokens import WHOLE, Block, Words, numbers_of, utf8, whole_numbers
+from downspout.sink.columns.convert import ExactNumber
 from downspout.sink.columns.schema import Column, Columns
 from downspout.sink.columns.types import kind_of
 
 SKIPPED = "-"  # Stands in the list of fields for one that nobody wants
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,4})?|[+-]?\.[0-9]+([eE][+-]?[0-9]{1,4})?")
-_INTEGER = re.compile(r"[+-]?[0-9]{1,400}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _QUOTE, _LINE_FEED, _RETURN = b'"\n\r'
 
 
@@ -101,7 +102,9 @@ def value_of(text: str | None, kind: str) -> Any:
         return Decimal(_checked(_NUMBER, text))
     if kind.startswith("float"):
         return _finite(float(_checked(_NUMBER, text)))
-    return int(text) if _INTEGER.fullmatch(text) else _finite(float(_checked(_NUMBER, text)))
+    if kind not in WHOLE:
+        raise ValueError(f"no field of CSV is a {kind}")
+    return int(text) if _INTEGER.fullmatch(text) else ExactNumber(_checked(_NUMBER, text))
 
 
 def _checked(pattern: re.Pattern[str], text: str) -> str:

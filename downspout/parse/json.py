@@ -28,10 +28,10 @@ from downspout.parse.parser import ChunkParser, Part
 from downspout.parse.paths import JSON_NAMES, Paths
 from downspout.parse.reader import ArrowReader
 from downspout.parse.template import Template, learn
-from downspout.parse.tokens import Block
+from downspout.parse.tokens import WHOLE, Block
 from downspout.sink.columns.convert import ExactNumber
 from downspout.sink.columns.schema import Columns
-from downspout.sink.columns.types import kind_of
+from downspout.sink.columns.types import Kind, kind_of
 
 BLANKS_MAX = 4  # Blanks around a value that a fast way allows
 SHAPES_MAX = 4  # Shapes that are looked for in a block, and that are remembered
@@ -88,8 +88,27 @@ def read_object(value: Any, paths: Paths) -> list[Any]:
 
 def _whole_number(text: str) -> int | ExactNumber:
     """Return a whole number as orjson does: beyond 64 bits it is a float."""
-    number = int(text)
+    number = int(text) if len(text) <= 20 else 2**64  # to make a number of very many digits takes very long
     return number if -(2**63) <= number < 2**64 else ExactNumber(text)
+
+
+def _has_floats(value: Any, kind: Kind) -> bool:
+    """Return whether a float stands where a whole number is declared.
+
+    >>> _has_floats([1, 2.0], kind_of("list<int8>")), _has_floats({"a": 1.5}, kind_of("struct<a:float64>"))
+    (True, False)
+    """
+    if type(value) is float:
+        return kind.name in WHOLE
+    if not kind.parts or value is None:
+        return False
+    if kind.name == "list":
+        return type(value) is list and any(_has_floats(item, kind.parts[0]) for item in value)
+    if type(value) is not dict:
+        return False
+    if kind.name == "map":
+        return any(_has_floats(item, kind.parts[1]) for item in value.values())
+    return any(_has_floats(value.get(name), part) for name, part in zip(kind.names, kind.parts, strict=True))
 
 
 class JsonParser(ChunkParser):
@@ -105,18 +124,23 @@ class JsonParser(ChunkParser):
         self._needed = {key for key, column in self._wanted.items() if column.required}
         self._reader = ArrowReader(self._keys, columns.columns) if self._has_plain_keys else None
         self._shapes: list[Template] = []
-        self._decimals = [place for place, c in enumerate(columns.columns) if kind_of(c.kind).holds("decimal")]
+        kinds = [kind_of(column.kind) for column in columns.columns]
+        self._decimals = [place for place, kind in enumerate(kinds) if kind.holds("decimal")]
+        self._whole = [(place, kind) for place, kind in enumerate(kinds) if any(map(kind.holds, WHOLE))]
 
     def read(self, value: Any) -> Sequence[Any]:
-        """Return the values of the fields; a number that is too long for a float as an ExactNumber.
+        """Return the values of the fields; a number for which a float may not be exact as an ExactNumber.
 
         Raises:
             ValueError: it is not JSON, or not an object.
         """
         found = read_object(value, self._paths)
+        rounded = [place for place, kind in self._whole if _has_floats(found[place], kind)]
         if self._decimals and _LONG_NUMBER.search(value if isinstance(value, bytes) else value.encode()):
+            rounded += self._decimals
+        if rounded:
             exact = self._paths.of(json.loads(value, parse_float=ExactNumber, parse_int=_whole_number))
-            for place in self._decimals:
+            for place in rounded:
                 found[place] = exact[place]
         return found
 

@@ -167,10 +167,24 @@ def _other(block: Block, froms: Ints, until: Ints, fits: Mask, column: Column | 
     if column is not None and column.kind.startswith("decimal"):
         fits &= until - froms < LONG_NUMBER  # orjson's floats would not be exact; the exact way has another reader
     tokens = block.spans(np.where(fits, froms, until), until, ~fits).fill_null(b"null")
+    is_whole = column is not None and column.kind in WHOLE
     # No token holds a comma. So if the array has as many items as there are tokens, and each is a scalar, each item is
     # a token.
     values = _scalars(tokens.to_pylist(), fits)
+    if is_whole:  # likewise: a float may stand for another number than its text does
+        for row, value in enumerate(values):
+            if type(value) is float and not is_exact(tokens[row].as_py()):
+                values[row], fits[row] = None, False
     return convert(column, values, fits) if column is not None else None
+
+
+def is_exact(token: bytes) -> bool:
+    """Return whether the float of a number is whole only if the number is, and is then the same.
+
+    >>> is_exact(b"12.0"), is_exact(b"4.9999999999999999"), is_exact(b"1e3")
+    (True, False, False)
+    """
+    return len(token) < LONG_NUMBER and b"e" not in token and b"E" not in token
 
 
 def _scalars(tokens: Sequence[bytes], fits: Mask) -> list[Any]:

@@ -20,18 +20,28 @@ import pyarrow.compute as pc
 
 from downspout.sink.columns.types import EPOCH_UNITS, TIMESTAMP, Kind, kind_of
 
-_BARE_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_BARE_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_MOMENT = re.compile(
+    r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2}(?::\d{2})?)(?:[.,](\d+))?(Z|[+-]\d{2}(?::?\d{2})?)?)?", re.ASCII
+)
+"""Day, time of the day, fraction of a second, zone: ISO 8601 and RFC 3339 with hyphens and colons."""
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 DIGITS_MAX = 15
 """A float holds every decimal of so many digits exactly enough to give it back; of a longer one some are lost."""
+FLOAT_WHOLE_MAX = 2**53
+"""From here on a float stands for several whole numbers."""
+INT_DIGITS_MAX = 19
+"""Places before the point from which on a number is beyond 64 bits, whatever its digits are."""
 Values = Sequence[Any]
 
 
 class ExactNumber(float):
-    """A float that knows the text it was read from, so that a decimal column gets every digit.
+    """A float that knows the text it was read from, so that a column of exact numbers gets every digit.
 
     >>> to_array([ExactNumber("12345678901234567.89")], "decimal(20,2)").to_pylist()
     [Decimal('12345678901234567.89')]
+    >>> to_array([ExactNumber("9007199254740993.0")], "int64").to_pylist()
+    [9007199254740993]
     """
 
     text: str
@@ -62,7 +72,7 @@ def to_array(values: Values, kind: str) -> Any:
 
 
 def _array(values: Values, kind: Kind) -> Any:
-    return _BY_NAME.get(kind.name, _numbers)(values, kind)
+    return _BY_NAME[kind.name](values, kind)
 
 
 def _as_they_are(values: Values, kind: Kind) -> Any:
@@ -70,19 +80,33 @@ def _as_they_are(values: Values, kind: Kind) -> Any:
 
 
 def _since_the_epoch(values: Values, kind: Kind) -> Any:
+    """Take whole numbers since the epoch, and moments: what a parser with the same type has made of the numbers."""
+    if any(isinstance(value, datetime) for value in values):
+        if not all(value is None or isinstance(value, datetime) for value in values):
+            raise TypeError("moments and numbers in one column")  # each by itself is right
+        return _moments(values, kind)
+    found = _whole_numbers(values, pa.int64())
+    return pc.multiply_checked(found, EPOCH_UNITS[kind.name]).cast(TIMESTAMP)
+
+
+def _whole_numbers(values: Values, target: Any) -> Any:
+    """Return whole numbers as they are; floats that are whole, too."""
     found: Any = pa.array(values)
-    _check(found.type, pa.int64())
-    return pc.multiply_checked(found.cast(pa.int64()), EPOCH_UNITS[kind.name]).cast(TIMESTAMP)
+    if pa.types.is_floating(found.type):
+        _check_alone(values, found.type, target)
+        found = pa.array([None if value is None else _whole(value) for value in values])
+    _check(found.type, target)
+    return found.cast(target)
 
 
 def _numbers(values: Values, kind: Kind) -> Any:
-    found: Any = pa.array(values)
     target = kind.type
+    if pa.types.is_integer(target):
+        return _whole_numbers(values, target)
+    found: Any = pa.array(values)
     if found.type == target:
         _check_alone(values, found.type, target)
         return found
-    if pa.types.is_integer(target) and pa.types.is_floating(found.type):
-        found = pa.array([None if value is None else _whole(value) for value in values])
     _check(found.type, target)
     _check_alone(values, found.type, target)
     made = found.cast(target)
@@ -117,10 +141,20 @@ def _check_finite(found: Any, made: Any) -> None:
 
 
 def _whole(value: Any) -> int:
+    """Return a float that is whole as a number; one that was read from a text counts as that text says."""
+    if isinstance(value, ExactNumber):
+        exact = Decimal(value.text)
+        if exact.adjusted() > INT_DIGITS_MAX:  # such a number is not written out: its text may be short and it long
+            raise ValueError("a whole number out of range")
+        if exact != exact.to_integral_value():
+            raise ValueError("it has a fraction")
+        return int(exact)
     if isinstance(value, bool) or value != value or value in (float("inf"), float("-inf")):
         raise ValueError(f"{value} is not a whole number")
     if int(value) != value:
         raise ValueError(f"{value} has a fraction")
+    if abs(value) >= FLOAT_WHOLE_MAX:
+        raise ValueError(f"{value} is a float that may stand for other numbers, too; give the whole number itself")
     return int(value)
 
 
@@ -218,10 +252,30 @@ def _moments(values: Values, kind: Kind) -> Any:
 
 
 def _moment(value: Any) -> datetime:
-    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    moment = _of_text(value) if isinstance(value, str) else value
     if not isinstance(moment, datetime):
         raise TypeError(f"a {type(value).__name__} is neither a datetime nor an ISO text")
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _of_text(text: str) -> datetime:
+    """Return the moment that a text names. ``fromisoformat`` takes more: digits alone, and any sign before the time.
+
+    >>> _of_text("2013-01-31 05:17:00.5Z").isoformat()
+    '2013-01-31T05:17:00.500000+00:00'
+    >>> _of_text("2013-01-31T05:17:00.1234567Z")
+    Traceback (most recent call last):
+        ...
+    ValueError: it is finer than a microsecond
+    """
+    if (found := _MOMENT.fullmatch(text)) is None:
+        raise ValueError("no moment such as 2013-01-31T05:17:00Z")
+    day, time, fraction, zone = found.groups()
+    if fraction and fraction[6:].strip("0"):
+        raise ValueError("it is finer than a microsecond")
+    return datetime.fromisoformat(
+        day + (f"T{time}" if time else "") + (f".{fraction[:6]:0<6}" if fraction else "") + (zone or "")
+    )
 
 
 def _days(values: Values, kind: Kind) -> Any:
@@ -238,9 +292,10 @@ def _days(values: Values, kind: Kind) -> Any:
 
 
 _BY_NAME: dict[str, Callable[[Values, Kind], Any]] = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64", "float32", "float64"), _numbers),
     **dict.fromkeys(("string", "binary", "bool"), _as_they_are),
     **dict.fromkeys(EPOCH_UNITS, _since_the_epoch),
     "timestamp": _moments, "date": _days, "decimal": _decimals,
     "list": _lists, "map": _maps, "struct": _structs,
 }  # fmt: skip
-"""Who converts which types; the others are numbers."""
+"""Who converts which types."""

@@ -98,7 +98,9 @@ class Column:
         """
         if pa.types.is_dictionary(given.type):
             given = given.dictionary_decode()
-        made = _as_declared(given, self.type) if self.kind not in EPOCH_UNITS else None
+        # Whole numbers since the epoch are no array of this type yet; moments are.
+        is_number = self.kind in EPOCH_UNITS and given.type != self.type
+        made = None if is_number else _as_declared(given, self.type)
         if made is None or (self.required and made.null_count) or not self._may_name_folders(made):
             return values_of(given)
         return made  # type: ignore[no-any-return]
