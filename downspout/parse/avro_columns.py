@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from downspout.parse.binary_columns import BinaryColumns, Cursor, Found, Leaf, zigzag
+from downspout.parse.binary_columns import TYPES_MAX, BinaryColumns, Cursor, Found, Leaf, zigzag
 from downspout.parse.columns import Mask
 from downspout.parse.paths import Path
 
@@ -31,14 +31,14 @@ class AvroColumns(BinaryColumns):
         schema: the parsed schema.
         named: the named types in it, as fastavro collects them.
         readers: fastavro's readers of logical types.
-        finish: what becomes of a value of a logical type.
 
     Raises:
         ValueError: records of this schema cannot be decoded this way.
     """
 
-    def __init__(self, schema: Any, named: Mapping[str, Any], readers: Readers, finish: Callable[[Any], Any]) -> None:
-        self._named, self._readers, self._finish = named, readers, finish
+    def __init__(self, schema: Any, named: Mapping[str, Any], readers: Readers) -> None:
+        self._named, self._readers = named, readers
+        self._types = 0
         self._schema = self._resolved(schema)
         if _kind(self._schema) != "record":
             raise ValueError("it is no record")
@@ -51,6 +51,9 @@ class AvroColumns(BinaryColumns):
 
     def _collect(self, schema: Any, path: Path, inside: tuple[str, ...], leaves: dict[Path, Leaf]) -> None:
         """Find the leaves of a type."""
+        self._types += 1
+        if self._types > TYPES_MAX:
+            raise ValueError("too many values")
         schema = self._resolved(schema)
         if isinstance(schema, list):
             schema = self._resolved(_other(schema))
@@ -68,10 +71,7 @@ class AvroColumns(BinaryColumns):
         logical = f"{kind}-{schema['logicalType']}" if isinstance(schema, dict) and "logicalType" in schema else ""
         if (read := self._readers.get(logical)) is None:
             return Leaf(_KINDS[kind])
-        return Leaf(_LOGICAL.get(logical, _KINDS[kind]), partial(self._value, read, schema))
-
-    def _value(self, read: Callable[[Any, Any, Any], Any], schema: Any, item: Any) -> Any:
-        return self._finish(read(item, schema, None))
+        return Leaf(_LOGICAL.get(logical, _KINDS[kind]), partial(_value, read, schema))
 
     def _walk(self, cursor: Cursor) -> Found:
         found: Found = {}
@@ -92,6 +92,10 @@ class AvroColumns(BinaryColumns):
                 self._read(cursor, field["type"], (*path, field["name"]), live, found)
         else:
             found[path] = _read_leaf(cursor, schema, kind, live), live & (kind != "null")
+
+
+def _value(read: Callable[[Any, Any, Any], Any], schema: Any, item: Any) -> Any:
+    return read(item, schema, None)
 
 
 def _read_leaf(cursor: Cursor, schema: Any, kind: str, live: Mask) -> Any:

@@ -36,6 +36,9 @@ _AS_IT_IS = {
 }  # fmt: skip
 """Leaves and the columns that take their values as they are."""
 _CONTINUES = np.uint64(0x8080808080808080)  # Of each byte of a number, the bit that says that another one follows
+TYPES_MAX = 4_096
+"""Values of a schema, those inside one another too, that are decoded by columns: where types name types, a schema of a
+few hundred bytes may have a million."""
 _ONE, _SEVEN, _BYTE = np.uint64(1), np.uint64(7), np.uint64(56)
 _LENGTHS = np.uint64(sum((k + 1) << (8 * (7 - k)) for k in range(8)))
 """Times 2 to the 8k, its uppermost byte is k + 1."""

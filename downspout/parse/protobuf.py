@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,10 @@ from downspout.parse.schemas import Decoder, Schema
 
 _FIRST = (0,)
 _MAIN = "downspout_value.proto"
+_KNOWN = Path(__file__).with_name("proto")
+"""Files that Confluent's registry lets schemas import without naming a subject."""
+COMPILE_S_MAX = 60.0
+INDEX_MAX = 64  # Messages inside one another
 
 
 def protobuf_decoder(schema: Schema) -> Decoder:
@@ -50,7 +56,11 @@ def protobuf_decoder(schema: Schema) -> Decoder:
             raise ValueError(f"it is truncated, or of another message: {error}") from error
         return read(message)
 
-    return Decoder(decode, ProtobufColumns(top[0]) if top else None)
+    columns = None
+    if top:
+        with suppress(ValueError):  # too many values: they are read one by one
+            columns = ProtobufColumns(top[0])
+    return Decoder(decode, columns)
 
 
 def _missing() -> MissingExtraError:
@@ -70,14 +80,26 @@ def compiled(schema: Schema) -> bytes:
                 raise ValueError(f"it imports {name}, which is no name of a schema")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        made, known = Path(folder, "made.bin"), Path(grpc_tools.__file__).with_name("_proto")
-        words = [f"-I{folder}", f"-I{known}", f"--descriptor_set_out={made}", "--include_imports", _MAIN]
-        done = subprocess.run(
-            [sys.executable, "-m", "grpc_tools.protoc", *words], capture_output=True, text=True, check=False
-        )
+        made = Path(folder, "made.bin")
+        # What a schema brings itself comes first.
+        known = [Path(folder), Path(grpc_tools.__file__).with_name("_proto"), _KNOWN, *_google()]
+        words = [*(f"-I{place}" for place in known), f"--descriptor_set_out={made}", "--include_imports", _MAIN]
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "grpc_tools.protoc", *words],
+                capture_output=True, text=True, check=False, timeout=COMPILE_S_MAX,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"protoc takes more than {COMPILE_S_MAX:g} s for it") from None
         if done.returncode:
             raise ValueError(f"protoc refuses it: {done.stderr.strip()[:500]}")
         return made.read_bytes()
+
+
+def _google() -> list[Path]:
+    """Return where ``google/type/date.proto`` and its like are, if they are installed."""
+    found = importlib.util.find_spec("google.type")
+    return [Path(place).parents[1] for place in (found.submodule_search_locations or ())] if found else []
 
 
 def _message_index(content: bytes) -> tuple[tuple[int, ...], int]:
@@ -89,6 +111,8 @@ def _message_index(content: bytes) -> tuple[tuple[int, ...], int]:
     count, at = _zigzag(content, 0)
     if not count:
         return _FIRST, at
+    if not 0 < count <= INDEX_MAX:
+        raise ValueError(f"its message is {count} messages deep; {INDEX_MAX} are read")
     places = []
     for _ in range(count):
         place, at = _zigzag(content, at)
@@ -98,22 +122,22 @@ def _message_index(content: bytes) -> tuple[tuple[int, ...], int]:
 
 def _zigzag(content: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
-    while at < len(content):
+    while at < len(content) and shift < 35:
         byte = content[at]
         number |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return number >> 1 ^ -(number & 1), at
-    raise ValueError("it is truncated")
+    raise ValueError("it is truncated, or does not say which message of its schema it is")
 
 
 def _message(top: list[Any], place: tuple[int, ...]) -> Any:
-    try:
-        found = top[place[0]]
-        for inner in place[1:]:
-            found = found.nested_types[inner]
-    except IndexError:
-        raise ValueError(f"the schema has no message at {list(place)}") from None
+    messages, found = top, None
+    for number in place:
+        if not 0 <= number < len(messages):
+            raise ValueError(f"the schema has no message at {list(place)}")
+        found = messages[number]
+        messages = found.nested_types
     return found
 
 
@@ -162,7 +186,8 @@ def _of_value(field: Any, known: dict[str, _Reader]) -> Callable[[Any], Any] | N
         return known.get(name) or _Reader(field.message_type, known)
     if field.enum_type is not None:
         names: Mapping[int, str] = {number: value.name for number, value in field.enum_type.values_by_number.items()}
-        return lambda number: names.get(number, number)
+        # A number that the schema has no name for is right in proto3: it is of a later version of the schema.
+        return lambda number: names.get(number) or str(number)
     return None
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from downspout.parse.binary_columns import BinaryColumns, Cursor, Found, Leaf, zigzag
+from downspout.parse.binary_columns import TYPES_MAX, BinaryColumns, Cursor, Found, Leaf, zigzag
 from downspout.parse.columns import MOMENT_MAX_US, MOMENT_MIN_US, Ints, Mask
 from downspout.parse.paths import Path
 
@@ -56,10 +57,13 @@ class ProtobufColumns(BinaryColumns):
 
     Args:
         kind: the type's descriptor.
+
+    Raises:
+        ValueError: messages of this type have too many values.
     """
 
     def __init__(self, kind: Any) -> None:
-        self._message = _Message(kind, ())
+        self._message = _Message(kind, (), count(1))
         super().__init__(dict(self._message.leaves(())), [field.name for field in kind.fields])
 
     def _walk(self, cursor: Cursor) -> Found:
@@ -74,10 +78,10 @@ class ProtobufColumns(BinaryColumns):
 class _Message:
     """Reads messages of one type, which may stand inside of others."""
 
-    def __init__(self, kind: Any, inside: tuple[str, ...]) -> None:
+    def __init__(self, kind: Any, inside: tuple[str, ...], types: Iterator[int]) -> None:
         inside = (*inside, kind.full_name)
         self._fields = [
-            _Field(field, inside)
+            _Field(field, inside, types)
             for field in sorted(kind.fields, key=lambda field: field.number)
             if not field.is_repeated and _type(field) != "TYPE_GROUP" and _message_name(field) not in inside
         ]
@@ -102,7 +106,9 @@ class _Message:
 
 
 class _Field:
-    def __init__(self, field: Any, inside: tuple[str, ...]) -> None:
+    def __init__(self, field: Any, inside: tuple[str, ...], types: Iterator[int]) -> None:
+        if next(types) > TYPES_MAX:
+            raise ValueError("too many values")
         self.name: str = field.name
         oneof = field.containing_oneof
         self.choice: str = oneof.name if oneof is not None and len(oneof.fields) > 1 else ""
@@ -121,7 +127,7 @@ class _Field:
         if self._message == TIMESTAMP:
             self.leaf = Leaf("timestamp_us", _moment)
         elif self._message and not self._inner_tag:
-            self.inner = _Message(field.message_type, inside)
+            self.inner = _Message(field.message_type, inside, types)
 
     def begins(self, cursor: Cursor) -> Mask:
         """Return in which records this field stands next."""

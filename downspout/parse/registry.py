@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 import orjson
@@ -29,8 +31,13 @@ if TYPE_CHECKING:
     from downspout.parse.binary_columns import BinaryColumns
 
 HEADER = 5  # Bytes: a zero, and the schema's id
-REQUEST_S = 5.0
+REQUEST_S = 5.0  # A whole answer, however slowly it comes
+ANSWER_BYTES_MAX = 16 * 1024 * 1024
+REDIRECTS_MAX = 5
+REFERENCES_MAX = 1_000  # Schemas that one refers to, by way of others too
 PAUSE_S_MAX = 10.0  # Between two requests of a registry that does not answer, and of an id that it does not know
+_UNKNOWN = {40401, 40402, 40403}
+"""By these codes a registry says that it has no such subject, version or schema. A 404 without is not a registry's."""
 
 
 class UnknownSchemaError(ValueError):
@@ -64,7 +71,9 @@ class Registry:
         parts = httpx.URL(url)
         auth = httpx.BasicAuth(parts.username, password or "") if parts.username else None
         bare = parts.copy_with(username=None, password=None)
-        return httpx.Client(base_url=bare, auth=auth, timeout=REQUEST_S, follow_redirects=True)
+        return httpx.Client(
+            base_url=bare, auth=auth, timeout=REQUEST_S, follow_redirects=True, max_redirects=REDIRECTS_MAX
+        )
 
     @property
     def location(self) -> str:
@@ -80,33 +89,39 @@ class Registry:
         """
         answer = self._get(f"schemas/ids/{number}", f"schema id {number}")
         found: dict[str, str] = {}
-        self._collect(answer.get("references") or (), found)
-        return Schema(answer.get("schemaType", "AVRO"), answer["schema"], tuple(found.items()))
+        self._collect(answer, found, ())
+        return Schema(answer.kind, answer.text, tuple(found.items()))
 
-    def _collect(self, references: Sequence[Mapping[str, Any]], found: dict[str, str]) -> None:
-        for reference in references:
-            if reference["name"] not in found:
-                subject, version = reference["subject"], reference["version"]
-                answer = self._get(f"subjects/{subject}/versions/{version}", f"version {version} of {subject}")
-                self._collect(answer.get("references") or (), found)
-                found[reference["name"]] = answer["schema"]
+    def _collect(self, schema: _Answer, found: dict[str, str], inside: tuple[str, ...]) -> None:
+        """Add the schemas that one refers to, each after those that it refers to itself."""
+        for name, subject, version in schema.references:
+            if name in found or name in inside:
+                continue
+            if len(found) + len(inside) >= REFERENCES_MAX:
+                raise UnknownSchemaError(f"{name}: the schema refers to more than {REFERENCES_MAX:,} others")
+            answer = self._get(
+                f"subjects/{quote(subject, safe='')}/versions/{version}", f"version {version} of {subject}"
+            )
+            self._collect(answer, found, (*inside, name))
+            found[name] = answer.text
 
-    def _get(self, path: str, what: str) -> dict[str, Any]:
+    def _get(self, path: str, what: str) -> _Answer:
         import httpx
 
         reason = ""
         for client in self._clients:
+            url = str(client.base_url.join(path))
             try:
-                answer = client.get(path)
-            except httpx.HTTPError as error:
-                reason = str(error) or type(error).__name__
-                continue
-            if answer.status_code == 404:
-                raise UnknownSchemaError(f"{what} is unknown to the registry {self.location}")
-            if answer.is_success:
-                document: dict[str, Any] = answer.json()
-                return document
-            reason = f"it answers {answer.status_code} {answer.reason_phrase}"
+                status, content = _fetched(client, path)
+                if status == 404 and _error_code(content) in _UNKNOWN:
+                    raise UnknownSchemaError(f"{what} is unknown to the registry {self.location}")
+                if status == 200:
+                    return _Answer.of(content)
+                reason = f"{url} answers {status}"
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                reason = f"{url}: {str(error) or type(error).__name__}"
+            except _NoRegistryError as error:
+                reason = f"{url} answers as no schema registry does: {error}"
         cure = "parse.registry, a user's name in it and parse.registry_password, or the registry itself"
         raise UnavailableError(f"the registry {self.location} does not give {what}: {reason}", cure=cure)
 
@@ -114,6 +129,58 @@ class Registry:
         """Close the connections."""
         for client in self._clients:
             client.close()
+
+
+class _NoRegistryError(Exception):
+    """What answers is something else. It says nothing about a record, so it is waited for, as for one that is away."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A schema as a registry gives it."""
+
+    kind: str
+    text: str
+    references: tuple[tuple[str, str, int], ...]  # names, subjects, versions
+
+    @classmethod
+    def of(cls, content: bytes) -> _Answer:
+        try:
+            found = orjson.loads(content)
+            kind, text = found.get("schemaType") or "AVRO", found["schema"]
+            references = tuple(
+                (each["name"], each["subject"], each["version"]) for each in found.get("references") or ()
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise _NoRegistryError(f"{content[:60]!r}") from None
+        texts = (kind, text, *(name for name, _, _ in references), *(subject for _, subject, _ in references))
+        if not all(isinstance(each, str) for each in texts) or not all(
+            type(number) is int for *_, number in references
+        ):
+            raise _NoRegistryError(f"{content[:60]!r}")
+        return cls(kind, text, references)
+
+
+def _fetched(client: Any, path: str) -> tuple[int, bytes]:
+    """Return status and content of an answer that is not too long and does not take too long."""
+    end = time.monotonic() + REQUEST_S
+    with client.stream("GET", path) as answer:
+        content = bytearray()
+        for part in answer.iter_bytes():
+            content += part
+            if len(content) > ANSWER_BYTES_MAX:
+                raise _NoRegistryError(f"more than {ANSWER_BYTES_MAX:,} bytes")
+            if time.monotonic() > end:
+                raise _NoRegistryError(f"it has not come to its end in {REQUEST_S:g} s")
+        return answer.status_code, bytes(content)
+
+
+def _error_code(content: bytes) -> int | None:
+    try:
+        found = orjson.loads(content)
+        return found.get("error_code") if isinstance(found, dict) else None
+    except ValueError:
+        return None
 
 
 def _base(url: str) -> str:
@@ -135,8 +202,8 @@ def _base(url: str) -> str:
 class Documents:
     """Makes documents of values.
 
-    A schema that is unknown, or a registry that is away, is remembered for a while: the values of other schemas, which
-    are known here, go on meanwhile.
+    A schema that is unknown is remembered for a while, and so is a registry that is away, which is then asked for no
+    other schema either. The values of schemas that are known here go on meanwhile.
 
     Args:
         registry: what is asked for schemas.
@@ -148,7 +215,7 @@ class Documents:
         self._reader_schema = reader_schema
         self._decoders: dict[int, Decoder] = {}
         self._bad: dict[int, str] = {}  # schemas that cannot be used, and why
-        self._failed: dict[int, tuple[float, Exception]] = {}  # when to ask again
+        self._failed: dict[int | None, tuple[float, Exception]] = {}  # when to ask again; None: for any schema
         self._pause_s = 0.0
 
     def read(self, value: Any) -> dict[str, Any]:
@@ -178,14 +245,16 @@ class Documents:
     def _decoder(self, number: int) -> Decoder:
         if number in self._bad:
             raise ValueError(self._bad[number])
-        until, before = self._failed.get(number, (0.0, None))
-        if before is not None and time.monotonic() < until:
-            raise before
+        for key in (None, number):
+            until, before = self._failed.get(key, (0.0, None))
+            if before is not None and time.monotonic() < until:
+                raise before
         try:
             schema = self._registry.schema(number)
         except (UnknownSchemaError, UnavailableError) as error:
             self._pause_s = min(max(0.1, 2 * self._pause_s), PAUSE_S_MAX)
-            self._failed[number] = time.monotonic() + self._pause_s, error
+            key = None if isinstance(error, UnavailableError) else number
+            self._failed[key] = time.monotonic() + self._pause_s, error
             raise
         self._failed.clear()
         self._pause_s = 0.0

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
+from urllib.parse import unquote
 
 
 class SchemaRegistry:
@@ -73,7 +74,7 @@ class SchemaRegistry:
 
     def answer(self, path: str, body: bytes) -> tuple[int, Any]:
         """Return the status and the document that answer a request."""
-        parts = path.strip("/").split("/")
+        parts = [unquote(part) for part in path.partition("?")[0].strip("/").split("/")]
         if parts[0] == "subjects" and body:
             given = json.loads(body)
             kind, references = given.get("schemaType", "AVRO"), given.get("references", ())

@@ -40,12 +40,14 @@ from downspout.system.process_notes import NoteWriter
 from downspout.wire.emitting import chunk_emitter, chunk_processor, reads_as_pystorm
 from downspout.wire.flushing import Flusher
 from downspout.wire.serializer import WireSerializer
+from downspout.wire.stderr import Stderr
 from downspout.wire.tuples import acker, emitter, reader
 
 EXIT_S_MAX = 2.5
 GC_THRESHOLDS = (100_000, 20, 50)
 """Tuples die by reference count; what is in flight lives on, and each collection would look at it in vain. Cycles are
 still collected, only seldom. The local engine does the same."""
+INFO = 2  # Storm's log level for lines of stderr
 WENT_AWAY = 2  # pystorm's exit code when Storm is gone
 
 
@@ -56,6 +58,7 @@ class Wired(Component):
     serializer: Any
     _leaving = _runs = False
     _note: NoteWriter | None = None
+    _stderr: Stderr | None = None
 
     @property
     def on_wire(self) -> bool:
@@ -86,6 +89,7 @@ class Wired(Component):
             if self.serializer.owns_process:
                 gc.freeze()
                 gc.set_threshold(*GC_THRESHOLDS)
+                self._stderr = Stderr(self._log_stderr)
         self._hear_sigterm()
         try:
             super().run()
@@ -98,9 +102,22 @@ class Wired(Component):
             self._exit(1)
         finally:
             self._flush()
+            self._give_back_stderr()
+
+    def _log_stderr(self, line: str) -> None:
+        """Send a line of stderr to Storm's log, at once: the component may be about to hang."""
+        with suppress(StormWentAwayError, OSError, ValueError):
+            self.serializer.send_message({"command": "log", "msg": line, "level": INFO})
+            self.serializer.flush()
+
+    def _give_back_stderr(self) -> None:
+        if self._stderr is not None:
+            self._stderr.close()
 
     def _setup_component(self, storm_conf: dict[str, Any], context: dict[str, Any]) -> None:
         super()._setup_component(storm_conf, context)
+        if self._stderr is not None:
+            self._stderr.begin()
         if self.on_wire:
             self.serializer.learn(storm_conf, context)
             self._keep_note(storm_conf, context)
@@ -202,6 +219,7 @@ class Wired(Component):
                 logging.getLogger(__name__).warning("an error at the end of the component", exc_info=True)
             limit.cancel()
             limit.join()
+        self._give_back_stderr()
         self._flush()
         super()._exit(status_code)
         raise SystemExit(status_code)
