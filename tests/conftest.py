@@ -22,7 +22,7 @@ from downspout.sink import Disk  # noqa: E402
 from tests import twins  # noqa: E402
 from tests.offsets.postgres_fixtures import postgres  # noqa: E402, F401   (likewise)
 from tests.sampling import WHOLE, sample_name  # noqa: E402
-from tests.scheduling import OneHeavyAtOnce, into_groups, limit_of, write_timings  # noqa: E402
+from tests.scheduling import OneHeavyAtOnce, into_groups, left_out, limit_of, write_timings  # noqa: E402
 from tests.security.brokers import any_kafka, scram_kafka  # noqa: E402, F401   (fixtures, for more than one room)
 from tests.twins import backstage, bare_kafka, cluster_kind, rebalance_kind, wide_kafka  # noqa: E402, F401   (fixtures)
 
@@ -30,8 +30,9 @@ from tests.twins import backstage, bare_kafka, cluster_kind, rebalance_kind, wid
 # time: what it refuses is the change. `make test-all` draws new ones, from a seed that it prints. Here, since a test
 # takes the settings that hold when its module is imported.
 settings.register_profile(
-    "any machine", deadline=None, derandomize=not WHOLE, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
+    "any machine", deadline=None, derandomize=not WHOLE, print_blob=True, suppress_health_check=[HealthCheck.too_slow],
+    max_examples=100 if WHOLE else 30,
+)  # fmt: skip
 settings.load_profile("any machine")
 
 # A shell that runs us in the background has us ignore Ctrl-C, and with us all that the tests start and send it to.
@@ -132,10 +133,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only `make test-all` runs; put the rest into groups, in one of several processes."""
     if not WHOLE:
-        swept = [item for item in items if item.get_closest_marker("sweep")]
+        swept = {item for item in items if item.get_closest_marker("sweep")}
+        swept |= set(left_out([item for item in items if item not in swept]))
         if swept:
-            items[:] = [item for item in items if not item.get_closest_marker("sweep")]
-            config.hook.pytest_deselected(items=swept)
+            items[:] = [item for item in items if item not in swept]
+            config.hook.pytest_deselected(items=[*swept])
     if getattr(config.option, "loadgroup", False):
         into_groups(items)
 

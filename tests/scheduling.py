@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
+from tests.sampling import sample
+
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_FIXTURES = {
     "standalone": "spark-cluster",
@@ -35,10 +37,15 @@ HEAVY_MARKS = ("storm", "spark")
 HEAVY = "heavy "
 """What the name of a heavy group begins with."""
 TIMINGS = Path(__file__).with_name("timings.json")
-RECORDED_S_MIN = 1.0
+RECORDED_S_MIN = 2.0
 """What takes less is not recorded."""
 UNRECORDED_S = 0.05
 """What a test takes that is not recorded: roughly the mean of those."""
+
+CASES_MIN, LONG_S = 4, 4.0
+"""Of a test with so many cases, that take so long together, `make test` takes a third."""
+WHOLE_SUITE_MIN = 5_000
+"""Tests that are selected at least where all are."""
 
 PURE_S_MAX, REAL_S_MAX = 60, 300
 """A test that takes longer hangs: one in this process, and one that starts others or speaks to a server."""
@@ -48,6 +55,7 @@ LONGER_S = {
     "tests/ledger/test_range_machine.py": 300,  # likewise
     "tests/scaffold/test_readme.py": 900,  # makes environments, and runs all that the README says
     "tests/packaging/": 600,  # makes an environment
+    "tests/sink/test_storage_contract.py": 300,  # starts S3 servers
     "tests/storm/": 600,  # the first of them starts a Storm
     "tests/spark/cluster/": 600,  # the first of them starts a cluster
     "tests/spark/": 400,  # a query's start alone takes half a minute on a busy machine
@@ -96,6 +104,25 @@ def write_timings(took_s: dict[str, float], file: Path = TIMINGS) -> None:
     found = read_timings(file) | took_s
     kept = {test: round(seconds, 1) for test, seconds in sorted(found.items()) if seconds >= RECORDED_S_MIN}
     file.write_text(json.dumps(kept, indent=0) + "\n")
+
+
+def left_out(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the cases that `make test` leaves to `make test-all`: of a test with many that takes long, two in three.
+
+    Only selections of the whole suite are sampled: who names a test gets all of its cases.
+    """
+    if len(items) < WHOLE_SUITE_MIN:
+        return []
+    timings = read_timings()
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    found = []
+    for name, some in cases.items():
+        if len(some) >= CASES_MIN and sum(timings.get(item.nodeid, UNRECORDED_S) for item in some) >= LONG_S:
+            kept = set(sample(some, 3, name))
+            found += [item for item in some if item not in kept]
+    return found
 
 
 def _is_heavy(group: str) -> bool:

@@ -71,6 +71,7 @@ def test_who_says_nothing_fails_the_run(tmp_path: Path, test: str, message: str)
     assert message in told
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_the_broker_runs_a_sample(tmp_path: Path) -> None:
     """Of a test with parameters the broker runs one set in a third of all commits; the fake, and test-all, run all."""

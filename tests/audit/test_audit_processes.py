@@ -45,6 +45,7 @@ class Killing(Topology):
 """
 
 
+@pytest.mark.sweep
 def test_a_record_that_kills_the_process_is_named(
     project: FakeKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +83,7 @@ def test_what_bolts_print_is_no_part_of_the_report(project: FakeKafka, capfd: py
     assert "seen" in told.err
 
 
+@pytest.mark.sweep
 def test_many_records_that_kill_end_the_audit(project: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit that would start processes for hours is given up, and names some of the records."""
     monkeypatch.setattr("downspout.audit.apart.KILLERS_MAX", 1)

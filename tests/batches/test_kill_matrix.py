@@ -106,6 +106,7 @@ def without_txid(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", [as_trident, acked_first, forgetful, without_txid])
 def test_the_matrix_sees_what_is_wrong(mutant: Callable[[Any], None], tmp_path: Path) -> None:

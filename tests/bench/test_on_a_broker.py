@@ -25,6 +25,7 @@ def course(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Track:
     return Track(kafka_broker.bootstrap, tmp_path)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("contender", DOWNSPOUT, ids=lambda contender: contender.key)
 def test_our_contenders_pass_the_check(contender: Contender, course: Track, topic_name: str) -> None:
     """Each contender of ours yields the right result, with bad records and without."""

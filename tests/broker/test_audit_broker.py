@@ -159,6 +159,7 @@ class Words(Topology):
 """
 
 
+@pytest.mark.sweep
 def test_a_run_and_an_audit_need_no_more_than_their_names(
     kafka_broker: EmbeddedKafka,
     topic_name: str,

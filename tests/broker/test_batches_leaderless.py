@@ -29,6 +29,7 @@ def stage(three_brokers: EmbeddedCluster) -> Iterator[ThreeStage]:
     three_brokers.start()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["opaque", pytest.param("transactional", marks=pytest.mark.sweep)])
 def test_one_of_two_partitions_has_no_leader(stage: ThreeStage, kind: str) -> None:
     """Each has a task of its own: opaque batches have what the other one has, transactional ones wait."""

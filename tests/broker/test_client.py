@@ -319,6 +319,7 @@ def test_one_live_address_is_enough(
         assert consumers[0].partitions_for("no-such-topic") == frozenset()
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("hurried")
 def test_a_broker_that_goes_away_ends_no_call_in_a_hang(
     tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch

@@ -129,6 +129,7 @@ class Spouts:
         assert all(count <= len(WAYS) for count in warned.values()), warned  # each spout warns for itself
 
 
+@pytest.mark.sweep
 def test_a_coordinator_that_dies(replicas: Replicas, home: Home, caplog: pytest.LogCaptureFixture) -> None:
     """Another broker has the commits, and gets the next ones."""
     caplog.set_level(logging.WARNING, "tests.spout")
@@ -140,6 +141,7 @@ def test_a_coordinator_that_dies(replicas: Replicas, home: Home, caplog: pytest.
         assert home.await_coordinator(*home.others) in home.others
 
 
+@pytest.mark.sweep
 def test_a_coordinator_that_moves(replicas: Replicas, home: Home, caplog: pytest.LogCaptureFixture) -> None:
     """The broker that had the commits lives, and is not the coordinator any more: the spouts find the new one."""
     caplog.set_level(logging.WARNING, "tests.spout")

@@ -26,6 +26,7 @@ def _write(letters: DeadLetters) -> None:
     letters.write(TOMBSTONE, attempts=1, first_failure_ms=1, last_failure_ms=2, failure=None)
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("hurried")
 def test_letters_survive_a_broker_that_is_killed(tmp_path: Path) -> None:
     """A write to a dead broker raises and leaves no thread behind, and one after its return is read, once."""

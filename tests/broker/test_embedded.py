@@ -71,6 +71,7 @@ def _read(bootstrap: str) -> list[bytes | None]:
     return found
 
 
+@pytest.mark.sweep
 def test_a_crash_and_a_restart_keep_everything(kafka: EmbeddedKafka) -> None:
     """After kill -9 and after an orderly stop the cluster has its id, its port and all records."""
     kafka.start()
@@ -169,6 +170,7 @@ def test_one_directory_has_one_broker(kafka_broker: EmbeddedKafka) -> None:
     assert find_bootstrap(kafka.directory) == kafka.bootstrap
 
 
+@pytest.mark.sweep
 def test_of_two_processes_one_starts_the_broker(kafka: EmbeddedKafka) -> None:
     """Two starts at the same moment end with one broker, and the other learns that somebody is at it."""
     command = [*RUN, "start", "--dir", str(kafka.directory)]
@@ -184,6 +186,7 @@ def test_of_two_processes_one_starts_the_broker(kafka: EmbeddedKafka) -> None:
     assert sum("is running at" in out for out, _ in outputs) == 1
 
 
+@pytest.mark.sweep
 def test_another_cluster_on_the_port_is_not_taken_for_ours(
     kafka: EmbeddedKafka, kafka_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,7 @@ def agreed_leader(kafka: EmbeddedCluster) -> int | None:
     return named.pop() if len(named) == 1 else None
 
 
+@pytest.mark.sweep
 def test_what_was_acknowledged_outlives_its_leader(kafka: EmbeddedCluster) -> None:
     """After kill -9 of a partition's leader another node leads it, has all records, and takes new ones."""
     before = [b"%d" % number for number in range(500)]

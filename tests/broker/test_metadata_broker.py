@@ -22,6 +22,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
         yield broker
 
 
+@pytest.mark.sweep
 def test_a_commit_with_more_holes_than_fit_is_sent_again_with_less(narrow: EmbeddedKafka, topic_name: str) -> None:
     """It is committed with the lowest ranges, nothing ends, and the next owner does not repeat these."""
     with Scene(narrow.bootstrap, topic_name) as scene:

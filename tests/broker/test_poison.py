@@ -27,6 +27,7 @@ SHARE = 0.01
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
+@pytest.mark.sweep
 def test_each_poison_record_is_dead_lettered_once_after_kill_9(
     kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
 ) -> None:

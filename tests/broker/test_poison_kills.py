@@ -24,6 +24,7 @@ KILLS_AT = 40
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
+@pytest.mark.sweep
 def test_a_record_that_kills_the_process_is_found(
     kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,6 +175,7 @@ def killed(replicas: Replicas) -> Killed:
     return eventually(lambda: kill_the_leader(replicas))
 
 
+@pytest.mark.sweep
 def test_with_acks_1_acknowledged_records_are_lost_with_their_leader(killed: Killed) -> None:
     """All five that followers had not fetched are gone, though each was acknowledged."""
     assert killed.acknowledged["1"] == (LATE, LATE)
@@ -300,6 +301,7 @@ SCENES: list[Replicas] = []
 """Where the callback finds the brokers."""
 
 
+@pytest.mark.sweep
 def test_too_few_replicas_fail_the_tuple_until_they_are_back(replicas: Replicas) -> None:
     """The error names the partition, who is in sync and who is not, and a cure; the next try is written, once."""
     topic = replicas.create({0: [1, 2]}, min_insync_replicas=2)
@@ -339,6 +341,7 @@ def read_on(replicas: Replicas, topic: str, **settings: Any) -> TopologyResult:
     return run_topology(Flow, config={"kafka.bootstrap": replicas.brokers.node(node).bootstrap}, clock=CLOCK)
 
 
+@pytest.mark.sweep
 def test_records_that_an_unclean_election_cuts_are_reported(replicas: Replicas) -> None:
     """A replica leads that was not in sync: five acknowledged records are gone, and the spout that has read them stops.
 

@@ -141,6 +141,7 @@ def scene(broker: EmbeddedKafka) -> Iterator[Scene]:
 EVERYTHING = {(partition, offset) for partition in range(2) for offset in range(RECORDS)}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("away", "way"),
     [

@@ -75,6 +75,7 @@ def finished(out: Path) -> Counter[str]:
     return counts
 
 
+@pytest.mark.sweep
 def test_finished_counts_are_exact_after_kill_9(
     kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
 ) -> None:

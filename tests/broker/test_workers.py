@@ -160,6 +160,7 @@ def test_ctrl_c_drains_all_workers(scene: Scene) -> None:
     assert scene.audit() == EXACT
 
 
+@pytest.mark.sweep
 def test_workers_end_when_their_supervisor_is_killed(scene: Scene) -> None:
     """Nobody is there to stop them, so they drain and end by themselves; nothing of what they did is done again."""
     scene.after(500)
@@ -203,6 +204,7 @@ def status(url: str) -> int:
         return error.code
 
 
+@pytest.mark.sweep
 def test_the_port_of_the_run_shows_all_workers(scene: Scene) -> None:
     """One port has the metrics of both workers, task by task, and the lag of all partitions; it is ready when both are.
 

@@ -171,6 +171,7 @@ def own(tmp_path: Path) -> Iterator[EmbeddedKafka]:
         yield broker
 
 
+@pytest.mark.sweep
 def test_the_end_is_bounded_while_brokers_are_away(own: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bolt with records out waits for them once, for 5 s, and then the run ends."""
     KafkaCluster(own.bootstrap).ensure_topic("out", 1)

@@ -27,6 +27,7 @@ THREE = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("brokers", "plan", "kinds"),
     [

@@ -117,6 +117,7 @@ def publish_flights(project: Project, count: int) -> list[str]:
     return [f"--set={setting}" for setting in given]
 
 
+@pytest.mark.sweep
 @pytest.mark.broker
 @pytest.mark.spark
 def test_the_flights_are_equal_by_record_in_chunks_and_natively(

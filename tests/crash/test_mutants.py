@@ -170,6 +170,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", sample(list(MUTANTS), 3, "mutants of the sink"))
 def test_a_mistake_is_noticed(name: str) -> None:
     """A sink that does one thing wrong breaks a promise somewhere in the matrix."""

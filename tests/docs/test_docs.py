@@ -46,6 +46,7 @@ def test_the_how_tos_on_testing_run(page: str, tests_min: int, tmp_path: Path) -
         test(*[tmp_path] * takes_folder)  # type: ignore[operator]
 
 
+@pytest.mark.sweep
 @pytest.mark.broker
 def test_the_how_to_on_tls_runs(tmp_path: Path) -> None:
     """The test that the page shows passes on a broker with TLS and a password."""

@@ -311,6 +311,7 @@ def test_records_replaces_those_that_fail():
     assert (result.run.completed, result.run.failed) == (5, 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_run_that_cannot_end_is_given_up():
     """The harness raises instead of running for ever when a row is never acked and never times out."""

@@ -126,6 +126,7 @@ def test_an_unwritable_state_folder_is_named(monkeypatch, tmp_path):
         topology_id("x")
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_processes_that_start_together_agree_on_the_id(monkeypatch, tmp_path):
     """Members that start at the same moment, with clocks apart, get one id."""

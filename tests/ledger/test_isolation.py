@@ -236,6 +236,7 @@ class Model:
         return life.commit[0] == self.end and self.killer in life.letters and life.isolation == AT_WORK
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("end", "window"), [(3, 1), (3, 2), pytest.param(4, 2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("place", ["first", "in between", "last"])
 def test_in_every_order_the_killer_is_found_and_nobody_else(

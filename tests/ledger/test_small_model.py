@@ -9,12 +9,12 @@ from tests.sampling import WHOLE, sample
 
 SMALL = {
     "four records": Bounds(backoffs=0, unanswered=0),
-    "two records, a failure, a commit unanswered": Bounds(log=(0, 1), end=2),
     "a record and a marker, no second try": Bounds(log=(0,), end=2, backoffs=2, ceiling=0),
     "three records as one or apart, a failure": Bounds(log=(0, 1, 2), end=3, chunk=3, rebalances=0, unanswered=0),
     "ranges with a gap, three failures": Bounds(log=(0, 2, 3), chunk=3, rebalances=0, crashes=0, backoffs=3),
 }
 LARGER = {
+    "two records, a failure, a commit unanswered": Bounds(log=(0, 1), end=2),
     "four records, a commit unanswered": Bounds(backoffs=0),
     "four offsets, one a marker, a failure": Bounds(log=(0, 1, 3), unanswered=0),
     "four offsets, one a marker, a limit of two": Bounds(log=(0, 2, 3), limit=2),

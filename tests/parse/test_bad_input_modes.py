@@ -140,6 +140,7 @@ def test_a_type_that_changes_midway(kafka: FakeKafka, aside: bool, tmp_path: Pat
     assert (len(record.rows), len(record.letters), record.error) == (FEW, FEW, None)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("aside", [pytest.param(True, marks=pytest.mark.sweep, id="rejects read"), False])
 def test_a_type_that_changes_for_good_stops_the_run(kafka: FakeKafka, aside: bool, tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def test_a_transaction_that_kafka_has_lost_is_named(
     assert "Kafka takes a transaction of copies.1.out.0 for ended, and has not told in[1]" in caplog.text
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_second_kill_in_the_recovery_changes_nothing() -> None:
     """At some steps of the first run, and some of the second."""
@@ -110,6 +111,7 @@ def test_a_second_kill_in_the_recovery_changes_nothing() -> None:
     assert wrong == []
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_process_that_stood_still_while_another_took_over_changes_nothing() -> None:
     """At any step the first one sleeps, the second does all of the work, and the first goes on."""

@@ -250,6 +250,7 @@ def test_options_alone_get_in(
     assert "hush-hush" not in shop.said
 
 
+@pytest.mark.sweep
 def test_a_protected_broker_is_started_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,6 +134,7 @@ def by_pyright(file: Path) -> dict[int, str]:
     return {each["range"]["start"]["line"] + 1: each["message"] for each in found}
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("checked", [by_mypy, pytest.param(by_pyright, marks=pytest.mark.sweep)])
 def test_a_type_checker_finds_each_mistake_and_accepts_right_use(

@@ -63,6 +63,7 @@ def test_a_sink_compacts_as_it_writes(tmp_path: Path, caplog: pytest.LogCaptureF
     assert audit(tmp_path / "out", deep=True).exit_code == 0
 
 
+@pytest.mark.sweep
 def test_so_it_does_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that compacts reaches the store as the sink does."""
     with server_of("s3proxy") as url:

@@ -80,6 +80,7 @@ def test_a_stop_at_any_step_changes_no_row(tmp_path: Path) -> None:
     assert doubled  # a reader of the plain directory may see rows twice: the docs say so
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_second_stop_in_the_recovery_changes_no_row(tmp_path: Path) -> None:
     """Stopped, and stopped again in whatever finishes it, no reader through the log sees a difference."""
@@ -97,6 +98,7 @@ def test_a_second_stop_in_the_recovery_changes_no_row(tmp_path: Path) -> None:
             assert plain(directory) == through_the_log(directory) == expected(ROWS), f"{number}, {again}"
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_flush_at_any_step_is_kept(tmp_path: Path) -> None:
     """Whatever step of a compaction another writer's flush comes before, its rows are there once, and so are all."""
@@ -109,6 +111,7 @@ def test_a_flush_at_any_step_is_kept(tmp_path: Path) -> None:
         assert audit(directory).exit_code == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_writer_that_stays_open_goes_on(tmp_path: Path) -> None:
     """A writer that was open before a compaction flushes replays and new rows behind it, at whatever step."""
@@ -134,6 +137,7 @@ def test_a_compaction_at_any_step_of_a_flush_changes_no_row(tmp_path: Path) -> N
         assert audit(directory).exit_code == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("keep_s", [0.0, 1e6])
 def test_another_compaction_at_any_step_is_harmless(tmp_path: Path, keep_s: float) -> None:
@@ -150,6 +154,7 @@ def test_another_compaction_at_any_step_is_harmless(tmp_path: Path, keep_s: floa
     assert gave_way
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_new_generation_at_any_step_stays_empty(tmp_path: Path) -> None:
     """Rows from before a rebuild do not come back, whatever step of their compaction the new one begins before."""

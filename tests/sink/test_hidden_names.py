@@ -66,6 +66,7 @@ def globbed(directory: Path) -> int:
     return int(count)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "work",

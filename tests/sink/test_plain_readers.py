@@ -109,6 +109,7 @@ def test_a_flush_shows_committed_rows_alone(directory: Path) -> None:
     assert values(directory) == Counter(range(30))
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_wherever_a_flush_is_stopped_all_readers_agree(directory: Path, tmp_path: Path) -> None:
     """A flush that is stopped at any step leaves nothing that a reader would count; the next one makes it whole."""

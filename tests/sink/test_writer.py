@@ -84,6 +84,7 @@ def test_a_stop_at_any_step_neither_loses_nor_doubles_a_row(tmp_path: Path) -> N
         assert visible(directory) == Counter(range(15)), f"stopped before step {stop}"
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_second_stop_during_the_recovery_changes_nothing(tmp_path: Path) -> None:
     """Stopped between commit and rename, and stopped again in rolling forward, each row is there once."""

@@ -99,6 +99,7 @@ def read_until(process: subprocess.Popen[str], start: str) -> None:
     pytest.fail(f"it never said {start!r}: {''.join(said)}")
 
 
+@pytest.mark.sweep
 def test_demo_is_exact_however_it_is_interrupted(demo: Demo) -> None:
     """After Ctrl-C in step 2 and kill -9 in the middle of step 3 the demo ends right; then it has nothing to do."""
     first = demo.start()

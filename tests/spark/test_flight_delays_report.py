@@ -50,6 +50,7 @@ def test_report_equals_pandas(spark: SparkSession, output: Path, frame: pd.DataF
     assert len(tables["weather"]) >= 5
 
 
+@pytest.mark.sweep
 def test_report_is_there_as_parquet(spark: SparkSession, output: Path) -> None:
     """The tables are written as Parquet, one file each, and running again replaces them."""
     first = flight_delays_report.run(spark, output)

@@ -115,6 +115,7 @@ def begin_with_holes(bench: Bench) -> None:
     bench.send(range(30, 60), partition=1)
 
 
+@pytest.mark.sweep
 def test_from_storm_to_spark_and_back(
     compacting_broker: EmbeddedKafka, bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +164,7 @@ def skipped_of(bench: Bench, command: Command, export: tuple[str, ...]) -> list[
     return [pair for key, pairs in found.items() if key != "id" for pair in pairs]
 
 
+@pytest.mark.sweep
 def test_a_batch_that_failed_is_the_spouts(bench: Bench, command: Command) -> None:
     """Where the second batch of a query over several sources failed, the spout does it: nothing is lost, none twice."""
     other = f"{bench.topic}-other"
@@ -212,6 +214,7 @@ def test_both_forms_of_the_log_are_spark_s(bench: Bench) -> None:
     assert read_checkpoint(bench.path / "out.checkpoint").offsets == {TopicPartition(bench.topic, 0): 7}
 
 
+@pytest.mark.sweep
 def test_a_stream_stops_for_ever(bench: Bench) -> None:
     """At its stop a running query idles, whatever comes, and a bounded one ends; also after a restart."""
     bench.create(2)

@@ -140,6 +140,7 @@ def test_real_flights_are_equal(scene: Scene) -> None:
         scene.assert_equal(tables, name, frame.toArrow())
 
 
+@pytest.mark.sweep
 def test_odd_records_are_equal(scene: Scene) -> None:
     """What the topology dead-letters or passes over is in no native table, and what it takes is, sink by sink."""
     records = odd_records()
@@ -152,6 +153,7 @@ def test_odd_records_are_equal(scene: Scene) -> None:
         scene.assert_equal(tables, name, frame.toArrow())
 
 
+@pytest.mark.sweep
 def test_stream_equals_batch_and_goes_on(scene: Scene) -> None:
     """The native version as a stream, in two goes with records in between, writes what the local engine writes."""
     flights = Flights(load_flights(600))
@@ -198,6 +200,7 @@ def test_words_are_equal(scene: Scene) -> None:
     scene.assert_equal(tables, "word_counts", found["word_counts"].toArrow())
 
 
+@pytest.mark.sweep
 def test_flights_to_topics_are_equal(scene: Scene) -> None:
     """Each topic holds the same keys, messages and headers that the topology writes, of odd flights too."""
     # Left out: fields of other types, which the topology takes as they are.
@@ -235,6 +238,7 @@ def test_flights_to_topics_are_equal(scene: Scene) -> None:
     assert set(written[0].values()) == {1}
 
 
+@pytest.mark.sweep
 def test_the_jobs_run_by_themselves(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     """Each native version is a program: it reads the topic that it is told, and prints or writes what it found."""
     scene.send([b"to be or not", b"to be"], 1)

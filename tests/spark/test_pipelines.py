@@ -31,6 +31,7 @@ def words(tmp_path: Path) -> Words:
     return Words(tmp_path / "words")
 
 
+@pytest.mark.sweep
 def test_a_stream_sees_each_row_once(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """Started before the sink has a file, and started again between flushes, a query reads each row once."""
     out = tmp_path / "out"
@@ -137,6 +138,7 @@ def _memory(spark: SparkSession, frame: DataFrame) -> list[Any]:
     return list(spark.table("made").collect())
 
 
+@pytest.mark.sweep
 def test_columns_are_found_by_place_of_the_folders(spark: SparkSession, words: Words) -> None:
     """A stream defined before there are folders has the same columns, in the same order, as one defined after."""
     before = stream_sink(spark, words.directory, sink=SINK, origins=True)

@@ -41,6 +41,7 @@ def test_a_job_never_writes_where_a_sink_does(words: Words, spark: SparkSession,
     check_output(words.directory.parent / "other")
 
 
+@pytest.mark.sweep
 def test_a_directory_that_a_query_wrote_is_no_sinks(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """What a query has written is refused as a sink's directory; beside a sink's log, a query's list hides nothing."""
     words.flush(("a", 1, 0))
@@ -54,6 +55,7 @@ def test_a_directory_that_a_query_wrote_is_no_sinks(spark: SparkSession, words: 
     assert len(rows_in(spark, tmp_path / "again")) == 1
 
 
+@pytest.mark.sweep
 def test_output_and_checkpoint_stay_together(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """Without its checkpoint, or without its output, a query is refused: rows would be missing without a word."""
     words.flush(("a", 1, 0))

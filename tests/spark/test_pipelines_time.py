@@ -45,6 +45,7 @@ def hours(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return [((start.astimezone(UTC) - START) // timedelta(hours=1), *rest) for start, *rest in rows]
 
 
+@pytest.mark.sweep
 def test_partitions_have_watermarks_of_their_own(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """Where one partition is hours ahead, one watermark for all drops the other's rows; one for each drops none."""
     words.flush(("a", 1, 10), ("a", 2, 310), partition=0)
@@ -89,6 +90,7 @@ def test_partitions_go_on_where_they_were(spark: SparkSession, words: Words, tmp
     late.close()
 
 
+@pytest.mark.sweep
 def test_rows_of_no_partition_are_kept(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """Rows without an origin share the first partition's watermark, before a restart and after it; none is left out."""
     from pyspark.sql import functions as F

@@ -79,6 +79,7 @@ def test_the_batch_is_what_pandas_computes(spark: SparkSession, output: Path, fr
     assert len(found) == len(rows) > 1_000
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name",
     [pytest.param("carrier_hours", marks=pytest.mark.sweep), "airport_days"],  # the driver that is killed has it
@@ -168,6 +169,7 @@ def test_a_query_that_has_written_nothing_has_no_watermark(spark: SparkSession, 
     assert job.closed(spark, output, "carrier_hours").count() == 0
 
 
+@pytest.mark.sweep
 def test_windows_are_never_written_into_a_sink(
     spark: SparkSession, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

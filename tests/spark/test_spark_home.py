@@ -41,6 +41,7 @@ def test_a_home_that_the_user_has_named_stays(tmp_path: Path, monkeypatch: pytes
         assert "SPARK_HOME" not in os.environ
 
 
+@pytest.mark.sweep
 @pytest.mark.spark
 def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
     """A Python worker has PySpark from where the driver has it, with its compiled modules."""

@@ -374,6 +374,7 @@ def live(kafka: Kafka, poison: Collection[int], done: set[int]) -> Chunks | None
     return driver
 
 
+@pytest.mark.sweep
 def test_records_that_kill_are_found(kafka: Kafka) -> None:
     """Under crash isolation they are tried alone, chunk mode or not: each gets a letter, and nothing else does."""
     fill(kafka, 400)

@@ -61,6 +61,7 @@ def wait_for(file: Path, words: int) -> None:
         time.sleep(0.3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["opaque", pytest.param("transactional", marks=pytest.mark.sweep)])
 def test_counts_survive_the_death_of_any_component(storm: Place, tmp_path: Path, kind: str) -> None:
     """Coordinator, an emitter and a state task are killed while batches are active: the counts are exact."""

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.storm
 FLIGHTS = 700
 
 
+@pytest.mark.sweep
 def test_storm_equals_the_local_engine(storm: Place) -> None:
     """Bad records among the flights and all, Storm's tables equal the local engine's; it stops at the frozen ends."""
     storm.publish_flights(FLIGHTS)

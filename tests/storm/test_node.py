@@ -25,6 +25,7 @@ from tests.storm.support import BUSY_S_MAX, Place
 from tests.waiting import eventually
 
 
+@pytest.mark.sweep
 @pytest.mark.storm
 @pytest.mark.slow
 def test_a_node_survives_the_death_of_a_part_at_the_next_start(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_word_count_runs_locally_with_stock_sparse(storm: Place) -> None:
     assert "word_count" not in storm.topologies()
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_flight_delays_writes_what_the_local_engine_writes(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -92,6 +92,7 @@ def rows(place: Place, node: StormNode) -> Iterator[Rows]:
     _kill(place, made.topic)
 
 
+@pytest.mark.sweep
 def test_submit_counts_and_writes_every_record_once(storm: Place, rows: Rows) -> None:
     """Nimbus counts each record as acked, the lag is 0, the files are exact, and list names the topology."""
     rows.publish(RECORDS)

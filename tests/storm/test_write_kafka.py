@@ -102,6 +102,7 @@ def test_what_is_committed_is_written(storm: Place) -> None:
     assert code == 0, output
 
 
+@pytest.mark.sweep
 def test_transactions_survive_the_death_of_any_component(storm: Place) -> None:
     """Two spouts, three transactional sinks: however often a component is killed, each result is committed once."""
     topic = storm.publish(RECORDS)

@@ -72,6 +72,7 @@ def test_the_installed_package_has_a_java() -> None:
     assert "jdk.jcmd" in java._release(home / "bin" / "java")["MODULES"]
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.broker
 def test_the_broker_runs_on_the_packages_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,7 @@ while True:
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_each_row_once_through_kills(kind: str, directory: Path, tmp_path: Path) -> None:
     """Two exports at a time, killed again and again while a topology writes, leave each row in the table once."""

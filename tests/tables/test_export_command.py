@@ -118,6 +118,7 @@ def test_a_damaged_table_is_named(project: Path, capsys: pytest.CaptureFixture[s
     assert "the Delta table output/flights.delta cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_delta_table_may_be_on_an_object_store(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Delta table goes to S3 with the usual variables, and is kept in step there too."""

@@ -74,6 +74,7 @@ def test_many_worlds() -> None:
     assert total.injected.keys() >= (KINDS.keys() if WHOLE else {"crash"})
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_few_worlds_in_chunks() -> None:
     """The same where all tuples are chunks, with rejects, failing records, bolts for chunks and bolts for records."""
@@ -82,6 +83,7 @@ def test_a_few_worlds_in_chunks() -> None:
     assert any(outcome.emitted > 3 * outcome.chunks > 0 for outcome in outcomes)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["async", "combined"])
 def test_a_few_worlds_that_do_not_wait_for_commits(way: str) -> None:
@@ -169,6 +171,7 @@ def test_a_record_is_not_blamed_for_another_spout_s() -> None:
     assert outcome.violations == []
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_seed_repeats_in_another_process() -> None:
     """A seed gives the same trace in another process, whatever order its sets and texts have."""
@@ -203,6 +206,7 @@ def test_a_component_that_raises_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         simulate(orders, [1])
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sample(list(MUTANTS), 4, "mutants"))
 def test_a_wrong_version_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,7 @@ def fill(cluster: KafkaCluster, values: list[str], partitions: int) -> None:
     producer.close()
 
 
+@pytest.mark.sweep
 def test_two_workers_are_one_run(tmp_path: Path) -> None:
     """Counters are those of both, each partition has its worker, and a poison record is named across the processes."""
 
@@ -93,6 +94,7 @@ def test_two_workers_are_one_run(tmp_path: Path) -> None:
     assert "Traceback" in errors["check"]["stack"]
 
 
+@pytest.mark.sweep
 def test_a_broker_that_goes_and_comes_is_seen(tmp_path: Path) -> None:
     """While no broker answers the page says so; afterwards the run goes on."""
     with EmbeddedKafka(tmp_path / "kafka") as kafka:

@@ -146,6 +146,7 @@ def process(kafka: Kafka, out: Path) -> list[str]:
     return [message["msg"] for message in heard if message.get("command") == "log"]
 
 
+@pytest.mark.sweep
 def test_an_older_copy_of_the_output_is_said_in_the_workers_log(kafka: Kafka) -> None:
     """A directory that was put back under a group that moved on: the spout's task says so to Storm as it starts."""
     out, copy = kafka.directory / "out", kafka.directory / "copy"
@@ -229,6 +230,7 @@ def starved(spout: Storm) -> float:
     return waited_ns / 1e9
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [pytest.param("stopped", marks=pytest.mark.sweep), "silent"])
 def test_no_call_outlasts_storms_patience(own_broker: Kafka, how: str) -> None:

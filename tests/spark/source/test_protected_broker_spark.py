@@ -100,6 +100,7 @@ def test_a_topology_without_the_password_ends_with_the_reason(
     assert "hush-hush" not in str(caught.value)
 
 
+@pytest.mark.sweep
 def test_a_checkpoint_is_handed_back(spark: SparkSession, shop: Shop) -> None:
     """The hand-over from a checkpoint to the spout's group works with the settings of the file."""
     run(SHOP, spark=spark, options={"run.until": "end"}, checkpoint=shop.folder / "checkpoint")

@@ -50,6 +50,7 @@ def test_a_frame_stays_as_it_is(spark: SparkSession, words: Words) -> None:
     assert (empty.count(), empty.columns) == (0, [field.name for field in sink_schema(words.directory)])
 
 
+@pytest.mark.sweep
 def test_columns_that_grow_are_read(spark: SparkSession, tmp_path: Path) -> None:
     """Batch and stream read one table of old and wider rows; a query of before keeps its columns, and misses no row."""
     directory = tmp_path / "grown"

@@ -198,6 +198,7 @@ with spark_session("cluster", config=config) as spark:
 """
 
 
+@pytest.mark.sweep
 def test_on_a_cluster(bench: Bench, tmp_path: Path) -> None:
     """With executors in processes of their own, batch and streaming queries read every record once."""
     bench.create(2)

@@ -140,6 +140,7 @@ def test_mistakes_are_named(group: str, options: dict[str, str], said: str) -> N
         commit_progress(None, group, options)  # type: ignore[arg-type]
 
 
+@pytest.mark.sweep
 @pytest.mark.spark
 @pytest.mark.broker
 def test_lag_tools_see_finished_batches(bench: Bench) -> None:

@@ -146,6 +146,7 @@ with spark_session("killed") as spark:
 """It never ends the last batch: however quick it is, and slow the one who kills it, it has not done all by then."""
 
 
+@pytest.mark.sweep
 def test_kill_minus_nine_changes_no_row(bench: Bench) -> None:
     """The driver, its JVM and its workers killed in the middle of a batch, a restart ends in exactly the same rows."""
     bench.create(2)
@@ -171,6 +172,7 @@ def _last(folder: Path) -> int:
     return max(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
 
 
+@pytest.mark.sweep
 def test_records_that_retention_took(bench: Bench) -> None:
     """Offsets that are gone fail the query; with failOnDataLoss=false the rest is read."""
     bench.create(1)
@@ -184,6 +186,7 @@ def test_records_that_retention_took(bench: Bench) -> None:
     assert bench.written() == [*texts(0, 10), *texts(20, 30)]
 
 
+@pytest.mark.sweep
 def test_a_topic_that_was_created_again(bench: Bench) -> None:
     """A topic that is gone, or another and longer one by now, fails a stopped query; or is read as a new one."""
     bench.create(1)
@@ -200,6 +203,7 @@ def test_a_topic_that_was_created_again(bench: Bench) -> None:
     assert sorted(bench.written()) == sorted(texts(0, 30))
 
 
+@pytest.mark.sweep
 def test_another_querys_checkpoint_is_refused(bench: Bench) -> None:
     """A checkpoint with another topic is an error that names both."""
     bench.create(1)

@@ -28,6 +28,7 @@ def plain(scene: Scene) -> Counter[str]:
     return Counter(word for line in scene.sent for word in split_words(line))
 
 
+@pytest.mark.sweep
 def test_kill_minus_nine_changes_no_count(scene: Scene) -> None:
     """Driver, JVM and workers killed in the middle of a batch: a restart ends in a plain count, each word exact."""
     scene.send(*lines_of(400))

@@ -120,6 +120,7 @@ def test_a_checkpoint_is_by_key_or_whole(tmp_path: Path) -> None:
         claim(tmp_path / "d", whole)
 
 
+@pytest.mark.sweep
 @pytest.mark.spark
 @pytest.mark.broker
 def test_on_spark_as_on_the_local_engine(scene: Scene) -> None:
@@ -163,6 +164,7 @@ def test_a_killed_run_resumes_by_key(scene: Scene) -> None:
     scene.check()
 
 
+@pytest.mark.sweep
 @pytest.mark.spark
 @pytest.mark.broker
 def test_a_checkpoint_by_key_is_its_own(scene: Scene) -> None:

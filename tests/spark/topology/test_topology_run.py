@@ -51,6 +51,7 @@ def test_the_tables_are_those_of_the_local_engine(scene: Scene, emit: str) -> No
     assert scene.cluster.group_offsets(scene.topic) == {}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("emit", "again"), [pytest.param("record", 2, marks=pytest.mark.sweep), ("chunk", 3)])
 def test_a_record_that_fails_in_a_stateful_bolt(scene: Scene, emit: str, again: int) -> None:
     """It is given up after its tries: its letter is there, and neither state nor any sink knows of it.
@@ -90,6 +91,7 @@ def test_what_cannot_be_read(scene: Scene) -> None:
         scene.run(PLAIN, "kafka.topic=x")
 
 
+@pytest.mark.sweep
 def test_a_record_that_is_too_large_is_a_dead_letter(scene: Scene) -> None:
     """Through Spark it comes as its beginning with its size, so one letter is written, and the others are counted."""
     scene.send("a", "b", "c")
@@ -120,6 +122,7 @@ def test_records_that_are_gone(scene: Scene) -> None:
     scene.check("e")
 
 
+@pytest.mark.sweep
 def test_two_engines_on_one_directory(scene: Scene) -> None:
     """Rows that the local engine wrote first are not written again by Spark, nor the other way round; audits agree."""
     scene.send(*lines_of(60))

@@ -72,6 +72,7 @@ class Model:
         return (group["complete"], []) if group["failed"] else (set(), group["names"])
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())

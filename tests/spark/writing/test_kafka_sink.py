@@ -96,6 +96,7 @@ def test_a_frame_that_cannot_be_written(bench: Bench) -> None:
     assert set(bench.values()) <= {"0", "1", "2"}
 
 
+@pytest.mark.sweep
 def test_a_stream_resumes_and_its_repeats_can_be_dropped(bench: Bench) -> None:
     """A batch whose end Spark had not written down is written again: its records' ids are those of the first time.
 
