@@ -168,13 +168,13 @@ task wrote that failed is written again by its next try, and so is a batch that 
 | header | what it holds |
 | --- | --- |
 | `__downspout.batch` | id of the query and number of the batch; of `df.write`, `batchId` or an id of this write |
-| `__downspout.record` | Spark's partition, number of the row in it, checksum of the record |
+| `__downspout.record` | Spark's partition, number of the row in it, hash of topic, partition, key, value and headers |
 | `__downspout.run` | run of the query, or id of this write, and Spark's number of the task's try |
 
 Records of one topic that are equal in the first two are repeats. `downspout.spark.repeats.without_repeats(frame)` drops
 them from a frame that was read with `includeHeaders`. They are found as long as a batch that is computed again has the
 same rows in the same order: after reading Kafka or files, `select` and `filter`. Behind a shuffle (`groupBy`, `join`,
-`repartition`) the order may change. The checksum differs then: repeats stay, but nothing is dropped that is no repeat.
+`repartition`) the order may change. The hash differs then: repeats stay, but nothing is dropped that is no repeat.
 Such rows need their own identity, in the key for instance. The headers take about 150 bytes of a record.
 
 This page is made by `docs/generate.py`; the options are the table in `downspout/spark/writing/options.py`.

@@ -31,6 +31,7 @@ from downspout.batches.starts import BatchStarts, Logs, ids_of, logs_one_by_one
 from downspout.batches.stores import BatchStore, PartitionId
 from downspout.clock import Clock
 from downspout.errors import BrokerError, DataLossError, coordinates
+from downspout.formatting import counted
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
 from downspout.kafka.retry_gate import LogThrottle
 from downspout.spout.group.explicit_offsets import offsets_of
@@ -210,7 +211,9 @@ class Emitting:
 
     def _range(self, tp: TopicPartition, records: Sequence[Record], position: int) -> BatchRange:
         ids = self._setup.topology_id, self._ids[tp.topic]
-        return BatchRange(records[0].offset, records[-1].offset, *ids) if records else BatchRange.empty(position, *ids)
+        if not records:
+            return BatchRange.empty(position, *ids)
+        return BatchRange(records[0].offset, records[-1].offset, *ids, len(records))
 
     def _before(self, tp: TopicPartition, txid: int, stored: Stored) -> BatchRange | None:
         return self._batches.before(tp, txid, stored.get(partition_id(*tp), {}))
@@ -218,18 +221,24 @@ class Emitting:
     # --- transactional ---
 
     def _transactional(self, txid: int, epoch: int, stored: Stored) -> tuple[Ranges, Records]:
-        """Read what is stored for the batch; of partitions without that, what comes next, which is stored first."""
-        again, new = {}, []
+        """Read what is stored for the batch; of partitions without that, what comes next, which is stored first.
+
+        What another topology has stored is not emitted where reading begins anew: the batch's records come again with
+        all others, from where ``kafka.start`` says. (Storm: ``KafkaTridentSpoutEmitter.reEmitPartitionBatch``.)
+        """
+        again: Ranges = {}
+        left: Ranges = {}
+        new = []
         for tp in self._mine:
             plan = self._batches.plan(tp, txid, stored.get(partition_id(*tp), {}))
             if plan.again is not None:
-                again[tp] = plan.again
+                (again if self.starts.goes_on(plan.again) else left)[tp] = plan.again
             elif plan.is_new:
                 new.append(tp)
         ranges, records = self._read(txid, stored, new)
         if ranges:
             self._store.save_ranges(epoch, txid, {partition_id(*tp): found for tp, found in ranges.items()})
-        return {**again, **ranges}, {**self._again(txid, again), **records}
+        return {**again, **left, **ranges}, {**self._again(txid, again), **records}
 
     def _again(self, txid: int, ranges: Ranges) -> Records:
         """Read exactly the records of a batch that is tried again.
@@ -258,6 +267,9 @@ class Emitting:
             read = [record.offset for record in found[tp]]
             if not read or read[0] != first or read[-1] != last:
                 has = f"those that are there are {read[0]} to {read[-1]}" if read else "none of them is there"
+                raise self._gone(txid, tp, first, last, has)
+            if (count := ranges[tp].records) is not None and len(read) != count:
+                has = f"of its {counted(count, 'record')} {len(read)} are there: the others were compacted away"
                 raise self._gone(txid, tp, first, last, has)
         self._check_topics(wanted)
         return found

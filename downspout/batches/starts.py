@@ -97,8 +97,7 @@ class BatchStarts:
         Raises:
             DataLossError: records are gone that were in no batch yet, and ``kafka.on_data_loss`` says ``fail``.
         """
-        ours = before is not None and before.topology_id == self._topology_id
-        start = start_at(self._strategy, committed=before is not None, by_this_topology=ours)
+        start = self._start(before)
         if start is Start.COMMITTED and before is not None:
             if another(before.topic_id, topic_id):
                 return self._created_again(tp, logs)
@@ -111,6 +110,14 @@ class BatchStarts:
             known = Decided(self._created_again(tp, logs), topic_id)
         self._decided[tp] = known
         return self._in_range(tp, known.offset, logs.begins[tp], logs.ends[tp])
+
+    def _start(self, before: BatchRange | None) -> Start:
+        ours = before is not None and before.topology_id == self._topology_id
+        return start_at(self._strategy, committed=before is not None, by_this_topology=ours)
+
+    def goes_on(self, before: BatchRange) -> bool:
+        """Return whether reading goes on at a batch that is stored: it is of this topology, or any one's counts."""
+        return self._start(before) is Start.COMMITTED
 
     def committed(self, partitions: Collection[TopicPartition]) -> None:
         """Forget what the strategy decided of these: what was stored counts from now on."""

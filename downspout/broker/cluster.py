@@ -23,6 +23,7 @@ from downspout.broker.broker_files import Cluster
 from downspout.broker.embedded import START_S_MAX, EmbeddedKafka
 from downspout.errors import BrokerError, ConfigError
 from downspout.kafka.client import KafkaCluster
+from downspout.kafka.commit_ages import partition_of_group
 from downspout.system import files
 from downspout.system.locks import FileLock
 from downspout.system.ports import HOST, free_port, is_free
@@ -247,18 +248,3 @@ def _free_ports(count: int) -> list[int]:
     while len(ports) < count:
         ports.add(free_port())
     return sorted(ports)
-
-
-def partition_of_group(group: str, partitions: int) -> int:
-    """Return the partition of ``__consumer_offsets`` that a group's commits are in.
-
-    Kafka takes Java's hash of the name without its sign (``GroupCoordinator.partitionFor``).
-
-    >>> partition_of_group("chaos", 50), partition_of_group("flight-delays", 4)
-    (16, 3)
-    """
-    value = 0
-    for unit in memoryview(group.encode("utf-16-le")).cast("H"):
-        value = (31 * value + unit) & 0xFFFFFFFF
-    value = value - (1 << 32) if value >> 31 else value
-    return (0 if value == -(1 << 31) else abs(value)) % partitions

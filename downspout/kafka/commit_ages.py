@@ -50,8 +50,10 @@ def commit_ages(
 def partition_of_group(group: str, count: int) -> int:
     """Return the partition that holds a group's commits: by Java's hash of a string.
 
-    >>> partition_of_group("orders", 50), partition_of_group("polygenelubricants", 50)
-    (31, 0)
+    >>> partition_of_group("kafka-demo", 50), partition_of_group("copies", 50)
+    (6, 23)
+    >>> partition_of_group("polygenelubricants", 50)  # -2^31, which has no amount: Kafka takes 0
+    0
     """
     value = 0
     units = group.encode("utf-16-be", "surrogatepass")

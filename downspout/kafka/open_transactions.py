@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from downspout.kafka.commit_ages import partition_of_group
 from downspout.kafka.port import OpenTransaction, TopicPartition
 
 OFFSETS = "__consumer_offsets"
@@ -18,7 +19,7 @@ def open_transactions(admin: Any, group: str) -> list[OpenTransaction]:
         KafkaError: there is no right to ask, or no answer.
     """
     (described,) = admin.describe_topics([OFFSETS])
-    home = TopicPartition(OFFSETS, home_of(group, len(described["partitions"])))
+    home = TopicPartition(OFFSETS, partition_of_group(group, len(described["partitions"])))
 
     def begun() -> dict[int, int]:
         (state,) = admin.describe_producers([home]).values()
@@ -38,15 +39,3 @@ def open_transactions(admin: Any, group: str) -> list[OpenTransaction]:
         for name, each in sorted(found.items())
         if before.get(each.producer_id) == still.get(each.producer_id, -1)
     ]
-
-
-def home_of(group: str, partitions: int) -> int:
-    """Return the partition in which the commits of a group are: that of Java's hash of its name.
-
-    >>> home_of("kafka-demo", 50), home_of("copies", 50)  # the hashes are 1,891,774,506 and -1,354,729,773
-    (6, 23)
-    """
-    value = 0
-    for at in range(0, len(units := group.encode("utf-16-be")), 2):
-        value = (31 * value + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
-    return min(value, (1 << 32) - value) % partitions  # the amount of a signed number of 32 bits

@@ -5,7 +5,10 @@ Nothing here does I/O. What cannot be written is a ValueError that says which pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from itertools import chain
+from math import isfinite
 from typing import Any, NamedTuple
 
 import orjson
@@ -57,9 +60,30 @@ def _bytes(value: Any) -> bytes:
 
 def _json(value: Any) -> bytes:
     try:
-        return orjson.dumps(value)
+        made = orjson.dumps(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"it does not go into JSON: {error}") from None
+    if b"null" in made and (odd := _not_finite(value)) is not None:  # orjson makes a null of it
+        raise ValueError(f"it does not go into JSON: it has {odd!r}, which is no number there")
+    return made
+
+
+def _not_finite(value: Any) -> float | None:
+    """Return a float within a value that is NaN or infinite, if there is one.
+
+    >>> _not_finite({"a": [1.5, float("-inf")]}), _not_finite([None, "NaN"])
+    (-inf, None)
+    """
+    if isinstance(value, float):
+        return None if isfinite(value) else value
+    if is_dataclass(value):
+        value = vars(value)
+    parts: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        parts = chain(value.keys(), value.values())
+    elif isinstance(value, list | tuple):
+        parts = value
+    return next((odd for part in parts if (odd := _not_finite(part)) is not None), None)
 
 
 FORMATS: dict[str, Callable[[Any], bytes]] = {"utf8": _utf8, "bytes": _bytes, "json": _json}

@@ -145,7 +145,11 @@ class ZooKeeperMetadata:
     def load_partitions(self, txid: int) -> Sequence[Any] | None:
         """Return the partitions of a transaction."""
         with _errors():
-            found = self._get(path := f"{self._coordinator}/meta/{txid}")
+            node = self._nodes.get(path := f"{self._coordinator}/meta/{txid}")
+            try:
+                found = json.loads(node.data) if node is not None and node.data else None
+            except (ValueError, RecursionError):  # the spout of 0.8 wrote what Java makes of its object as a text
+                found = None
             if found is None:
                 return None
             if not isinstance(found, list) or not any(isinstance(each, Mapping) for each in found):
@@ -168,16 +172,29 @@ class ZooKeeperMetadata:
 
     def _load(self, name: PartitionId) -> dict[int, BatchRange]:
         read: dict[int, BatchRange] = {}
-        for path in self._paths(name):
-            for txid in self._txids(path):
-                value = None if txid in read else self._get(where := f"{path}/{txid}")
-                if value is not None:
-                    read[txid] = self._parsed(where, partial(decode_range, value))
+        for path, txid, value in self._stored(name):
+            if txid not in read:
+                read[txid] = self._parsed(f"{path}/{txid}", partial(decode_range, value))
         ranges: dict[int, BatchRange] = {}
         previous = None
         for txid in sorted(read):
             previous = ranges[txid] = after(read[txid], previous)
         return ranges
+
+    def _stored(self, name: PartitionId) -> Iterator[tuple[str, int, Any]]:
+        """Yield path, transaction and content of what is stored of a partition, today's spout's first.
+
+        The spout of 0.8 kept ``partition_N`` without its topic in the path: there the content names it.
+        """
+        topic, _, number = name.rpartition("/")
+        for path in self._paths(name):
+            for txid in self._txids(path):
+                if (value := self._get(f"{path}/{txid}")) is None:
+                    continue
+                named = value if isinstance(value, Mapping) else {}
+                is_of = named.get("topic", None if path.endswith(f"user/partition_{number}") else topic) == topic
+                if is_of and named.get("partition", int(number)) == int(number):
+                    yield path, txid, value
 
     def list_partitions(self) -> Collection[PartitionId]:
         """Return all partitions of which ranges are stored, and whose topic the path says."""
@@ -222,8 +239,10 @@ class ZooKeeperMetadata:
         self._write(epoch, operations)
 
     def _deletions(self, partitions: Collection[PartitionId], is_old: Callable[[int], bool]) -> list[Operation]:
-        paths = dict.fromkeys(path for name in partitions for path in self._paths(name))
-        return [Operation("delete", f"{path}/{txid}") for path in paths for txid in self._txids(path) if is_old(txid)]
+        found = dict.fromkeys(
+            f"{path}/{txid}" for name in partitions for path, txid, _ in self._stored(name) if is_old(txid)
+        )
+        return [Operation("delete", path) for path in found]
 
     def close(self) -> None:
         """End the session, and with it the claim."""

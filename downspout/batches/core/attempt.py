@@ -57,6 +57,7 @@ class BatchRange(NamedTuple):
     last: int
     topology_id: str = ""  # of the topology that stored it; empty where unknown
     topic_id: str = ""  # Kafka's id of the topic; empty where unknown
+    records: int | None = None  # how many there were; None: not known
 
     @property
     def next(self) -> int:

@@ -33,7 +33,7 @@ class EmitterBatches(Generic[P]):
     >>> batches = EmitterBatches[str]()
     >>> batches.begin(Attempt(1, 0), {"p": BatchRange(0, 4)})
     >>> batches.before("p", 2, {})
-    BatchRange(first=0, last=4, topology_id='', topic_id='')
+    BatchRange(first=0, last=4, topology_id='', topic_id='', records=None)
     >>> batches.to_commit(Attempt(1, 0)) == {"p": BatchRange(0, 4)}
     True
     >>> batches.to_commit(Attempt(1, 1)) is None  # its beginning was not seen

@@ -6,8 +6,9 @@ today's is written. Trident writes a batch without records as one whose first an
 position; ours has its first offset *at* the position, which Trident reads as empty too, and which cannot be taken for
 a batch of one record.
 
-One field is ours, ``topicId``: Kafka's id of the topic. Offsets say nothing about another topic of the same name.
-Trident reads past it, and what Trident or an older version has written is read without it.
+Two fields are ours. ``topicId`` is Kafka's id of the topic: offsets say nothing about another topic of the same name.
+``records`` is how many records there were: compaction may take some of them from between the first and the last.
+Trident reads past both, and what Trident has written is read without them.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ def encode_range(found: BatchRange) -> dict[str, Any]:
     'd1Qy0fTsTiy1dHLU1Xlbvw'
     """
     form = {"firstOffset": found.first, "lastOffset": found.last, "topologyId": found.topology_id}
-    return {**form, "topicId": found.topic_id} if found.topic_id else form
+    ours = {"topicId": found.topic_id or None, "records": found.records}
+    return form | {name: value for name, value in ours.items() if value is not None}
 
 
 def decode_range(value: Any) -> BatchRange:
     """Return the range that metadata of either form says.
 
     >>> decode_range({"offset": 5, "nextOffset": 10, "instanceId": "x", "topology": {"id": "wc-1", "name": "wc"}})
-    BatchRange(first=5, last=9, topology_id='wc-1', topic_id='')
+    BatchRange(first=5, last=9, topology_id='wc-1', topic_id='', records=None)
     >>> decode_range({"firstOffset": 9, "lastOffset": 9, "topologyId": "wc-1"}).next
     10
 
@@ -53,11 +55,13 @@ def decode_range(value: Any) -> BatchRange:
         first, after, named = value.get("offset"), value.get("nextOffset"), value.get("topology")
         last = after - 1 if type(after) is int else None
         topology = named.get("id") if isinstance(named, Mapping) else None
-    topic = value.get("topicId")
+    topic, count = value.get("topicId"), value.get("records")
     are_ids = isinstance(topology, str | None) and isinstance(topic, str | None)
+    if count is not None and (type(count) is not int or count < 0):
+        raise ForeignMetadataError(f"{dict(value)!r} is not the metadata of a batch")
     if type(first) is not int or type(last) is not int or last < first - 1 or not are_ids:
         raise ForeignMetadataError(f"{dict(value)!r} is not the metadata of a batch")
-    return BatchRange(first, last, topology or "", topic or "")
+    return BatchRange(first, last, topology or "", topic or "", count)
 
 
 def after(found: BatchRange, previous: BatchRange | None) -> BatchRange:

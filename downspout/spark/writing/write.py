@@ -6,12 +6,12 @@ three headers a reader can drop the repeats:
 
 =======================  ============================================================================================
 ``__downspout.batch``    the batch: id of the query and number of the batch; of a batch query, an id of this write
-``__downspout.record``   the row in it: Spark's partition, number of the row in that, and a checksum of the record
+``__downspout.record``   the row in it: Spark's partition, number of the row in that, and a hash of the record
 ``__downspout.run``      who wrote it: the run of the query, and Spark's number of the try
 =======================  ============================================================================================
 
 Two records that are equal in the first two are repeats. If rows come in another order when a batch is computed again,
-as after a shuffle, the checksum differs: such repeats stay, and nothing is dropped that is not there.
+as after a shuffle, the hash differs: such repeats stay, and nothing is dropped that is not there.
 
 Spark's Python workers live for many tasks, so a producer is kept from one to the next, as long as all went well.
 """
@@ -21,8 +21,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
-from zlib import crc32
 
 import pyarrow as pa
 from kafka.errors import KafkaError
@@ -81,6 +81,27 @@ def write_rows(options: SinkOptions, task: Task, batches: Iterable[pa.RecordBatc
     return count
 
 
+def hash_of(
+    topic: str,
+    partition: int | None,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Iterable[tuple[str, bytes | None]],
+) -> str:
+    """Return a hash of all that makes a record what it is. Lengths stand before parts, so none runs into the next.
+
+    >>> hash_of("t", None, b"a", b"bc", ()) == hash_of("t", None, b"ab", b"c", ())
+    False
+    >>> hash_of("t", None, None, b"x", ()) == hash_of("t", None, b"x", None, ())
+    False
+    """
+    parts = [topic.encode(), None if partition is None else b"%d" % partition, key, value]
+    for name, content in headers:
+        parts += [name.encode(), content]
+    framed = [b"-" if part is None else b"%d:%b" % (len(part), part) for part in parts]
+    return blake2b(b"".join(framed), digest_size=8).hexdigest()
+
+
 def _connect(options: SinkOptions) -> ProducerPort:
     client = {"delivery_timeout_ms": DELIVERY_MS, "max_block_ms": TOPIC_WAIT_MS, **options.client}
     return cluster_for(options.bootstrap, options.client).producer(client=client, partitioner=options.partitioner)
@@ -107,9 +128,7 @@ class _Writing:
                     raise self._wrong(number, "its topic is null", "a topic for each row, or the option topic")
                 headers: Any = self._headers(number, given) if given else ()
                 if has_ids:
-                    # The key goes into the sum first: it is short, and tells most rows apart.
-                    checksum = crc32(value or b"", crc32(key or b""))
-                    record = (RECORD, f"{prefix}{number}/{checksum:08x}".encode())
+                    record = (RECORD, f"{prefix}{number}/{hash_of(to, partition, key, value, headers)}".encode())
                     headers = [*headers, batch, record, run]
                 send(to, key=key, value=value, headers=headers, partition=partition, token=number)
                 number += 1

@@ -74,6 +74,22 @@ def test_a_repeat_has_the_id_of_its_record_and_nothing_else_has(kafka: FakeKafka
     assert runs == [b"run/3"] * 2 + [b"run/4"] * 2 + [b"run/5"] * 2
 
 
+def test_records_that_differ_in_anything_have_other_ids(kafka: FakeKafka) -> None:
+    """One that comes in the place of another is no repeat of it: parts are not joined, and null is not empty."""
+    header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows: list[tuple[bytes | None, bytes | None, list[dict[str, Any]] | None, int]] = [
+        (b"a", b"bc", None, 0), (b"ab", b"c", None, 0), (None, b"x", None, 0), (b"x", None, None, 0),
+        (b"", b"x", None, 0), (b"a", b"bc", None, 1), (b"a", b"bc", [{"key": "id", "value": b"A"}], 0),
+        (b"a", b"bc", [{"key": "id", "value": b"B"}], 0), (b"a", b"bc", [{"key": "id", "value": None}], 0),
+        (b"a", b"bc", [{"key": "id", "value": b"A"}] * 2, 0), (b"a", b"bc", [{"key": "idA", "value": b""}], 0),
+    ]  # fmt: skip
+    for key, value, headers, partition in rows:
+        columns = {"key": [key], "value": [value], "headers": pa.array([headers], header), "partition": [partition]}
+        put(kafka, columns)
+    found = [record for number in (0, 1) for record in kafka.records("t", number)]
+    assert len({dict(record.headers)["__downspout.record"] for record in found}) == len(rows)
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "said"),
     [
