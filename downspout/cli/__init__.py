@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    from downspout.cli.output import complain, fill_gaps, finish
+    from downspout.cli.output import complain, fill_gaps, finish, take_any_text
     from downspout.cli.records import printable
     from downspout.errors import DownspoutError
 
@@ -82,6 +82,7 @@ def _main(argv: Sequence[str] | None) -> int:
     # that is left anyway: a twentieth of a second of each command.
     atexit.register(gc.freeze)
     fill_gaps()
+    take_any_text()
     # Topologies import `spouts.x` and `bolts.y` relative to the project root, or to src/ in it, as under `sparse run`.
     for place in (os.path.join(os.getcwd(), "src"), os.getcwd()):
         if place not in sys.path:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
+from downspout.cli.records import printable
 from downspout.clock import SYSTEM_CLOCK, Clock
 
 WHILE_S = 30.0
@@ -40,6 +41,23 @@ class OnceInAWhile(logging.Filter):
         return True
 
 
+class OneLine(logging.Formatter):
+    """Makes a line of a message, whatever a record had in it: no line that it forges, nothing that a terminal obeys.
+
+    The lines of a traceback are indented, so that none of them looks like one of the log.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        """Return the traceback."""
+        lines = super().formatException(ei).splitlines()
+        return "\n".join("    " + printable(line, keep="\t") for line in lines)
+
+
 class StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to what standard error is at the moment: a table that renews itself puts itself there, and lets lines pass
     above it."""
@@ -62,7 +80,10 @@ def log_to_stderr(quiet: bool, handler: logging.Handler | None = None) -> None:
     """
     level = logging.WARNING if quiet else logging.INFO
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=level, format=form, handlers=[handler or StderrHandler()])
+    if handler is None:
+        handler = StderrHandler()
+        handler.setFormatter(OneLine(form))
+    logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger().setLevel(level)
     logging.getLogger("kafka").setLevel(logging.WARNING)
     # The leader of a group that has just been made has no metadata yet, and warns; the next join has it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -104,6 +105,16 @@ def check_writable(option: str, path: str) -> None:
     else:
         return
     raise ConfigError(f"{option} {path}: {why}", cure="a path that can be written, or -")
+
+
+def take_any_text() -> None:
+    """Let standard output take any character, whatever its encoding is: one that it has not is escaped.
+
+    Otherwise a command would end with a traceback where it prints its result, after it has done its work.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def fill_gaps() -> None:

@@ -20,14 +20,23 @@ REFERENCE = re.compile(r"(env|file):.")
 HIDDEN = "…"
 REFERENCES_ONLY = ("kafka.offset_store_password", "sql.password", "state.password", "parse.registry_password")
 """Settings of ours that take a reference and no secret: they are new, so nobody has written a secret there yet."""
-PASSWORD_IN_URL = re.compile(r"://[^/?#@:]*:(?!\d{1,5}/)(?:(?!\?\w+=)[^@])*@|[?&]password=", re.IGNORECASE)
-"""Also one whose ``/``, ``?`` or ``#`` is not escaped, and which a parser of URLs takes for something else therefore;
-but not ``host:port/path``, nor an ``@`` in an option."""
+PASSWORD_IN_URL = re.compile(
+    r"://[^/?#@:]*:(?!\d{1,5}/)(?:(?!\?\w+=)[^@])*@"
+    r"|[?&;][\w.-]*(passw(or)?d|pwd|secret|token|credential|signature|(api|access|account|auth|private)[._-]?key)[\w.-]*="
+    r"|[?&;]sig="
+    r"|://(?=[^/?#@:]*\d)(?=[^/?#@:]*[A-Za-z])[\w.~%+=-]{20,}@",
+    re.IGNORECASE,
+)
+"""A password or its like in a URL, and a user's name that is a token: long, of letters and digits. Also one whose
+``/``, ``?`` or ``#`` is not escaped, and which a parser of URLs takes for something else therefore; but not
+``host:port/path``, nor an ``@`` in an option."""
 
 
 STORAGE_OPTIONS = "parquet.storage_options"
 OPEN_OPTION = re.compile(
-    r"([^=]*,)?\s*[^=,]*(key|secret|token|password|credential|service_account)[^=,]*=(?!(env|file):.)", re.IGNORECASE
+    r"([^=]*,)?\s*[^=,]*(key|secret|token|password|credential|service_account|authorization|sas|client_options)[^=,]*="
+    r"(?!(env|file):.)",
+    re.IGNORECASE,
 )
 """An option of an object store that is a secret and no reference to one."""
 
@@ -59,6 +68,11 @@ def is_secret(key: str, value: Any) -> bool:
     (True, True)
     >>> is_secret("sql.database", "postgresql://me:hush@db/flights"), is_secret("sql.database", "postgresql://me@db/x")
     (True, False)
+    >>> urls = ["https://r/?token=hush", "https://r/?a=1&api_key=hush", "https://s/c?sv=1&sig=hush"]
+    >>> [is_secret("parse.registry", url) for url in [*urls, "https://ghp_16C7e42F292c6912E7710c838347Ae@r/"]]
+    [True, True, True, True]
+    >>> [is_secret("sql.database", f"postgresql://db/x?ssl{end}") for end in ("password=hush", "mode=require")]
+    [True, False]
     >>> is_secret(STORAGE_OPTIONS, ["region=x", "access_key_id=hush"]), is_secret(STORAGE_OPTIONS, ["token=env:T"])
     (True, False)
     >>> [is_secret(f"x.{name}", "hush") for name in ("api_key", "accessKey", "ssl.keystore.key", "keys", "key_field")]

@@ -51,6 +51,23 @@ def folder_of(topology_id: str) -> Path:
     return Path(tempfile.gettempdir()) / f"downspout-{os.getuid()}" / "held" / name
 
 
+def _make_ours(folder: Path) -> None:
+    """Make a folder that only we can open, or close one that is ours; one that another user has made is left alone.
+
+    Whoever may write to the temporary directory may have put a link there, so nothing is done through a path before
+    what it leads to is known: the folder itself is opened, and asked.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # raises where it is a link
+    try:
+        found = os.fstat(number)
+        if found.st_uid == os.getuid() and found.st_mode & 0o077:
+            os.fchmod(number, 0o700)
+    finally:
+        os.close(number)
+
+
 def _is_safe(folder: Path) -> bool:
     """Return whether a folder and the one that holds all of ours are ours, and closed to others."""
     with suppress(OSError):
@@ -71,10 +88,8 @@ class NoteWriter:
 
     def __init__(self, topology_id: str, task: int) -> None:
         folder = folder_of(topology_id)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for each in (folder.parent.parent, folder.parent):
-            with suppress(OSError):
-                each.chmod(0o700)
+        for each in (folder.parent.parent, folder.parent, folder):
+            _make_ours(each)
         if not _is_safe(folder):
             raise PermissionError(f"{folder} is open to other users")
         _forget_idle(folder, task)

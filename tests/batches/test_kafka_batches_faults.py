@@ -86,6 +86,45 @@ def test_a_transactional_batch_whose_records_are_gone_stops_the_run(kafka: FakeK
     assert not memory.states["counts"].forms
 
 
+@pytest.mark.parametrize("active", [1, 3])
+@pytest.mark.parametrize(
+    ("start", "lines"),
+    [
+        ("EARLIEST", LINES),
+        ("LATEST", []),
+        ("TIMESTAMP", LINES),
+        ("UNCOMMITTED_EARLIEST", LINES),
+        ("UNCOMMITTED_LATEST", LINES),
+    ],
+)
+def test_a_batch_of_another_topology_is_not_emitted_where_reading_begins_anew(
+    kafka: FakeKafka, memory: MemoryBatches, start: str, lines: list[str], active: int
+) -> None:
+    """A topology that is deployed anew counts each word once: what was pending comes with all other records, or not."""
+    produce(kafka, LINES)
+    faults = [Crash("counts", number) for number in range(1, 60)]
+    settings = {**CONFIG, "kafka.start": start, "kafka.start_timestamp_ms": 0}
+    before = word_count("transactional", max_active=active, records_max=3, attempts_max=1)
+    with pytest.raises(ComponentError):
+        run_topology(before, config={**settings, "kafka.start": "EARLIEST", "storm.id": "words-1"}, faults=faults)
+    assert memory.ranges
+    again = word_count("transactional", max_active=active, records_max=3)
+    run_topology(again, config={**settings, "storm.id": "words-2"})
+    assert values_of(memory.states["counts"], "transactional") == counted(lines)
+
+
+def test_a_transactional_batch_that_was_compacted_stops_the_run(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """Its first and last record are there; the one between them is not, and a smaller batch is never emitted."""
+    for key in "abc":
+        kafka.produce("lines", key=key.encode(), value=b"a word", partition=1)
+    with pytest.raises(ComponentError):
+        run_topology(word_count("transactional", attempts_max=1), config=CONFIG, faults=[Crash("counts", 1)])
+    kafka.remove_offsets("lines", 1, [1])
+    with pytest.raises(DataLossError, match=r"lines\[1\]@0: transaction 1 .* of its 3 records 2 are there: the others"):
+        run_topology(word_count("transactional", attempts_max=2), config=CONFIG)
+    assert not memory.states["counts"].forms
+
+
 def test_an_opaque_batch_goes_on_without_records_that_are_gone(kafka: FakeKafka, memory: MemoryBatches) -> None:
     """With ``kafka.on_data_loss=earliest`` it counts what is left."""
     _stopped_while_active(kafka, memory, "opaque")

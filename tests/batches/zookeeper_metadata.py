@@ -90,6 +90,28 @@ class ZooKeeperMetadataContract(MetadataContract):
         assert store.load_ranges([P0]) == {P0: {3: BatchRange(30, 34, MINE)}}
         assert nodes.children(f"{base}/user/{name}") == (["3"] if name == "lines@0" else [])
 
+    def test_a_node_of_kafka_0_8_counts_for_the_topic_that_it_names(
+        self, open_nodes: OpenNodes, root: str, base: str
+    ) -> None:
+        """Its path has no topic. So the state of one is none of another, and is not deleted with another's."""
+        nodes = open_nodes()
+        for number, txid, change in ((0, 2, {}), (0, 3, {"topic": "other"}), (1, 2, {"partition": 7})):
+            put(nodes, f"{base}/user/partition_{number}/{txid}", json.dumps({**OLD, **change}).encode())
+        store = self.store(nodes, root)
+        assert store.load_ranges([P0, P1]) == {P0: {2: BatchRange(20, 29, "old-1")}}
+        store.delete_below(store.claim(MINE), 9, [P0, P1])
+        assert nodes.children(f"{base}/user/partition_0") == ["3"]
+        assert nodes.children(f"{base}/user/partition_1") == ["2"]
+
+    def test_a_transaction_s_partitions_in_javas_words_are_none(
+        self, open_nodes: OpenNodes, root: str, base: str
+    ) -> None:
+        """The spout of 0.8 stored what Java makes of its object as a text: they are asked for again."""
+        nodes = open_nodes()
+        words = b"GlobalPartitionInformation{topic=lines, partitionMap={0=kafka1:9092}}"
+        put(nodes, f"{base}/coordinator/meta/3", words)
+        assert self.store(nodes, root).load_partitions(3) is None
+
     def test_an_empty_batch_of_tridents_holds_no_record(self, open_nodes: OpenNodes, root: str, base: str) -> None:
         """Trident writes a batch without records as one whose first and last offset are the last one before it."""
         nodes = open_nodes()

@@ -8,6 +8,7 @@ import pytest
 from kafka import codec as codecs
 from kafka.errors import CorruptRecordError, UnsupportedCodecError
 from kafka.record import MemoryRecords
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from downspout.kafka import NotStraight, batches, decode
 from downspout.kafka.columns import reading
@@ -245,3 +246,25 @@ def test_columns_hold_on_to_no_fetched_bytes() -> None:
     kept = sum(buffer.size for array in (columns.keys, columns.values) for buffer in array.buffers() if buffer)
     assert kept < 100 * 101 + 4096
     assert [as_tuple(record)[5:] for record in columns] == [(b"k", b"v" * 100, [("h", b"x")])] * 3
+
+
+class OddName(str):
+    """A header's name that is no UTF-8 on the wire, as any producer but Java's may write one."""
+
+    def encode(self, *_: object) -> bytes:
+        """Return its bytes."""
+        return b"\xff\xfename"
+
+
+@pytest.mark.parametrize("packed", [0, 1], ids=["plain", "gzip"])
+def test_a_header_name_that_is_no_text_is_read_as_java_reads_it(packed: int) -> None:
+    """The bytes are replaced; the records around it, and all else of that record, are as they were written."""
+    builder = DefaultRecordBatchBuilder(2, packed, 0, -1, -1, -1, 1_000_000)
+    for number in range(5):
+        name = OddName("x") if number in (1, 3) else "x"
+        builder.append(number, 1_000, b"k", b"v%d" % number, [("a", None), (name, b"1")])
+    (batch,) = batches(bytes(builder.build()))
+    for made in (batch.of_the_client(), batch.of_the_client(batch.records())):
+        found = [(record.offset, record.value, record.headers) for record in made]
+        names = ["x", "��name", "x", "��name", "x"]
+        assert found == [(at, b"v%d" % at, [("a", None), (name, b"1")]) for at, name in enumerate(names)]

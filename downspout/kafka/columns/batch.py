@@ -10,13 +10,12 @@ from typing import Any
 
 from kafka.errors import CorruptRecordError, UnsupportedCodecError
 from kafka.record import MemoryRecords
-from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.legacy_records import LegacyRecordBatch
 from kafka.record.util import calc_crc32c
 
 from downspout.kafka.columns.unpacking import unpacked, unpacked_whole
 from downspout.kafka.columns.varints import NotStraight
-from downspout.kafka.patches.unbounded_unpacking import old_batch, unpacked_batch
+from downspout.kafka.patches.unbounded_unpacking import ReadableBatch, old_batch, unpacked_batch
 from downspout.kafka.unreadable import Limits, UnreadableBatchError
 
 _PREFIX = Struct(">qi")  # Offset and size, which all formats have
@@ -84,7 +83,7 @@ class Batch:
         """Return the same batch as kafka-python has it; with its records unpacked, where they are given."""
         whole = memoryview(self._data)[self._start : self.end]
         if records is None:
-            return DefaultRecordBatch(whole)
+            return ReadableBatch(whole)
         data, start, end = records
         return unpacked_batch(whole, data[start:end], self.records_count)
 

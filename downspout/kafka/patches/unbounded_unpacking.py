@@ -1,12 +1,14 @@
-"""Batches that are unpacked whole, whatever comes of it.
+"""Batches that are unpacked whole, whatever comes of it, and names of headers that end it.
 
 Wrong: the client unpacks a compressed batch in one go, with no limit: some kilobytes may hold gigabytes, and one
-    such batch ends the process. A batch whose records we have unpacked cannot be handed to it.
+    such batch ends the process. A batch whose records we have unpacked cannot be handed to it. And a header's name that
+    is not UTF-8 makes the whole batch unreadable, though any producer may write one; Java's client replaces the bytes.
 Patch: batches are unpacked by us, within limits, and put into the client's own objects, so that it reads their
-    records as ever. A batch older than format 2 is unpacked by a function that it is given.
+    records as ever. A batch older than format 2 is unpacked by a function that it is given. A record with such a name
+    is read once more, with bytes that are no text replaced.
 Self-test: what the client's batches keep, and what unpacks an old one.
 Since: 3.0.9 or before; that and 3.0.12 were read.
-Goes when: the client takes a limit for what a batch may unpack to, and raises beyond it.
+Goes when: the client takes a limit for what a batch may unpack to, and raises beyond it; and reads such names.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ CLASSES = {
     "DefaultRecordBatch._pos": "member_descriptor",
     "DefaultRecordBatch._decompressed": "member_descriptor",
     "DefaultRecordBatch._num_records": "member_descriptor",
+    "DefaultRecordBatch._read_msg": "function",
     "LegacyRecordBatch._buffer": "member_descriptor",
     "LegacyRecordBatch._magic": "member_descriptor",
     "LegacyRecordBatch._decompress": "function",
@@ -38,7 +41,37 @@ _LZ4 = 3
 Unpack = Callable[[int, bytes], bytes]  # Unpacks bytes of a kind (1 to 4: gzip, snappy, lz4, zstd), or raises
 
 
-class _UnpackedBatch(DefaultRecordBatch):
+class _Name(bytes):
+    """Bytes of which the client makes a text: those that are none are replaced."""
+
+    def decode(self, encoding: str = "utf-8", errors: str = "replace") -> str:
+        return super().decode(encoding, "replace")
+
+
+class _Names(bytes):
+    """A buffer whose slices are such bytes."""
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        return _Name(found) if isinstance(found, bytes) else found
+
+
+class ReadableBatch(DefaultRecordBatch):
+    """A batch whose headers may have any names."""
+
+    __slots__ = ()
+
+    def _read_msg(self, *given: Any) -> Any:
+        clients: Any = super()
+        try:
+            return clients._read_msg(*given)
+        except UnicodeDecodeError:  # the place in the buffer is moved on behind a record that was read whole
+            batch: Any = self
+            batch._buffer = _Names(batch._buffer)  # for the rest of the batch: to copy it for each record would add up
+            return clients._read_msg(*given)
+
+
+class _UnpackedBatch(ReadableBatch):
     """A batch that we have unpacked for the client, and whose check sum we have looked at."""
 
     __slots__ = ()
@@ -49,7 +82,7 @@ class _UnpackedBatch(DefaultRecordBatch):
 
 def unpacked_batch(data: memoryview, records: bytes, count: int) -> Any:
     """Return a batch of format 2 as the client has it, unpacked."""
-    made = _UnpackedBatch(data)
+    made: Any = _UnpackedBatch(data)
     made._buffer, made._pos, made._decompressed = bytearray(records), 0, True
     made._num_records = count
     return made

@@ -37,6 +37,7 @@ PER_POLL_MAX = 100_000  # Records. A poll finds what was fetched, some megabytes
 BATCH_BYTES = 4 * 1024 * 1024  # About how much goes into one Arrow batch
 
 POLL_MS = 500
+RETRY_S = 0.1  # Between two tries of an offset that a broker says is not in its log, though it is
 
 TOO_LARGE_CURE = "raise recordBytesMax; or includeUnreadable=records, which gives a row with its beginning in its place"
 DAMAGED_CURE = (
@@ -110,7 +111,12 @@ class _Reading:
                 records = self._consumer.poll(POLL_MS, PER_POLL_MAX).get(where)
                 at = self._consumer.position(where)
             except (errors.OffsetOutOfRangeError, errors.LogTruncationError):
+                before = self._at
                 self._skip_what_is_gone()
+                if self._at > before:
+                    waiting_since = time.monotonic()
+                elif (time.monotonic() - waiting_since) * 1000 > self._options.poll_ms_max:
+                    raise
                 continue
             for batch in self._to_batches(RecordColumns.of(records)) if records else ():
                 if (kept := self._sieve.keep(batch)).num_rows:
@@ -160,9 +166,17 @@ class _Reading:
         self._consumer.seek(where, start)
 
     def _skip_what_is_gone(self) -> None:
-        """The log begins later than where we read, or ends earlier: fail, or go on at its beginning."""
+        """The log begins later than where we read, or ends earlier: fail, or go on at its beginning.
+
+        A broker that has just become the leader may not know yet where its log ends, or the answer is an old one. So an
+        offset that lies in the log by now is not gone: it is tried again, as long as nothing may arrive.
+        """
         where = self._wanted.where
         begin = self._consumer.beginning_offsets([where])[where]
+        if begin <= self._at <= self._consumer.end_offsets([where])[where]:
+            self._consumer.seek(where, self._at)
+            time.sleep(RETRY_S)
+            return
         left = min(max(begin, self._at), self._wanted.end) if begin > self._at else self._wanted.end
         if lost := list(self._sieve.wanted(self._at, left)):
             report_loss(self._options, f"{self._wanted}: offsets {lost[0][0]} to {lost[-1][1] - 1} are gone from Kafka")

@@ -60,6 +60,7 @@ class BatchPlan:
             partitions = topics.partitions()
             starts, _ = topics.resolve(self._options.starting, partitions)
             ends, _ = topics.resolve(self._options.ending, partitions)
+            self._check_order(topics, starts, ends)
             self._check(topics, starts, ends)
             if self._options.include_topic_id:
                 self._ids = dict(topics.ids({tp.topic for tp in partitions}))
@@ -72,6 +73,21 @@ class BatchPlan:
         """Return what each range leaves out (``skipOffsets``)."""
         with closing(Topics(self._options)) as topics:
             return skips_of(self._options, topics, pieces)
+
+    def _check_order(self, topics: Topics, starts: Offsets, ends: Offsets) -> None:
+        """Raise where a range would begin above its end: the connector does, and no row says nothing."""
+        crossed = [tp for tp in sorted(ends) if starts[tp] > ends[tp]]
+        begins = topics.earliest(crossed) if crossed else {}
+        for tp in crossed:
+            if starts[tp] == begins[tp]:  # the end is one of records that are gone
+                report_loss(self._options, f"{place(tp, ends[tp])} is before the log begins, at {begins[tp]}")
+                ends[tp] = starts[tp]
+                continue
+            start, end = self._options.starting.option, self._options.ending.option
+            raise ConfigError(
+                f"{start} begins {place(tp)} at {starts[tp]}, above {end}, which ends it at {ends[tp]}",
+                cure=f"{end} at or above {start}; the end itself is not read",
+            )
 
     def _check(self, topics: Topics, starts: Offsets, ends: Offsets) -> None:
         """Cut the ranges down to what the logs hold, or fail: a task would wait for what never comes."""

@@ -19,7 +19,7 @@ from downspout.spark import SCHEMA, SCHEMA_WITH_HEADERS, OffsetRange, SourceOpti
 from downspout.spark.source import fetch
 from downspout.spark.source.fetch import read_range
 from downspout.spark.source.skips import Skipped
-from downspout.testing import FakeKafka
+from downspout.testing import FakeConsumer, FakeKafka
 
 pytestmark = pytest.mark.fake_only("through Spark, test_source_batch.py and _stream.py do it on the real broker")
 
@@ -232,3 +232,23 @@ def test_a_silent_broker_is_named(kafka: FakeKafka, monkeypatch: pytest.MonkeyPa
     kafka.is_up = False
     with pytest.raises(BrokerError, match=r"t\[0\]@0\.\.1: nothing arrived after 0 for 100 ms"):
         list(read_range(read_all, OffsetRange("t", 0, 0, 1)))
+
+
+def test_an_offset_that_is_in_the_log_is_tried_again(kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has just become the leader says out of range of an offset that it has: nothing is gone."""
+    kafka.create_topic("t")
+    for number in range(10):
+        kafka.produce("t", b"%d" % number, partition=0)
+    poll, refused = FakeConsumer.poll, iter([False, True, True])
+
+    def hasty(consumer: FakeConsumer, *given: Any) -> Any:
+        if next(refused, False):
+            raise errors.OffsetOutOfRangeError()
+        return poll(consumer, *given)
+
+    monkeypatch.setattr(fetch, "RETRY_S", 0.0)
+    monkeypatch.setattr(FakeConsumer, "poll", hasty)
+    assert offsets(kafka, 2, 8) == [2, 3, 4, 5, 6, 7]
+    monkeypatch.setattr(FakeConsumer, "poll", lambda *_: (_ for _ in ()).throw(errors.OffsetOutOfRangeError()))
+    with pytest.raises(BrokerError, match="OffsetOutOfRangeError"):
+        offsets(kafka, 2, 8, **{"kafkaConsumer.pollTimeoutMs": "1"})

@@ -403,3 +403,32 @@ def test_kafka_is_asked_again(kafka: FakeKafka, error: Exception) -> None:
     kafka.is_up = False
     with pytest.raises(BrokerError, match="could not report where its logs begin and end"):
         plan.latest(at(10, 0), limited=False)
+
+
+# --- a range that begins above its end ---
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingOffsets": '{"t":{"0":7,"1":0}}', "endingOffsets": '{"t":{"0":5,"1":0}}'},
+        {"startingOffsets": '{"t":{"0":7,"1":0}}', "endingTimestamp": "1003"},
+        {"startingTimestamp": "1008", "endingOffsets": '{"t":{"0":3,"1":0}}'},
+        {"startingTimestamp": "1008", "endingTimestamp": "1003"},
+    ],
+)
+def test_a_batch_query_that_begins_above_its_end_is_refused(kafka: FakeKafka, given: dict[str, str]) -> None:
+    """As the connector does: no rows of a partition would look as if there were none."""
+    with pytest.raises(
+        ConfigError, match=r"starting\w+ begins t\[0\]@?\d* at \d, above ending\w+, which ends it at \d"
+    ):
+        batch(kafka, **given)
+
+
+def test_an_end_before_the_log_begins_is_lost_data(kafka: FakeKafka) -> None:
+    """What it names is gone: that is no mistake in the options."""
+    kafka.delete_records("t", 0, 6)
+    given = {"startingOffsets": "earliest", "endingOffsets": '{"t":{"0":4,"1":0}}'}
+    with pytest.raises(DataLossError, match="before the log begins, at 6"):
+        batch(kafka, **given)
+    assert batch(kafka, **given, failOnDataLoss="false") == []
