@@ -62,8 +62,11 @@ class BrokerError(DownspoutError):
     exit_code = 4
 
 
-class FencedError(BrokerError):
-    """Another process has taken this one's place in the consumer group. To try again would throw that one out."""
+class TakenOverError(BrokerError):
+    """Another process has taken this one's place: in the consumer group, or as the owner of offsets, batches or a
+    transactional id. To try again would throw that one out."""
+
+    exit_code = 14
 
 
 class UnreadableError(BrokerError):

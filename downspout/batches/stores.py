@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from downspout import registry
 from downspout.batches.core.attempt import Attempt, BatchRange, CoordinatorState
 from downspout.batches.core.values import StateKind
-from downspout.errors import BrokerError, ConfigError, FencedError
+from downspout.errors import BrokerError, ConfigError, TakenOverError
 from downspout.formatting import nearest_url
 from downspout.settings.secrets import shown
 
@@ -37,7 +37,7 @@ class BatchIdInUseError(BatchStoreError):
     """Another topology commits batches under this id."""
 
 
-class StaleCoordinatorError(FencedError):
+class StaleCoordinatorError(TakenOverError):
     """Another process has claimed the batch id; nothing of the call was stored."""
 
 

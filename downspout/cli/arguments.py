@@ -22,6 +22,7 @@ EXIT_CODES = {
     7: "a sink cannot write, or its directory is damaged",
     8: "a component failed and the run cannot go on",
     9: "Storm cannot be started, reached or used",
+    14: "another process has taken over",
     15: "a group is still too far behind",
     130: "stopped by Ctrl-C",
     141: "the reader of the output closed it",
@@ -30,7 +31,7 @@ EXIT_CODES = {
 """What each exit code means, in a few words; docs/reference/exit-codes.md has the whole story."""
 METRICS_PORT = 9464  # That of OpenTelemetry's exporters for Prometheus
 NIMBUS_PORT = 6627  # Storm's default
-RUN_CODES = (4, 5, 6, 7, 8, 143)  # Those of a run, beside those that every command has
+RUN_CODES = (4, 5, 6, 7, 8, 14, 143)  # Those of a run, beside those that every command has
 
 
 def exit_codes(*codes: int, **own: str) -> str:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from kafka import errors
 
-from downspout.errors import BrokerError, FencedError, MissingExtraError, UnreadableError
+from downspout.errors import BrokerError, TakenOverError, MissingExtraError, UnreadableError
 from downspout.kafka.unreadable import UnreadableBatchError
 from downspout.ledger.retry_schedule import Backoff
 
@@ -104,9 +104,10 @@ class RetryGate:
                 f"{self._bootstrap}: {self._work} failed: {describe(error)}", cure="`pip install 'downspout[codecs]'`"
             ) from error
         if isinstance(error, errors.FencedInstanceIdError):
-            raise FencedError(
-                f"another process is the same member of the group now ({self._work})",
-                cure="give each process that runs this topology its own --member N, or run it once, with --workers N",
+            raise TakenOverError(
+                f"another process has taken over: it is this member of the group now ({self._work})",
+                cure="nothing, if it was to take over; else another kafka.group for a second copy of the records, its own "
+                "--member N for each process that shares them, or one run with --workers N",
             ) from error
         if not (getattr(error, "retriable", False) or isinstance(error, MEMBERSHIP)):
             kind = UnreadableError if isinstance(error, UnreadableBatchError) else BrokerError

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from kafka import errors
 
-from downspout.errors import BrokerError, FencedError, RecordError
+from downspout.errors import BrokerError, TakenOverError, RecordError
 from downspout.kafka.retry_gate import describe
 
 __all__ = ["FENCED", "concerns_all", "error_of_all", "error_of_record", "is_its_own"]
@@ -67,7 +67,7 @@ def is_its_own(error: BaseException, partition: int) -> bool:
 def error_of_all(component: str, topic: str, error: BaseException) -> BrokerError:
     """Return the error that stops the component."""
     if isinstance(error, FENCED):
-        return FencedError(
+        return TakenOverError(
             f"{component}: another producer has taken this one's place ({describe(error)})",
             cure="see which other instance of this topology runs, and end one of them",
         )

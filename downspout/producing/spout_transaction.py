@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kafka import errors
 
-from downspout.errors import BrokerError, FencedError, coordinates
+from downspout.errors import BrokerError, TakenOverError, coordinates
 from downspout.kafka.port import TopicPartition, TransactionalPort
 from downspout.kafka.retry_gate import describe
 from downspout.ledger.origin import Origin
@@ -64,12 +64,12 @@ class SpoutTransaction:
 
         Raises:
             KafkaError: the brokers do not answer in time; open again.
-            FencedError: another instance has taken over.
+            TakenOverError: another instance has taken over.
         """
         self.session = ""
         try:
             self._end()
-        except FencedError:  # by our own time-out, perhaps: a second instance would fence the next producer, too
+        except TakenOverError:  # by our own time-out, perhaps: a second instance would fence the next producer, too
             assert self._producer is not None
             self._producer.is_over = True
             self._end()  # nothing is left to abort: what was in it comes again, and is none of the next transaction
@@ -148,7 +148,7 @@ class SpoutTransaction:
 
         Raises:
             Refused: it is aborted, or its outcome is not known.
-            FencedError: another instance has taken over.
+            TakenOverError: another instance has taken over.
             BrokerError: nothing can be written any more.
         """
         if why := self.why() or self._uncovered(message):
@@ -215,7 +215,7 @@ class SpoutTransaction:
         """Raise what concerns all transactions to come."""
         if isinstance(error, FENCED):
             self.fenced += 1
-            raise FencedError(
+            raise TakenOverError(
                 f"{self._name}: another producer has the transactional id {self._id}, or the broker has aborted a "
                 f"transaction that took too long ({describe(error)}); nothing of it is visible",
                 cure=f"see who else is in group {self.group or 'of the spout'}, and end one of the two runs. If there "
@@ -249,7 +249,7 @@ class SpoutTransaction:
         """Abort what is open, so that no reader waits for its time-out, and release the producer."""
         try:
             self._end()
-        except FencedError:
+        except TakenOverError:
             pass
         except (errors.KafkaError, BrokerError) as error:
             log.warning(

@@ -214,7 +214,7 @@ class Transactions:
 
         Raises:
             Refused: it is not done; the spout is to begin a new session.
-            FencedError: another instance has taken over.
+            TakenOverError: another instance has taken over.
             BrokerError: nothing can be written any more.
         """
         self._found.clear()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from downspout import registry
-from downspout.errors import BrokerError, ConfigError, FencedError
+from downspout.errors import BrokerError, ConfigError, TakenOverError
 from downspout.formatting import nearest_url
 from downspout.settings.secrets import shown
 
@@ -33,7 +33,7 @@ class OffsetStoreError(BrokerError):
         """Whether it may work in a moment: the server does not answer, the file is locked."""
 
 
-class StaleOwnerError(FencedError):
+class StaleOwnerError(TakenOverError):
     """A partition was claimed by another owner meanwhile; nothing of the call was stored."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from downspout.errors import BrokerError, FencedError
+from downspout.errors import BrokerError, TakenOverError
 from downspout.kafka import GroupMembership, TopicPartition, cluster_for
 from downspout.ledger import Origin
 from downspout.origins import column_of
@@ -159,7 +159,7 @@ def test_a_transaction_that_another_producer_fences_is_counted(sink: Sink) -> No
         each.begin()
         each.send(0, b"%d" % number)
     other.say("commit", offset=1)
-    with pytest.raises(FencedError, match=r"another producer has the transactional id t\.out\.0\.lines\.0"):
+    with pytest.raises(TakenOverError, match=r"another producer has the transactional id t\.out\.0\.lines\.0"):
         sink.say("commit", offset=1)
     assert [each.transactions.report()["transactions_fenced"] for each in (sink, other)] == [1, 0]
     assert committed(sink.kafka) == {b"1": 1}

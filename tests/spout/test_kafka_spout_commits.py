@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from downspout.errors import ConfigError, FencedError
+from downspout.errors import ConfigError, TakenOverError
 from downspout.settings import parse_scope
 from downspout.spout import SpoutListener, check
 from downspout.spout.validation import is_transactional
@@ -233,7 +233,7 @@ def test_a_fenced_member_stops(kafka: Kafka, way: str) -> None:
         driver.commit()
         driver.run(4)
 
-    with pytest.raises(FencedError):
+    with pytest.raises(TakenOverError):
         turns()
 
 

@@ -8,7 +8,7 @@ SIGTERM from outside, in order              the same
 ComponentError; without an error (a crash)  again, at most ERRORS_MAX times in a row: it will happen again
 any other error of ours                     the run stops: a setting is wrong in each worker alike, a package is
                                             missing everywhere; about lost data and bad records people decide
-FencedError                                 the run stops: a new one would fence off that process in turn
+TakenOverError                              the run stops: a new one would take the place of that process in turn
 UnreadableError                             the run stops: Kafka could not return the record in full to another one
 ==========================================  =====================================================================
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from downspout.errors import BrokerError, ComponentError, DownspoutError, FencedError, UnreadableError
+from downspout.errors import BrokerError, ComponentError, DownspoutError, TakenOverError, UnreadableError
 
 STEADY_S = 60.0  # A worker that ran for this long starts a new row
 BACKOFF_S = (0.5, 10.0)
@@ -68,7 +68,7 @@ class Death:
         """Whether a restart would change nothing."""
         if self.error is None or type(self.error) is DownspoutError:
             return False
-        return isinstance(self.error, FencedError | UnreadableError) or not isinstance(
+        return isinstance(self.error, TakenOverError | UnreadableError) or not isinstance(
             self.error, BrokerError | ComponentError
         )
 

@@ -16,7 +16,7 @@ FATES = {
     "ConfigError": FINAL,
     "TopologyError": FINAL,
     "MissingExtraError": FINAL,
-    "FencedError": FINAL,
+    "TakenOverError": FINAL,
     "UnreadableError": FINAL,
     "RecordError": FINAL,
     "UnavailableError": FINAL,
