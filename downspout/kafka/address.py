@@ -23,6 +23,7 @@ METADATA = 3
 VERSION = 2  # the oldest version that has the cluster's id; still spoken by Kafka 4
 PORT_DEFAULT = 9092
 ANSWER_S_MAX = 3.0
+ADVERTISED_S_MAX = 1.0  # For a connection to an address that a broker names
 SILENT_S_MAX = 0.5
 START = "start the broker (`downspout kafka start`), or correct kafka.bootstrap"
 
@@ -113,7 +114,7 @@ def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
         if client.get("proxy_url") or client.get("socks5_proxy"):
             return None  # the way through a proxy is the client's alone
         if handshake.can_enter(client):
-            ask(host, port, ANSWER_S_MAX, client)
+            return _advertised(host, port, ask(host, port, ANSWER_S_MAX, client))
         else:
             with socket.create_connection((host, port), timeout=ANSWER_S_MAX) as connection:
                 handshake.enter(connection, host, client)
@@ -129,6 +130,33 @@ def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
     except OSError as error:
         return Trouble(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
     return None
+
+
+def _advertised(host: str, port: int, answer: Answer) -> Trouble | None:
+    """Return what is wrong where none of the addresses can be reached under which the brokers want to be found.
+
+    A client learns them from whichever broker it asks first, and then speaks to these alone. It would name the address
+    that works.
+    """
+    wrong = []
+    for broker in answer.brokers:
+        name, _, number = broker.rpartition(":")
+        if (name, int(number)) == (host, port):
+            return None
+        try:
+            socket.create_connection((name, int(number)), timeout=ADVERTISED_S_MAX).close()
+        except socket.gaierror:
+            wrong.append(f"{broker} (unknown name)")
+        except (OSError, UnicodeError) as error:
+            wrong.append(f"{broker} ({(getattr(error, 'strerror', None) or str(error)).lower()})")
+        else:
+            return None
+    if not wrong:
+        return None  # it is still starting
+    return Trouble(
+        f"{host}:{port} answers, but its brokers say that they are at {', '.join(wrong)}, where nothing answers here",
+        "advertised.listeners of the broker: an address that its clients can reach; or a name for it in /etc/hosts",
+    )
 
 
 def _mismatch(host: str, port: int, client: Mapping[str, Any], step_s_max: float = 1.0) -> Trouble | None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from kafka import errors
 
-from downspout.errors import BrokerError, TakenOverError, MissingExtraError, UnreadableError
+from downspout.errors import BrokerError, MissingExtraError, TakenOverError, UnreadableError
 from downspout.kafka.unreadable import UnreadableBatchError
 from downspout.ledger.retry_schedule import Backoff
 
@@ -106,8 +106,8 @@ class RetryGate:
         if isinstance(error, errors.FencedInstanceIdError):
             raise TakenOverError(
                 f"another process has taken over: it is this member of the group now ({self._work})",
-                cure="nothing, if it was to take over; else another kafka.group for a second copy of the records, its own "
-                "--member N for each process that shares them, or one run with --workers N",
+                cure="nothing, if it was to take over; else another kafka.group for a second copy of the records, its "
+                "own --member N for each process that shares them, or one run with --workers N",
             ) from error
         if not (getattr(error, "retriable", False) or isinstance(error, MEMBERSHIP)):
             kind = UnreadableError if isinstance(error, UnreadableBatchError) else BrokerError

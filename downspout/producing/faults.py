@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from kafka import errors
 
-from downspout.errors import BrokerError, TakenOverError, RecordError
+from downspout.errors import BrokerError, RecordError, TakenOverError
 from downspout.kafka.retry_gate import describe
 
 __all__ = ["FENCED", "concerns_all", "error_of_all", "error_of_record", "is_its_own"]
