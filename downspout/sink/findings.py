@@ -9,6 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from pystorm.bolt import BatchingBolt
+from pystorm.bolt import Bolt as StormBolt
+
 from downspout.engine.graph import Component, Graph, nearest
 from downspout.engine.values import Settings, reads
 from downspout.errors import ConfigError, DownspoutError, SinkError
@@ -35,6 +38,7 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
             yield from _stalls(graph, settings, component, conf)
         if reads(component, "parquet"):
             yield from _sink(graph, component, conf)
+    yield from _early_acks(graph)
     yield from _lost_digits(graph, settings)
     yield from _other_types(graph, settings)
     yield from _meetings(graph)
@@ -150,12 +154,46 @@ def without_origin(graph: Graph, component: Component) -> Iterator[Finding]:
         source = graph.components.get(given.source)
         stream = source.streams.get(given.stream) if source else None
         if stream is not None and "origin" not in stream.fields:
+            early = [name for name in sorted(graph.upstream([given.source])) if acks_early(graph.components[name])]
+            rows = "rows are written at least once, not exactly once"
+            if early:
+                rows = f"rows may be missing after a crash or counted twice, since {early[0]} acks before it emits"
             yield Finding(
                 False,
                 component.name,
-                f"stream {given.stream!r} of {given.source!r} has no field `origin`: rows are written at least once, "
-                "not exactly once",
-                "hand the spout's field `origin` on",
+                f"stream {given.stream!r} of {given.source!r} has no field `origin`: {rows}",
+                _COUNTS if early else "hand the spout's field `origin` on",
+            )
+
+
+_COUNTS = (
+    "AggregateBolt or StateBolt; or a BatchingBolt of streamparse's, which holds its tuples until it has emitted "
+    "(docs/how-to/a-bolt-that-counts.md)"
+)
+
+
+def acks_early(component: Component) -> bool:
+    """Return whether a bolt acks a tuple as soon as ``process`` returns, and emits what it made of it at a tick.
+
+    Storm's rule: what is acked is done. So what such a bolt holds is lost when its process dies, and what was counted
+    of a tree that failed elsewhere is counted again.
+    """
+    cls: Any = component.cls
+    if component.is_spout or issubclass(cls, BatchingBolt) or not any(s.fields for s in component.streams.values()):
+        return False
+    return bool(getattr(cls, "auto_ack", True)) and getattr(cls, "process_tick", None) is not StormBolt.process_tick
+
+
+def _early_acks(graph: Graph) -> Iterator[Finding]:
+    """Find bolts that count and lose what they have counted."""
+    for bolt in graph.bolts:
+        if acks_early(bolt):
+            yield Finding(
+                False,
+                bolt.name,
+                "it acks each tuple before it emits what it makes of it at ticks: what it holds is lost at a crash, "
+                "and a tuple that is tried again counts twice",
+                _COUNTS,
             )
 
 

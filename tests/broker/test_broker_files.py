@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 from downspout.broker import EmbeddedKafka, broker_files, embedded, find_bootstrap
 from downspout.broker.broker_files import Broker, Cluster
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka import address, troubles
+from downspout.kafka import address, cluster_for, troubles
 from downspout.kafka.address import parse_bootstrap
 from downspout.system import FileLock, ports, process
 from tests.kafka.programs import program
@@ -273,6 +274,20 @@ def test_every_address_is_explained() -> None:
         trouble = "; ".join(each.what for each in found)
     assert f"127.0.0.1:{port}: connection refused" in trouble
     assert "no-such-host.invalid is unknown" in trouble
+
+
+@pytest.mark.parametrize("advertised", ["127.0.0.1:1", "kafka-1.invalid:9092"])
+def test_an_address_that_only_the_broker_knows_is_named(listener: socket.socket, advertised: str) -> None:
+    """The bootstrap address works, and would be blamed: the wrong one is that in the broker's advertised listeners."""
+    host, _, port = advertised.rpartition(":")
+    broker = struct.pack(f">ih{len(host)}sih", 7, len(host), host.encode(), int(port), -1)
+    answer = struct.pack(">ii", 1, 1) + broker + struct.pack(">h2sii", 2, b"id", 7, 0)
+    ended = _answering(listener, struct.pack(">i", len(answer)) + answer)
+    bootstrap = f"127.0.0.1:{listener.getsockname()[1]}"
+    with pytest.raises(BrokerError, match=f"{bootstrap} answers, but its brokers .* are at {advertised}") as said:
+        cluster_for(bootstrap)
+    ended()
+    assert (said.value.cure or "").startswith("advertised.listeners of the broker")
 
 
 def test_a_metadata_answer_is_read(listener: socket.socket) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import pytest
 from kafka import errors
 
-from downspout.cli.logs import WHILE_S, OnceInAWhile
+from downspout.cli.logs import WHILE_S, OnceInAWhile, OneLine
 from downspout.kafka import noise
 from downspout.testing import VirtualClock
 
@@ -27,6 +28,23 @@ def test_a_line_of_the_client_is_heard_once_in_a_while_with_the_number_left_out(
     again = record("kafka.net", 7)
     assert once.filter(again)
     assert again.getMessage() == "lost x (39 more like this)"
+
+
+def test_a_record_forges_no_line_of_the_log() -> None:
+    """What it holds is escaped; a traceback, which has lines, is indented, so that each line of the log is one."""
+    form = OneLine("%(levelname)s %(message)s")
+    assert form.format(record("x", 1, "lost %s", "a\nERROR all is lost\x1b[2J")) == (
+        r"WARNING lost a\nERROR all is lost\x1b[2J"
+    )
+    try:
+        raise ValueError("no word\nERROR all is lost\r\x1b[31m")
+    except ValueError:
+        raised = record("x", 1)
+        raised.exc_info = sys.exc_info()
+    first, *more = form.format(raised).splitlines()
+    assert first == "WARNING lost x"
+    assert all(line.startswith("    ") for line in more)
+    assert "\x1b" not in "".join(more)
 
 
 def test_our_own_lines_always_pass() -> None:

@@ -75,6 +75,34 @@ def found(made):
     return [str(finding) for finding in check.findings(made, check.resolve(made, environ={}))]
 
 
+class Counter(streamparse.Bolt):
+    """Counts, and emits at a tick."""
+
+    def process_tick(self, tup):
+        """Emit."""
+
+
+class Quiet(Counter):
+    """Acks by itself."""
+
+    auto_ack = False
+
+
+@pytest.mark.parametrize(
+    ("cls", "warned"), [(Counter, True), (Quiet, False), (Batches, False), (streamparse.Bolt, False)]
+)
+def test_a_bolt_that_acks_before_it_emits_is_told(cls, warned):
+    """What it holds is lost at a crash: of the rows behind it nothing better is said either."""
+    streams = {"default": Stream("default", ("value",))}
+    made = graph(more=Component("more", cls, streams=streams, inputs=(Input("in", "default"),)))
+    sink = replace(made.components["out"], inputs=(Input("more", "default"),))
+    said = [line for line in found(Graph("g", {**made.components, "out": sink}, {})) if "acks" in line]
+    assert [line.partition(": ")[2].partition(":")[0] for line in said] == (["out", "more"] if warned else [])
+    if warned:
+        assert "rows may be missing after a crash or counted twice, since more acks before it emits" in said[0]
+        assert "a tuple that is tried again counts twice. Try: AggregateBolt or StateBolt" in said[1]
+
+
 def test_nothing_is_found_where_nothing_is_wrong():
     """A sound topology has no finding."""
     assert found(graph()) == []
