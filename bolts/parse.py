@@ -258,7 +258,7 @@ class ParseBolt(Bolt):
             self._unsaid = []
             self.logger.warning(
                 "%s: %s: null values, which tell of deletes, are filtered from here on: no row can be null, as "
-                "parse.types requires %s. Try: a type without !, or parse.on_null=filter, which says nothing",
+                "parse.types requires %s. Try: a type without !, or parse.on_null=filter to silence this warning",
                 coordinates(origin.topic, origin.partition, origin.offset), self.component_name, required,
             )  # fmt: skip
 

@@ -34,7 +34,8 @@ def handle(arguments: argparse.Namespace) -> int:
     if not chosen:
         known = [*dict.fromkeys(setting.scope for setting in SETTINGS.values()), *SETTINGS]
         raise ConfigError(
-            f"{arguments.scope} is no scope and no setting", cure=nearest(arguments.scope, known, "kafka")
+            f"there is no setting {arguments.scope}, and no scope of that name",
+            cure=nearest(arguments.scope, known, "kafka"),
         )
     if arguments.markdown:
         print(markdown(chosen))

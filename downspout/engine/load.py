@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import traceback
+from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
@@ -122,8 +123,9 @@ def _import_module(name: str) -> ModuleType:
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        siblings = [str(p) for p in path.parent.glob("*.py") if p.stem != "__init__"] if path.parent.is_dir() else []
-        cure = nearest(path, siblings) if siblings else "the path of a topology's .py file"
+        siblings = [p.stem for p in path.parent.glob("*.py") if p.stem != "__init__"] if path.parent.is_dir() else []
+        near = get_close_matches(path.stem, siblings, n=1)  # by their names alone: all end alike
+        cure = f"{str(path.with_name(f'{near[0]}.py'))!r}" if near else "the path of a topology's .py file"
         raise TopologyError(f"{path} does not exist", cure=cure)
     folder = path.resolve().parent
     # As under `sparse run`: the project's root and its src/ hold spouts and bolts, and siblings can be imported.

@@ -21,6 +21,7 @@ from downspout.sink import findings as sink_findings
 from downspout.spout import findings as spout_findings
 from downspout.spout.setup import UI_KEYS
 from downspout.sql import findings as sql_findings
+from downspout.wire.kryo import KRYO
 
 __all__ = ["Finding", "findings", "resolve", "values_of", "values_table"]
 
@@ -79,7 +80,7 @@ def values_of(resolved: Resolved, scopes: tuple[str, ...], everything: bool) -> 
         everything: also what is as by default.
     """
     for key, value in sorted(resolved.values.items()):
-        if key in UI_KEYS:
+        if key in UI_KEYS or key in KRYO:  # Storm needs these of a spout; nobody sets them
             continue
         known = key in SETTINGS
         source = resolved.sources[key]

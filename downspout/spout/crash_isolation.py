@@ -81,8 +81,9 @@ class UncleanStarts:
         if not before.ended and isolation.starts:
             self._metrics.unclean += 1
             self._log.warning(
-                "%s: the last owner did not end in order (%d in a row)%s",
-                coordinates(tp.topic, tp.partition, base), isolation.starts, _consequence(isolation),
+                "%s: the previous process was killed or crashed%s%s",
+                coordinates(tp.topic, tp.partition, base),
+                f" ({isolation.starts} in a row)" if isolation.starts > 1 else "", _consequence(isolation),
             )  # fmt: skip
         failures = found.failures
         if blamed and before.alone is not None:

@@ -163,18 +163,21 @@ class Why:
 
     def _out(self, part: Partition, offset: int, emitted_at: int) -> tuple[str, str]:
         bolts = self._whereabouts(part.tup_id(offset))
-        where = f" in {bolts}" if bolts else ""
+        *others, last = bolts.split(", ")
+        where = f"; waiting in {', '.join(others)}{' and ' if others else ''}{last}" if bolts else ""
         seconds = (self._now - emitted_at) / 1000
         cure = f"a bolt must ack or fail each tuple: look at {bolts or 'the bolts and their logs'}"
         if (part.ledger.out_until(offset) or offset) > offset + 1:
             cure += f"; or smaller chunks, kafka.chunk_records_max (now {self._setup.settings['chunk_records_max']:,})"
-        return f"it is out{where} for {seconds:.0f} s", cure
+        return f"not acked for {seconds:.0f} s{where}", cure
 
     def _retry(self, last: LastFailure | None, retry: Any) -> tuple[str, str]:
         failure = last.failure if last else None
         error = f", last with {failure.error or failure.kind}" if failure else ""
         left = (retry.ready_at - self._now) / 1000
-        when = f"its next try is in {left:.0f} s" if left > 0 else "its next try is due and it is not read"
+        when = (
+            f"its retry is due in {left:.0f} s" if left > 0 else "its retry is due, but it has not been read again yet"
+        )
         cure = "repair the bolt, or fewer tries: kafka.retries_max, kafka.retry_delay_ms_max"
         if failure is not None and failure.kind == "timeout":
             cure = (

@@ -76,7 +76,7 @@ def test_settings_are_found_by_scope_and_by_name(capsys: pytest.CaptureFixture[s
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("kafka.emit ")
     assert main(["settings", "kafka.emitt"]) == 2
-    assert "kafka.emitt is no scope and no setting. Try: kafka.emit" in capsys.readouterr().err
+    assert "there is no setting kafka.emitt, and no scope of that name. Try: kafka.emit" in capsys.readouterr().err
 
 
 def test_the_version_is_the_output_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:

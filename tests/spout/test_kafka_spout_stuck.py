@@ -60,7 +60,7 @@ def test_a_record_that_waits_for_its_retry_is_named_with_its_failure(
     let_pass(driver, LIMIT_S + 5)
     [warning] = said(caplog)
     assert f"{TOPIC}[0]@4" in warning
-    assert "it failed 1 time, last with fail; its next try is in 5" in warning
+    assert "it failed 1 time, last with fail; its retry is due in 5" in warning
 
 
 def test_a_partition_that_is_done_is_not_stuck(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
@@ -174,7 +174,7 @@ def test_the_engine_tells_which_bolt_has_the_tuple(kafka: Kafka, caplog: pytest.
     result = run_topology(Swallowed, config=config, for_s=LIMIT_S + 10)
     [warning] = said(caplog)
     assert f"{TOPIC}[0]@0: makes no progress for 2" in warning
-    assert "it is out in swallow for" in warning
+    assert "waiting in swallow" in warning
     assert result.run.reports["spout"]["stuck"] == 1
 
 

@@ -246,7 +246,10 @@ def _outcome(world: World, concerned: list[str], again: str) -> Outcome:
 
 
 def _report(seed: int, world: World, concerned: list[str], again: str) -> str:
-    lines = [f"seed {seed}: {len(world.violations)} violations", *(f"  {one}" for one in world.violations[:10])]
+    lines = [
+        f"seed {seed}: {counted(len(world.violations), 'violation')}",
+        *(f"  {one}" for one in world.violations[:10]),
+    ]
     lines += [f"again: {again.format(seed=seed)}", f"trace: {world.trace.hash()}"]
     for place in dict.fromkeys(concerned[:2]):
         lines += [f"the last events about {place}:", *map(str, _about(world.trace, place))]

@@ -16,6 +16,7 @@ from typing import TextIO
 from downspout.engine.graph import nearest
 from downspout.engine.load import load_module
 from downspout.errors import TopologyError
+from downspout.formatting import counted
 from downspout.system.process import end_with_parent
 from downspout.testing.simulation.run import Outcome, Scenario, error_outcome, run_seed
 
@@ -53,7 +54,7 @@ class Total:
         return (
             f"{self.seeds:,} seeds, {self.simulated_s / 3600:,.1f} simulated hours, {self.records:,} records "
             f"({self.emitted:,} emitted; {self.chunks:,} chunks), {self.rebalances:,} rebalances, "
-            f"{len(self.reports)} violations\n"
+            f"{counted(len(self.reports), 'violation')}\n"
             f"faults: {faults or 'none'}"
         )
 
@@ -106,7 +107,7 @@ def soak(
             passed = time.monotonic() - started
             line = (
                 f"{total.seeds:,} of {len(seeds):,} seeds, {total.simulated_s / 3600:,.1f} simulated hours in "
-                f"{passed:,.0f} s, {len(total.reports)} violations"
+                f"{passed:,.0f} s, {counted(len(total.reports), 'violation')}"
             )
             print(f"\r{line}" if redrawn else line, end="" if redrawn else "\n", file=progress, flush=True)
         if len(total.reports) >= failures_max:
