@@ -23,6 +23,7 @@ from downspout.run.snapshots import Snapshots
 from downspout.system.hosts import is_loopback, may_ask_for
 
 CLIENT_S = 10  # How long a client may take over a request
+CONNECTIONS_MAX = 64
 log = logging.getLogger("downspout.export")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -171,6 +172,24 @@ def serving(application: Application, host: str, port: int) -> Iterator[str]:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False  # a client that says nothing must not keep the run from its end
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Take a connection; one too many is closed, so that whoever reaches the port takes no descriptors of a run."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, within :data:`CLIENT_S`."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def server_bind(self) -> None:
         """Bind, and do not ask the network for the name of this machine, as WSGIServer does."""

@@ -31,7 +31,7 @@ from downspout.sink.columns.encoding import encode
 from downspout.sink.identity.coverage import Coverage
 from downspout.sink.identity.inputs import resolve
 from downspout.sink.identity.rows import Identities, Mask
-from downspout.sink.log.commit_log import CommitLog, FencedError
+from downspout.sink.log.commit_log import OPEN_FILES_CURE, TOO_MANY_OPEN, CommitLog, FencedError
 from downspout.sink.log.entry import FLUSH, REBUILD, DataFile, Entry
 from downspout.sink.ownership import refuse_foreign, refuse_other_topics
 from downspout.sink.recovery import Recovery
@@ -371,7 +371,9 @@ class SinkWriter:
             if self.disk.is_remote
             else ("free the disk or correct the permissions")
         )
-        if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        if error.errno in TOO_MANY_OPEN:
+            cure = OPEN_FILES_CURE
+        elif error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
             cure = "a file is in the way of a directory: move it away, or use another parquet.directory"
         elif error.errno == errno.ENAMETOOLONG:
             cure = "a shorter parquet.directory, or shorter names in it (writers are named by topology and component)"

@@ -25,6 +25,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from downspout.engine.graph import Graph
 from downspout.engine.values import Settings
@@ -39,6 +40,8 @@ from downspout.web.state import LIMIT_MAX, SORTS, WORST_MAX, State
 EVERY_S = 1.0  # How often the run is asked for its metrics
 ANSWER_S = 1.0  # How long it may take to answer
 END_S = 5.0  # How long the thread may take to end
+REQUEST_S = 10.0  # How long a request may take to arrive
+CONNECTIONS_MAX = 64
 STATIC = Path(__file__).parent / "static"
 HEADERS = (
     (b"content-security-policy", b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -76,6 +79,50 @@ class Guarded:
         await app(scope, receive, send_guarded)
 
 
+class Bounded(H11Protocol):
+    """A connection that is closed where there are too many, or where its request does not come to its end.
+
+    Whoever reaches the port would otherwise take the descriptors of the run, which then cannot open its own files.
+    """
+
+    _unfinished: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, or close it."""
+        if len(self.connections) >= CONNECTIONS_MAX:
+            self.transport = transport
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come."""
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self._unfinished is None:
+            self._wait()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or close."""
+        super().on_response_complete()
+        self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._unfinished = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._unfinished is not None:
+            self._unfinished.cancel()
+            self._unfinished = None
+
+
 class Asked(Protocol):
     """What a page asks for metrics."""
 
@@ -97,7 +144,7 @@ class Page:
         self.url = url_of(self._listener)
         config = uvicorn.Config(
             Guarded(self._app(), host), lifespan="off", log_config=None, access_log=False, server_header=False,
-            timeout_graceful_shutdown=1, ws="none",
+            timeout_graceful_shutdown=1, ws="none", http=Bounded,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, name="downspout-ui", daemon=True)

@@ -6,12 +6,14 @@ import socket
 import sys
 import urllib.error
 import urllib.request
+from contextlib import ExitStack, suppress
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from downspout.errors import ConfigError, MissingExtraError
-from downspout.export.server import exposed, routes, serving
+from downspout.export import server
+from downspout.export.server import exposed, new_registry, routes, serving
 
 
 def get(url: str, **headers: str) -> tuple[int, str, str]:
@@ -133,3 +135,16 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
         exposed("127.0.0.1", 0, {}, stuck_s=30),
     ):
         pytest.fail("it cannot be served")
+
+
+def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are only so many at once, and one that does not ask is closed: a run keeps its descriptors."""
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(server._Quiet, "timeout", 0.2)
+    with serving(routes(new_registry(), None), "127.0.0.1", 0) as url, ExitStack() as opened:
+        port = int(url.rpartition(":")[2])
+        silent = [opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(20)]
+        for each in silent:
+            with suppress(ConnectionResetError):
+                assert each.recv(1) == b""
+        assert urllib.request.urlopen(f"{url}/metrics", timeout=60).status == 200

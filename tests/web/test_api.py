@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from downspout.clock import SYSTEM_CLOCK
 from downspout.engine import from_class
 from downspout.errors import ConfigError
 from downspout.testing import FakeKafka
+from downspout.web import server
 from downspout.web.addresses import listen
 from spouts.kafka import KafkaSpout
 from tests.command import PYTHON_CODE, cli
-from tests.web.running import FOR_EVER, GROUP, SCRIPT, TOPIC, CheckBolt, Running, running, shop
+from tests.web.running import FOR_EVER, GROUP, SCRIPT, TOPIC, WAIT_S, CheckBolt, Running, running, shop
 
 RECORDS = 400
 
@@ -224,6 +226,22 @@ def test_a_port_that_is_taken_is_an_error_with_a_cure() -> None:
 
 
 @pytest.mark.slow
+def test_requests_that_do_not_end_keep_nobody_out(busy: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are few, and one whose request does not arrive is closed: a run keeps its descriptors."""
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 8)
+    monkeypatch.setattr(server, "REQUEST_S", 0.2)
+    host, port = busy.url.removeprefix("http://").rstrip("/").split(":")
+    with ExitStack() as opened:
+        halves = [opened.enter_context(socket.create_connection((host, int(port)), timeout=WAIT_S)) for _ in range(40)]
+        for half in halves:
+            with suppress(OSError):  # it is closed by now
+                half.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        for half in halves:
+            with suppress(ConnectionResetError):
+                assert half.recv(1) == b""
+        assert busy.api("topology")["topology"] == "shop"
+
+
 def test_a_run_without_ui_imports_nothing_of_it() -> None:
     """Neither our package nor the server's."""
     code = "import sys, downspout.cli.run, downspout.run.runner, downspout.run.workers.supervise\nprint(*sys.modules)"

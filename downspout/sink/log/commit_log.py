@@ -37,6 +37,10 @@ _NAME = re.compile(r"([0-9]{20})\.json")
 _CURE = "restore it from a backup; a log that was changed by hand cannot be trusted"
 
 
+TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
+OPEN_FILES_CURE = "a higher limit of open files (ulimit -n); ls -l /proc/PID/fd shows what the process has open"
+
+
 class FencedError(Exception):
     """Files are of a writer that is fenced: they may have been swept, and must be made again under another name."""
 
@@ -63,7 +67,7 @@ class CommitLog(History):
                 too_long = error.errno == errno.ENAMETOOLONG
                 raise SinkError(
                     f"{error.filename or self.directory} cannot be read: {error.strerror}",
-                    cure="a shorter parquet.directory" if too_long else self._cure(),
+                    cure="a shorter parquet.directory" if too_long else self._cure(error),
                 ) from None
         return self._layout
 
@@ -72,7 +76,9 @@ class CommitLog(History):
         """Where the entries are."""
         return self.layout.log
 
-    def _cure(self) -> str:
+    def _cure(self, error: OSError | None = None) -> str:
+        if error is not None and error.errno in TOO_MANY_OPEN:
+            return OPEN_FILES_CURE
         return (
             "correct the credentials or parquet.storage_options" if self.disk.is_remote else "correct the permissions"
         )
@@ -122,7 +128,7 @@ class CommitLog(History):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise SinkError(f"{path} cannot be read: {error.strerror}", cure=self._cure()) from None
+            raise SinkError(f"{path} cannot be read: {error.strerror}", cure=self._cure(error)) from None
         try:
             entry = Entry.from_bytes(content)
         except ValueError as error:
@@ -165,7 +171,7 @@ class CommitLog(History):
         try:
             names = self.disk.names(folder, first if at_least else "")
         except OSError as error:
-            raise SinkError(f"{folder} cannot be read: {error.strerror}", cure=self._cure()) from None
+            raise SinkError(f"{folder} cannot be read: {error.strerror}", cure=self._cure(error)) from None
         return {int(found[1]) for name in names if name >= first and (found := _NAME.fullmatch(name))}
 
     # --- writing ----------------------------------------------------------------------------------------
