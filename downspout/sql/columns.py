@@ -52,13 +52,81 @@ def columns_of(
                     f"sql.schema: {column.declared} has no counterpart in a table",
                     cure="string, with the value as JSON",
                 )
+        _check_exact(table, found, columns, sqlite=sqlite)
         return columns
     ours = [
         column
         for column in found
         if column.name not in ORIGIN_SCHEMA.names and (column.name in given or not column.filled)
     ]
-    return Columns.parse([_declared(table, column, sqlite=sqlite) for column in ours], f"the columns of {table}")
+    columns = Columns.parse([_declared(table, column, sqlite=sqlite) for column in ours], f"the columns of {table}")
+    _check_exact(table, found, columns, sqlite=sqlite)
+    return columns
+
+
+def _check_exact(table: str, found: Sequence[TableColumn], columns: Columns, *, sqlite: bool) -> None:
+    """Raise where a database would round a value, cut it off or make another one of it, and say nothing."""
+    kinds = {column.name: column.kind for column in found}
+    for column in columns.columns:
+        loses = _sqlite_loses if sqlite else _postgres_loses
+        if why := loses(kinds[column.name], column.kind):
+            raise ConfigError(
+                f"table {table}: {column.name} is {kinds[column.name]}, which {why}, and {column.kind} by sql.schema: "
+                "such a value would be changed without a word",
+                cure="a column of the table, or a type in sql.schema, that holds each value exactly",
+            )
+
+
+_WHOLE = {"int8": 3, "int16": 5, "int32": 10, "int64": 19}
+"""Whole numbers, and how many digits they have."""
+
+
+def _postgres_loses(there: str, kind: str) -> str:
+    """Return what a column of PostgreSQL's does to some values of a type; nothing where it keeps or refuses each.
+
+    >>> _postgres_loses("numeric(5,2)", "decimal(9,4)"), _postgres_loses("numeric", "decimal(38,10)")
+    ('rounds to 2 places', '')
+    >>> _postgres_loses("real", "float64"), _postgres_loses("bigint", "float64"), _postgres_loses("date", "timestamp")
+    ('has 6 digits', 'rounds to whole numbers', 'drops the time of the day')
+    """
+    plain, precision = re.sub(r"\([\d,]+\)", "", there), re.search(r"\((\d+)(?:,(\d+))?\)", there)
+    moment, number = kind.startswith("timestamp"), kind.startswith(("decimal", "float"))
+    if plain == "date":
+        return "drops the time of the day" if moment else ""
+    if plain.startswith("timestamp") and precision and int(precision[1]) < 6:
+        return f"rounds to {precision[1]} digits of a second" if moment else ""
+    if plain in ("smallint", "integer", "bigint"):
+        return "rounds to whole numbers" if number else ""
+    if plain == "real":
+        return "has 6 digits" if kind == "float64" or kind.startswith("decimal") or _WHOLE.get(kind, 0) > 6 else ""
+    if plain == "double precision":
+        return "has 15 digits" if kind.startswith("decimal") or _WHOLE.get(kind, 0) > 15 else ""
+    if plain == "numeric":
+        if kind.startswith("float"):
+            return "keeps 15 digits of a float"
+        places = int(precision[2] or 0) if precision else None
+        scale = int(kind.rpartition(",")[2].rstrip(")")) if kind.startswith("decimal") else 0
+        return f"rounds to {places} places" if places is not None and scale > places else ""
+    return ""
+
+
+def _sqlite_loses(there: str, kind: str) -> str:
+    """Return the same of a column of SQLite's, by its affinity: numbers are made of texts that look like some.
+
+    >>> _sqlite_loses("double", "int64"), _sqlite_loses("decimal(20,2)", "decimal(20,2)")
+    ('has 15 digits', 'has 15 digits')
+    >>> _sqlite_loses("integer", "string"), _sqlite_loses("json", "string"), _sqlite_loses("real", "float64")
+    ('makes numbers of texts that look like some', '', '')
+    """
+    if any(part in there for part in ("char", "clob", "text", "blob", "json")) or not there:
+        return ""
+    is_real = "int" not in there and any(part in there for part in ("real", "floa", "doub"))
+    is_numeric = not any(part in there for part in ("date", "time"))
+    if kind == "string":
+        return "makes numbers of texts that look like some" if is_numeric else ""
+    if kind.startswith("decimal") and int(kind[8:].partition(",")[0]) > 15:
+        return "has 15 digits"
+    return "has 15 digits" if is_real and _WHOLE.get(kind, 0) > 15 else ""
 
 
 def check_complete(table: str, found: Sequence[TableColumn], columns: Columns) -> None:
