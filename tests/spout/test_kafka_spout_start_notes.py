@@ -53,6 +53,24 @@ def test_a_commit_without_a_topology_is_obeyed_by_the_default(kafka: Kafka, capl
     assert said.levelno == logging.INFO
 
 
+@pytest.mark.parametrize(("owner", "warned"), [("sums-1-1712113012", True), ("orders-7-1712113012", False)])
+def test_a_commit_of_another_topology_is_told(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture, owner: str, warned: bool
+) -> None:
+    """Two topologies with one group get a part of the records each; a topology that was deployed anew is the same."""
+    first = Driver(kafka, topology_id=owner)
+    first.run()
+    first.ack_all()
+    first.spout.close()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="tests.spout"):
+        Driver(kafka).run()
+    said = [record.getMessage() for record in caplog.records if "has committed" in record.getMessage()]
+    assert len(said) == warned
+    if warned:
+        assert said[0].startswith("group readers: topology sums has committed orders[0]@10. If it still runs")
+
+
 def test_a_new_group_is_said_to_be_new(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     """One line says where reading begins, and which setting says so; the second start, with a commit, says nothing."""
     with caplog.at_level(logging.INFO, logger="tests.spout"):

@@ -2,6 +2,7 @@
 
 * A commit without a topology id was moved by a tool (``kafka-consumer-groups --reset-offsets`` leaves no metadata), or
   made by another consumer. A ``kafka.start`` that goes by the topology does not obey it.
+* Another topology's commit: it may have been renamed, or two topologies share a group, and each gets a part.
 * No commit: the group never read the partition, or its commits expired. The broker keeps no trace of the difference;
   a sink's directory may (``noted_commits``).
 * In ``kafka.mode=assign`` no coordinator sees that two topologies commit for one group. Each would overwrite the
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping
 
 from downspout.errors import ConfigError, coordinates
@@ -58,6 +60,7 @@ class StartNotes:
     def look(self, committed: Commits, topic_ids: Mapping[str, str]) -> None:
         """Say what there is to know."""
         bare, absent = [], []
+        others: dict[str, list[str]] = {}  # by the topology that has committed
         for tp, commit in sorted(committed.items()):
             if commit is None:
                 absent.append(coordinates(*tp))
@@ -67,6 +70,14 @@ class StartNotes:
             author = found.topology_id or author_for_another_topic(commit.offset, commit.metadata, topic_id=topic_id)
             if not author:
                 bare.append(coordinates(tp.topic, tp.partition, commit.offset))
+            elif name_of(author) != name_of(self._topology_id):
+                others.setdefault(name_of(author), []).append(coordinates(tp.topic, tp.partition, commit.offset))
+        for name, places in others.items():
+            self._log.warning(
+                "group %s: topology %s has committed %s. If it still runs, each of the two gets a part of the records. "
+                "Try: another kafka.group for this one",
+                self._group, name, _shown(places),
+            )  # fmt: skip
         if bare:
             self._say_bare(bare)
         if absent:
@@ -107,6 +118,15 @@ class StartNotes:
                 f"{self._group} --to-current --force --yes --topology-id {self._topology_id}`, or wait until the "
                 f"commit is {lasting(within_s)} old",
             )
+
+
+def name_of(topology_id: str) -> str:
+    """Return the name of a topology, of an id that Storm, or a run here, has made of it.
+
+    >>> name_of("word-count-2-1712113012"), name_of("shop-1"), name_of("shop")
+    ('word-count', 'shop', 'shop')
+    """
+    return re.sub(r"-\d+(-\d+)?\Z", "", topology_id)
 
 
 def _shown(places: Collection[str]) -> str:
