@@ -112,12 +112,12 @@ class Registry:
         for client in self._clients:
             url = str(client.base_url.join(path))
             try:
-                status, content = _fetched(client, path)
+                status, phrase, content = _fetched(client, path)
                 if status == 404 and _error_code(content) in _UNKNOWN:
                     raise UnknownSchemaError(f"{what} is unknown to the registry {self.location}")
                 if status == 200:
                     return _Answer.of(content)
-                reason = f"{url} answers {status}"
+                reason = f"{url} answers {status} {phrase}".rstrip()
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 reason = f"{url}: {str(error) or type(error).__name__}"
             except _NoRegistryError as error:
@@ -161,8 +161,8 @@ class _Answer:
         return cls(kind, text, references)
 
 
-def _fetched(client: Any, path: str) -> tuple[int, bytes]:
-    """Return status and content of an answer that is not too long and does not take too long."""
+def _fetched(client: Any, path: str) -> tuple[int, str, bytes]:
+    """Return status, its phrase and content of an answer that is not too long and does not take too long."""
     end = time.monotonic() + REQUEST_S
     with client.stream("GET", path) as answer:
         content = bytearray()
@@ -172,7 +172,7 @@ def _fetched(client: Any, path: str) -> tuple[int, bytes]:
                 raise _NoRegistryError(f"more than {ANSWER_BYTES_MAX:,} bytes")
             if time.monotonic() > end:
                 raise _NoRegistryError(f"it has not come to its end in {REQUEST_S:g} s")
-        return answer.status_code, bytes(content)
+        return answer.status_code, answer.reason_phrase, bytes(content)
 
 
 def _error_code(content: bytes) -> int | None:

@@ -104,11 +104,14 @@ class Wired(Component):
             self._flush()
             self._give_back_stderr()
 
-    def _log_stderr(self, line: str) -> None:
-        """Send a line of stderr to Storm's log, at once: the component may be about to hang."""
-        with suppress(StormWentAwayError, OSError, ValueError):
+    def _log_stderr(self, line: str) -> bool:
+        """Send a line of stderr to Storm's log, at once: the component may be about to hang. Return whether it left."""
+        try:
             self.serializer.send_message({"command": "log", "msg": line, "level": INFO})
             self.serializer.flush()
+        except (StormWentAwayError, OSError, ValueError):
+            return False
+        return True
 
     def _give_back_stderr(self) -> None:
         if self._stderr is not None:

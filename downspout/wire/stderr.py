@@ -10,6 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 LINE_MAX = 8_192  # Bytes from which on a line is logged in parts
 WAITING_MAX = 1_000  # Lines that are kept until Storm takes messages; the first ones go
@@ -20,12 +21,14 @@ class Stderr:
     """Takes the place of descriptors 2 and 1 until :meth:`close`.
 
     Args:
-        log: sends a line to Storm. Called by one thread, and not before :meth:`begin`.
+        log: sends a line to Storm, and returns whether it could; a line that it could not send goes to where descriptor
+            2 led before. Called by one thread, and not before :meth:`begin`.
     """
 
-    def __init__(self, log: Callable[[str], None]) -> None:
+    def __init__(self, log: Callable[[str], bool]) -> None:
         self._log = log
         self._kept = os.dup(2)
+        self._is_closed = False
         self._out, into = os.pipe()
         os.dup2(into, 2)
         os.dup2(into, 1)  # what a program that the component starts prints
@@ -40,17 +43,28 @@ class Stderr:
         with self._lock:
             waiting, self._waiting = self._waiting or (), None
             for line in waiting:
-                self._log(line)
+                self._send(line)
 
     def close(self) -> None:
-        """Give the descriptors back, once all that was written is logged."""
-        if self._kept < 0:
+        """Give the descriptors back, once all that was written is logged; what could not be, is written there."""
+        if self._is_closed:
             return
+        self._is_closed = True
         os.dup2(self._kept, 2)
         os.dup2(self._kept, 1)
-        os.close(self._kept)
-        self._kept = -1
         self._thread.join(END_S)
+        with self._lock:
+            waiting, self._waiting = self._waiting or (), None
+            for line in waiting:  # Storm has never taken a message
+                self._write(line)
+
+    def _send(self, line: str) -> None:
+        if not self._log(line):
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        with suppress(OSError):
+            os.write(self._kept, f"{line}\n".encode())
 
     def _read(self) -> None:
         begun = b""
@@ -68,6 +82,6 @@ class Stderr:
         for at in range(0, len(text), LINE_MAX):
             with self._lock:
                 if self._waiting is None:
-                    self._log(text[at : at + LINE_MAX])
+                    self._send(text[at : at + LINE_MAX])
                 else:
                     self._waiting.append(text[at : at + LINE_MAX])

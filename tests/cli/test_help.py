@@ -18,7 +18,7 @@ from downspout.cli.arguments import EXIT_CODES
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("command", [[], ["kafka"], ["storm"], ["spark"], ["ui"], ["dlq"], ["offsets"]])
+@pytest.mark.parametrize("command", [[], ["kafka"], ["storm"], ["spark"], ["dlq"], ["offsets"]])
 def test_a_command_without_an_action_prints_its_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Typing too little is answered by what there is to type, on standard output and without an error."""
     assert main(command) == 0

@@ -274,7 +274,7 @@ def test_what_is_known_goes_on_while_the_registry_is_away(registry: SchemaRegist
     read = documents(registry).read
     read(flights(1, [1])[0])
     registry.away = True
-    with pytest.raises(UnavailableError, match=f"does not give schema id {number}: it answers 503"):
+    with pytest.raises(UnavailableError, match=f"does not give schema id {number}: .* answers 503"):
         read(avro(number, {"carrier": "UA", "delay": 1}, later))
     assert read(flights(1, [2])[0])["delay"] == 2
     registry.away = False
@@ -300,7 +300,7 @@ def test_the_password_comes_by_reference(registry: SchemaRegistry, monkeypatch: 
     bolt = RegistryParseBolt.spec(fields=list(TYPES), registry=url, registry_password="env:REGISTRY_PASSWORD")
     tuples = [{"origin": Origin("orders", "id", 2, 0), "value": flights(1, [1])[0]}]
     assert [row.delay for row in run_bolt(bolt, tuples).emitted("bolt")] == [1]
-    with pytest.raises(UnavailableError, match=r"it answers 401 Unauthorized.*parse\.registry_password") as caught:
+    with pytest.raises(UnavailableError, match=r"answers 401 Unauthorized.*parse\.registry_password") as caught:
         documents(registry).read(flights(1, [1])[0])
     assert "hush" not in str(caught.value)
 

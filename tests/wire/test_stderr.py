@@ -62,7 +62,9 @@ def test_nothing_is_sent_before_storm_takes_messages() -> None:
     """What is written before the handshake comes after it, in order; a last line needs no line feed."""
     sent: list[str] = []
     before = os.dup(1)
-    made = Stderr(sent.append)  # within the test: pytest changes these descriptors between its phases
+    made = Stderr(
+        lambda line: sent.append(line) is None
+    )  # within the test: pytest changes these descriptors between its phases
     try:
         os.write(2, b"one\n")
         early = [*sent]
