@@ -10,7 +10,7 @@ from kafka import errors
 
 from downspout.batches.core.metadata import partition_id
 from downspout.batches.setup import BatchSetup
-from downspout.batches.starts import ids_of
+from downspout.batches.starts import goes_on, ids_of
 from downspout.batches.stores import BatchStore
 from downspout.errors import coordinates
 from downspout.kafka.port import ConsumerPort, TopicPartition
@@ -120,6 +120,8 @@ class KafkaSource:
         for tp, end in self._ends.items():
             done = {txid: found for txid, found in ranges.get(partition_id(*tp), {}).items() if txid < current}
             last = done[max(done)] if done else None
+            if last is not None and not goes_on(self._settings["start"], last, self._setup.topology_id):
+                last = None  # another topology has read so far; this one begins anew
             if last is not None and another(last.topic_id, self._ids.get(tp.topic, "")):
                 # Of the two, one is the topic that was created again. It ends elsewhere, if it is not the one we know.
                 self._look_at = 0

@@ -63,6 +63,16 @@ def logs_one_by_one(cluster: Cluster, partitions: Collection[TopicPartition], re
     return Logs(begins, ends)
 
 
+def goes_on(strategy: str, before: BatchRange, topology_id: str) -> bool:
+    """Return whether a topology's reading goes on at a range that is stored.
+
+    >>> [goes_on(strategy, BatchRange(5, 9, "wc-1"), "wc-2") for strategy in ("EARLIEST", "UNCOMMITTED_EARLIEST")]
+    [False, True]
+    """
+    ours = before.topology_id == topology_id
+    return start_at(strategy, committed=True, by_this_topology=ours) is Start.COMMITTED
+
+
 class BatchStarts:
     """Decides where partitions start.
 
@@ -117,7 +127,7 @@ class BatchStarts:
 
     def goes_on(self, before: BatchRange) -> bool:
         """Return whether reading goes on at a batch that is stored: it is of this topology, or any one's counts."""
-        return self._start(before) is Start.COMMITTED
+        return goes_on(self._strategy, before, self._topology_id)
 
     def committed(self, partitions: Collection[TopicPartition]) -> None:
         """Forget what the strategy decided of these: what was stored counts from now on."""

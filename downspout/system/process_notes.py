@@ -88,8 +88,9 @@ class NoteWriter:
 
     def __init__(self, topology_id: str, task: int) -> None:
         folder = folder_of(topology_id)
-        for each in (folder.parent.parent, folder.parent, folder):
+        for each in (folder.parent.parent, folder.parent):
             _make_ours(each)
+        folder.mkdir(exist_ok=True, mode=0o700)
         if not _is_safe(folder):
             raise PermissionError(f"{folder} is open to other users")
         _forget_idle(folder, task)

@@ -111,7 +111,7 @@ class Wired(Component):
             self.serializer.flush()
         except (StormWentAwayError, OSError, ValueError):
             return False
-        return True
+        return not self.serializer.pipe.gone  # then it was dropped
 
     def _give_back_stderr(self) -> None:
         if self._stderr is not None:

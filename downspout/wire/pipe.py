@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -161,12 +162,19 @@ class Pipe:
             self.sink.flush()
             return
         left = memoryview(data)
-        self.interruptible = True  # a full pipe without a reader would block for ever
+        # A full pipe without a reader would block for ever. But a signal's handler runs in the main thread, and raises
+        # there: another thread that writes, such as that of stderr, says nothing of whether the main thread may be
+        # interrupted. If it said so, the handler would raise in the middle of something; and behind it, while the main
+        # thread waits for Storm, it would say no.
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main:
+            self.interruptible = True
         try:
             while left:
                 left = left[os.write(self._sink_number, left) :]
         finally:
-            self.interruptible = False
+            if is_main:
+                self.interruptible = False
 
 
 def _descriptor(stream: Any) -> int | None:

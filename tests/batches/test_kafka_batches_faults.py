@@ -106,10 +106,12 @@ def test_a_batch_of_another_topology_is_not_emitted_where_reading_begins_anew(
     settings = {**CONFIG, "kafka.start": start, "kafka.start_timestamp_ms": 0}
     before = word_count("transactional", max_active=active, records_max=3, attempts_max=1)
     with pytest.raises(ComponentError):
-        run_topology(before, config={**settings, "kafka.start": "EARLIEST", "storm.id": "words-1"}, faults=faults)
+        run_topology(before, config={**settings, "kafka.start": "EARLIEST"}, faults=faults)
     assert memory.ranges
     again = word_count("transactional", max_active=active, records_max=3)
-    run_topology(again, config={**settings, "storm.id": "words-2"})
+    later = VirtualClock()
+    later.advance(60)  # an id has the time of its start
+    run_topology(again, config=settings, clock=later)
     assert values_of(memory.states["counts"], "transactional") == counted(lines)
 
 
