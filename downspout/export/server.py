@@ -204,7 +204,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         log.debug("a request failed", exc_info=True)
 
 
-class _Quiet(WSGIRequestHandler):
+class Quiet(WSGIRequestHandler):
     timeout = CLIENT_S
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -216,7 +216,7 @@ def _listen(host: str, port: int) -> _Server:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         kind = type("Server", (_Server,), {"address_family": family})
-        server: _Server = kind((host, port), _Quiet)
+        server: _Server = kind((host, port), Quiet)
     except socket.gaierror as error:
         raise ConfigError(f"{where}: {error.strerror}", cure="--metrics-host 127.0.0.1, or 0.0.0.0 for all") from None
     except OSError as error:

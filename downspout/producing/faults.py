@@ -4,6 +4,7 @@
 concerns            what happens
 ==================  ================================================================================
 one record          its tuple fails, alone; its spout tries again, and dead-letters it in the end
+brokers, producer   its tuple fails, and that counts no attempt: another record would have fared no better
 all                 the component stops, and the error names what to grant, or who has taken over
 ==================  ================================================================================
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from kafka import errors
 
-from downspout.errors import BrokerError, RecordError, TakenOverError
+from downspout.errors import BrokerError, RecordError, TakenOverError, UnavailableError
 from downspout.kafka.retry_gate import describe
 
 __all__ = ["FENCED", "concerns_all", "error_of_all", "error_of_record", "is_its_own"]
@@ -23,6 +24,12 @@ ALL = (
     errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, *FENCED,
     errors.InvalidTxnStateError, errors.UnsupportedVersionError,
 )  # fmt: skip
+
+OF_THE_PRODUCER = (
+    errors.OutOfOrderSequenceNumberError, errors.UnknownProducerIdError, errors.InvalidProducerIdMappingError,
+    errors.DuplicateSequenceNumberError,
+)  # fmt: skip
+"""What brokers have forgotten, or do not understand, of a producer; an idle one's id expires after a week, say."""
 
 CURES: dict[type[BaseException], str] = {
     errors.MessageSizeTooLargeError: "make the record smaller, or raise max.message.bytes of the topic (and "
@@ -52,6 +59,21 @@ def concerns_all(error: BaseException, *, one_topic: bool) -> bool:
     return isinstance(error, ALL) or (one_topic and isinstance(error, errors.TopicAuthorizationFailedError))
 
 
+def is_outage(error: BaseException) -> bool:
+    """Return whether a record was not written because brokers were away, or for its producer's sake.
+
+    >>> is_outage(errors.KafkaTimeoutError()), is_outage(errors.InvalidProducerIdMappingError())
+    (True, True)
+    >>> is_outage(errors.MessageSizeTooLargeError()), is_outage(errors.UnknownTopicOrPartitionError())
+    (False, False)
+    """
+    if isinstance(error, errors.KafkaTimeoutError):
+        return error.__cause__ is None or is_outage(error.__cause__)
+    if isinstance(error, errors.UnknownTopicOrPartitionError):  # it passes only if somebody makes the topic
+        return False
+    return isinstance(error, OF_THE_PRODUCER) or bool(getattr(error, "retriable", False))
+
+
 def is_its_own(error: BaseException, partition: int) -> bool:
     """Return whether a record of a transaction was refused for its own sake: another transaction would refuse it too.
 
@@ -59,7 +81,8 @@ def is_its_own(error: BaseException, partition: int) -> bool:
         error: what the producer says.
         partition: -1: the record did not come as far as that.
     """
-    if isinstance(error, errors.TransactionAbortedError | errors.KafkaTimeoutError | errors.IllegalStateError):
+    others = (errors.TransactionAbortedError, errors.KafkaTimeoutError, errors.IllegalStateError, *OF_THE_PRODUCER)
+    if isinstance(error, others):
         return False
     return partition < 0 or not getattr(error, "retriable", False)
 
@@ -100,6 +123,7 @@ def error_of_record(component: str, place: str, where: str, error: BaseException
         what, otherwise = str(error), "name a topic and a partition that there are"
     cures = [cure for kind, cure in CURES.items() if isinstance(error, kind)]
     who = f"{component}: " if component else ""
-    found = RecordError(f"{place}{who}{what}", cure=cures[0] if cures else otherwise)
+    kind = UnavailableError if is_outage(error) else RecordError
+    found = kind(f"{place}{who}{what}", cure=cures[0] if cures else otherwise)
     found.__context__, found.__suppress_context__ = error, True  # to be looked at, and not to be logged once more
     return found

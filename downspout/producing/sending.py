@@ -22,10 +22,9 @@ from typing import Any, NamedTuple, Protocol
 from kafka.errors import KafkaError
 
 from downspout.clock import Clock
-from downspout.errors import RecordError
 from downspout.kafka.port import ProducerPort, Sent
 from downspout.kafka.retry_gate import LogThrottle, describe
-from downspout.producing.faults import concerns_all, error_of_all, error_of_record, is_its_own
+from downspout.producing.faults import concerns_all, error_of_all, error_of_record, is_its_own, is_outage
 from downspout.producing.mapper import Outgoing
 
 __all__ = [
@@ -273,13 +272,14 @@ class Sending:
 
     def _fail_chunk(self, chunk: Chunk) -> None:
         """Fail a chunk, and tell the first of its records that were not written."""
-        row, where, error = min(chunk.errors, key=lambda each: each[0])
+        own = [each for each in chunk.errors if not is_outage(each[2])]
+        row, where, error = min(own or chunk.errors, key=lambda each: each[0])
         reason = error_of_record(str(self._bolt.component_name), self._bolt.place_of(chunk.tup, row), where, error)
         if len(chunk.errors) > 1:
             others = sorted(row for row, _, _ in chunk.errors)[1 : 1 + _ROW_ERRORS_MAX]
             places = "".join(f" {self._bolt.place_of(chunk.tup, other)}" for other in others).rstrip(": ")
             more = f"{reason.message} (and {len(chunk.errors) - 1:,} more of this chunk:{places})"
-            reason = RecordError(more, cure=reason.cure)
+            reason = type(reason)(more, cure=reason.cure)
         self._bolt.fail_because(chunk.tup, reason)
 
     def _tell(self, heard: Heard, sent: Sent) -> None:

@@ -30,6 +30,7 @@ class Setting:
     minimum: float | None = None  # lowest value that makes sense, for numbers
     maximum: float | None = None  # highest value that makes sense, for numbers
     choices: tuple[str, ...] = ()  # the only values allowed, where there is a list
+    first_too: tuple[str, ...] = ()  # what else means the first of the choices
     required: bool = False  # whether the component cannot start without it
     note: str = ""  # what else there is to say, for the page: Markdown, beside docs/reference/settings.md
     former: tuple[str, ...] = ()  # its keys in earlier versions, which set it as well
@@ -53,6 +54,8 @@ class Setting:
         ['a', 'b']
         >>> SETTINGS["kafka.start"].parse("earliest", "command line")
         'EARLIEST'
+        >>> SETTINGS["produce.acks"].parse(-1, "topology")  # as Kafka's own clients spell it
+        'all'
         """
         if value is None:
             return None
@@ -84,6 +87,7 @@ class Setting:
             return place_path(value, where)
         if self.choices:
             by_lower = {choice.lower(): choice for choice in self.choices}
+            by_lower |= dict.fromkeys(self.first_too, self.choices[0])
             if (known := by_lower.get(str(value).strip().lower())) is not None:
                 return known
             near, every = nearest(str(value).lower(), by_lower, ""), ", ".join(self.choices)
@@ -200,7 +204,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("produce.message_format", str, "utf8", "Format of messages.", choices=("utf8", "bytes", "json")),
     Setting("produce.mapper", str, None, "Import path of a function that makes a record of a tuple's values.", note="It takes the place of the fields, and returns `(key, message)` or a `downspout.producing.mapper.Outgoing`."),
     Setting("produce.mode", str, "asynchronous", "When to ack a tuple: after the broker's answer, or at once.", choices=("asynchronous", "synchronous", "fire_and_forget"), note="`synchronous` waits for the answer before it takes the next tuple."),
-    Setting("produce.acks", str, "all", "Replicas that must have a record before the broker answers: all in sync, the leader, or none.", choices=("all", "1", "0")),
+    Setting("produce.acks", str, "all", "Replicas that must have a record before the broker answers: all in sync, the leader, or none.", choices=("all", "1", "0"), first_too=("-1",)),
     Setting("produce.idempotence", bool, None, "Whether the broker recognises repetitions.", note="If it is not set, it is on wherever `produce.acks` allows it."),
     Setting("produce.compression", str, "none", "Codec of the batches.", choices=("none", "gzip", "snappy", "lz4", "zstd")),
     Setting("produce.partitioner", str, "sticky", "Which partition gets a record that names none.", note="`sticky`: the key decides; records without one stay with a partition until its batch is full. `round_robin`: the key decides; records without one take turns. `round_robin_all`: all take turns. Or the import path of a function."),

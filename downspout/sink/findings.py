@@ -252,7 +252,7 @@ def _other_types(graph: Graph, settings: Settings) -> Iterator[Finding]:
             types = _declared(settings, source, "parse.types") if source is not None and reads(source, "parse") else {}
             stream = source.streams.get(given.stream) if source is not None else None
             for name in [name for name in (stream.fields if stream else ()) if name in types and name in schema]:
-                if not _may_fit(types[name], schema[name]):
+                if not may_fit(types[name], schema[name]):
                     yield Finding(
                         False,
                         sink.name,
@@ -270,10 +270,10 @@ def _declared(settings: Settings, component: Component, key: str) -> dict[str, s
     return {column.name: column.kind for column in columns}
 
 
-def _may_fit(given: str, wanted: str) -> bool:
+def may_fit(given: str, wanted: str) -> bool:
     """Return whether a column takes some value of a type.
 
-    >>> _may_fit("string", "date"), _may_fit("string", "int16"), _may_fit("float64", "int8"), _may_fit("int8", "bool")
+    >>> may_fit("string", "date"), may_fit("string", "int16"), may_fit("float64", "int8"), may_fit("int8", "bool")
     (True, False, True, False)
     """
     samples = _SAMPLES.get(kind_of(given).name)

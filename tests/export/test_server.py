@@ -140,7 +140,7 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
 def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are only so many at once, and one that does not ask is closed: a run keeps its descriptors."""
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
-    monkeypatch.setattr(server._Quiet, "timeout", 0.2)
+    monkeypatch.setattr(server.Quiet, "timeout", 0.2)
     with serving(routes(new_registry(), None), "127.0.0.1", 0) as url, ExitStack() as opened:
         port = int(url.rpartition(":")[2])
         silent = [opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(20)]
