@@ -205,6 +205,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class Quiet(WSGIRequestHandler):
+    """Answers a request, and logs none."""
+
     timeout = CLIENT_S
 
     def log_message(self, format: str, *args: Any) -> None:
