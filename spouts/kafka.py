@@ -83,6 +83,7 @@ class KafkaSpout(Wired, streamparse.Spout):
     _tracing: Tracing | None = None
     _open: int  # Tuples with an id that have no answer, as the engine counts them: also those of lost partitions
     _idle: bool  # Whether the last poll brought nothing
+    _retries_first: bool = False  # Of two calls in a row one gives the odd tuple to retries
 
     @classmethod
     def spec(
@@ -155,7 +156,8 @@ class KafkaSpout(Wired, streamparse.Spout):
             session.reader.stay_alive(now)
             return
         left, before = self._room(), self._open
-        cached = self._emitter.emit_cached(active, left, self._out, now) if active and not session.holds_back else 0
+        retries = self._for_retries(session, left)
+        cached = self._emitter.emit_cached(active, retries, self._out, now) if active and not session.holds_back else 0
         self._open += cached
         if not session.turns and not self._services.poll_gate.waits(now):
             free_ms = self.engine_services.free_s() * 1000 if self.engine_services else 0
@@ -185,6 +187,16 @@ class KafkaSpout(Wired, streamparse.Spout):
         chunk: int = self._settings["chunk_records_max"]
         out = self._session.in_flight if self._session is not None else 0
         return min(most, max(0, -((out - self._open_max) // chunk)))
+
+    def _for_retries(self, session: GroupSession, room: int) -> int:
+        """Return how many tuples of this call may be retries: half of them, where others wait.
+
+        A record that always fails, without a back-off, would otherwise take all turns of the others.
+        """
+        if not session.turns:
+            return room
+        self._retries_first = not self._retries_first
+        return (room + self._retries_first) // 2
 
     @property
     def session(self) -> GroupSession | None:

@@ -11,7 +11,7 @@ from downspout.dead_letters import read_dead_letters
 from downspout.kafka import KafkaConsumerPort
 from downspout.testing import FakeConsumer, FakeKafka
 from tests.spout.reasons import CLEANER
-from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
+from tests.spout.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill, place_of
 
 ROOM = 1_000_000
 LETTERS = f"{GROUP}.dead-letters"
@@ -128,3 +128,22 @@ def test_a_compacted_record_is_tried_again_from_memory(
     driver.ack(again)
     driver.commit()
     assert (driver.committed(), driver.figure("compacted")) == (10, compacted)
+
+
+@pytest.mark.fake_only("who has which turn is the spout's own affair")
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_record_that_always_fails_leaves_turns_to_others(wide: FakeKafka, most: int) -> None:
+    """Without a back-off it is due at each call: half of what a call emits is for records that are new."""
+    settings = dict.fromkeys(("retry_initial_ms", "retry_delay_ms", "retry_delay_ms_max"), 0)
+    driver = Driver(wide, emits_per_next_max=most, retry_cache_bytes=ROOM, retries_max=-1, **settings)
+    done = set[tuple[int, int]]()
+    for _ in range(4 * PARTITIONS * RECORDS):
+        before = len(driver.emitted)
+        driver.spout.next_tuple()
+        for tup_id, _ in driver.emitted[before:]:
+            if (place := place_of(tup_id)) == (1, 0):
+                driver.spout.fail(tup_id)
+            else:
+                driver.spout.ack(tup_id)
+                done.add(place)
+    assert len(done) == PARTITIONS * RECORDS - 1
