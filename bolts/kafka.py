@@ -19,7 +19,7 @@ import pyarrow as pa
 from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout.component import Bolt, input_fields, task_number
-from downspout.errors import ConfigError, RecordError, coordinates
+from downspout.errors import USER_ERRORS, ConfigError, RecordError, UserError, coordinates
 from downspout.kafka.clusters import cluster_for
 from downspout.kafka.partitioners import partition_of_key
 from downspout.kafka.port import TopicPartition, TransactionalPort
@@ -210,7 +210,7 @@ class KafkaBolt(Bolt):
         try:
             record = found[0](values)
             topic = record.topic or found[1](values)
-        except Exception as error:
+        except USER_ERRORS as error:
             self.fail_because(tup, self._wrong(tup, None, error))
             return
         if topic is None:
@@ -263,7 +263,7 @@ class KafkaBolt(Bolt):
             raise RecordError("a chunk without the column origin cannot be in a transaction", cure="hand on the column")
         return chunk.column(FIELD)
 
-    def _wrong(self, tup: Any, row: int | None, error: Exception) -> RecordError:
+    def _wrong(self, tup: Any, row: int | None, error: UserError) -> RecordError:
         """Return why a tuple cannot be sent: it does not become a record."""
         what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         return RecordError(
@@ -295,7 +295,7 @@ class KafkaBolt(Bolt):
             try:
                 record = make(values)
                 topic = record.topic or select(values)
-            except Exception as error:
+            except USER_ERRORS as error:
                 self.fail_because(tup, self._wrong(tup, row, error))
                 return
             if topic is None:

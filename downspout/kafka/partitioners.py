@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from downspout.errors import ConfigError
+from downspout.errors import USER_ERRORS, ConfigError
 from downspout.settings.import_path import load
 
 SEED, M, R = 0x9747B28C, 0x5BD1E995, 24
@@ -203,7 +203,7 @@ class ByFunction:
         """Return what the function says, if there is such a partition."""
         try:
             number = self._function(topic, key, value, partitions)
-        except Exception as error:
+        except USER_ERRORS as error:
             raise ValueError(f"the partitioner raised {type(error).__name__}: {error}") from error
         return check_partition(number, topic, partitions.count)
 

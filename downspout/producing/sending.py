@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from kafka.errors import KafkaError
 
 from downspout.clock import Clock
+from downspout.errors import USER_ERRORS
 from downspout.kafka.port import ProducerPort, Sent
 from downspout.kafka.retry_gate import LogThrottle, describe
 from downspout.producing.faults import concerns_all, error_of_all, error_of_record, is_its_own, is_outage
@@ -289,7 +290,7 @@ class Sending:
             tup = token.chunk.tup if type(token) is _Token else token
             try:
                 heard(tup, sent._replace(tokens=(tup,), offset=offset))
-            except Exception:
+            except USER_ERRORS:
                 if self._throttle.due("callback", int(self._clock.monotonic() * 1000)):
                     self._log.exception("%s: produce.callback raised", self._bolt.component_name)
 

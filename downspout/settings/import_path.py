@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from downspout.errors import ConfigError
+from downspout.errors import USER_ERRORS, ConfigError
 
 
 def load(setting: str, path: str) -> Any:
@@ -19,5 +19,5 @@ def load(setting: str, path: str) -> Any:
         if not dot:
             raise ImportError("there is no dot in it")
         return getattr(import_module(module), name)
-    except Exception as error:  # a module may raise anything while it is imported
+    except USER_ERRORS as error:  # a module may raise anything while it is imported
         raise ConfigError(f"{setting} = {path!r} cannot be imported: {error}", cure="module.name") from error

@@ -135,7 +135,9 @@ ODD: dict[str, Any] = {
 
 
 def make_odd(values: Any) -> Any:
-    """A user's mapper that returns odd things."""
+    """A user's mapper that returns odd things, and exits, as libraries do that parse arguments."""
+    if values.message == "exit":
+        raise SystemExit("no such argument")
     return ODD.get(values.message, (bytearray(b"k"), bytearray(values.message.encode())))
 
 
@@ -144,6 +146,7 @@ def make_odd(values: Any) -> Any:
     ("float time", "the timestamp 1.5 is not a time"), ("huge time", "the timestamp 1180591620717411303424 is not a"),
     ("headers", "the headers cannot be written: 7"), ("partition", "out has no partition '1': it has 3"),
     ("topic", "the topic 7 is not text"), ("nothing", "make_odd returned None"),
+    ("exit", "SystemExit: no such argument"),
 ])  # fmt: skip
 def test_what_a_mapper_returns_fails_its_tuple_alone(kafka: Kafka, odd: str, match: str) -> None:
     """Whatever that is: the bolt and the client's thread go on, and the others are written."""

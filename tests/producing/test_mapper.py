@@ -57,6 +57,8 @@ def test_a_field_that_there_is_not_is_an_error_at_start(given: dict[str, Any], m
     ("bytes", "text", "it is a str, and the format bytes takes bytes alone"),
     ("json", {1, 2}, "it does not go into JSON"),
     ("json", b"x", "it does not go into JSON"),
+    ("json", float("nan"), "it has nan, which is no number there"),
+    ("json", {"a": [None, (1, {"b": float("-inf")})]}, "it has -inf, which is no number there"),
 ])  # fmt: skip
 def test_what_does_not_serialise_says_why(kind: str, value: Any, match: str) -> None:
     """The part and the reason."""
