@@ -17,6 +17,7 @@ TOPOLOGY = """
 from pathlib import Path
 
 from streamparse import Topology
+from bolts.kafka import KafkaBolt
 from bolts.parquet import ParquetBolt
 from downspout.component import Bolt
 from spouts.kafka import KafkaSpout
@@ -42,6 +43,7 @@ class Shop(Topology):
     charge = Charge.spec(inputs=[orders])
     rows = ParquetBolt.spec(inputs=[charge], directory="rows", schema=["value:string"])
     notify = Notify.spec(inputs=[orders])
+    copies = KafkaBolt.spec(inputs=[orders], topic="copies", message_field="value")
 """
 
 
@@ -52,6 +54,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKafka]
     Path("shop.py").write_text(TOPOLOGY, encoding="utf-8")
     with FakeKafka("unasked") as kafka:
         kafka.create_topic("orders")
+        kafka.create_topic("copies")
         produce(kafka, 20)
         monkeypatch.setenv("DOWNSPOUT_KAFKA_BOOTSTRAP", kafka.bootstrap)
         yield kafka
@@ -96,6 +99,7 @@ def test_an_audit_that_is_asked_to_runs_the_bolts_before_the_sink_alone(shop: Fa
     assert main(["audit", "rows", "--topology", "shop.py", "--bootstrap", shop.bootstrap]) == 0
     charged, sent = calls()
     assert (charged > 20, sent) == (True, 20)
+    assert len(shop.records("copies")) == 20
 
 
 @pytest.mark.parametrize("lost", ["directory", "commits"])
