@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any
 
 import pystorm.bolt
@@ -13,7 +14,7 @@ from downspout.engine.values import WHOLE_RUN, Settings, reads
 from downspout.errors import ConfigError, DownspoutError
 from downspout.findings import Finding
 from downspout.protocols import scopes_of, wrong_stateful_keys
-from downspout.settings.table import SETTINGS, parse_scope, under_current_keys
+from downspout.settings.table import NUMBERS, SETTINGS, parse_scope, under_current_keys
 from downspout.spout import validation
 
 
@@ -25,6 +26,7 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
     for component in graph.components.values():
         conf = dict(settings.components[component.name].values)
         yield from _scopes(component, conf)
+        yield from _near_misses(component, conf)
         yield from _never_flushes(component, conf)
         if wrong := wrong_stateful_keys(component.cls):
             cure = 'the name of the dict that the bolt keeps by key: stateful_keys = "counts"'
@@ -50,6 +52,15 @@ def _unreachable(graph: Graph) -> Iterator[Finding]:
         for stream in spout.streams:
             if not any(graph.subscribers(spout.name, stream)):
                 yield Finding(False, spout.name, f"no bolt reads its stream {stream!r}", "a bolt that does")
+
+
+def _near_misses(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
+    """Find keys of Storm's that are nearly those that the engine reads: an unknown one is Storm's own affair."""
+    for key in conf:
+        if not key.startswith("topology.") or key in NUMBERS:
+            continue
+        if near := get_close_matches(key, NUMBERS, n=1, cutoff=0.93):
+            yield Finding(False, component.name, f"{key} is no setting of Storm's, and has no effect", near[0])
 
 
 def _scopes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:

@@ -39,6 +39,7 @@ def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
         if reads(component, "parquet"):
             yield from _sink(graph, component, conf)
     yield from _early_acks(graph)
+    yield from _weak_guarantees(graph, settings)
     yield from _lost_digits(graph, settings)
     yield from _other_types(graph, settings)
     yield from _meetings(graph)
@@ -195,6 +196,24 @@ def _early_acks(graph: Graph) -> Iterator[Finding]:
                 "and a tuple that is tried again counts twice",
                 _COUNTS,
             )
+
+
+def _weak_guarantees(graph: Graph, settings: Settings) -> Iterator[Finding]:
+    """Find spouts whose guarantee is weaker than that of a sink behind them."""
+    for sink in graph.bolts:
+        if not _writes_rows(sink):
+            continue
+        upstream = graph.upstream([sink.name])
+        for spout in graph.spouts:
+            given = settings.components[spout.name].values.get("kafka.guarantee")
+            if spout.name in upstream and given not in (None, "AT_LEAST_ONCE"):
+                yield Finding(
+                    False,
+                    sink.name,
+                    f"{spout.name} has kafka.guarantee = {given}: a record that is lost on the way has no row, though "
+                    "each row is written once",
+                    "kafka.guarantee=AT_LEAST_ONCE",
+                )
 
 
 def _with_origin(graph: Graph, component: Component) -> list[tuple[str, str]]:

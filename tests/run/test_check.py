@@ -161,6 +161,11 @@ FINDINGS = {
         {"topology": {"topology.message.timeout.secs": 12}},
         "error: out: parquet.flush_age_s = 8 is more than a third of the message timeout of 12 s",
     ),
+    "near miss": (
+        {"topology": {"topology.message.timeout.sec": 60}},
+        "warning: in: topology.message.timeout.sec is no setting of Storm's, and has no effect. Try: topology.message",
+    ),
+    "weak guarantee": ({"spout": {"kafka.guarantee": "AT_MOST_ONCE"}}, "warning: out: in has kafka.guarantee ="),
     "no origin": ({"fields": ("value",)}, "warning: out: stream 'default' of 'in' has no field `origin`"),
     "column": (
         {"sink": {"parquet.schema": ["valu:string"]}},
