@@ -110,9 +110,9 @@ class _Reading:
             try:
                 records = self._consumer.poll(POLL_MS, PER_POLL_MAX).get(where)
                 at = self._consumer.position(where)
-            except (errors.OffsetOutOfRangeError, errors.LogTruncationError):
+            except (errors.OffsetOutOfRangeError, errors.LogTruncationError) as error:
                 before = self._at
-                self._skip_what_is_gone()
+                self._skip_what_is_gone(may_pass=isinstance(error, errors.OffsetOutOfRangeError))
                 if self._at > before:
                     waiting_since = time.monotonic()
                 elif (time.monotonic() - waiting_since) * 1000 > self._options.poll_ms_max:
@@ -165,7 +165,7 @@ class _Reading:
             return
         self._consumer.seek(where, start)
 
-    def _skip_what_is_gone(self) -> None:
+    def _skip_what_is_gone(self, *, may_pass: bool) -> None:
         """The log begins later than where we read, or ends earlier: fail, or go on at its beginning.
 
         A broker that has just become the leader may not know yet where its log ends, or the answer is an old one. So an
@@ -173,7 +173,7 @@ class _Reading:
         """
         where = self._wanted.where
         begin = self._consumer.beginning_offsets([where])[where]
-        if begin <= self._at <= self._consumer.end_offsets([where])[where]:
+        if may_pass and begin <= self._at < self._consumer.end_offsets([where])[where]:
             self._consumer.seek(where, self._at)
             time.sleep(RETRY_S)
             return

@@ -60,7 +60,6 @@ class BatchPlan:
             partitions = topics.partitions()
             starts, _ = topics.resolve(self._options.starting, partitions)
             ends, _ = topics.resolve(self._options.ending, partitions)
-            self._check_order(topics, starts, ends)
             self._check(topics, starts, ends)
             if self._options.include_topic_id:
                 self._ids = dict(topics.ids({tp.topic for tp in partitions}))
@@ -74,9 +73,9 @@ class BatchPlan:
         with closing(Topics(self._options)) as topics:
             return skips_of(self._options, topics, pieces)
 
-    def _check_order(self, topics: Topics, starts: Offsets, ends: Offsets) -> None:
+    def _check_order(self, topics: Topics, starts: Offsets, ends: Offsets, real: Offsets) -> None:
         """Raise where a range would begin above its end: the connector does, and no row says nothing."""
-        crossed = [tp for tp in sorted(ends) if starts[tp] > ends[tp]]
+        crossed = [tp for tp in sorted(ends) if real[tp] >= starts[tp] > ends[tp]]
         begins = topics.earliest(crossed) if crossed else {}
         for tp in crossed:
             if starts[tp] == begins[tp]:  # the end is one of records that are gone
@@ -97,6 +96,7 @@ class BatchPlan:
                 beyond = max(ends[tp], starts[tp])
                 report_loss(self._options, f"{place(tp, beyond)} is beyond the end of the log, {real[tp]}")
                 ends[tp] = min(ends[tp], real[tp])
+        self._check_order(topics, starts, ends, real)
 
 
 class StreamPlan:

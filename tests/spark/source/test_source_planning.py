@@ -422,7 +422,7 @@ def test_a_batch_query_that_begins_above_its_end_is_refused(kafka: FakeKafka, gi
     with pytest.raises(
         ConfigError, match=r"starting\w+ begins t\[0\]@?\d* at \d, above ending\w+, which ends it at \d"
     ):
-        batch(kafka, **given)
+        batch(kafka, **given, startingOffsetsByTimestampStrategy="latest")
 
 
 def test_an_end_before_the_log_begins_is_lost_data(kafka: FakeKafka) -> None:
