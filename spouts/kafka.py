@@ -83,7 +83,7 @@ class KafkaSpout(Wired, streamparse.Spout):
     _tracing: Tracing | None = None
     _open: int  # Tuples with an id that have no answer, as the engine counts them: also those of lost partitions
     _idle: bool  # Whether the last poll brought nothing
-    _retries_first: bool = False  # Of two calls in a row one gives the odd tuple to retries
+    _had_retries_only: bool = False  # Whether the last call emitted retries, and had no room for more
 
     @classmethod
     def spec(
@@ -158,6 +158,7 @@ class KafkaSpout(Wired, streamparse.Spout):
         left, before = self._room(), self._open
         retries = self._for_retries(session, left)
         cached = self._emitter.emit_cached(active, retries, self._out, now) if active and not session.holds_back else 0
+        self._had_retries_only = 0 < left <= cached
         self._open += cached
         if not session.turns and not self._services.poll_gate.waits(now):
             free_ms = self.engine_services.free_s() * 1000 if self.engine_services else 0
@@ -189,14 +190,11 @@ class KafkaSpout(Wired, streamparse.Spout):
         return min(most, max(0, -((out - self._open_max) // chunk)))
 
     def _for_retries(self, session: GroupSession, room: int) -> int:
-        """Return how many tuples of this call may be retries: half of them, where others wait.
+        """Return how many tuples of this call may be retries: half, where others wait and the last call had only these.
 
         A record that always fails, without a back-off, would otherwise take all turns of the others.
         """
-        if not session.turns:
-            return room
-        self._retries_first = not self._retries_first
-        return (room + self._retries_first) // 2
+        return room // 2 if self._had_retries_only and session.turns else room
 
     @property
     def session(self) -> GroupSession | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from downspout.parse import Paths
 from downspout.parse.json import JsonParser
-from downspout.parse.paths import Paths
-from downspout.sink.columns.schema import Columns
+from downspout.sink import Columns
 from downspout.sink.findings import may_fit
 
 SAMPLES = {
