@@ -69,8 +69,12 @@ def goes_on(strategy: str, before: BatchRange, topology_id: str) -> bool:
     >>> [goes_on(strategy, BatchRange(5, 9, "wc-1"), "wc-2") for strategy in ("EARLIEST", "UNCOMMITTED_EARLIEST")]
     [False, True]
     """
-    ours = before.topology_id == topology_id
-    return start_at(strategy, committed=True, by_this_topology=ours) is Start.COMMITTED
+    return _start(strategy, before, topology_id) is Start.COMMITTED
+
+
+def _start(strategy: str, before: BatchRange | None, topology_id: str) -> Start:
+    ours = before is not None and before.topology_id == topology_id
+    return start_at(strategy, committed=before is not None, by_this_topology=ours)
 
 
 class BatchStarts:
@@ -107,7 +111,7 @@ class BatchStarts:
         Raises:
             DataLossError: records are gone that were in no batch yet, and ``kafka.on_data_loss`` says ``fail``.
         """
-        start = self._start(before)
+        start = _start(self._strategy, before, self._topology_id)
         if start is Start.COMMITTED and before is not None:
             if another(before.topic_id, topic_id):
                 return self._created_again(tp, logs)
@@ -120,10 +124,6 @@ class BatchStarts:
             known = Decided(self._created_again(tp, logs), topic_id)
         self._decided[tp] = known
         return self._in_range(tp, known.offset, logs.begins[tp], logs.ends[tp])
-
-    def _start(self, before: BatchRange | None) -> Start:
-        ours = before is not None and before.topology_id == self._topology_id
-        return start_at(self._strategy, committed=before is not None, by_this_topology=ours)
 
     def goes_on(self, before: BatchRange) -> bool:
         """Return whether reading goes on at a batch that is stored: it is of this topology, or any one's counts."""

@@ -178,7 +178,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a connection; one too many is closed, so that whoever reaches the port takes no descriptors of a run."""
+        """Take a connection, or close it above the limit: a client must not use up the descriptors of a run."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
         else:

@@ -132,7 +132,7 @@ class Registry:
 
 
 class _NoRegistryError(Exception):
-    """What answers is something else. It says nothing about a record, so it is waited for, as for one that is away."""
+    """The answer is not a registry's. Records are not to blame, so the caller waits, as if the registry were down."""
 
 
 @dataclass(frozen=True)

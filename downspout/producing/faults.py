@@ -69,7 +69,7 @@ def is_outage(error: BaseException) -> bool:
     """
     if isinstance(error, errors.KafkaTimeoutError):
         return error.__cause__ is None or is_outage(error.__cause__)
-    if isinstance(error, errors.UnknownTopicOrPartitionError):  # it passes only if somebody makes the topic
+    if isinstance(error, errors.UnknownTopicOrPartitionError):  # until the topic is created
         return False
     return isinstance(error, OF_THE_PRODUCER) or bool(getattr(error, "retriable", False))
 

@@ -80,7 +80,7 @@ def values_of(resolved: Resolved, scopes: tuple[str, ...], everything: bool) -> 
         everything: also what is as by default.
     """
     for key, value in sorted(resolved.values.items()):
-        if key in UI_KEYS or key in KRYO:  # Storm needs these of a spout; nobody sets them
+        if key in UI_KEYS or key in KRYO:  # Storm requires these of a spout; users do not set them
             continue
         known = key in SETTINGS
         source = resolved.sources[key]

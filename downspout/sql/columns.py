@@ -65,7 +65,7 @@ def columns_of(
 
 
 def _check_exact(table: str, found: Sequence[TableColumn], columns: Columns, *, sqlite: bool) -> None:
-    """Raise where a database would round a value, cut it off or make another one of it, and say nothing."""
+    """Raise where a database would round a value, truncate it or change it without an error."""
     kinds = {column.name: column.kind for column in found}
     for column in columns.columns:
         loses = _sqlite_loses if sqlite else _postgres_loses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,8 +106,6 @@ def test_an_audit_that_is_asked_to_runs_the_bolts_before_the_sink_alone(shop: Fa
 @pytest.mark.parametrize("lost", ["directory", "commits"])
 def test_a_start_that_finds_something_amiss_calls_no_bolt(shop: FakeKafka, lost: str) -> None:
     """Where rows or commits are gone a warning says so; it asks no bolt what the rows would have been."""
-    import shutil
-
     assert run() == 0
     if lost == "directory":
         for place in ("rows", "_rows.downspout"):

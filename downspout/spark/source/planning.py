@@ -74,7 +74,7 @@ class BatchPlan:
             return skips_of(self._options, topics, pieces)
 
     def _check_order(self, topics: Topics, starts: Offsets, ends: Offsets, real: Offsets) -> None:
-        """Raise where a range would begin above its end: the connector does, and no row says nothing."""
+        """Raise where a range would begin above its end, as the connector does: no rows would hide the mistake."""
         crossed = [tp for tp in sorted(ends) if real[tp] >= starts[tp] > ends[tp]]
         begins = topics.earliest(crossed) if crossed else {}
         for tp in crossed:
