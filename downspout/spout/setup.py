@@ -32,6 +32,8 @@ costs a millisecond or two whatever it holds: with 128 KiB, a stream of 20,000 r
 four chunks each, and cost more than twice as much as in eight. One that is behind, or faster, does not wait."""
 FETCH_BYTES_MAX = {"max_partition_fetch_bytes": 1024 * 1024, "fetch_max_bytes": 50 * 1024 * 1024}
 """What a fetch brings at most, and the client's defaults."""
+NAME_MAX = 100  # characters of a topology or component in the name of a static member: Kafka takes 249 in all
+INSTANCE = re.compile(r"([A-Za-z0-9_-]+)\.[A-Za-z_][A-Za-z0-9_-]*\.\d+\.\d+")
 UI_KEYS = ("config.topics", "config.groupid", "config.bootstrap.servers")
 """What Storm's UI looks for in a spout's configuration; nothing else reads it."""
 
@@ -44,7 +46,8 @@ class Setup:
     settings: Mapping[str, Any] = field(repr=False)
     topology: str  # its name
     group: str  # the consumer group
-    instance: str  # the static member's name: the same after a restart, another for each task and process
+    # the static member's name, ``topology.component.index.member``: the same after a restart, another for each task
+    instance: str
     index: int  # which of the component's tasks this is, from 0
     tasks: int
     identity: Identity  # who commits
@@ -129,6 +132,16 @@ class Setup:
         """Log what is allowed and may not be meant."""
         for what, cure in doubts(self.settings):
             log.warning("%s. Try: %s", what, cure)
+
+
+def topology_of(instance: str) -> str:
+    """Return the topology in the name of a static member; empty where it is not a spout's.
+
+    >>> topology_of("shop.reader.0.1"), topology_of("consumer-1-c0ffee"), topology_of("10.0.0.1")
+    ('shop', '', '')
+    """
+    found = INSTANCE.fullmatch(instance)
+    return found[1] if found else ""
 
 
 def gathering(client: Mapping[str, Any]) -> Gathering | None:
@@ -219,7 +232,8 @@ def _identity(conf: Mapping[str, Any], context: Mapping[str, Any], topology: str
 
 
 def _instance(topology: str, conf: Mapping[str, Any], context: Mapping[str, Any], index: int) -> str:
-    name = "-".join(
-        [topology, str(context.get("componentid") or "spout"), str(index), str(conf.get("run.member") or 1)]
+    topology, component = (
+        re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_MAX]
+        for name in (topology, str(context.get("componentid") or "spout"))
     )
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-249:]
+    return f"{topology}.{component}.{index}.{conf.get('run.member') or 1}"

@@ -237,7 +237,7 @@ def test_a_live_group_is_refused(kafka: Kafka, command: Command) -> None:
     for words in (("seek", GROUP, "--to-earliest"), ("delete", GROUP), ("delete", GROUP, "--topic", TOPIC)):
         for yes in ((), ("--yes",)):
             said = command.refused(*words, *yes)
-            assert "group readers: shop-reader-0-1 is a live member" in said
+            assert "group readers: shop.reader.0.1 is a live member" in said
             assert "--remove-members" in said
     assert stand(kafka) == before
 
@@ -262,7 +262,7 @@ def test_the_session_of_a_member_that_is_gone_is_waited_for(bare_kafka: FakeKafk
     spout.run()
     spout.crash()
     clock = kafka.clock
-    with pytest.raises(BrokerError, match="shop-reader-0-1 is a live member"):
+    with pytest.raises(BrokerError, match=r"shop\.reader\.0\.1 is a live member"):
         empty_group(kafka, GROUP, wait_s=2, sleep=clock.sleep, clock=clock.monotonic)
     empty_group(kafka, GROUP, wait_s=60, sleep=clock.sleep, clock=clock.monotonic)
     assert kafka.group_members(GROUP) == []

@@ -98,8 +98,8 @@ def test_live_members_are_named(kafka: Kafka, command: Command) -> None:
     spout.commit()
     (member,) = command.facts("export", *EXPORT)["members"]
     code, _, err = command.run("export", *EXPORT)
-    assert (code, member) == (0, "shop-reader-0-1")
-    assert "note: shop-reader-0-1 are still in the group: Spark would process again" in err
+    assert (code, member) == (0, "shop.reader.0.1")
+    assert "note: shop.reader.0.1 are still in the group: Spark would process again" in err
 
 
 def test_records_that_are_gone_are_named(kafka: Kafka, command: Command) -> None:
@@ -278,7 +278,7 @@ def test_a_living_group_is_refused(kafka: Kafka, command: Command, tmp_path: Pat
     spout = Driver(kafka)
     spout.run()
     said = command.refused("import", *options)
-    assert "group readers: shop-reader-0-1 is a live member. Try: stop the topology" in said
+    assert "group readers: shop.reader.0.1 is a live member. Try: stop the topology" in said
     with pytest.raises(BrokerError, match="group readers has live members by now: nothing was committed"):
         commit_moves(kafka, GROUP, moves)
 

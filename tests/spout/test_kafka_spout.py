@@ -337,8 +337,8 @@ def test_bad_settings_fail_in_spec(bad: dict[str, object]) -> None:
 def test_two_tasks_have_different_static_names(kafka: Kafka) -> None:
     """The instance id tells topology, component, task and member."""
     one, two = Driver(kafka), Driver(kafka, member=2)
-    assert one.spout._setup.instance == "shop-reader-0-1"
-    assert two.spout._setup.instance == "shop-reader-0-2"
+    assert one.spout._setup.instance == "shop.reader.0.1"
+    assert two.spout._setup.instance == "shop.reader.0.2"
 
 
 def test_the_same_member_twice_stops_the_older(kafka: Kafka) -> None:

@@ -13,6 +13,7 @@ from downspout.settings import parse_scope
 from downspout.spout import check
 from downspout.spout.group.explicit_offsets import partitions_named
 from downspout.testing import FakeKafka
+from tests.kafka.stage import Deaf
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 
 ZERO = TopicPartition(TOPIC, 0)
@@ -86,6 +87,52 @@ def test_a_new_group_is_said_to_be_new(kafka: Kafka, caplog: pytest.LogCaptureFi
         caplog.clear()
         Driver(kafka).run()
     assert not [record for record in caplog.records if "is new to" in record.getMessage()]
+
+
+# --- two topologies, one group ---
+
+
+@pytest.mark.parametrize("mode", ["subscribe", "assign"])
+def test_a_topology_is_refused_while_another_is_a_live_member(kafka: Kafka, mode: str) -> None:
+    """It would take a part of the other's records, or its commits would be refused; the other goes on undisturbed."""
+    first = Driver(kafka, topology__name="top.one")
+    first.run()
+    member = 1 if mode == "subscribe" else None
+    with pytest.raises(ConfigError, match=r"group readers: top_one\.reader\.0\.1 is a live member, of topology"):
+        Driver(kafka, topology__name="top", member=member, mode=mode)
+    first.ack_all()
+    first.commit()
+    assert first.committed() == 10
+    first.spout.close()
+    Driver(kafka, topology__name="top", member=member, mode=mode).spout.close()
+
+
+def test_of_two_topologies_that_start_at_once_one_is_refused(wide: Kafka) -> None:
+    """Both have looked before either has joined: who joins second looks again, and has read nothing by then."""
+    first, second = Driver(wide, topology__name="one"), Driver(wide, topology__name="two")
+    first.run()
+
+    def both() -> None:
+        for _ in range(40):
+            first.run(1)
+            first.ack_all()
+            second.run(1)
+
+    with pytest.raises(ConfigError, match=r"one\.reader\.0\.1 is a live member, of topology one\."):
+        both()
+    assert second.offsets == []
+
+
+@pytest.mark.fake_only("a consumer of the test's own joins with one poll")
+def test_a_member_that_is_no_spout_is_warned_of(kafka: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """A console consumer, or a spout of Java's, has a part of the records too; that may be meant."""
+    other = kafka.consumer(group=GROUP)
+    other.subscribe([TOPIC], Deaf())
+    other.poll(0, 1)
+    with caplog.at_level(logging.WARNING, logger="tests.spout"):
+        Driver(kafka)
+    (said,) = [record.getMessage() for record in caplog.records if "no spouts of Downspout" in record.getMessage()]
+    assert said.startswith("group readers has live members that are no spouts of Downspout: ")
 
 
 # --- two topologies, one group, no coordinator ---

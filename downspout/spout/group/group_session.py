@@ -21,6 +21,7 @@ from downspout.spout.group.async_commits import AsyncCommits
 from downspout.spout.group.bounds import Bounds
 from downspout.spout.group.partition_assignment import PartitionAssignment
 from downspout.spout.group.partition_source import open_consumer, source_of
+from downspout.spout.group.start_notes import refuse_other_topologies
 from downspout.spout.group.start_offsets import Identity
 from downspout.spout.partition import Partition
 from downspout.spout.reader import Reader
@@ -57,6 +58,7 @@ class GroupSession:
 
     Raises:
         BrokerError: no broker answers, or a bounded run lacks a topic.
+        ConfigError: another topology's members are in the group.
     """
 
     def __init__(self, cluster: Cluster, services: SpoutServices, earlier: GroupSession | None = None) -> None:
@@ -90,6 +92,7 @@ class GroupSession:
         self.turns: deque[Partition] = deque()  # Partitions with records to emit, the next one first
         self.state = SessionState.JOINING
         self._drain_until = 0  # While draining: for how long, in ms
+        self._has_just_joined = setup.joins  # Whether we have not looked yet who else is in the group
         self._is_thrown_out = False  # Whether the last commit was refused because the group goes on without us
 
     @property
@@ -150,6 +153,9 @@ class GroupSession:
             self._source.refresh(now, lambda: self._hand_over(now))
             self.catch_up()
             may_start = services.transactions is None or services.transactions.look(self, now)
+            if self._has_just_joined and assignment.owned:
+                refuse_other_topologies(self._cluster, services.setup, services.log)
+                self._has_just_joined = False
             if not assignment.complete and may_start and assignment.start_partitions():
                 # A start that is not committed would be decided again after a crash: under LATEST that loses records.
                 self._commit_next()

@@ -26,6 +26,7 @@ from downspout.spout.group.bounds import Bounds, missing_topics, no_partition, n
 from downspout.spout.group.explicit_offsets import named_alone, offsets_of, partitions_named
 from downspout.spout.group.noted_commits import noted_commits
 from downspout.spout.group.partition_assignment import PartitionAssignment
+from downspout.spout.group.start_notes import refuse_other_topologies
 from downspout.spout.group.stored_commits import stored_commits
 from downspout.spout.offset_store import KAFKA, StoreContext, open_store
 from downspout.spout.setup import Setup
@@ -75,7 +76,12 @@ def open_consumer(
         log.warning("topic %s does not exist on %s; waits for it", topic, bootstrap)
     for setting, tp in unknown:
         log.warning("%s names %s, which does not exist on %s", setting, coordinates(*tp), bootstrap)
-    return _with_store(consumer, cluster, setup, log), bounds
+    try:
+        refuse_other_topologies(cluster, setup, log)
+        return _with_store(consumer, cluster, setup, log), bounds
+    except BaseException:
+        consumer.close()
+        raise
 
 
 def _with_store(consumer: ConsumerPort, cluster: Cluster, setup: Setup, log: logging.Logger) -> ConsumerPort:
@@ -86,11 +92,7 @@ def _with_store(consumer: ConsumerPort, cluster: Cluster, setup: Setup, log: log
     context = StoreContext(
         setup.group, setup.topology, setup.identity.topology_id, settings["offset_store_password"], cluster
     )
-    try:
-        store = open_store(location, context)
-    except BaseException:
-        consumer.close()
-        raise
+    store = open_store(location, context)
     found: ConsumerPort = stored_commits(
         consumer, store, setup.group, log, adopt=settings["offset_store_adopt"], joins=setup.joins
     )

@@ -5,6 +5,8 @@
 * Another topology's commit: it may have been renamed, or two topologies share a group, and each gets a part.
 * No commit: the group never read the partition, or its commits expired. The broker keeps no trace of the difference;
   a sink's directory may (``noted_commits``).
+* A live member of the group that is another topology's: nobody wants two topologies to have a part of the records each.
+  We look before we join, and once we have joined, so of two that start at once at least one sees the other.
 * In ``kafka.mode=assign`` no coordinator sees that two topologies commit for one group. Each would overwrite the
   other's commits. The metadata of a commit names its topology, and says until its end in order that it is at work; the
   age of the commit says whether it may still be. A spout that has nothing to commit for longer is not seen.
@@ -16,10 +18,14 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping
 
-from downspout.errors import ConfigError, coordinates
+from kafka import errors
+
+from downspout.errors import BrokerError, ConfigError, coordinates
 from downspout.formatting import counted, lasting
-from downspout.kafka.port import OffsetAndMetadata, TopicPartition
+from downspout.kafka.port import Cluster, OffsetAndMetadata, TopicPartition
+from downspout.kafka.retry_gate import describe
 from downspout.ledger.metadata import CommitMetadata, author_for_another_topic, decode
+from downspout.spout.setup import Setup, topology_of
 
 Commits = Mapping[TopicPartition, OffsetAndMetadata | None]
 Ages = Callable[[float], Mapping[TopicPartition, float] | None]
@@ -34,6 +40,33 @@ _PLACES = {
     "TIMESTAMP": "kafka.start_timestamp_ms",
     "OFFSETS": "kafka.start_offsets",
 }
+
+
+def refuse_other_topologies(cluster: Cluster, setup: Setup, log: logging.Logger) -> None:
+    """Look whether members of another topology are in the group; warn of those that are no topology's.
+
+    Raises:
+        ConfigError: another topology's are.
+    """
+    group, ours = setup.group, topology_of(setup.instance)
+    try:
+        members = cluster.group_members(group)
+    except (BrokerError, errors.KafkaError) as error:
+        log.warning("cannot see whether another topology uses group %s: %s", group, describe(error))
+        return
+    for name in members:
+        if topology_of(name) not in (ours, ""):
+            raise ConfigError(
+                f"group {group}: {name} is a live member, of topology {topology_of(name)}. Each record would go to "
+                f"only one of that topology and this one, {setup.topology}",
+                cure="another kafka.group for this one; or stop that topology: after a crash its members are live for "
+                "kafka.session_timeout_ms more",
+            )
+    if foreign := [name for name in members if not topology_of(name)]:
+        log.warning(
+            "group %s has live members that are no spouts of Downspout: %s. Each record goes to only one member. "
+            "Try: another kafka.group for this topology", group, ", ".join(foreign[:SHOWN_MAX]),
+        )  # fmt: skip
 
 
 class StartNotes:
