@@ -13,7 +13,7 @@ from tests.command import PYTHON_CODE, cli
 ROOT = Path(__file__).resolve().parents[1]
 
 ORDER = (
-    *("exports", "registry", "errors", "findings", "formatting", "metrics", "clock", "exit_guard"),
+    *("exports", "registry", "errors", "findings", "formatting", "metrics", "clock", "outages", "exit_guard"),
     *("settings", "system", "ledger", "origins", "offset_ranges", "protocols", "wire", "component"),
     *("kafka", "dead_letters", "producing", "spout", "offsets", "engine", "batches", "sink", "tables", "sql", "parse"),
     *("broker", "run", "export", "storm", "spark", "web", "compare", "audit", "testing", "scaffold"),
