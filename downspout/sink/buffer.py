@@ -6,13 +6,14 @@ exactly, and the garbage collector has nothing to look through, which it would d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from downspout.sink.columns.schema import Columns, Rejected
 from downspout.sink.identity.rows import Identities, IdentityBuilder, Mask
@@ -30,16 +31,24 @@ class Batch:
     table: pa.Table  # the declared columns
     identities: Identities  # of the rows, in their order; their paths lack the steps of the inputs
     chunked: bool = False  # whether one tuple may be of several rows
+    unfinished: Collection[Any] = ()  # ids of tuples that have rows in a later part of the same flush
 
     @property
     def tuples(self) -> Iterable[Any]:
-        """Return the ids, each once."""
-        return dict.fromkeys(self.ids) if self.chunked else self.ids
+        """Return the ids of the tuples that end here, each once."""
+        return dict.fromkeys(one for one in self.ids if one not in self.unfinished) if self.chunked else self.ids
 
     def only(self, good: Mask) -> Batch:
         """Return the rows that a mask leaves."""
         ids = [one for one, kept in zip(self.ids, good.tolist(), strict=True) if kept]
-        return Batch(ids, self.table.filter(pa.array(good)), self.identities.only(good), self.chunked)
+        return Batch(ids, self.table.filter(pa.array(good)), self.identities.only(good), self.chunked, self.unfinished)
+
+    def split(self, numbers: NDArray[np.int64]) -> Iterator[Batch]:
+        """Yield the rows of part 0, of part 1 and so on; a tuple ends with the last part that has a row of it."""
+        last = dict(sorted(zip(self.ids, numbers.tolist(), strict=True), key=itemgetter(1))) if self.chunked else {}
+        for number in range(int(numbers.max()) + 1):
+            part = self.only(numbers == number)
+            yield replace(part, unfinished={one for one in part.ids if last[one] > number} if self.chunked else ())
 
 
 def picker(fields: Sequence[str], wanted: Sequence[str]) -> Picker:

@@ -10,7 +10,7 @@ error; on Storm the tuples time out and come again.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -33,6 +33,7 @@ LOOK_EVERY = 11
 cost a tenth of the whole. So rows that become large all at once are noticed after 11 of them. Not bounded: large rows
 that come exactly between those that are measured (a prime number makes that unlikely), up to ``BLOCK_ROWS``, and
 lists, whose length says little about their size."""
+FLUSH_S = 5.0  # How long one call may write, roughly: Storm kills a component that does not answer for 30 s
 ORIGIN = "origin"
 
 
@@ -107,6 +108,7 @@ class RowSink(Bolt):
         self._weight = 0  # roughly the bytes of the tuples that wait
         self._weight_max: int = self.settings["flush_bytes"] // BLOCKS_PER_FLUSH
         self._buffer = Buffer(columns)
+        self._unwritten: list[Batch] = []  # parts of a flush that are to be written yet
         self._oldest: float | None = None  # when the first row came that is held
         self._warned_of_covered = False
         self._figures = dict.fromkeys((*self.figures, "rejected", "flushes"), 0)
@@ -172,6 +174,8 @@ class RowSink(Bolt):
 
     def drain_at(self) -> float | None:
         """Return when what is held is old enough to be flushed. An engine that does not ask sends ticks."""
+        if self._unwritten:
+            return 0.0
         return None if self._oldest is None else self._oldest + self.settings["flush_age_s"]
 
     def _is_old(self) -> bool:
@@ -181,7 +185,8 @@ class RowSink(Bolt):
     def process_tick(self, tup: Any) -> None:
         """Flush what has become old enough."""
         if self._is_old():
-            self.drain()
+            self._convert()
+            self._flush()
         self.ack(tup)
 
     def _convert(self) -> None:
@@ -230,15 +235,32 @@ class RowSink(Bolt):
         """Flush what is held now."""
         self._convert()
         self._flush()
+        while self._unwritten or len(self._buffer):
+            self._flush()
 
     def _flush(self) -> None:
-        self._oldest = None
-        self._look_again()
+        """Write what is held, part by part; what is left after ``FLUSH_S`` is due at once."""
         # Taken before anything can go wrong: after an error nothing is held, and what was held is neither acked nor
         # failed, so it times out and comes again. A try for the same rows at every tuple would help nobody.
-        batch = self._without_conflicts(self._buffer.take())
-        if not batch.ids:
-            return
+        parts, self._unwritten = self._unwritten, []
+        if not parts:
+            batch = self._without_conflicts(self._buffer.take())
+            parts = list(self.parts(batch)) if batch.ids else []
+        if not len(self._buffer):
+            self._oldest = None
+        self._look_again()
+        until = self.clock.monotonic() + FLUSH_S
+        while parts:
+            self._write(parts.pop(0))
+            if self.clock.monotonic() >= until:
+                self._unwritten = parts
+                break
+
+    def parts(self, batch: Batch) -> Iterable[Batch]:
+        """Return what is written and acked together, in its order."""
+        return [batch]
+
+    def _write(self, batch: Batch) -> None:
         batch, flushed = self.write(batch)
         for name in self.figures:
             self._figures[name] += getattr(flushed, name)
@@ -289,7 +311,8 @@ class RowSink(Bolt):
     def report(self) -> Mapping[str, float]:
         """Return what was written, and what is held."""
         held_s = 0.0 if self._oldest is None else self.clock.monotonic() - self._oldest
-        return {**self._figures, "held": len(self._buffer) + len(self._waiting), "held_s": held_s}
+        held = len(self._buffer) + len(self._waiting) + sum(len(part.ids) for part in self._unwritten)
+        return {**self._figures, "held": held, "held_s": held_s}
 
 
 def _size(tup: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 from urllib.parse import quote
@@ -21,6 +21,7 @@ from downspout.settings.object_path import ObjectPath, is_object_url, place_path
 from downspout.settings.options import ParquetOptions
 from downspout.settings.table import SETTINGS
 from downspout.sink.buffer import Batch
+from downspout.sink.columns import hive
 from downspout.sink.columns.schema import Columns
 from downspout.sink.compaction.alongside import Alongside
 from downspout.sink.identity.inputs import check_names
@@ -40,6 +41,8 @@ class SinkBolt(RowSink):
     figures: ClassVar[tuple[str, ...]] = ("rows", "files", "bytes", "covered")
     disk: Storage | None = None
     """The file operations; None: those of the storage that ``parquet.directory`` names."""
+    files_max: ClassVar[int] = 400
+    """The files that become visible together. A flush of more is written in parts, so that a stop repeats one part."""
     writer_class: type[SinkWriter] = SinkWriter
     """An engine that commits in another place puts another one here, before ``initialize``."""
 
@@ -103,6 +106,7 @@ class SinkBolt(RowSink):
             clock=self.clock,
         )
         self.writer.open()
+        self._warned_of_folders = False
         every_s = self.settings["compact_every_s"]
         self._alongside = None
         # One of all tasks. Where files are not on a real storage, no other process could reach them.
@@ -112,6 +116,21 @@ class SinkBolt(RowSink):
     def fingerprint(self) -> list[str]:
         """Return what must stay the same for a directory."""
         return [column.declared for column in self.columns.columns]
+
+    def parts(self, batch: Batch) -> Iterable[Batch]:
+        """Return the rows of ``files_max`` folders at a time: each folder has a file of its own in every flush."""
+        folders, numbers = hive.numbered(batch.table, self.settings["partition_by"])
+        if len(folders) <= self.files_max:
+            return [batch]
+        if not self._warned_of_folders:
+            self._warned_of_folders = True
+            logger.warning(
+                "%s: a flush of %s makes %s files, one for each value of parquet.partition_by = %s: they are slow to "
+                "write and to read. Try: partition_by a column of fewer values, such as a date",
+                self.component_name, counted(len(batch.ids), "row"), f"{len(folders):,}",
+                ", ".join(self.settings["partition_by"]),
+            )  # fmt: skip
+        return batch.split(numbers // self.files_max)
 
     def write(self, batch: Batch) -> tuple[Batch, Flushed]:
         """Write the rows that are not in the directory yet."""

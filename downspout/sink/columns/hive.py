@@ -64,6 +64,20 @@ def too_long(column: str, value: Any) -> bool:
     return len(folder(column, value).encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX
 
 
+def numbered(table: pa.Table, columns: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the folders of a table's rows, and for each row which of them it is.
+
+    >>> folders, numbers = numbered(pa.table({"day": ["mon", "tue", "mon"]}), ["day"])
+    >>> folders, numbers.tolist()
+    (['day=mon', 'day=tue'], [0, 1, 0])
+    """
+    names, numbers = [""], np.zeros(table.num_rows, dtype=np.int64)
+    for column in columns:
+        own, own_numbers = _folders(column, table.column(column))
+        names, numbers = _combine(names, numbers, own, own_numbers)
+    return names, numbers
+
+
 def split(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
     """Yield (folders with ``/``, its rows without these columns), sorted, each folder once; rows keep their order.
 
@@ -73,10 +87,7 @@ def split(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Tab
     if not columns:
         yield "", table
         return
-    names, numbers = [""], np.zeros(table.num_rows, dtype=np.int64)
-    for column in columns:
-        own, own_numbers = _folders(column, table.column(column))
-        names, numbers = _combine(names, numbers, own, own_numbers)
+    names, numbers = numbered(table, columns)
     rest = table.drop_columns(list(columns))
     if len(names) == 1:
         yield names[0], rest
