@@ -284,7 +284,13 @@ class Batches:
             elif self._queue.is_denied(topic):
                 self._give_up(held, errors.TopicAuthorizationFailedError({topic}))
             elif now - held.since >= self._producer.config["max_block_ms"] / 1000:
-                self._give_up(held, errors.UnknownTopicOrPartitionError(f"there is no topic {topic}"))
+                was_answered = self._queue.was_answered(held.since)
+                self._give_up(
+                    held,
+                    errors.UnknownTopicOrPartitionError(f"there is no topic {topic}")
+                    if was_answered
+                    else errors.KafkaTimeoutError(f"no broker has said where the partitions of {topic} are"),
+                )
             elif now - held.asked >= ASK_S:
                 held.asked = now
                 self._queue.ask_for(topic)

@@ -24,6 +24,8 @@ ALL = (
     errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, *FENCED,
     errors.InvalidTxnStateError, errors.UnsupportedVersionError,
 )  # fmt: skip
+OF_A_TOPIC = (errors.TopicAuthorizationFailedError, errors.UnknownTopicOrPartitionError)
+"""What concerns all records where one topic takes them all."""
 
 OF_THE_PRODUCER = (
     errors.OutOfOrderSequenceNumberError, errors.UnknownProducerIdError, errors.InvalidProducerIdMappingError,
@@ -37,7 +39,7 @@ CURES: dict[type[BaseException], str] = {
     errors.RecordListTooLargeError: "lower produce.batch_bytes, or raise segment.bytes of the topic",
     errors.InvalidTimestampError: "correct the time, or message.timestamp.after.max.ms and before.max.ms of the topic",
     errors.InvalidRecordError: "give it a key: the topic is compacted",
-    errors.UnknownTopicOrPartitionError: "create the topic, or correct its name",
+    errors.UnknownTopicOrPartitionError: "create the topic (`downspout kafka create`), or correct its name",
     errors.InvalidTopicError: "name another topic: this one is Kafka's own, or no topic can have this name",
     errors.TopicAuthorizationFailedError: "grant this client WRITE and DESCRIBE on the topic (an ACL of the broker)",
     errors.NotEnoughReplicasError: "start the brokers that hold its other replicas, or lower min.insync.replicas",
@@ -54,9 +56,9 @@ def concerns_all(error: BaseException, *, one_topic: bool) -> bool:
 
     Args:
         error: what the producer says.
-        one_topic: whether all records go to one topic: then a right that is missing is missing for all.
+        one_topic: whether all records go to one topic: then it is missing, or a right to it, for all of them.
     """
-    return isinstance(error, ALL) or (one_topic and isinstance(error, errors.TopicAuthorizationFailedError))
+    return isinstance(error, ALL) or (one_topic and isinstance(error, OF_A_TOPIC))
 
 
 def is_outage(error: BaseException) -> bool:
@@ -97,8 +99,11 @@ def error_of_all(component: str, topic: str, error: BaseException) -> BrokerErro
     cure = CURES.get(type(error))
     if isinstance(error, errors.ClusterAuthorizationFailedError):
         cure = "grant this client IDEMPOTENT_WRITE on the cluster, or set produce.idempotence=false"
+    what = f"nothing can be written to {topic}: {describe(error)}"
+    if isinstance(error, errors.UnknownTopicOrPartitionError):
+        what = f"there is no topic {topic}, and the broker does not create it"
     return BrokerError(
-        (f"{component}: " if component else "") + f"nothing can be written to {topic}: {describe(error)}",
+        (f"{component}: " if component else "") + what,
         cure=cure or "see what the broker's log says of this client",
     )
 

@@ -33,6 +33,7 @@ PRODUCER = {
     "producer._metadata.available_partitions_for_topic": "method",
     "producer._metadata.request_update": "method",
     "producer._metadata.unauthorized_topics": "set",
+    "producer._metadata._last_successful_refresh_ms": "float",
     "producer._wait_on_metadata": "method",
     "producer._sender.add_topic": "method",
     "producer._sender.wakeup": "method",
@@ -90,6 +91,10 @@ class BatchQueue:
     def is_denied(self, topic: str) -> bool:
         """Return whether the brokers have said that this client may not see a topic."""
         return topic in self._metadata.unauthorized_topics
+
+    def was_answered(self, since: float) -> bool:
+        """Return whether a broker has said which topics there are since that moment of the monotonic clock."""
+        return bool(self._metadata._last_successful_refresh_ms >= since * 1000)
 
     def batch(self, tp: TopicPartition, records: list[bytes], first_ms: int, last_ms: int, size_max: int) -> Any:
         """Return a batch of the client's that holds these records, and is in no queue yet."""
