@@ -16,15 +16,27 @@ from typing import Any, Protocol, TypeVar
 
 from kafka import errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
+from kafka.util import ensure_valid_topic_name
 
 from downspout.kafka.partitioners import Choose
-from downspout.kafka.port import Answered, GroupDescription, RebalanceListener, Record, Sent, TopicState
+from downspout.kafka.port import (
+    Answered,
+    GroupDescription,
+    GroupMembership,
+    OpenTransaction,
+    RebalanceListener,
+    Record,
+    Sent,
+    TopicState,
+)
 from downspout.sink.storage.disk import Disk
 from downspout.testing.fake_consumer import FakeConsumer
 from downspout.testing.fake_kafka import FakeKafka, FakeProducer
+from downspout.testing.fake_transactions import FakeTransactionalProducer
 
 __all__ = ["Connection", "FaultyDisk", "Killed", "Living", "SharedFolder", "places"]
 
+OUTPUT_PARTITIONS = 2  # Of a topic that comes into being with its first record
 T = TypeVar("T")
 
 
@@ -85,8 +97,30 @@ class Connection:
         return Consumer(made, self._process)
 
     def producer(self, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky") -> Producer:
-        """Return a producer that dies with the process."""
-        return Producer(self._kafka.producer(client=client, partitioner=partitioner), self._process)
+        """Return a producer that dies with the process; topics that it names are created, as most brokers do."""
+        return Producer(
+            self._kafka.producer(client=client, partitioner=partitioner), self._process, self._creator(client)
+        )
+
+    def transactional_producer(
+        self, transactional_id: str, *, client: Mapping[str, Any] | None = None, partitioner: str | Choose = "sticky"
+    ) -> TransactionalProducer:
+        """Return a producer that dies with the process; what it had begun is aborted once another has its id."""
+        real = self._kafka.transactional_producer(transactional_id, client=client, partitioner=partitioner)
+        return TransactionalProducer(real, self._process, self._creator(client))
+
+    def _creator(self, client: Mapping[str, Any] | None) -> Callable[[str], None]:
+        """Return what creates a topic that a record is for, unless ``produce.auto_create`` says no."""
+
+        def create(topic: str) -> None:
+            if is_topic_name(topic) and self._kafka.topic(topic) is None:
+                self._kafka.create_topic(topic, OUTPUT_PARTITIONS)
+
+        return create if (client or {}).get("allow_auto_create_topics", True) else lambda topic: None
+
+    def open_transactions(self, group: str) -> Sequence[OpenTransaction]:
+        """Return the transactions that hold back what a group commits."""
+        return remote(self._process, "open_transactions", lambda: self._kafka.open_transactions(group))
 
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
         """Create the topic where it does not exist; return whether it was created."""
@@ -243,12 +277,13 @@ _ASKED = frozenset(
 class Producer:
     """A :class:`~downspout.kafka.port.ProducerPort` for one process."""
 
-    def __init__(self, real: FakeProducer, process: Living) -> None:
-        self._real, self._process = real, process
+    def __init__(self, real: FakeProducer, process: Living, create: Callable[[str], None]) -> None:
+        self._real, self._process, self._create = real, process, create
 
     def send(self, topic: str, **record: Any) -> None:
         """Queue one record."""
         self._process.effect("send")
+        self._create(topic)
         self._real.send(topic, **record)
 
     def results(self) -> Sequence[Sent]:
@@ -280,6 +315,51 @@ class Producer:
     def close(self) -> None:
         """Release the client."""
         self._real.close()
+
+
+class TransactionalProducer(Producer):
+    """A :class:`~downspout.kafka.port.TransactionalPort` for one process."""
+
+    _real: FakeTransactionalProducer
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is not to be used again."""
+        return self._real.is_over
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        remote(self._process, "begin", self._real.begin)
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: GroupMembership, timeout_s: float = 30.0
+    ) -> None:
+        """Make offsets of a consumer group part of the transaction."""
+        told = places({tp: given.offset for tp, given in offsets.items()})
+        remote(
+            self._process, "send_offsets", lambda: self._real.send_offsets(offsets, membership, timeout_s), about=told
+        )
+
+    def commit(self, timeout_s: float = 30.0) -> None:
+        """Send what is queued, and commit."""
+        remote(self._process, "commit_transaction", lambda: self._real.commit(timeout_s))
+
+    def abort(self, timeout_s: float = 30.0) -> None:
+        """Drop what is queued, and abort."""
+        remote(self._process, "abort_transaction", lambda: self._real.abort(timeout_s))
+
+
+def is_topic_name(given: Any) -> bool:
+    """Return whether a topic may have this name.
+
+    >>> is_topic_name("orders"), is_topic_name("two words"), is_topic_name(7)
+    (True, False, False)
+    """
+    try:
+        ensure_valid_topic_name(given)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 @dataclass

@@ -24,6 +24,7 @@ from downspout.origins import FIELD, each
 from downspout.sink.sink_bolt import SinkBolt
 from downspout.testing.simulation.fault_proxy import Connection, FaultyDisk, Killed, full
 from downspout.testing.simulation.store import WRITES, SimulatedStore
+from downspout.wire.transacting import TRANSACTIONS
 
 if TYPE_CHECKING:
     from downspout.testing.simulation.world import World
@@ -262,6 +263,8 @@ class Process:
         if task.component.is_spout and self.world.batches is not None:
             self.world.emitted += 1
             self.note(f"emits {stream}: {values[0]}")
+        elif stream == TRANSACTIONS:
+            self.note(f"tells {values[0]}")
         elif task.component.is_spout:
             chunk: Any = values if isinstance(values, pa.RecordBatch) else None
             self.world.emitted += 1 if chunk is None else chunk.num_rows

@@ -31,7 +31,7 @@ from downspout.testing.simulation.world import World
 __all__ = ["Outcome", "Scenario", "SimulationError", "simulate"]
 
 EVENTS_SHOWN = 40
-Check = Callable[[Sequence[Sent], Path], Iterable[str]]
+Check = Callable[[Sequence[Sent], Any], Iterable[str]]
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,9 @@ class Scenario:
             what was sent (``value``, ``key``, ``topic``, …). With several sinks a dict: the name of each sink, and its
             function.
         check: instead of ``rows``, for sinks whose rows have no origin, such as those of AggregateBolt: returns what is
-            wrong, given what was sent and the sink's directory; with several sinks a dict. No record is compacted or
-            deleted then, and none kills a process.
+            wrong, given what was sent and the sink's directory; with several sinks a dict. Of a KafkaBolt too: given
+            what was sent and the records of its topic, as a read_committed consumer sees them. No record is compacted
+            or deleted then, and none kills a process.
         states: for a topology of batches, instead of both: returns what a StateBolt must hold in the end, by key, given
             what was sent; with several states a dict. Stores are in memory there, and one process runs at a time, but
             for one that is replaced and wakes.
@@ -133,7 +134,8 @@ def run_seed(scenario: Scenario, seed: int, *, again: str = "", plan: Plan | Non
     try:
         with determined(seed):
             for name, sink in sinks.items():
-                confs[name]["parquet.directory"] = f"s3://bucket/{name}" if plan.store else str(top / name)
+                if "parquet.directory" in confs[name]:
+                    confs[name]["parquet.directory"] = f"s3://bucket/{name}" if plan.store else str(top / name)
                 sink.directory = top / name
             values = _kafka(confs[spouts[0].name])
             group = values["group"] or graph.name
@@ -188,6 +190,16 @@ class _Sink:
     check: Check | None
     directory: Path = Path()
 
+    def wrong(self, world: World, sent: Sequence[Sent]) -> Iterable[str]:
+        """Return what ``check`` finds wrong."""
+        if self.check is None:
+            return []
+        topic = self.conf.get("produce.topic")
+        written: Any = self.directory
+        if topic is not None:
+            written = world.kafka.records(topic) if world.kafka.topic(topic) is not None else []
+        return self.check(sent, written)
+
     def compared(self, world: World) -> SinkRows:
         """Return what is in its files, and what must be."""
         assert self.rows is not None  # otherwise it has a check
@@ -209,8 +221,7 @@ def _verdict(world: World, sinks: Mapping[str, _Sink], dead_letters: str) -> lis
         return [violation.split(":")[1].split("@")[0].strip() for violation in world.violations if ": " in violation]
     sent = world.sources.sent
     for sink in sinks.values():
-        if sink.check is not None:
-            world.violations += sink.check([one for one in sent if one.state == "committed"], sink.directory)
+        world.violations += sink.wrong(world, [one for one in sent if one.state == "committed"])
     compared = {name: sink.compared(world) for name, sink in sinks.items() if sink.rows is not None}
     if not compared:
         return []
@@ -300,20 +311,22 @@ def _confs(graph: Graph, plan: Plan, scenario: Scenario) -> tuple[dict[str, dict
         _states(graph, scenario)
         return confs, {}
     names = [bolt.name for bolt in graph.bolts if reads(bolt, "parquet")]
-    if not names or not _kafka_spouts(graph):
+    writers = [bolt.name for bolt in graph.bolts if confs[bolt.name].get("produce.topic") and reads(bolt, "produce")]
+    if not (names or writers) or not _kafka_spouts(graph):
         raise TopologyError(
-            f"{graph.name} has {counted(len(names), 'Parquet sink')} and "
-            f"{counted(len(_kafka_spouts(graph)), 'KafkaSpout')}",
-            cure="simulate a topology with at least one of each",
+            f"{graph.name} has {counted(len(names), 'Parquet sink')}, {counted(len(writers), 'KafkaBolt')} with a "
+            f"fixed topic and {counted(len(_kafka_spouts(graph)), 'KafkaSpout')}",
+            cure="simulate a topology with a KafkaSpout and at least one of the others",
         )
-    rows, checks = _by_sink(graph, names, "rows", scenario.rows), _by_sink(graph, names, "check", scenario.check)
-    for name in names:
+    rows = _by_sink(graph, names, "rows", scenario.rows)
+    checks = _by_sink(graph, names + writers * isinstance(scenario.check, Mapping) or writers, "check", scenario.check)
+    for name in names or writers:
         if (name in rows) == (name in checks):
             raise TopologyError(
                 f"{graph.name}: the scenario says {'twice' if name in rows else 'nothing of'} what {name} must hold",
                 cure=f'rows={{"{name}": …}}, or check={{"{name}": …}} where its rows have no origin',
             )
-    return confs, {name: _Sink(confs[name], rows.get(name), checks.get(name)) for name in names}
+    return confs, {name: _Sink(confs[name], rows.get(name), checks.get(name)) for name in names + writers}
 
 
 def _states(graph: Graph, scenario: Scenario) -> dict[str, States]:

@@ -78,6 +78,7 @@ class World:
         self.emitted = self.chunks = 0
         self.violations: list[str] = []
         self.calm = self.ending = False
+        self._last_error = ""
         self._lives: Counter[int] = Counter()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = itertools.count()
@@ -153,6 +154,7 @@ class World:
             self._gone(process, 0.5)
         except DownspoutError as error:
             process.note(f"ends with {type(error).__name__}")
+            self._last_error = f"; the last process to fail: {error}"
             if isinstance(error, ComponentError):  # no fault of the world's does that: code is wrong
                 self.violations.append(f"{process.name} ended: {error}\n{traceback.format_exc()}")
             self.injected[f"ended: {type(error).__name__}"] += 1
@@ -265,7 +267,7 @@ class World:
     def _stuck(self, tp: TopicPartition, at: int, seconds: float) -> None:
         end = self.kafka.log(tp).stable_end
         what = f"stuck: {tp.topic}[{tp.partition}]@{at} for {seconds:.0f} s of calm"
-        self.violations.append(f"{what}; no ack, no commit; the log ends at {end}")
+        self.violations.append(f"{what}; no ack, no commit; the log ends at {end}{self._last_error}")
 
     def _end(self) -> None:
         """Everybody leaves in order; what was committed stays, and who comes next finds nothing to do."""
