@@ -31,7 +31,7 @@ __getattr__, _ = offered(
         "memory_batches": "MemoryBatches",
         "plugin": "UNHURRIED",
         "schema_registry": "SchemaRegistry",
-        "simulated_disk": "Crashed LOSSES Loss Process SimulatedDisk Step Volume",
+        "simulation.fault_proxy": "Killed WatchedDisk",
         "simulation": "Message Scenario Sent simulate",
     },
 )

@@ -14,9 +14,11 @@ from downspout.audit import AuditReport, files
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
 from downspout.sink import CommitLog, layout_of
+from downspout.testing import Killed
 from tests.audit.copies import copy_sink
+from tests.disks import SteppedDisk
 from tests.sink.compaction_support import compact, expected, flush, opened, plain
-from tests.sink.support import SteppedDisk, Stopped, rows_of, sink, tup
+from tests.sink.support import rows_of, sink, tup
 
 ROWS = range(30)
 
@@ -39,11 +41,11 @@ def stopped_before(step: int, work: Callable[[SteppedDisk], object]) -> bool:
 
     def before(now: int) -> None:
         if now == step:
-            raise Stopped
+            raise Killed
 
     try:
         work(SteppedDisk(before))
-    except Stopped:
+    except Killed:
         return True
     return False
 

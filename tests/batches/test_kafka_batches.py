@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from downspout.testing import FakeKafka, MemoryBatches, VirtualClock, run_topology
+from downspout.testing import FakeKafka, Killed, MemoryBatches, VirtualClock, run_topology
 from tests.batches.counting import LINES, Split, counted, values_of, word_count
 
 pytestmark = pytest.mark.fake_only("the emitter's reading has a twin in tests/broker/test_batches_broker.py")
@@ -84,10 +84,6 @@ def test_a_stopped_run_waits_no_longer_than_it_may(kafka: FakeKafka, memory: Mem
     assert not memory.states["counts"].forms
     run_topology(word_count(), config=CONFIG)
     assert values_of(memory.states["counts"], "opaque") == counted(LINES * 30)
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 def kill_at(memory: MemoryBatches, number: int, when: str) -> None:

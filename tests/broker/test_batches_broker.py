@@ -7,7 +7,7 @@ import pytest
 
 from downspout.clock import SYSTEM_CLOCK
 from downspout.kafka import KafkaCluster
-from downspout.testing import MemoryBatches, run_topology
+from downspout.testing import Killed, MemoryBatches, run_topology
 from tests.batches.counting import LINES, counted, values_of, word_count
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -18,10 +18,6 @@ def memory() -> Iterator[MemoryBatches]:
     """What outlives a run."""
     with MemoryBatches("test") as memory:
         yield memory
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 def write(cluster: KafkaCluster, topic: str, lines: list[str]) -> None:

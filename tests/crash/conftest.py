@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from downspout.testing import LOSSES
 from tests.crash.matrix import RECOVERIES, Outcome
+from tests.machine import LOSSES
 
 OUTCOMES = pytest.StashKey[dict[str, Outcome]]()
 

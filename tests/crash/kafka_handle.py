@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from downspout.kafka import OffsetAndMetadata, Record, TopicPartition, clusters
-from downspout.testing import FakeKafka, Process
+from downspout.testing import FakeKafka
 from downspout.testing.fake_kafka import FakeConsumer
+from tests.machine import Process
 
 
 class _Guarded:

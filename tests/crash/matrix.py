@@ -39,9 +39,9 @@ from typing import Any
 
 from downspout.sink import SWEEP_AFTER_S, layout_of, read_entries
 from downspout.sink.log import commit_log as log
-from downspout.testing import LOSSES, Loss, Step
 from tests.crash import words
 from tests.crash.world import GROUP, LATER, LOG, Life, Violation, World
+from tests.machine import LOSSES, Loss, Step
 from tests.sampling import WHOLE
 
 DEATHS = ("same", "other", "late")

@@ -15,10 +15,11 @@ import pytest
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
 from downspout.sink import layout_of
-from downspout.testing import Process, SimulatedDisk, Step, Volume
 from tests.crash import words
 from tests.crash.words import TOPIC
 from tests.crash.world import HastyClock, Life, World
+from tests.disks import SimulatedDisk
+from tests.machine import Process, Step, Volume
 from tests.sink.support import rows_of, write_rows
 
 pytestmark = [pytest.mark.fake_only("lets a simulated disk fail at any step")]
@@ -173,7 +174,7 @@ def test_a_staged_file_that_was_deleted_is_named(world: World, operation: str) -
         if is_it and staged and not deleted:
             deleted.append(staged[0])
             staged[0].rename(world.root.parent / "kept")
-            world.volume.removed(staged[0])
+            world.volume.changed("remove", staged[0])
 
     world.before = before
     with pytest.raises(SinkError) as caught:

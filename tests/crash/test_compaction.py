@@ -10,7 +10,9 @@ import pytest
 
 from downspout.audit import files
 from downspout.audit.audit import audit
-from downspout.testing import LOSSES, Crashed, Loss, Process, SimulatedDisk, Step, Volume
+from downspout.testing import Killed
+from tests.disks import SimulatedDisk
+from tests.machine import LOSSES, Loss, Process, Step, Volume
 from tests.sampling import WHOLE
 from tests.sink.compaction_support import compact, expected, flush, opened, plain, through_the_log
 
@@ -23,11 +25,11 @@ def cut_before(directory: Path, wanted: int, volume: Volume) -> bool:
 
     def before(process: Process, step: Step) -> None:
         if step.changes and next(count) == wanted:
-            raise Crashed
+            raise Killed
 
     try:
         compact(directory, SimulatedDisk(volume, Process("compactor", before)))
-    except Crashed:
+    except Killed:
         return True
     return False
 

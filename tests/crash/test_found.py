@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from downspout.testing import Crashed, Process, SimulatedDisk, Step, Volume
+from downspout.testing import Killed
+from tests.disks import SimulatedDisk
+from tests.machine import Process, Step, Volume
 from tests.sink.support import rows_of, write_rows
 
 ORIGINS = [("t", "id", 0, 1, ""), ("t", "id", 0, 2, "")]
@@ -42,7 +44,7 @@ def test_an_entry_that_its_writer_has_not_synced_is_not_believed(tmp_path: Path)
     paused = Process("paused", at_sync_of("_out.downspout/1/log", another_comes_and_the_power_goes))
     # The folder is synced when the directory is made, too: that is not the sync that is meant.
     write_rows(directory, [], writer="makes it", disk=SimulatedDisk(volume, Process("makes it")))
-    with pytest.raises(Crashed):
+    with pytest.raises(Killed):
         write_rows(directory, ORIGINS, writer="paused", disk=SimulatedDisk(volume, paused))
     write_rows(directory, [], writer="last", disk=SimulatedDisk(volume, Process("last")))
     assert numbers(directory) == [1, 2]
@@ -54,10 +56,10 @@ def test_folders_that_a_killed_process_made_are_made_durable(tmp_path: Path, fol
     volume, directory = Volume(tmp_path), tmp_path / "out"
 
     def die() -> None:
-        raise Crashed
+        raise Killed
 
     first = Process("first", at_sync_of(folder or str(tmp_path), die))
-    with pytest.raises(Crashed):
+    with pytest.raises(Killed):
         write_rows(directory, ORIGINS, writer="first", disk=SimulatedDisk(volume, first))
     write_rows(directory, ORIGINS, writer="second", disk=SimulatedDisk(volume, Process("second")))
     volume.power_cut()

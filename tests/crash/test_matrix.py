@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from downspout.testing import LOSSES, Crashed, Step
+from downspout.testing import Killed
 from tests.crash import words
 from tests.crash.matrix import CHUNKS, DEATHS, EVERY, PROMPT, RECOVERIES, SCENARIOS, Matrix, Outcome
 from tests.crash.world import GROUP, Life, World
+from tests.machine import LOSSES, Step
 from tests.sampling import sample
 
 pytestmark = [pytest.mark.fake_only("stops a process between any two steps, in a simulated world")]
@@ -59,6 +60,6 @@ def test_the_dead_reach_neither_disk_nor_kafka(tmp_path: Path) -> None:
     assert not world.live(life)
     assert left == [(world.volume.files(), world.kafka.committed(GROUP), len(world.kafka.commits(GROUP)))]
     for use in (life.kafka.consumer, life.kafka.producer, lambda: life.kafka.group_offsets(GROUP)):
-        with pytest.raises(Crashed):
+        with pytest.raises(Killed):
             use()
     world.close()

@@ -15,9 +15,10 @@ from obstore.exceptions import AlreadyExistsError, GenericError
 
 from downspout.errors import SinkError
 from downspout.sink import CommitLog, Compactor, ObjectStore
+from downspout.testing import Killed
 from tests.sampling import WHOLE
 from tests.sink.cloud_support import out, rows_in_sight, visible
-from tests.sink.support import Stopped, write_rows
+from tests.sink.support import write_rows
 
 TOP = out("flights")
 LOST, TORN = "HTTP error: connection reset", "Error getting response body"
@@ -41,7 +42,7 @@ class Faulty(ObjectStore):
 
     def _send(self, kind: str, path: Path, send: Callable[[], Any]) -> Any:
         if self._dead:
-            raise Stopped
+            raise Killed
         self.count += 1
         if self.count != self.at:
             # A process whose requests are late is cut off: none of the later ones arrives either.
@@ -52,12 +53,12 @@ class Faulty(ObjectStore):
 
     def _die_before(self, kind: str, path: Path, send: Callable[[], Any]) -> Any:
         self._dead = True
-        raise Stopped
+        raise Killed
 
     def _die_after(self, kind: str, path: Path, send: Callable[[], Any]) -> Any:
         send()
         self._dead = True
-        raise Stopped
+        raise Killed
 
     def _lost(self, kind: str, path: Path, send: Callable[[], Any]) -> Any:
         send()
@@ -177,7 +178,7 @@ def run(cls: type[Faulty], scenario: str, recovery: str, what: str, at: int) -> 
     disk = cls(client, at, what, lambda: RECOVERIES[recovery](client))
     try:
         work(client, disk)
-    except (SinkError, Stopped):
+    except (SinkError, Killed):
         failed = True
     found = [f"not committed: {n}" for n in uncommitted(client)]
     if what == "overtaken":

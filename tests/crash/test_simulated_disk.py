@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from downspout.testing import LOSSES, Crashed, Process, SimulatedDisk, Step, Volume
+from downspout.testing import Killed
+from tests.disks import SimulatedDisk
+from tests.machine import LOSSES, Process, Step, Volume
 
 SEEDS = range(60)
 
@@ -131,7 +133,7 @@ def test_the_dead_change_nothing(volume: Volume) -> None:
     def before(process: Process, step: Step) -> None:
         if step.operation == "sync":
             volume_before.update(there(volume))
-            raise Crashed
+            raise Killed
 
     disk = SimulatedDisk(volume, Process("dies", before))
     root = volume.root
@@ -154,10 +156,10 @@ def test_the_dead_change_nothing(volume: Volume) -> None:
                 lambda: disk.read(root / "a"),
                 lambda: disk.put_if_absent(root / "f", b"", root / "g"),
             ):
-                with pytest.raises(Crashed):
+                with pytest.raises(Killed):
                     clean_up()
 
-    with pytest.raises(Crashed):
+    with pytest.raises(Killed):
         work()
     assert there(volume) == volume_before == {"a": b"text"}
     assert list(root.iterdir()) == [root / "a"]
@@ -166,7 +168,7 @@ def test_the_dead_change_nothing(volume: Volume) -> None:
 
 def test_a_process_may_die_in_the_middle_of_a_write(volume: Volume) -> None:
     """A process that is killed while it writes leaves the first half; one whose disk is full leaves nothing."""
-    errors: list[BaseException] = [OSError(28, "No space left on device"), Crashed()]
+    errors: list[BaseException] = [OSError(28, "No space left on device"), Killed()]
 
     def before(process: Process, step: Step) -> None:
         if step.operation == "tear":
@@ -176,7 +178,7 @@ def test_a_process_may_die_in_the_middle_of_a_write(volume: Volume) -> None:
     with pytest.raises(OSError, match="No space"):
         disk.write(volume.root / "a", b"text")
     assert there(volume) == volume.files() == {}
-    with pytest.raises(Crashed):
+    with pytest.raises(Killed):
         disk.write(volume.root / "a", b"text")
     assert there(volume) == volume.files() == {"a": b"te"}
 
@@ -185,9 +187,9 @@ def test_a_power_cut_ends_all_processes(volume: Volume) -> None:
     """Whoever slept when the power went does not wake up."""
     sleeper = SimulatedDisk(volume, Process("sleeps", lambda process, step: volume.power_cut()))
     other = SimulatedDisk(volume, Process("other"))
-    with pytest.raises(Crashed):
+    with pytest.raises(Killed):
         sleeper.write(volume.root / "a", b"text")
-    with pytest.raises(Crashed):
+    with pytest.raises(Killed):
         other.exists(volume.root)
     assert there(volume) == {}
 

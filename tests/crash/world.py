@@ -25,11 +25,12 @@ from downspout.kafka import TopicPartition
 from downspout.origins import each
 from downspout.sink import Entry, History
 from downspout.sink.storage.layout import Layout
-from downspout.testing import ROUND_S, Crashed, FakeKafka, Loss, Process, SimulatedDisk, Step, VirtualClock, Volume
-from downspout.testing.simulated_disk import visible
+from downspout.testing import ROUND_S, FakeKafka, Killed, VirtualClock
 from tests.crash import words
 from tests.crash.kafka_handle import KafkaHandle
 from tests.crash.words import FIRST, GROUP, LATER, LINES, SHORT, TOPIC, rows_of
+from tests.disks import SimulatedDisk, visible
+from tests.machine import Loss, Process, Step, Volume
 
 OUT = "out"
 HOME = f"_{OUT}.downspout/1"
@@ -189,7 +190,7 @@ class World:
         try:
             self.run(life, member)
             life.ended = True
-        except Crashed:
+        except Killed:
             for consumer in life.kafka.consumers:
                 consumer.crash()
             return False
@@ -201,12 +202,12 @@ class World:
         """End this process; where the machine loses its power, all of them.
 
         Raises:
-            Crashed: always.
+            Killed: always.
         """
         if loss != "keep":
             self.volume.power_cut(loss)
         life.process.dead = True
-        raise Crashed(life.process.name)
+        raise Killed(life.process.name)
 
     def _plant(self, life: Life, instance: Any) -> None:
         """Give a sink the process's disk, and make each of its acks a step that is looked at."""

@@ -13,7 +13,7 @@ from streamparse import Topology
 from bolts.kafka import KafkaBolt
 from downspout.errors import DownspoutError
 from downspout.kafka import TopicPartition, clusters
-from downspout.testing import ROUND_S, FakeKafka, VirtualClock, run_topology
+from downspout.testing import ROUND_S, FakeKafka, Killed, VirtualClock, run_topology
 from spouts.kafka import KafkaSpout
 
 IN, OUT, GROUP = "in", "out", "copies"
@@ -22,10 +22,6 @@ STEPS = ("transactional_producer", "begin", "send", "flush", "send_offsets", "co
 SENDS_EVERY = 5
 """Only every so many-th send is one: one is like the next."""
 _worlds = itertools.count()
-
-
-class Killed(BaseException):
-    """The process is dead. Not an Exception: nothing may take it for an error."""
 
 
 class HastyClock(VirtualClock):

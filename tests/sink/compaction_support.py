@@ -15,7 +15,7 @@ from downspout.audit import visible_files
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.sink import CommitLog, Compactor, Disk, Flushed, Identities, Recovery, SinkWriter
 from downspout.sink.compaction.compactor import Compacted
-from tests.sink.support import SteppedDisk
+from tests.disks import SteppedDisk
 
 COLUMNS = ["month:int8", "value:int64"]
 TOPIC = "orders"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,41 +19,6 @@ from downspout.testing import VirtualClock
 
 COLUMNS = ["n:int64"]
 TOPIC, TOPIC_ID = "orders", "6jPMvg1sQ2uJmzGz1yRHQw"
-
-
-class Stopped(BaseException):
-    """The process ended here: no handler runs, because nothing catches this."""
-
-
-class SteppedDisk(Disk):
-    """Calls ``before`` ahead of each step; once it has raised Stopped, no step happens any more."""
-
-    def __init__(self, before: Callable[[int], None] = lambda step: None) -> None:
-        self.steps = 0
-        self._before = before
-        self._dead = False
-
-    def _step(self) -> None:
-        if self._dead:
-            raise Stopped
-        self.steps += 1
-        try:
-            self._before(self.steps)
-        except Stopped:
-            self._dead = True
-            raise
-
-
-def _stepped(name: str) -> Callable[..., Any]:
-    def call(self: SteppedDisk, *arguments: Any) -> Any:
-        self._step()
-        return getattr(Disk, name)(self, *arguments)
-
-    return call
-
-
-for _name in ("make_folder", "write", "sync", "link", "rename", "remove"):
-    setattr(SteppedDisk, _name, _stepped(_name))
 
 
 class Origins:

@@ -22,20 +22,10 @@ from hypothesis.stateful import (
 
 from downspout.audit import look_at_files
 from downspout.sink import SinkWriter, layout_of
-from downspout.testing import VirtualClock
+from downspout.testing import Killed, VirtualClock
+from tests.disks import SteppedDisk
 from tests.sampling import examples
-from tests.sink.compaction_support import (
-    SteppedDisk,
-    compact,
-    expected,
-    flush,
-    opened,
-    plain,
-    sweep,
-    through_the_log,
-    write,
-)
-from tests.sink.support import Stopped
+from tests.sink.compaction_support import compact, expected, flush, opened, plain, sweep, through_the_log, write
 
 EXAMPLES = examples(80)
 OFFSETS = st.integers(0, 20).flatmap(lambda start: st.integers(1, 8).map(lambda count: range(start, start + count)))
@@ -86,12 +76,12 @@ class Machine(RuleBasedStateMachine):
 
         def before(step: int) -> None:
             if step == stop:
-                raise Stopped
+                raise Killed
 
         try:
             flush(self.directory, offsets, self.name(), SteppedDisk(before), self.rebuild)
             self.rows.update(offsets)
-        except Stopped:
+        except Killed:
             after = {row[1] for row in through_the_log(self.directory)}
             assert after in (self.rows, self.rows | set(offsets))
             self.rows = after
@@ -110,9 +100,9 @@ class Machine(RuleBasedStateMachine):
 
         def before(step: int) -> None:
             if step == stop:
-                raise Stopped
+                raise Killed
 
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(Killed):
             compact(self.directory, SteppedDisk(before))
 
     @precondition(lambda self: self.has_log)

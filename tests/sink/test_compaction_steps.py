@@ -11,21 +11,11 @@ from downspout.audit import look_at_files
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
 from downspout.sink import CommitLog, layout_of
-from downspout.testing import VirtualClock
+from downspout.testing import Killed, VirtualClock
 from tests.audit.copies import copy_sink
+from tests.disks import SteppedDisk
 from tests.sampling import WHOLE
-from tests.sink.compaction_support import (
-    SteppedDisk,
-    compact,
-    expected,
-    flush,
-    opened,
-    plain,
-    sweep,
-    through_the_log,
-    write,
-)
-from tests.sink.support import Stopped
+from tests.sink.compaction_support import compact, expected, flush, opened, plain, sweep, through_the_log, write
 
 ROWS = range(30)
 
@@ -54,7 +44,7 @@ def at(stop: int, act: Callable[[], object]) -> SteppedDisk:
 
 def stop() -> None:
     """End the process."""
-    raise Stopped
+    raise Killed
 
 
 @pytest.mark.slow
@@ -67,7 +57,7 @@ def test_a_stop_at_any_step_changes_no_row(tmp_path: Path) -> None:
     for number in range(1, steps + 1):
         for finish in (lambda path: opened(path, "next"), compact):
             directory = fill(tmp_path / f"{number}-{finish.__name__}")
-            with pytest.raises(Stopped):
+            with pytest.raises(Killed):
                 compact(directory, at(number, stop))
             assert through_the_log(directory) == expected(ROWS), f"stopped before step {number}"
             assert plain(directory).keys() == expected(ROWS).keys(), f"stopped before step {number}"
@@ -83,16 +73,16 @@ def test_a_stop_at_any_step_changes_no_row(tmp_path: Path) -> None:
 @pytest.mark.sweep
 @pytest.mark.slow
 def test_a_second_stop_in_the_recovery_changes_no_row(tmp_path: Path) -> None:
-    """Stopped, and stopped again in whatever finishes it, no reader through the log sees a difference."""
+    """Killed, and stopped again in whatever finishes it, no reader through the log sees a difference."""
     steps = steps_of_a_compaction(tmp_path / "count")
     for number in range(steps // 4, steps + 1, 1 if WHOLE else 3):
         for again in range(1 + number % 3, steps + 1, 1 if WHOLE else 5):
             directory = fill(tmp_path / f"{number}-{again}")
-            with pytest.raises(Stopped):
+            with pytest.raises(Killed):
                 compact(directory, at(number, stop))
             try:
                 compact(directory, at(again, stop))
-            except Stopped:
+            except Killed:
                 assert through_the_log(directory) == expected(ROWS), f"{number}, {again}"
                 opened(directory, "last")
             assert plain(directory) == through_the_log(directory) == expected(ROWS), f"{number}, {again}"
@@ -210,7 +200,7 @@ def test_what_a_stopped_compaction_has_staged_is_swept(tmp_path: Path) -> None:
     steps = SteppedDisk(before)
     compact(fill(tmp_path / "count"), steps)
     for number in range(1, steps.steps):
-        with pytest.raises(Stopped):
+        with pytest.raises(Killed):
             compact(directory, at(number, stop), writer="dead")
         if any(layout_of(directory).staging.rglob("part-dead-*")):
             break

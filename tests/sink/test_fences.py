@@ -24,8 +24,8 @@ from downspout.sink import (
     layout_of,
     read_entries,
 )
-from downspout.testing import VirtualClock
-from tests.sink.support import SteppedDisk, Stopped
+from downspout.testing import Killed, VirtualClock
+from tests.disks import SteppedDisk
 
 
 class OldDisk(Disk):
@@ -84,9 +84,9 @@ def stopped(directory: Path, step: int, writer: str = "dead") -> None:
 
     def before(at: int) -> None:
         if at == step:
-            raise Stopped
+            raise Killed
 
-    with pytest.raises(Stopped):
+    with pytest.raises(Killed):
         flush(opened(directory, writer, SteppedDisk(before)), range(10))
 
 
@@ -127,7 +127,7 @@ def test_a_fence_is_written_before_anything_is_deleted(tmp_path: Path) -> None:
 
         def before(now: int, step: int = step) -> None:
             if now == step:
-                raise Stopped
+                raise Killed
 
         class Old(SteppedDisk, OldDisk):
             pass
@@ -136,7 +136,7 @@ def test_a_fence_is_written_before_anything_is_deleted(tmp_path: Path) -> None:
         disk.age_s = SWEEP_AFTER_S + 1
         try:
             opened(directory, "next", disk)
-        except Stopped:
+        except Killed:
             fenced = [entry.fenced for entry in read_entries(directory) if entry.kind == FENCE]
             assert set(files) <= set(hidden(directory)) or fenced == [("dead",)]
         else:

@@ -17,9 +17,10 @@ from downspout.errors import SinkError
 from downspout.sink import Disk, View, cut_to_copy, layout_of, read_table, take_snapshot, wherever
 from downspout.sink.readers.snapshot import snapshot
 from downspout.sink.storage import layout as layout_module
+from downspout.testing import Killed
 from tests.audit.copies import copy_sink
+from tests.disks import SteppedDisk
 from tests.sink.compaction_support import compact, expected, flush, opened, plain, sweep
-from tests.sink.support import SteppedDisk, Stopped
 
 Work = Callable[[Path, Disk], object]
 Earlier = Callable[[Callable[[], object]], bool]
@@ -41,7 +42,7 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Earlier:
     came to its end."""
 
     def do(work: Callable[[], object]) -> bool:
-        with monkeypatch.context() as patch, suppress(Stopped):
+        with monkeypatch.context() as patch, suppress(Killed):
             patch.setattr(layout_module, "HIDDEN", ".parquet")
             work()
             return True
@@ -55,7 +56,7 @@ def stopped_at(stop: int) -> Disk:
 
     def before(step: int) -> None:
         if step == stop:
-            raise Stopped
+            raise Killed
 
     return SteppedDisk(before)
 

@@ -31,8 +31,10 @@ from bolts.parquet import ParquetBolt
 from downspout.errors import SinkError
 from downspout.ledger import Origin
 from downspout.sink import CommitLog
+from downspout.testing import Killed
+from tests.disks import SteppedDisk
 from tests.sampling import examples
-from tests.sink.support import SteppedDisk, Stopped, rows_of, sink
+from tests.sink.support import rows_of, sink
 
 EXAMPLES = examples(120)
 SOURCES = ("A", "B", "C")
@@ -72,7 +74,7 @@ class Task:
         """Flush, stopped before a step or not; return the rows that were acked.
 
         Raises:
-            Stopped: it was.
+            Killed: it was.
             SinkError: another deployment has changed the directory.
         """
         assert self.bolt.failed == {}
@@ -87,7 +89,7 @@ class Task:
 
 def stop_here() -> None:
     """End the process."""
-    raise Stopped
+    raise Killed
 
 
 def word(row: Row) -> str:
@@ -181,7 +183,7 @@ class Inputs(RuleBasedStateMachine):
         """Flush; where it was stopped, or the directory has moved on, the task is started again as now deployed."""
         try:
             self.acked.update(self.tasks[index].flush(stop))
-        except (Stopped, SinkError):
+        except (Killed, SinkError):
             self._deploy(self.names, "AB"[index])
 
     @rule(

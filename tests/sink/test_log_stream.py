@@ -20,8 +20,10 @@ from downspout.errors import ConfigError, SinkError
 from downspout.sink import CommitLog, DataFile, Disk, layout_of, wherever
 from downspout.sink.log import commit_log
 from downspout.sink.readers.log_stream import Follower, Position, files_before
+from downspout.testing import Killed
+from tests.disks import SteppedDisk
 from tests.sink.readers_support import compact, delete_replaced, fence, start_anew
-from tests.sink.support import SteppedDisk, Stopped, write_rows
+from tests.sink.support import write_rows
 
 
 def write(directory: Path, *offsets: int, **options: Any) -> None:
@@ -80,9 +82,9 @@ class Streams(RuleBasedStateMachine):
 
         def stop(_: int) -> None:
             if entry.exists():
-                raise Stopped
+                raise Killed
 
-        with pytest.raises(Stopped):
+        with pytest.raises(Killed):
             write(self.directory, self.flushed, disk=SteppedDisk(stop))
         self.flushed += 1
 

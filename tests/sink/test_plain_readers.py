@@ -21,9 +21,10 @@ import pytest
 
 from downspout.sink import View, layout_of, read_entries, wherever
 from downspout.sink.readers.snapshot import snapshot
+from downspout.testing import Killed
 from tests.audit.copies import copy_sink
+from tests.disks import SteppedDisk
 from tests.sink.compaction_support import compact, flush, opened, write
-from tests.sink.support import SteppedDisk, Stopped
 
 Values = Counter[int]
 Read = Callable[[Path], list[int]]
@@ -115,7 +116,7 @@ def test_wherever_a_flush_is_stopped_all_readers_agree(directory: Path, tmp_path
     """A flush that is stopped at any step leaves nothing that a reader would count; the next one makes it whole."""
     for stop in range(1, 100):
         copy = copy_sink(directory, tmp_path / f"stopped-{stop}" / "rows")
-        with suppress(Stopped):
+        with suppress(Killed):
             flush(copy, range(20, 30), "w2", SteppedDisk(_stop_at(stop)))
             break
         now = values(copy)
@@ -135,7 +136,7 @@ def test_wherever_a_compaction_is_stopped_the_next_start_makes_all_readers_agree
     twice: list[Values] = []
     for stop in range(1, 200):
         copy = copy_sink(directory, tmp_path / f"stopped-{stop}" / "rows")
-        with suppress(Stopped):
+        with suppress(Killed):
             compact(copy, SteppedDisk(_stop_at(stop)))
             break
         twice.append(values(copy) - Counter(range(20)))
@@ -158,6 +159,6 @@ def _replaced_last(directory: Path) -> Values:
 def _stop_at(stop: int) -> Callable[[int], None]:
     def before(step: int) -> None:
         if step == stop:
-            raise Stopped
+            raise Killed
 
     return before

@@ -13,7 +13,9 @@ import pytest
 from bolts.parquet import ParquetBolt
 from downspout.errors import SinkError
 from downspout.sink import BatchWriter, Disk, Identities, SinkWriter, StagingWriter, layout_of, read_entries
-from tests.sink.support import SteppedDisk, Stopped, rows_of, sink, tup
+from downspout.testing import Killed
+from tests.disks import SteppedDisk
+from tests.sink.support import rows_of, sink, tup
 
 FIELDS = ["origin", "n"]
 
@@ -131,11 +133,11 @@ def test_a_stop_at_any_step_of_a_new_start_is_made_up_for(tmp_path: Path) -> Non
 
         def before(at: int, step: int = step) -> None:
             if at == step:
-                raise Stopped
+                raise Killed
 
         try:
             opened(directory, "b", 1, disk=SteppedDisk(before))
-        except Stopped:
+        except Killed:
             flush(opened(directory, "c", 1), range(3), factor=10)
             assert values(directory) == [0, 10, 20], f"stopped before step {step}"
         else:

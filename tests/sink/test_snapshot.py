@@ -25,10 +25,11 @@ from downspout.errors import ConfigError, SinkError
 from downspout.sink import CommitLog, Disk, layout_of, read_table, take_snapshot, wherever
 from downspout.sink.columns import hive
 from downspout.sink.readers.snapshot import snapshot
-from downspout.testing import VirtualClock
+from downspout.testing import Killed, VirtualClock
 from tests.audit.copies import copy_sink
+from tests.disks import SteppedDisk
 from tests.sink.readers_support import compact, delete_replaced, seen, start_anew
-from tests.sink.support import SteppedDisk, Stopped, sink, tup, write_rows
+from tests.sink.support import sink, tup, write_rows
 
 
 def write(directory: Path, *offsets: int, disk: Disk | None = None) -> None:
@@ -72,9 +73,9 @@ def test_the_same_rows_at_every_step_of_a_compaction(tmp_path: Path) -> None:
 
         def halt(step: int, stop: int = stop) -> None:
             if step == stop:
-                raise Stopped
+                raise Killed
 
-        with pytest.raises(Stopped):
+        with pytest.raises(Killed):
             compact(directory, SteppedDisk(halt))
         assert seen(directory) == list(range(8))
 

@@ -14,7 +14,8 @@ from bolts.parquet import with_origins
 from downspout.errors import SinkError
 from downspout.sink import BatchWriter, CommitLog, Disk, Identities, OutdatedError, SinkWriter, StagingWriter, layout_of
 from downspout.sink.staged import Staged
-from tests.sink.support import SteppedDisk, Stopped
+from downspout.testing import Killed
+from tests.disks import SteppedDisk
 
 COLUMNS = ["month:int8", "value:int64"]
 
@@ -192,10 +193,10 @@ def test_a_stop_at_any_step_neither_loses_nor_doubles_a_row(tmp_path: Path) -> N
 
         def before(step: int, stop: int = stop) -> None:
             if step == stop:
-                raise Stopped
+                raise Killed
 
         driver(directory).commit("q-0", staged(directory, range(5), task="before"))
-        with pytest.raises(Stopped):
+        with pytest.raises(Killed):
             committed(directory, SteppedDisk(before))
         assert max(visible(directory).values()) == 1
         restarted = driver(directory)

@@ -13,8 +13,10 @@ import pytest
 
 from downspout.errors import SinkError
 from downspout.sink import HIDDEN, CommitLog, Disk, Flushed, Identities, SinkWriter, layout_of
+from downspout.testing import Killed
+from tests.disks import SteppedDisk
 from tests.sampling import WHOLE
-from tests.sink.support import SteppedDisk, Stopped, write_rows
+from tests.sink.support import write_rows
 
 COLUMNS = ["month:int8", "value:int64"]
 
@@ -74,9 +76,9 @@ def test_a_stop_at_any_step_neither_loses_nor_doubles_a_row(tmp_path: Path) -> N
 
         def before(step: int, stop: int = stop) -> None:
             if step == stop:
-                raise Stopped
+                raise Killed
 
-        with pytest.raises(Stopped):
+        with pytest.raises(Killed):
             flush(directory, range(10), "first", SteppedDisk(before))
         assert max(visible(directory).values(), default=0) <= 1
         flush(directory, range(5, 15), "second")
@@ -95,13 +97,13 @@ def test_a_second_stop_during_the_recovery_changes_nothing(tmp_path: Path) -> No
 
             def before(step: int, at: int = stop) -> None:
                 if step == at:
-                    raise Stopped
+                    raise Killed
 
-            with pytest.raises(Stopped):
+            with pytest.raises(Killed):
                 flush(directory, range(10), "first", SteppedDisk(before))
             try:
                 flush(directory, range(10), "second", SteppedDisk(lambda step, at=again: before(step, at)))
-            except Stopped:
+            except Killed:
                 flush(directory, range(10), "third")
             assert visible(directory) == Counter(range(10)), f"stopped before {stop}, then before {again}"
 

@@ -14,7 +14,9 @@ from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, SinkError
 from downspout.sink import layout_of
 from downspout.spark import read_sink, sink_schema, stream_sink
-from tests.sink.support import SteppedDisk, Stopped, sink, tup, write_rows
+from downspout.testing import Killed
+from tests.disks import SteppedDisk
+from tests.sink.support import sink, tup, write_rows
 from tests.spark.pipelines_support import SINK, Words, drain, rows_in
 from tests.spark.source.test_sink_files import ROW
 from topologies.flight_delays import FlightDelays
@@ -69,9 +71,9 @@ def test_what_is_committed_is_read_though_its_writer_died(spark: SparkSession, t
 
     def crash_before_rename(_: int) -> None:
         if list(layout_of(directory).log.glob("*1.json")):
-            raise Stopped
+            raise Killed
 
-    with pytest.raises(Stopped):
+    with pytest.raises(Killed):
         write_rows(directory, [("t", "", 0, 1, "")], writer="died", disk=SteppedDisk(crash_before_rename))
     (staged,) = layout_of(directory).staging.glob("*.hidden")
     weeks_ago = time.time() - 30 * 86_400

@@ -20,9 +20,10 @@ from streamparse import Topology
 from bolts.sql import SqlBolt
 from downspout.kafka import TopicPartition
 from downspout.offsets.stores.open_database import open_database
+from downspout.testing import Killed
 from spouts.kafka import KafkaSpout
 from tests.producing import killing
-from tests.producing.killing import IN, Killed, Split
+from tests.producing.killing import IN, Split
 
 GROUP = "into-sql"
 RECORDS = 16

@@ -18,14 +18,11 @@ from demos.screen import Screen
 from demos.to_sql import SqlDemo
 from downspout.cli import main
 from downspout.offsets import SqliteDatabase
+from downspout.testing import Killed
 from tests.spout.spout_driver import Kafka
 
 pytestmark = pytest.mark.fake_only("a process that dies in a COMMIT; `make sql-demo` itself has a broker")
 FLIGHTS, KILLS = 600, 2
-
-
-class Killed(BaseException):
-    """What nothing catches."""
 
 
 class RunHere:

@@ -34,7 +34,7 @@ from downspout.testing.fake_consumer import FakeConsumer
 from downspout.testing.fake_kafka import FakeKafka, FakeProducer
 from downspout.testing.fake_transactions import FakeTransactionalProducer
 
-__all__ = ["Connection", "FaultyDisk", "Killed", "Living", "SharedFolder", "places"]
+__all__ = ["Connection", "FaultyDisk", "Killed", "Living", "SharedFolder", "WatchedDisk", "places"]
 
 OUTPUT_PARTITIONS = 2  # Of a topic that comes into being with its first record
 T = TypeVar("T")
@@ -377,7 +377,65 @@ class SharedFolder:
         self.ahead_s = 0.0
 
 
-class FaultyDisk(Disk):
+class WatchedDisk(Disk):
+    """The local file system: each change passes ``_change`` and each look ``_look``, for a test to interfere.
+
+    Its order does not depend on the file system.
+    """
+
+    def _change(self, operation: str, path: Path, change: Callable[[], None], source: Path | None = None) -> None:
+        """Do something to ``path``; a link and a rename have a ``source``."""
+        change()
+
+    def _look(self, operation: str, path: Path) -> None:
+        """Nothing to do: what is asked for comes next."""
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder and those above it."""
+        self._change("make_folder", folder, lambda: super(WatchedDisk, self).make_folder(folder))
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Write a file whole."""
+        self._change("write", path, lambda: super(WatchedDisk, self).write(path, content))
+
+    def sync(self, path: Path) -> None:
+        """Force a file or a folder to the disk."""
+        self._change("sync", path, lambda: super(WatchedDisk, self).sync(path))
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name, exclusively."""
+        self._change("link", target, lambda: super(WatchedDisk, self).link(source, target), source)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name."""
+        self._change("rename", target, lambda: super(WatchedDisk, self).rename(source, target), source)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file that may be gone already."""
+        self._change("remove", path, lambda: super(WatchedDisk, self).remove(path))
+
+    def read(self, path: Path) -> bytes:
+        """Return the content of a file."""
+        self._look("read", path)
+        return super().read(path)
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is a file or folder."""
+        self._look("exists", path)
+        return super().exists(path)
+
+    def names(self, folder: Path, at_least: str = "") -> list[str]:
+        """Return what is in a folder, which may not exist."""
+        self._look("names", folder)
+        return sorted(super().names(folder, at_least))
+
+    def files_below(self, folder: Path, without: str = "") -> Iterator[Path]:
+        """Yield all files below a folder that may not exist, as they are now."""
+        self._look("files_below", folder)
+        return iter(sorted(super().files_below(folder, without)))
+
+
+class FaultyDisk(WatchedDisk):
     """The file system, for one process. A step that fails happened (and its answer was lost) or did not.
 
     Kafka's host and ours are not the same: a process that is killed loses no file that it had written, only a machine
@@ -387,60 +445,25 @@ class FaultyDisk(Disk):
     def __init__(self, process: Living, shared: SharedFolder, chance: Callable[[], float]) -> None:
         self._process, self._shared, self._chance = process, shared, chance
 
-    def make_folder(self, folder: Path) -> None:
-        """Make a folder and those above it."""
-        self._do("make_folder", folder, lambda: super(FaultyDisk, self).make_folder(folder))
-
-    def write(self, path: Path, content: bytes) -> None:
-        """Write a file whole."""
-        self._shared.written[path] = self._shared.wall()
-        self._do("write", path, lambda: super(FaultyDisk, self).write(path, content))
-
     def sync(self, path: Path) -> None:
         """Force a file or a folder to the disk: nothing to do, since no power is cut here."""
-        self._do("sync", path, lambda: None)
-
-    def link(self, source: Path, target: Path) -> None:
-        """Give a file a second name, exclusively."""
-        self._shared.written[target] = self._shared.written.get(source, 0.0)
-        self._do("link", target, lambda: super(FaultyDisk, self).link(source, target))
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name."""
-        self._shared.written[target] = self._shared.written.get(source, 0.0)
-        self._do("rename", target, lambda: super(FaultyDisk, self).rename(source, target))
-
-    def remove(self, path: Path) -> None:
-        """Remove a file that may be gone already."""
-        self._do("remove", path, lambda: super(FaultyDisk, self).remove(path))
-
-    def read(self, path: Path) -> bytes:
-        """Return the content of a file."""
-        self._process.effect("read")
-        return super().read(path)
-
-    def exists(self, path: Path) -> bool:
-        """Return whether there is a file or folder."""
-        self._process.effect("exists")
-        return super().exists(path)
-
-    def names(self, folder: Path, at_least: str = "") -> list[str]:
-        """Return what is in a folder, in an order that does not depend on the file system."""
-        self._process.effect("names")
-        return sorted(super().names(folder, at_least))
-
-    def files_below(self, folder: Path, without: str = "") -> Iterator[Path]:
-        """Yield all files below a folder, in an order that does not depend on the file system."""
-        self._process.effect("files_below")
-        return iter(sorted(super().files_below(folder, without)))
+        self._change("sync", path, lambda: None)
 
     def modified(self, path: Path) -> float:
         """Return when a file was written, in virtual time."""
-        self._process.effect("modified")
+        self._look("modified", path)
         self._shared.swept += self._shared.ahead_s > 0
         return self._shared.written.get(path, 0.0) - self._shared.ahead_s if path.exists() else 0.0
 
-    def _do(self, operation: str, path: Path, step: Callable[[], None]) -> None:
+    def _look(self, operation: str, path: Path) -> None:
+        self._process.effect(operation)
+
+    def _change(self, operation: str, path: Path, change: Callable[[], None], source: Path | None = None) -> None:
+        written = self._shared.written
+        if operation == "write":
+            written[path] = self._shared.wall()
+        elif source is not None:
+            written[path] = written.get(source, 0.0)
         if not path.is_relative_to(self._shared.top):
             return  # a folder above, which is there; where it is differs from machine to machine
         self._process.effect(operation)
@@ -448,12 +471,12 @@ class FaultyDisk(Disk):
         failure = self._process.disk_error(operation)
         if failure is None:
             self._process.note(f"{operation} {place}")
-            step()
+            change()
             return
         happened = self._chance() < 0.3
         self._process.note(f"{operation} {place} fails, {'and happened' if happened else 'and did not happen'}")
         if happened:
-            step()
+            change()
         failure.filename = str(path)
         raise failure
 

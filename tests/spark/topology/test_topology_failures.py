@@ -11,7 +11,7 @@ from streamparse import Grouping
 
 from downspout.errors import ComponentError, RecordError, UnreadableError
 from downspout.sink import HIDDEN, layout_of
-from downspout.testing import FakeKafka
+from downspout.testing import FakeKafka, Killed
 from spouts.kafka import KafkaSpout
 from tests.spark import topology_bolts as b
 from tests.spark.topology_support import InProcess, counted, failure_of, letters_of, rows_in, send
@@ -188,7 +188,7 @@ def test_what_a_batch_is_committed_without_may_be_unreadable(kafka: FakeKafka, t
         kafka.produce("lines", b"w%d" % number, partition=0)
     query = InProcess(b.counting(tmp_path), kafka, {"kafka.on_corrupt_batch": "dead_letter"})
     kill_before_commit(query, 0)
-    with pytest.raises(KilledError):
+    with pytest.raises(Killed):
         query.run()
     query.start()
     query.run()
@@ -268,15 +268,11 @@ def kill_before_commit(query: InProcess, commits: int) -> None:
 
         def commit(*given: Any, real: Any = writer.commit) -> Any:
             if not left[0]:
-                raise KilledError
+                raise Killed
             left[0] -= 1
             return real(*given)
 
         writer.commit = commit  # type: ignore[method-assign]
-
-
-class KilledError(BaseException):
-    """The driver is dead."""
 
 
 @pytest.mark.parametrize("bad", ["bad", "poison"])
@@ -287,7 +283,7 @@ def test_what_a_batch_is_committed_without_is_known_after_a_crash(
     query = InProcess(b.counting(tmp_path), kafka)
     send(kafka, f"{bad} b", "a b")
     kill_before_commit(query, 1)
-    with pytest.raises(KilledError):
+    with pytest.raises(Killed):
         query.run()
     monkeypatch.setattr(b.Split, "process", b.Harmless.process)
     monkeypatch.setattr(b.Count, "process", b.HarmlessCount.process)
@@ -310,7 +306,7 @@ def test_a_driver_killed_between_sinks(kafka: FakeKafka, tmp_path: Path, committ
     send(kafka, "b", "a c")
     kill_before_commit(query, committed)
     if committed < 2:
-        with pytest.raises(KilledError):
+        with pytest.raises(Killed):
             query.run()
     else:
         ranges = query._read.copy()

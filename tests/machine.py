@@ -1,4 +1,7 @@
-"""What processes of one machine write to: the files that all of them see, and what a power cut would leave of them."""
+"""A machine: processes that die for good at a step that a test chooses, and the volume that they write to.
+
+A :class:`Volume` is a folder whose files any tool can read. Beside it stands a model of what a power cut would leave.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,57 @@ import copy
 import os
 import random
 import shutil
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.testing.simulated_process import Process
+from downspout.testing import Killed
 
 Loss = Literal["discard", "keep", "some"]
 LOSSES: tuple[Loss, ...] = ("discard", "keep", "some")
 """What a crash leaves of what was not synced: nothing; all of it (the process was killed and the machine went on);
 any part of it, by chance."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a process is about to do to the world."""
+
+    number: int  # of the process, from 1
+    operation: str  # ``write``, ``sync``, ``link`` …; ``tear`` is in the middle of a write
+    where: str  # the path, or what stands for one
+    changes: bool = True  # whether it changes the world; it may also be a look at it
+
+
+class Process:
+    """One life of a program. Once it has died, nothing that it does has any effect."""
+
+    def __init__(self, name: str, before: Callable[[Process, Step], None] | None = None) -> None:
+        self.name = name  # for messages
+        self.steps = 0  # how many steps it has begun
+        self.dead = False  # whether it has died
+        # called ahead of each step; raises Killed to end the process there, any other error to let the step fail, and
+        # returns to let it happen
+        self._before = before
+
+    def step(self, operation: str, where: object = "", *, changes: bool = True) -> None:
+        """Say what comes next. Raises Killed: the process has died, now or before."""
+        self.check()
+        self.steps += 1
+        if self._before is not None:
+            try:
+                self._before(self, Step(self.steps, operation, str(where), changes))
+            except Killed:
+                self.dead = True
+                raise
+            self.check()  # it may have died in its sleep
+
+    def check(self) -> None:
+        """Raise Killed if the process has died."""
+        if self.dead:
+            raise Killed(f"{self.name} is dead")
 
 
 @dataclass(eq=False)
@@ -164,14 +206,14 @@ class Volume:
             raise NotADirectoryError(20, os.strerror(20), str(path))
         return found
 
-    def made_folder(self, path: Path) -> None:
-        """Take note of a folder, and those above it."""
+    def changed(self, operation: str, path: Path, source: Path | None = None) -> None:
+        """Take note of an operation of a disk that happened; of a write, :meth:`wrote`."""
         self.version += 1
-        found = self._top
-        for part in path.relative_to(self.root).parts:
-            child = found.names.setdefault(part, _Folder())
-            assert isinstance(child, _Folder)
-            found = child
+        if operation in ("link", "rename"):
+            assert source is not None
+            getattr(self, f"_{operation}")(source, path)
+        else:
+            getattr(self, f"_{operation}")(path)
 
     def wrote(self, path: Path, content: bytes) -> None:
         """Take note of a file's content."""
@@ -181,9 +223,14 @@ class Volume:
         assert isinstance(file, _File)
         file.content, file.modified = content, self.clock.wall()
 
-    def synced(self, path: Path) -> None:
-        """Take note of what is durable now."""
-        self.version += 1
+    def _make_folder(self, path: Path) -> None:
+        found = self._top
+        for part in path.relative_to(self.root).parts:
+            child = found.names.setdefault(part, _Folder())
+            assert isinstance(child, _Folder)
+            found = child
+
+    def _sync(self, path: Path) -> None:
         node = self.node(path)
         if isinstance(node, _File):
             node.durable = node.content
@@ -197,14 +244,10 @@ class Volume:
             if target.names.get(new) is rename.node:
                 target.durable[new] = rename.node
 
-    def linked(self, source: Path, target: Path) -> None:
-        """Take note of a second name."""
-        self.version += 1
+    def _link(self, source: Path, target: Path) -> None:
         self.folder(target.parent).names[target.name] = self.node(source)
 
-    def renamed(self, source: Path, target: Path) -> None:
-        """Take note of another name."""
-        self.version += 1
+    def _rename(self, source: Path, target: Path) -> None:
         node, old, new = self.node(source), self.folder(source.parent), self.folder(target.parent)
         if new.names.get(target.name) is node:
             return  # two names of one file: rename(2) leaves both
@@ -216,9 +259,7 @@ class Volume:
             start = before.source
         self._renames.append(_Rename(node, start, (new, target.name)))
 
-    def removed(self, path: Path) -> None:
-        """Take note that a name is gone, or was not there."""
-        self.version += 1
+    def _remove(self, path: Path) -> None:
         try:
             self.folder(path.parent).names.pop(path.name, None)
         except (FileNotFoundError, NotADirectoryError):
