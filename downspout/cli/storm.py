@@ -140,12 +140,16 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
 def _start(arguments: argparse.Namespace) -> int:
     node = _node(arguments, port=arguments.port, detached=True, settings=parse_settings(arguments.settings))
     before = node.status()
+    if before.state == "silent":
+        before = node.steady_status()
     if before.state == "running":
         return _runs_already(before, arguments.port)
+    if before.state == "silent":
+        raise StormError(f"Storm is {before.condition} ({node.directory})", cure=before.cure)
     if before.state == "broken":
         print(f"Storm is {before.condition}. Replacing it; its topologies are lost, submit them again", flush=True)
     try:
-        status = node.start(lambda what: print(f"Storm is silent: {what}", flush=True)).status()
+        status = node.start().status()
     except RunsAlready:
         return _runs_already(node.status(), arguments.port)
     print(f"Storm {status.version} is running, with nimbus at {status.nimbus} and logs in {node.directory / 'logs'}")
@@ -184,13 +188,12 @@ def _status(arguments: argparse.Namespace) -> int:
         facts: dict[str, Any] = {"state": status.state, "directory": str(status.directory)}
         if status.daemons is not None:
             facts |= {"nimbus": status.nimbus, "version": status.version, "processes": processes}
-            facts |= {"restarting": status.restarting, "gone": status.gone, "trouble": status.trouble}
+            facts |= {"gone": status.gone, "trouble": status.trouble}
         print(json.dumps(facts))
     elif status.daemons is None:
         print(f"Storm is {status.state} ({status.directory})")
     else:
-        again = [f"{name} is being restarted" for name in status.restarting]
-        shown = ", ".join([*(f"{name} {pid}" for name, pid in processes.items()), *again]) or "no daemon yet"
+        shown = ", ".join(f"{name} {pid}" for name, pid in processes.items()) or "no daemon yet"
         where = f"with nimbus at {status.nimbus} ({shown}; {status.directory})"
         if status.state == "broken":
             where = f"(still running: {shown if processes else 'workers'}; {status.directory})"

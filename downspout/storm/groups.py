@@ -34,11 +34,6 @@ def survivors(leader: Process) -> list[Process]:
     return members(leader.pid) if birth(leader.pid) in (leader.birth, None) else []
 
 
-def children(parent: int) -> list[Process]:
-    """Return the living processes that this process has started itself."""
-    return [found for pid in _listed("ppid", parent) if (found := Process.of(pid)).birth]
-
-
 def _listed(column: str, value: int) -> list[int]:
     """Return the ids of all processes that have this value in a column of ``ps``."""
     listed = subprocess.run(["ps", "-A", "-o", f"pid=,{column}="], capture_output=True, text=True, check=False).stdout

@@ -23,12 +23,9 @@ HEAP = {"zookeeper": "-Xmx96m", "nimbus": "-Xmx256m", "supervisor": "-Xmx128m"}
 
 
 def start(
-    name: str, directory: Path, java: Path, library: Path, environment: dict[str, str], port: int = 0
+    name: str, directory: Path, java: Path, library: Path, environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start one daemon of the node in a directory, with its keeper, whose process is returned.
-
-    ``port`` is where nimbus is asked whether it knows a leader (:mod:`downspout.storm.keep`), 0 for other daemons.
-    """
+    """Start one daemon of the node in a directory."""
     home, logs = directory / "home", directory / "logs"
     command = [str(java), *JVM_FLAGS, HEAP[name], f"-Ddaemon.name={name}", f"-Dstorm.home={home}"]
     command += [f"-Dstorm.log.dir={logs}", f"-Dlogfile.name={name}.log", "-Djava.deserialization.disabled=true"]
@@ -36,21 +33,11 @@ def start(
     command += ["-cp", f"{library}/*{os.pathsep}{home / 'conf'}", MAINS[name]]
     if name == "zookeeper":
         command.append(str(home / "conf" / "zoo.cfg"))
-    keeper = [
-        sys.executable,
-        "-P",
-        "-m",
-        "downspout.storm.keep",
-        name,
-        str(directory / "daemons.json"),
-        str(os.getpid()),
-    ]
-    keeper.append(str(port))
     files.write(logs / f"{name}.console", b"")
     with (logs / f"{name}.console").open("wb") as console:
         # A session of its own: Ctrl-C in our terminal is not for the daemons, and what they start stays together.
         return subprocess.Popen(
-            [*keeper, *command],
+            command,
             cwd=directory,
             env=environment,
             stdin=subprocess.DEVNULL,

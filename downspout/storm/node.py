@@ -2,8 +2,8 @@
 
 A directory holds one node, which is locked while it is started or stopped. ``daemons.json`` names what runs, and is
 written as each process starts: so the next start or stop finds processes that a crash of ours left behind, with their
-workers (:mod:`downspout.storm.groups`), and ends them first. Once the node has started, a daemon that ends is restarted
-by its keeper (:mod:`downspout.storm.keep`), and topologies keep running.
+workers (:mod:`downspout.storm.groups`), and ends them first. It is a Storm to develop with: a daemon that ends or hangs
+is not restarted, the status says so, and the next start replaces the node.
 
 "It runs" means that *our* nimbus answers (its ``storm.local.dir`` is in our directory: another one may own the port),
 that it leads, and, at the start, that the supervisor has reported. ZooKeeper is asked likewise for its ``dataDir``.
@@ -19,7 +19,6 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,8 +47,6 @@ order. Workers that end before that count like those that died.
 LOCK_S_MAX = 2.0
 STATUS_S_MAX = 2.0  # How long nimbus may take for an answer before it counts as silent
 ANSWER_S_MAX = 15.0  # How long a node may be silent before its address is refused, to ``sparse submit`` for example
-REPLACED_S_MAX = 45.0  # The same where its keeper is about to replace nimbus
-SILENT_S_MAX = 30.0  # And before a start takes it for one that hangs, and starts its daemons again
 ATTEMPTS_MAX = 3
 
 WATCH = "import sys; from downspout.storm.node import watch; watch(sys.argv[1])"
@@ -109,8 +106,7 @@ class StormNode(LocalService):
         began = self._clock.monotonic()
         while (status := self.status()).state in ("silent", "busy"):
             # A nimbus that has much to do, or a machine that has, takes its time: that is no reason to refuse a submit.
-            patience = REPLACED_S_MAX if status.trouble == readiness.LEADERLESS else ANSWER_S_MAX
-            if self._clock.monotonic() >= began + patience:
+            if self._clock.monotonic() >= began + ANSWER_S_MAX:
                 break
             self._clock.sleep(POLL_S)
         return status
@@ -135,13 +131,10 @@ class StormNode(LocalService):
 
     # --- starting ---
 
-    def start(self, report: Callable[[str], None] = lambda what: None, progress: Report = report_to_stderr) -> Self:
+    def start(self, progress: Report = report_to_stderr) -> Self:
         """Start what the node consists of and wait until it can take topologies.
 
-        Of a node that hangs the daemons are started again, and its topologies go on; unless it is to end with us, or
-        to have settings, which takes a new one.
-
-        ``report`` is given what becomes of a node that hangs; ``progress``, in a thread, what is waited for.
+        ``progress`` is told, in a thread, what is waited for.
 
         Raises:
             RunsAlready: it runs.
@@ -153,10 +146,12 @@ class StormNode(LocalService):
         environment = launch.environment(self.project, java)
         with self._locked(), waiting(lambda: f"waiting for {self._awaited}", progress):
             if self._is_whole():
-                self._refuse_running(report)
-                if self._may_stay() and self._revive(report):
-                    return self
-                report("replacing it; its topologies are lost, submit them again")
+                ports = node_files.read_ports(self.directory)
+                where = f"{HOST}:{ports.nimbus if ports else '?'}"
+                raise RunsAlready(
+                    f"Storm is already running in {self.directory}, with nimbus at {where}",
+                    cure="use it, or stop it with `downspout storm stop`",
+                )
             self._sweep()
             if not self.detached:
                 self._watchdog = run_at_our_end("-c", WATCH, str(self.directory))
@@ -189,15 +184,13 @@ class StormNode(LocalService):
         node_files.write(self.directory, ports)
         self._launch("zookeeper", java, library, environment)
         self._await("zookeeper", lambda: readiness.zookeeper_answers(ports, self.directory))
-        self._launch("nimbus", java, library, environment, ports.nimbus)
+        self._launch("nimbus", java, library, environment)
         self._launch("supervisor", java, library, environment)
         self._await("nimbus", lambda: readiness.nimbus_answers(ports, self.directory))
         self._await("supervisor", lambda: readiness.is_complete(ports))
-        if (known := node_files.read_daemons(self.directory)) is not None:
-            node_files.write(self.directory, replace(known, complete=True))
 
-    def _launch(self, name: str, java: Path, library: Path, environment: dict[str, str], port: int = 0) -> None:
-        child = launch.start(name, self.directory, java, library, environment, port)
+    def _launch(self, name: str, java: Path, library: Path, environment: dict[str, str]) -> None:
+        child = launch.start(name, self.directory, java, library, environment)
         self._children[name] = child
         known = node_files.read_daemons(self.directory)
         started = {**(known.processes if known else {}), name: Process.of(child.pid)}
@@ -302,51 +295,12 @@ class StormNode(LocalService):
             f"Another process is starting or stopping the Storm in {self.directory}", cure="wait until it is done"
         )
 
-    def _refuse_running(self, report: Callable[[str], None]) -> None:
-        """Raise if the node runs; return where it hangs. It may take its time to answer."""
-        ports = node_files.read_ports(self.directory)
-        deadline, reported = self._clock.monotonic() + SILENT_S_MAX, ""
-        while self._is_whole() and (trouble := readiness.trouble(ports, self.directory, 5.0)):
-            if trouble != reported:
-                report(f"{trouble}; waiting for at most {SILENT_S_MAX:g} s")
-                reported = trouble
-            if self._clock.monotonic() >= deadline:
-                return
-            self._clock.sleep(POLL_S)
-        if self._is_whole():
-            raise RunsAlready(
-                f"Storm is already running in {self.directory}, with nimbus at {HOST}:{ports.nimbus if ports else '?'}",
-                cure="use it, or stop it with `downspout storm stop`",
-            )
-
-    def _may_stay(self) -> bool:
-        """Return whether the node that is there is one as we would start."""
-        ports = node_files.read_ports(self.directory)
-        return self.detached and not self._settings and ports is not None and self.port in (None, ports.nimbus)
-
-    def _revive(self, report: Callable[[str], None]) -> bool:
-        """End the daemons of a node that hangs, for their keepers to start them again; return whether that helped."""
-        ports, daemons = node_files.read_ports(self.directory), node_files.read_daemons(self.directory)
-        if ports is None or daemons is None:
-            return False
-        report("restarting its daemons; topologies keep running")
-        self._awaited = f"Storm's daemons to answer again (at most {self._start_s_max:g} s)"
-        # All of them, since it is unknown which one hangs: their state is in ZooKeeper's files. Workers keep running.
-        for keeper in daemons.processes.values():
-            for daemon in groups.children(keeper.pid):
-                daemon.signal(signal.SIGKILL)
-
-        def is_up() -> bool:
-            return not readiness.trouble(ports, self.directory, STATUS_S_MAX) and readiness.is_complete(ports)
-
-        return self._wait_until(lambda: not self._is_whole() or is_up(), self._start_s_max) and self._is_whole()
-
     def _failed(self, name: str, what: str) -> DownspoutError:
         return self._died(f"Storm's {name}", what, *_logs(name))
 
 
 def _logs(name: str) -> tuple[str, str]:
-    """Return the logs of a daemon: its own, and what its JVM and its keeper print."""
+    """Return the logs of a daemon: its own, and what its JVM prints."""
     return f"{name}.log", f"{name}.console"
 
 

@@ -3,12 +3,11 @@
 ==================== ===========================================================================================
 ``lock``             held while a process starts or stops the node
 ``node.json``        the ports: what stays from one start to the next
-``daemons.json``     the processes that were started, each the keeper of a daemon: name, id, birth; written as each
-                     starts, removed by a stop; and whether the start is complete
+``daemons.json``     the daemons that were started: name, id, birth; written as each starts, removed by a stop
 ``home/``            Storm's home: ``conf/storm.yaml``, ``log4j2/``, ``lib-worker`` (a link to the jars)
 ``data/``            what ZooKeeper, nimbus and supervisor keep; emptied at each start
-``logs/``            ``zookeeper.log``, ``nimbus.log``, ``supervisor.log``, each with a ``.console`` (what the JVM
-                     itself and its keeper had to say), and ``workers/TOPOLOGY/PORT/worker.log``
+``logs/``            ``zookeeper.log``, ``nimbus.log``, ``supervisor.log``, each with a ``.console`` (what the
+                     JVM itself had to say), and ``workers/TOPOLOGY/PORT/worker.log``
 ``bin/``             our ``storm`` and ``lein`` (see ``downspout.storm.programs``)
 ==================== ===========================================================================================
 
@@ -126,14 +125,10 @@ class Ports:
 
 @dataclass(frozen=True)
 class Daemons:
-    """The processes that were started, each the keeper of a daemon (:mod:`downspout.storm.keep`), in that order.
-
-    ``complete`` says whether the node has started.
-    """
+    """The daemons that were started, in that order."""
 
     version: str
     processes: dict[str, Process] = field(default_factory=dict)
-    complete: bool = False
 
     @property
     def alive(self) -> list[str]:
@@ -160,7 +155,7 @@ def read_daemons(directory: Path) -> Daemons | None:
     try:
         values = json.loads((directory / "daemons.json").read_text(encoding="utf-8"))
         processes = {name: Process(**each) for name, each in values["processes"].items()}
-        return Daemons(values["version"], processes, values.get("complete", True))
+        return Daemons(values["version"], processes)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

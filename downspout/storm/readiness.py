@@ -9,8 +9,6 @@ from downspout.errors import StormError
 from downspout.storm import nimbus
 from downspout.storm.node_files import HOST, Ports
 
-LEADERLESS = "nimbus knows of no leader, and is restarted within half a minute"
-
 
 class PortTaken(Exception):
     """Another process took one of the ports before a daemon did."""
@@ -54,7 +52,7 @@ def trouble(ports: Ports | None, directory: Path, timeout_s: float) -> str:
     if not nimbus_answers(ports, directory, timeout_s):
         return "nimbus does not answer"
     knows = nimbus.knows_leader(HOST, ports.nimbus, timeout_s)
-    return "" if knows else LEADERLESS if knows is False else "nimbus cannot say who leads"
+    return "" if knows else "nimbus knows of no leader" if knows is False else "nimbus cannot say who leads"
 
 
 def is_complete(ports: Ports) -> bool:

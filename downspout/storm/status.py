@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
-from downspout.storm import groups, launch
+from downspout.storm import launch
 from downspout.storm.node_files import HOST, Daemons, Ports
 
 
@@ -27,22 +26,14 @@ class Status:
         """The version of the Storm that runs; empty where none does."""
         return self.daemons.version if self.daemons else ""
 
-    @cached_property
-    def alive(self) -> dict[str, int]:
-        """The process ids of the daemons that run, by name, as of the first look: each look asks ``ps``."""
-        if self.daemons is None:
-            return {}
-        kept = {name: groups.children(self.daemons.processes[name].pid) for name in self.daemons.alive}
-        return {name: found[0].pid for name, found in kept.items() if found}
-
     @property
-    def restarting(self) -> list[str]:
-        """The names of the daemons that have ended and are just started again."""
-        return [name for name in self.daemons.alive if name not in self.alive] if self.daemons else []
+    def alive(self) -> dict[str, int]:
+        """The process ids of the daemons that run, by name."""
+        return {name: self.daemons.processes[name].pid for name in self.daemons.alive} if self.daemons else {}
 
     @property
     def gone(self) -> list[str]:
-        """The names of the daemons that have ended, and are not started again, while others run."""
+        """The names of the daemons that have ended while others run."""
         return [name for name in launch.MAINS if name not in self.daemons.alive] if self.daemons else []
 
     @property
@@ -56,7 +47,7 @@ class Status:
     def cure(self) -> str:
         """What to do where it does not run."""
         if self.state == "silent":
-            return "wait; if that does not help, `downspout storm start`: restarts daemons, not topologies"
+            return "wait; if that does not help, `downspout storm stop`, then `downspout storm start`"
         if self.state == "broken":
             return "`downspout storm start`, which replaces it; topologies must be submitted again"
         return "wait" if self.state == "busy" else "`downspout storm start`"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from downspout.broker import EmbeddedKafka
-from downspout.storm import StormNode
+from downspout.storm import StormNode, node_files
 from downspout.testing import UNHURRIED
 from tests.storm.support import ROOT, SHORT_LIVED, Place
 
@@ -43,7 +43,10 @@ def node(place: Place) -> Iterator[StormNode]:
 
 @pytest.fixture
 def storm(place: Place, node: StormNode) -> Place:
-    """The same with a Storm that runs."""
+    """The same with a Storm that runs: one of which a daemon has ended between two tests is replaced."""
+    daemons = node_files.read_daemons(node.directory)
+    if daemons is None or len(daemons.alive) < 3:
+        node.start()
     return place
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
-import subprocess
 import threading
 import time
 import uuid
@@ -17,10 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from downspout.cli import main
-from downspout.storm import HOST, StormNode, TopologyStats, nimbus, node_files, readiness, show
-from downspout.system import jars
-from tests.storm.support import BUSY_S_MAX, ROOT, STALLED_S_MAX, Place, asked, children
+from downspout.storm import StormNode, TopologyStats, nimbus
+from tests.storm.support import ROOT, STALLED_S_MAX, Place, asked, children
 
 pytestmark = pytest.mark.storm
 
@@ -205,83 +201,3 @@ def test_a_quickstart_project_submits_with_the_config_of_the_page(storm: Place, 
     assert code == 0, output
     while "wordcount" in storm.topologies():
         time.sleep(0.2)
-
-
-# The last ones: a Storm whose daemons were replaced may have forgotten a worker, whose port others then cannot have.
-
-
-@pytest.mark.sweep
-@pytest.mark.slow
-def test_daemons_that_are_killed_are_started_again(storm: Place, rows: Rows) -> None:
-    """After `kill -9` of ZooKeeper, nimbus, the supervisor and all workers the topology goes on, and no row is lost."""
-    submitted = storm.figures(rows.topic).id
-    daemons = asked(storm.daemons)
-    with rows.under_load():
-        # The workers are for the next supervisor to replace: it has to remember that there were some.
-        for pid in (*daemons.values(), *children(storm.workers_group(), VICTIMS["worker jvm"])):
-            with contextlib.suppress(ProcessLookupError):  # a worker of the test before that is just ending
-                os.kill(pid, signal.SIGKILL)
-    assert storm.figures(rows.topic).id == submitted
-    assert not set(asked(storm.daemons).values()) & set(daemons.values())
-    logs = [path.read_text(errors="replace") for path in sorted((storm.node.directory / "logs").glob("*.*"))]
-    kept = [line for log in logs for line in log.splitlines() if "[keep]" in line]
-    for name in daemons:
-        # A supervisor that finds nimbus or ZooKeeper gone may end itself before the signal reaches it.
-        how = rf"{name} (was ended by signal 9|ended with exit code \d+) and is started again"
-        assert any(re.search(how, line) for line in kept), kept
-
-
-@pytest.mark.slow
-@pytest.mark.sweep
-def test_a_nimbus_that_is_registered_no_more_is_started_again(storm: Place, rows: Rows) -> None:
-    """Where ZooKeeper has forgotten nimbus, after a long pause, it leads again soon, and its topology goes on."""
-    submitted = storm.figures(rows.topic).id
-    before = asked(storm.daemons)
-    ports = node_files.read_ports(storm.node.directory)
-    assert ports is not None
-    assert nimbus.knows_leader(HOST, ports.nimbus) is True
-    library = jars.resolve("storm")[0].parent
-    client = [str(jars.java()), "-cp", f"{library}/*", "org.apache.storm.shade.org.apache.zookeeper.ZooKeeperMain"]
-    forget = ["-server", f"{HOST}:{ports.zookeeper}", "delete", f"/storm/nimbuses/{HOST}"]
-    subprocess.run([*client, *forget], check=True, capture_output=True)
-    assert nimbus.knows_leader(HOST, ports.nimbus) is False
-    assert storm.node.status().trouble == readiness.LEADERLESS
-    deadline = time.monotonic() + BUSY_S_MAX
-    while nimbus.knows_leader(HOST, ports.nimbus) is not True:
-        assert time.monotonic() < deadline, show(storm.node.directory / "logs")
-        time.sleep(0.5)
-    after = asked(storm.daemons)
-    assert {name for name in before if before[name] != after[name]} == {"nimbus"}
-    # For another worker the supervisor asks nimbus for the leader.
-    os.kill(children(storm.workers_group(), VICTIMS["worker jvm"])[-1], signal.SIGKILL)
-    rows.publish(RECORDS)
-    rows.all_are_there()
-    assert storm.figures(rows.topic).id == submitted
-
-
-@pytest.mark.sweep
-@pytest.mark.slow
-def test_a_start_starts_daemons_that_hang_again(
-    storm: Place, rows: Rows, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """While ZooKeeper or nimbus hangs the status names it; a start replaces the daemons alone, and topologies go on."""
-    monkeypatch.setattr("downspout.storm.node.SILENT_S_MAX", 1.0)
-    submitted = storm.figures(rows.topic).id
-    before, folder = asked(storm.daemons), str(storm.node.directory)
-    try:
-        os.kill(before["zookeeper"], signal.SIGSTOP)
-        assert main(["storm", "status", "--dir", folder]) == 1
-        assert "is silent: ZooKeeper does not answer" in capsys.readouterr().out
-        os.kill(before["nimbus"], signal.SIGSTOP)
-        assert main(["storm", "start", "--dir", folder]) == 0
-    finally:
-        for pid in before.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-    said = capsys.readouterr().out
-    assert "ZooKeeper does not answer; waiting for at most 1 s" in said
-    assert "restarting its daemons; topologies keep running" in said
-    assert not set(asked(storm.daemons).values()) & set(before.values())
-    rows.publish(RECORDS)
-    rows.all_are_there()
-    assert storm.figures(rows.topic).id == submitted
