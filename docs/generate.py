@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
 from docs import grafana, option_types
-from downspout.cli.settings import markdown, notes
+from downspout.cli.settings import default_of
+from downspout.formatting import figure
 from downspout.metrics import METRICS, PARTITION_METRICS, RUN_METRICS
-from downspout.settings.table import SETTINGS
+from downspout.settings.table import SETTINGS, Setting
 from downspout.spark.source.options import OPTIONS, Option
 from downspout.spark.writing.options import SINK_OPTIONS
 
@@ -179,6 +181,36 @@ Such rows need their own identity, in the key for instance. The headers take abo
 
 This page is made by `docs/generate.py`; the options are the table in `downspout/spark/writing/options.py`.
 """
+
+
+def markdown(settings: list[Setting]) -> str:
+    """Return the settings as a Markdown table, and below it what takes more than a sentence."""
+    lines = ["| setting | values | default | what it does |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{each.key}` | {_values(each)} | {default_of(each)} | {each.help} |" for each in settings]
+    return "\n".join(lines) + notes({each.key: _note(each) for each in settings})
+
+
+def _note(setting: Setting) -> str:
+    """Return what else there is to say of a setting, and the names that it had."""
+    names = ", ".join(f"`{key}`" for key in setting.former)
+    return f"{setting.note} Earlier versions called it {names}, which still works.".strip() if names else setting.note
+
+
+def notes(by_name: Mapping[str, str]) -> str:
+    """Return what stands below a table: a list of the notes that are not empty."""
+    shown = [f"* `{name}`: {note}" for name, note in by_name.items() if note]
+    wrap = textwrap.TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "".join(f"\n{'' if number else chr(10)}{wrap.fill(note)}" for number, note in enumerate(shown))
+
+
+def _values(setting: Setting) -> str:
+    if setting.choices:
+        return ("list of " if setting.kind is list else "") + ", ".join(f"`{choice}`" for choice in setting.choices)
+    kind = {bool: "yes, no", int: "integer", float: "number", str: "text", list: "list"}.get(setting.kind, "path")
+    low, high = setting.minimum, setting.maximum
+    if low is None:
+        return kind
+    return f"{kind} ≥ {figure(low)}" if high is None else f"{kind}, {figure(low)} to {figure(high)}"
 
 
 def settings_page() -> str:

@@ -43,10 +43,6 @@ def add_parser(commands: Any) -> None:
         "--keep", default="7d", metavar="TIME",
         help="delete replaced files, and snapshots of readers, that are older than this (default: 7d)",
     )  # fmt: skip
-    parser.add_argument(
-        "--sweep-after", default="1h", metavar="TIME",
-        help="delete staged files of writers that have staged nothing for this long (default: 1h)",
-    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="say what would be merged, and change nothing")
     parser.add_argument(
         "--forget-missing", action="store_true",
@@ -76,7 +72,6 @@ def handle(arguments: argparse.Namespace) -> int:
         arguments.directory,
         target_bytes=parse_size("--target-size", arguments.target_size),
         keep_s=parse_age("--keep", arguments.keep),
-        sweep_after_s=parse_age("--sweep-after", arguments.sweep_after),
         forget_missing=arguments.forget_missing,
         say=lambda line: print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True),
     )

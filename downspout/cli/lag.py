@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from downspout.cli.access import add_access, open_cluster, way_in
-from downspout.cli.arguments import add_metrics_port, exit_codes, natural, seconds
+from downspout.cli.arguments import exit_codes, natural, seconds
 from downspout.cli.records import printable
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import BrokerError, ConfigError
@@ -59,48 +59,29 @@ def add_parser(commands: Any) -> None:
         "with everything in its log",
     )  # fmt: skip
     parser.add_argument("--timeout", type=seconds, metavar="TIME", help="give up after this long: 30s, 5m, 1h")
-    add_metrics_port(parser, "the figures for Prometheus, while --watch goes on")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON; with --watch, a line of it per interval")
-    form.add_argument("--storm", action="store_true", help="print the JSON of storm-kafka-monitor, of one group")
+    parser.add_argument("--json", action="store_true", help="print JSON; with --watch, a line of it per interval")
     parser.set_defaults(handler=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from downspout.offsets.lag import Question
 
-    if arguments.storm and len(arguments.groups) > 1:
-        raise ConfigError("--storm shows one group: Storm's form has no place for its name", cure="one call per group")
     if arguments.timeout and not arguments.watch and arguments.until is None:
         raise ConfigError("--timeout goes with --until or --watch", cure="--until 0 --timeout 60s")
-    if arguments.metrics_port is not None and not arguments.watch:
-        raise ConfigError("--metrics-port goes with --watch: one look is over before Prometheus comes", cure="--watch")
     client = way_in(arguments)[1]
     question = Question(
         arguments.topic,
         committed_only=client.get("isolation_level", "read_committed") == "read_committed",
-        with_age=not (arguments.no_age or arguments.storm),
+        with_age=not arguments.no_age,
     )
-    with _exposed(arguments) as take, _screen(arguments) as show:
-        return look(arguments, open_cluster(arguments), question, show, SYSTEM_CLOCK, take)
-
-
-@contextmanager
-def _exposed(arguments: argparse.Namespace) -> Iterator[Callable[[list[GroupLag]], object]]:
-    """With ``--metrics-port`` serve each look; yield what takes it."""
-    if arguments.metrics_port is None:
-        yield lambda found: None
-        return
-    from downspout.export.server import lag_exposed
-
-    with lag_exposed(arguments.metrics_host or "127.0.0.1", arguments.metrics_port) as take:
-        yield take
+    with _screen(arguments) as show:
+        return look(arguments, open_cluster(arguments), question, show, SYSTEM_CLOCK)
 
 
 @contextmanager
 def _screen(arguments: argparse.Namespace) -> Iterator[Show]:
     """Give what shows one look: on a terminal that is watched it takes the place of the one before."""
-    if not (arguments.watch and sys.stdout.isatty() and not (arguments.json or arguments.storm)):
+    if not (arguments.watch and sys.stdout.isatty() and not arguments.json):
         yield lambda text: print(text, flush=True)
         return
     from rich.live import Live
@@ -110,20 +91,12 @@ def _screen(arguments: argparse.Namespace) -> Iterator[Show]:
         yield lambda text: live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
-def look(
-    arguments: argparse.Namespace,
-    cluster: Cluster,
-    question: Question,
-    show: Show,
-    clock: Clock,
-    take: Callable[[list[GroupLag]], object] = lambda found: None,  # called with each look
-) -> int:
+def look(arguments: argparse.Namespace, cluster: Cluster, question: Question, show: Show, clock: Clock) -> int:
     """Look once, or again and again; return the exit code."""
     begun = clock.monotonic()
     once = not arguments.watch and arguments.until is None
     while True:
         found = [_ask(cluster, group, question, patient=not once) for group in arguments.groups]
-        take(found)
         behind = sum(row.unread for each in found for row in each.partitions)
         told = not any(each.total.problems for each in found)
         within = arguments.until is not None and told and behind <= arguments.until
@@ -156,14 +129,12 @@ def _ask(cluster: Cluster, group: str, question: Question, *, patient: bool) -> 
 
 def _text(arguments: argparse.Namespace, found: list[GroupLag], clock: Clock) -> str:
     """Return one look in the form that is asked for."""
-    from downspout.offsets.lag_report import as_json, as_storm, lines
+    from downspout.offsets.lag_report import as_json, lines
 
     at = datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="seconds")
     indent = None if arguments.watch else 2
     if arguments.json:
         return json.dumps(as_json(found, at), indent=indent)
-    if arguments.storm:
-        return json.dumps(as_storm(found[0]), indent=indent)
     # Members name themselves, and any client may write any metadata.
     text = "\n".join(printable(line) for each in found for line in lines(each))
     return f"{at}\n{text}" if arguments.watch else text

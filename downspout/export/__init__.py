@@ -12,7 +12,6 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
-        "server": "lag_exposed",
         "prometheus": "GROUP_LAG RunCollector",
     },
 )

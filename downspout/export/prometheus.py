@@ -8,7 +8,6 @@ next commit will be.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -18,13 +17,10 @@ from downspout.export.series import (
     LABELS,
     Series,
     group_lags,
-    of_partitions,
-    partition_labels,
     partitions_of,
     series_of,
 )
 from downspout.metrics import Metric
-from downspout.offsets.lag import GroupLag
 from downspout.run.snapshots import Snapshot, Snapshots
 
 Family = CounterMetricFamily | GaugeMetricFamily
@@ -45,26 +41,6 @@ class RunCollector(Collector):
 
     def describe(self) -> Iterable[Family]:
         """Return nothing: a registry would else collect, to know the names."""
-        return []
-
-
-class LagCollector(Collector):
-    """Has how far groups are behind, as Kafka says it: for topologies on Storm or Spark, and for other clients."""
-
-    def __init__(self) -> None:
-        self.groups: Sequence[GroupLag] = ()  # as of the last look
-
-    def collect(self) -> Iterable[Family]:
-        """Return what is known of the groups' partitions."""
-        rows = [
-            (partition_labels("", "", row.topic, str(row.partition), group.group), asdict(row))
-            for group in self.groups
-            for row in group.partitions
-        ]
-        return [*_families(of_partitions(rows)), *_lag_of(rows)]
-
-    def describe(self) -> Iterable[Family]:
-        """Return nothing, as above."""
         return []
 
 

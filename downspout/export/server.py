@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -18,7 +17,6 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.export.health import Health, Verdict
-from downspout.offsets.lag import GroupLag
 from downspout.run.snapshots import Snapshots
 from downspout.system.hosts import is_loopback, may_ask_for
 
@@ -69,24 +67,6 @@ def application(snapshots: Snapshots, groups: Mapping[str, str], health: Health 
 
     registry.register(RunCollector(snapshots, groups))
     return routes(registry, health)
-
-
-@contextlib.contextmanager
-def lag_exposed(host: str, port: int) -> Iterator[Callable[[Sequence[GroupLag]], None]]:
-    """Serve how far groups are behind while the context lasts; yield what takes each look.
-
-    Raises:
-        MissingExtraError: prometheus_client is not installed.
-        ConfigError: the port is in use, or the address cannot be listened on.
-    """
-    registry = new_registry()
-    from downspout.export.prometheus import LagCollector
-
-    collector = LagCollector()
-    registry.register(collector)
-    with serving(routes(registry, None), host, port) as url:
-        print(f"downspout: metrics are at {url}/metrics", file=sys.stderr, flush=True)
-        yield lambda groups: setattr(collector, "groups", tuple(groups))
 
 
 def new_registry() -> Any:

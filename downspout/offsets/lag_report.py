@@ -131,22 +131,3 @@ def _partition(row: PartitionLag) -> dict[str, Any]:
     values = asdict(row)
     del values["topic"]
     return {name: None if value == "" else value for name, value in values.items()}
-
-
-def as_storm(found: GroupLag) -> dict[str, dict[str, dict[str, int]]]:
-    """Return what ``storm-kafka-monitor`` prints for a new consumer: partitions by topic.
-
-    There a missing commit is −1, and so it is here; its lag is what the log holds. What is not known is left out.
-    """
-    return {
-        topic.topic: {
-            str(row.partition): {
-                "consumerCommittedOffset": -1 if row.committed is None else row.committed,
-                "logHeadOffset": row.end,
-                "lag": row.unread,
-            }
-            for row in topic.partitions
-            if row.end is not None
-        }
-        for topic in found.topics
-    }

@@ -82,12 +82,9 @@ def test_a_missing_group_or_topic_is_said_and_is_code_1(kafka: FakeKafka, capsys
 
 @pytest.mark.fake_only("the command line")
 def test_json_is_one_value(kafka: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    """``--json`` prints one document, and ``--storm`` that of Storm's monitor."""
+    """``--json`` prints one document."""
     assert main(["lag", "shop", "--bootstrap", kafka.bootstrap, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["groups"][0]["total"]["lag"] == 3
-    assert main(["lag", "shop", "--bootstrap", kafka.bootstrap, "--storm"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == {"orders": {"0": {"consumerCommittedOffset": 7, "logHeadOffset": 10, "lag": 3}}}
 
 
 @pytest.mark.fake_only("virtual time")
@@ -152,7 +149,6 @@ def refused_while_down(kafka: FakeKafka) -> Callable[[str], object]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["shop", "other", "--storm"], "one group"),
         (["shop", "--timeout", "5s"], "--until or --watch"),
     ],
 )

@@ -14,7 +14,7 @@ from downspout.kafka import GroupDescription, GroupMember, LogState, OffsetAndMe
 from downspout.ledger import Isolation, encode
 from downspout.offsets import PartitionLag, Question, collect
 from downspout.offsets.lag import CUT, EARLIER, NO_GROUP, NO_PARTITION, Total, assemble, reckon
-from downspout.offsets.lag_report import SCHEMA, as_json, as_storm, lines
+from downspout.offsets.lag_report import SCHEMA, as_json, lines
 from downspout.testing import FakeKafka
 from tests.kafka.stage import Facts
 
@@ -169,19 +169,6 @@ def test_the_json_has_one_schema() -> None:
     }  # fmt: skip
     assert topic["partitions"][1]["committed"] is None
     assert group["total"]["lag"] == topic["total"]["lag"] == 3
-
-
-def test_storms_form_is_storms() -> None:
-    """Partitions by topic, as Storm prints them; a missing commit is -1 there, and its lag has no part of that."""
-    states = {
-        "orders": TopicState(ID, {0: LogState(0, 10, 10), 1: LogState(4, 6, 6), 2: LogState(None, None, None, "x")})
-    }
-    assert as_storm(assemble("shop", None, {TP: commit(7)}, states)) == {
-        "orders": {
-            "0": {"consumerCommittedOffset": 7, "logHeadOffset": 10, "lag": 3},
-            "1": {"consumerCommittedOffset": -1, "logHeadOffset": 6, "lag": 2},
-        }
-    }
 
 
 def test_the_table_shows_what_is_not_known_as_a_dash() -> None:
