@@ -149,6 +149,7 @@ UNABLE = """class Unable(SplitBolt):
 class Words"""
 
 
+@pytest.mark.sweep
 def test_a_bolt_that_fails_to_start_is_an_error_of_its_own(project: FakeKafka) -> None:
     """What a bolt raises as it starts is told as in a run, and not as the end of a process."""
     text = Path("words_topology.py").read_text(encoding="utf-8").replace("SplitBolt.spec", "Unable.spec")

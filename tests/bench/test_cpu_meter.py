@@ -34,6 +34,7 @@ def tree(program: str) -> Iterator[tuple[CpuMeter, subprocess.Popen[bytes]]]:
             process.communicate(timeout=60)
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [BURN, CHILD, IGNORING + CHILD], ids=["itself", "child", "child, ignored"])
 def test_time_counts_once_whoever_took_it(program: str) -> None:

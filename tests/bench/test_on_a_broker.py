@@ -38,6 +38,7 @@ def test_our_contenders_pass_the_check(contender: Contender, course: Track, topi
         assert files >= 1
 
 
+@pytest.mark.sweep
 def test_a_contender_that_reads_too_little_is_refused(course: Track, topic_name: str) -> None:
     """A run that ends with exit code 0 and has left records out has no figure."""
     publish(course.bootstrap, topic_name, RECORDS)

@@ -407,6 +407,7 @@ def test_lines_become_records_and_come_back(kafka_broker: EmbeddedKafka, topic_n
     assert f"{topic_name}  " in _command(kafka_broker, "topics").stdout.decode()
 
 
+@pytest.mark.sweep
 def test_a_line_without_its_separator_is_named(kafka_broker: EmbeddedKafka, topic_name: str) -> None:
     """Keys are split off; a line without a separator is an error with its number, and those before it are written."""
     made = _command(kafka_broker, "produce", topic_name, "--key-separator", "=", data=b"a=1\nb=2=3\nc\nd=4\n")

@@ -208,6 +208,7 @@ def test_a_topic_that_the_log_cleaner_has_compacted(broker: EmbeddedKafka) -> No
                 assert found[0].offset == min(offset for offset in kept if offset >= start)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("codec", [None, "zstd"])
 def test_records_of_ten_mebibytes(cluster: Cluster, codec: str | None) -> None:
     """Records far above the fetch size come whole, in their turn."""

@@ -134,6 +134,7 @@ def _has_let_go(kafka: EmbeddedKafka) -> bool:
     return is_free
 
 
+@pytest.mark.sweep
 def test_all_that_a_broker_keeps_is_its_owners_alone(ended: Ended) -> None:
     """Whatever the umask, nothing in the directory can be read by another user: neither records nor logs nor ids."""
     assert len(ended.modes) > 10
@@ -148,6 +149,7 @@ def test_sigterm_ends_the_broker_in_order(ended: Ended) -> None:
     assert not ended.kafka.stop()
 
 
+@pytest.mark.sweep
 def test_a_remembered_port_that_is_taken_is_given_up(ended: Ended) -> None:
     """When another process took the former port meanwhile, the broker moves to another one and keeps its data."""
     with socket.socket() as rival:
@@ -245,6 +247,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.sweep
 def test_a_background_broker_whose_start_is_killed_ends(kafka: EmbeddedKafka) -> None:
     """A broker whose command was killed before it wrote down who that is ends as well: nobody could stop it."""
     log = kafka.directory / "logs" / "server.log"

@@ -98,6 +98,7 @@ def test_what_was_acknowledged_outlives_its_leader(kafka: EmbeddedCluster) -> No
     assert read(kafka, 0, 501) == [*before, b"more"]
 
 
+@pytest.mark.sweep
 def test_the_node_that_keeps_a_group_s_commits_is_its_coordinator(kafka: EmbeddedCluster) -> None:
     """The coordinator is the one that Kafka names, and when it is killed another one has the commits."""
     cluster = KafkaCluster(kafka.bootstrap)

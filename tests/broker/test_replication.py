@@ -267,6 +267,7 @@ def run(replicas: Replicas, topic: str, home: Path, proxy: FaultProxy) -> subpro
         return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
+@pytest.mark.sweep
 def test_a_restart_between_send_and_ack_writes_a_record_again(
     replicas: Replicas, proxy: FaultProxy, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
 ) -> None:

@@ -110,6 +110,7 @@ def scene(kafka_broker: EmbeddedKafka) -> Scene:
     return Scene(KafkaCluster(kafka_broker.bootstrap), kafka_broker)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_place_is_where_kafkas_tool_puts_it(scene: Scene, kind: str) -> None:
     """Begins, ends, clamped offsets and shifts, times in the middle and behind the last record: all are equal."""

@@ -75,6 +75,7 @@ def written(cluster: KafkaCluster, topic: str) -> Counter[bytes]:
 EXPECTED = {b"M%d" % number: 1 for number in range(PARTITIONS * EACH)}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("options", [["--workers", "2"], ["--set=spout:kafka.emit=chunk"]], ids=["workers", "chunks"])
 def test_a_topic_is_written_to_another(
     cluster: KafkaCluster, kafka_broker: EmbeddedKafka, filled: str, tmp_path: Path,
@@ -88,6 +89,7 @@ def test_a_topic_is_written_to_another(
     assert {entry.offset for entry in cluster.group_offsets(filled).values()} == {EACH}
 
 
+@pytest.mark.sweep
 def test_a_run_that_is_stopped_writes_what_is_out(
     cluster: KafkaCluster, kafka_broker: EmbeddedKafka, filled: str, tmp_path: Path,
     processes: list[subprocess.Popen[bytes]],

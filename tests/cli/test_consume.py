@@ -398,6 +398,7 @@ def test_a_request_to_stop_ends_between_two_batches(bare_kafka: Kafka) -> None:
 # --- as a program ---
 
 
+@pytest.mark.sweep
 @pytest.mark.broker
 def test_a_reader_that_goes_away_ends_it(kafka_broker: EmbeddedKafka, topic_name: str) -> None:
     """Whoever reads the pipe has seen enough: no traceback, and the exit code that shells have for it."""

@@ -92,6 +92,7 @@ def test_the_wheel_has_one_top_level_package_and_two_of_stubs(wheel: Path) -> No
     assert len(templates) > 10
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_every_module_of_the_wheel_imports_without_the_checkout(clean_environment: Path, tmp_path: Path) -> None:
     """Each module of the wheel imports in a clean environment, whatever the extras."""

@@ -53,6 +53,7 @@ def test_the_controller_wants_a_certificate(scram_kafka: EmbeddedKafka) -> None:
     assert handshake.listener_at("127.0.0.1", port) == Listener("SSL")
 
 
+@pytest.mark.sweep
 @pytest.mark.broker
 def test_only_the_loopback_address_is_listened_on(scram_kafka: EmbeddedKafka, kafka_broker: EmbeddedKafka) -> None:
     """Whatever the protection, the listeners are on 127.0.0.1 and not reached by another address of the machine."""
@@ -75,6 +76,7 @@ def test_a_plaintext_broker_is_told_from_a_protected_one(
         assert caught.value.cure == "kafka.client.security_protocol=PLAINTEXT"
 
 
+@pytest.mark.sweep
 @pytest.mark.broker
 def test_an_expired_certificate_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker whose certificate has expired is refused with that reason, in the wording for a user."""

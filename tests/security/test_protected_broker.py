@@ -155,6 +155,7 @@ def test_a_broker_keeps_its_password_to_itself(shop: Shop) -> None:
     assert (directory / "server.properties").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.sweep
 def test_a_protected_broker_stays_so(
     scram_kafka: EmbeddedKafka,
     topic_name: str,

@@ -114,6 +114,7 @@ def test_a_writer_that_stays_open_goes_on(tmp_path: Path) -> None:
         assert plain(directory) == expected(range(45)), f"before step {number}"
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_compaction_at_any_step_of_a_flush_changes_no_row(tmp_path: Path) -> None:
     """Whatever step of a flush a whole compaction comes before, also where replaced files are deleted at once, each
@@ -229,6 +230,7 @@ def test_an_interrupted_compaction_leaves_nothing_staged(tmp_path: Path) -> None
         assert look_at_files(directory, VirtualClock()).leftovers == 0, f"before step {number}"
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_disk_that_fails_at_any_step_is_named(tmp_path: Path) -> None:
     """A disk that is full at any one step ends in an error that names the directory, and changes no row."""

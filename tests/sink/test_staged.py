@@ -223,6 +223,7 @@ def test_a_failing_disk_at_any_step(tmp_path: Path) -> None:
         assert visible(directory) == Counter(range(14)), f"step {bad} failed"
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_another_engine_at_any_step(tmp_path: Path) -> None:
     """Whatever step another engine writes before, the batch is outdated or committed, and each row is there once."""

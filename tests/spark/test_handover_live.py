@@ -237,6 +237,7 @@ def test_a_stream_stops_for_ever(bench: Bench) -> None:
     assert bench.values(stoppingOffsets=stops["stoppingOffsets"]) == [*texts(0, 15), *texts(30, 33)]
 
 
+@pytest.mark.sweep
 def test_skipped_offsets_are_not_delivered(bench: Bench) -> None:
     """In batch and stream, with tasks cut anywhere and after a restart, the ranges are left out, and nothing else."""
     bench.create(1)

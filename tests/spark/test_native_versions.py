@@ -129,6 +129,7 @@ def scene(spark: SparkSession, kafka_broker: EmbeddedKafka, topic_name: str, tmp
     cluster.delete_topic(topic_name)
 
 
+@pytest.mark.sweep
 def test_real_flights_are_equal(scene: Scene) -> None:
     """Both tables of a slice of the real flights of all seasons equal the local engine's, types included."""
     year = load_flights()

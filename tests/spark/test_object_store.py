@@ -84,6 +84,7 @@ def test_a_topology_writes_each_row_once(
     assert audit(f"{top}/words", cluster=scene.cluster, several=True, deep=True).exit_code == 0
 
 
+@pytest.mark.sweep
 def test_queries_read_a_bucket(
     spark: SparkSession, tmp_path: Path, proxy: FaultProxy, options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

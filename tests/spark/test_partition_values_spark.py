@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.sweep
 @pytest.mark.spark
 def test_spark_reads_the_same_values(spark: SparkSession, tmp_path: Path) -> None:
     """PySpark reads back each value that was written, as text."""

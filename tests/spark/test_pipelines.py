@@ -90,6 +90,7 @@ def test_what_is_committed_is_read_though_its_writer_died(spark: SparkSession, t
     assert run() == [(0, 0), (0, 1), (0, 2)]
 
 
+@pytest.mark.sweep
 def test_max_files_bounds_a_batch(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """With maxFilesPerTrigger=2 five files are read in three batches."""
     for number in range(5):
@@ -98,6 +99,7 @@ def test_max_files_bounds_a_batch(spark: SparkSession, words: Words, tmp_path: P
     assert [one.numInputRows for one in query.recentProgress if one.numInputRows] == [2, 2, 1]
 
 
+@pytest.mark.sweep
 def test_the_schema_is_what_spark_reads(spark: SparkSession, tmp_path: Path) -> None:
     """For every type, the columns from the commit log are those that Spark finds in the files."""
     declared = {name: kind for name, (kind, _, _) in ROW.items()}

@@ -74,6 +74,7 @@ def test_output_and_checkpoint_stay_together(spark: SparkSession, words: Words, 
     assert [row[0] for row in rows_in(spark, out)] == [1, 2]
 
 
+@pytest.mark.sweep
 def test_a_directory_is_known_by_its_log(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """By a link, or moved with its log, nothing of a directory is read again; another one is refused."""
     out, link = tmp_path / "out", tmp_path / "link"

@@ -105,6 +105,7 @@ def test_rows_of_no_partition_are_kept(spark: SparkSession, words: Words, tmp_pa
         words.flush(("a", 3, 30))
 
 
+@pytest.mark.sweep
 def test_what_came_too_late_is_counted(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """A row behind the watermark is dropped and counted, for the run that dropped it; the batch still has it."""
     late = LateRows(spark)
@@ -161,6 +162,7 @@ def test_event_time_needs_the_slowest_watermark(spark: SparkSession, words: Word
         spark.conf.unset("spark.sql.streaming.multipleWatermarkPolicy")
 
 
+@pytest.mark.sweep
 def test_ctrl_c_stops_the_queries(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """A signal stops all queries, and is then handled as before; without one they run to their end."""
     words.flush(("a", 1, 0))

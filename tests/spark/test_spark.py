@@ -52,6 +52,7 @@ def test_a_running_session_is_used_and_left_running(spark: SparkSession) -> None
     assert spark.range(3).count() == 3
 
 
+@pytest.mark.sweep
 def test_ctrl_c_is_handled_as_before() -> None:
     """After a session of its own, in a process of its own, Ctrl-C does again what it did before."""
     program = (

@@ -166,6 +166,7 @@ def test_tuples_get_from_worker_to_worker(storm: Place) -> None:
     _kill(storm, "flight_delays")
 
 
+@pytest.mark.sweep
 def test_chunks_reach_the_sinks(storm: Place) -> None:
     """In chunk mode, over two workers, each flight is there once and added up once, and Storm sees chunks."""
     storm.publish_flights(FLIGHTS)

@@ -56,6 +56,7 @@ def test_a_second_call_says_that_there_is_nothing_to_do(project: Path, capsys: p
     assert json.loads(capsys.readouterr().out) == {"rows": 0, "files": 0}
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_an_export_follows_the_directory_until_it_is_stopped(project: Path, stop: signal.Signals) -> None:

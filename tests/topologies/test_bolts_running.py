@@ -131,6 +131,7 @@ def kafka(bare_kafka: Kafka) -> Kafka:
     return bare_kafka
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_flights_go_through(kafka: Kafka) -> None:
     """Every flight comes out once, with its own origin, its codes as published and their meaning beside them."""

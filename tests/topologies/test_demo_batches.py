@@ -56,6 +56,7 @@ def test_the_demo_finds_all_right(demo: BatchDemo) -> None:
     assert " ".join(said(demo).split()).count("to 60 60 60") == 1
 
 
+@pytest.mark.sweep
 def test_the_demo_finds_a_count_that_is_wrong(demo: BatchDemo, monkeypatch: pytest.MonkeyPatch) -> None:
     """An audit that cannot fail would show nothing."""
     real = RunHere.wait_for_the_end

@@ -50,6 +50,7 @@ def test_partition_is_javas(key: bytes, hashed: int) -> None:
     assert partition_of(key, 1_000) == (hashed & 0x7FFFFFFF) % 1_000
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_everything_is_there(frame: pd.DataFrame) -> None:
     """The order of publishing loses and repeats no flight of the package."""

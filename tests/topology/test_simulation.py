@@ -554,6 +554,7 @@ def test_a_scenario_that_says_nothing_of_a_state_is_refused(given: dict[str, Any
         simulate(Scenario(Counted, counted_line, **given), [0])
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_the_demos_own_topology_can_be_simulated() -> None:
     """The flights go through their two sinks in simulated worlds."""

@@ -138,6 +138,7 @@ def many(done: int, at_s: float) -> RunMetrics:
     )
 
 
+@pytest.mark.sweep
 def test_a_thousand_partitions_stay_usable(page: Page) -> None:
     """Fifty rows, the one furthest behind first; the others by turning pages; new figures come; a button answers."""
     graph = from_class(Shop, "shop")

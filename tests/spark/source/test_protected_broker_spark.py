@@ -53,6 +53,7 @@ def options_of(shop: Shop, password: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.sweep
 def test_the_source_gets_in_by_the_options_of_kafkas_own_clients(spark: SparkSession, shop: Shop) -> None:
     """A batch reads all records, and the sink writes one; no plan, and no error of a wrong one, holds the password."""
     register(spark)

@@ -116,6 +116,7 @@ def test_where_no_links_can_be_made(
         read_sink(spark, words.directory).unionByName(frame).collect()
 
 
+@pytest.mark.sweep
 def test_a_stream_goes_on_across_a_compaction(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """Started again from its checkpoint after compactions, before and behind its position, a query reads each row once.
 

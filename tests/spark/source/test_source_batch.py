@@ -75,6 +75,7 @@ def test_selections_and_positions(bench: Bench) -> None:
     assert bench.values(startingTimestamp="1500", startingOffsetsByTimestampStrategy="latest") == ["10"]
 
 
+@pytest.mark.sweep
 def test_min_partitions_makes_more_tasks(bench: Bench) -> None:
     """minPartitions and maxRecordsPerPartition cut the work, and every row still comes once."""
     bench.create(1)
@@ -98,6 +99,7 @@ def test_transactions(bench: Bench) -> None:
     assert bench.values(startingOffsets=middle) == ["2"]
 
 
+@pytest.mark.sweep
 def test_compaction_gaps(bench: Bench, tmp_path: Path) -> None:
     """What compaction took away holds no range up, wherever ranges are cut."""
     with EmbeddedKafka(tmp_path / "compacting", properties={"log.cleaner.backoff.ms": "100"}) as broker:

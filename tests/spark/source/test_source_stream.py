@@ -19,6 +19,7 @@ from tests.spark.source_support import Bench, report_of, texts
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 
+@pytest.mark.sweep
 def test_available_now_continues_where_it_ended(bench: Bench) -> None:
     """A bounded run takes what is there, in batches of the limit; the next one goes on from the checkpoint."""
     bench.create(2)
@@ -86,6 +87,7 @@ def test_once_takes_one_batch(bench: Bench) -> None:
     assert bench.written() == texts(0, 10)
 
 
+@pytest.mark.sweep
 def test_transactions_leave_no_rest(bench: Bench) -> None:
     """A stream over transactions reads the committed ones, and the markers behind them end no batch early."""
     bench.create(1)
@@ -110,6 +112,7 @@ def test_a_crash_before_the_first_commit_loses_nothing(bench: Bench) -> None:
     assert bench.written() == texts(0, 5)
 
 
+@pytest.mark.sweep
 def test_a_checkpoint_of_the_connector_is_understood(bench: Bench) -> None:
     """Offsets as the JVM connector writes them, in any order and without spaces, are where a query goes on."""
     bench.create(2)

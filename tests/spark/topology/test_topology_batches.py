@@ -43,6 +43,7 @@ def test_kill_minus_nine_changes_no_count(scene: Scene) -> None:
     assert counts(scene.path) == plain(scene)
 
 
+@pytest.mark.sweep
 def test_a_state_belongs_to_its_checkpoint(scene: Scene) -> None:
     """Another checkpoint numbers its batches anew: it is refused, and its batches are not taken for those applied."""
     scene.send("to be", "or not to be")

@@ -75,6 +75,7 @@ def test_a_write_has_an_id(bench: Bench) -> None:
     assert len({each[RUN] for each in ids_in(bench, bench.topic)}) == 4
 
 
+@pytest.mark.sweep
 def test_a_frame_that_cannot_be_written(bench: Bench) -> None:
     """Modes, columns and single rows that cannot be written end the job with an error that says what helps."""
     bench.create(1, max_message_bytes="2000")
