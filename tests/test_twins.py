@@ -57,7 +57,7 @@ def test_a_reason_is_printed(tmp_path: Path) -> None:
     ("test", "message"),
     [
         (SILENT, "uses FakeKafka: let it use bare_kafka"),
-        (BY_FIXTURE, "uses FakeKafka: let it use bare_kafka"),
+        pytest.param(BY_FIXTURE, "uses FakeKafka: let it use bare_kafka", marks=pytest.mark.sweep),
         (f"@pytest.mark.fake_only('')\n{BOTH}", "fake_only needs the reason"),
         pytest.param(f"@pytest.mark.fake_only()\n{BOTH}", "fake_only needs the reason", marks=pytest.mark.sweep),
         pytest.param(f"@pytest.mark.fake_only\n{SILENT}", "fake_only needs the reason", marks=pytest.mark.sweep),

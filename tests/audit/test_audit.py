@@ -21,6 +21,7 @@ from downspout.errors import BrokerError, SinkError
 from downspout.kafka import OffsetAndMetadata, Record, TopicPartition
 from downspout.sink import CommitLog, Identities, SinkWriter, layout_of
 from downspout.testing import FakeKafka
+from tests.sampling import examples
 from tests.sink.support import Origins, rows_of, sink, tup, write_rows
 from tests.spout.spout_driver import Kafka
 
@@ -392,7 +393,7 @@ def test_an_aggregate_file_that_is_not_as_logged_counts_for_nothing(tmp_path: Pa
 
 
 @pytest.mark.fake_only("hundreds of examples, each with a cluster of its own")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.booleans()), min_size=1, max_size=40),
     st.integers(0, 10),

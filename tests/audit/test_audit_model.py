@@ -26,6 +26,7 @@ from downspout.dead_letters import DeadLetters
 from downspout.kafka import Record
 from downspout.sink import ORIGIN_SCHEMA, CommitLog, Coverage, DataFile, Entry, Stream
 from downspout.testing import FakeKafka
+from tests.sampling import examples
 
 pytestmark = pytest.mark.fake_only("hundreds of examples, each with a cluster of its own")
 
@@ -122,7 +123,7 @@ def run_again(records: Sequence[Record]) -> Mapping[tuple[str, int, int], list[s
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(fates, st.integers(0, 14), st.integers(1, 5), st.booleans())
 @example([replace(USUAL, rows=0, stray=1)], 0, 1, False)  # the right rows, in a file that the log does not name
 def test_the_audit_says_of_each_offset_what_the_table_says(

@@ -31,6 +31,7 @@ from downspout.batches.core.metadata import (
     encode_range,
 )
 from downspout.batches.core.shares import share
+from tests.sampling import examples
 
 
 class CoordinatorMachine(RuleBasedStateMachine):
@@ -127,7 +128,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
 
 TestCoordinatorMachine = CoordinatorMachine.TestCase
-TestCoordinatorMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestCoordinatorMachine.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 
 
 def test_a_late_time_out_of_an_old_attempt_changes_nothing() -> None:

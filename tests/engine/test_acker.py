@@ -13,6 +13,7 @@ from streamparse import Bolt, Spout, Topology
 from downspout.component import Failure
 from downspout.engine import Bounds, Engine, Forest, Tree, acker, from_class
 from downspout.testing import VirtualClock
+from tests.sampling import examples
 
 REASON = Failure("fail", "bolt", 3)
 
@@ -108,7 +109,7 @@ class Trees(RuleBasedStateMachine):
         assert {tree.msg_id: tree.pending for tree in self.forest.open} == {n: len(w) for n, w in self.waiting.items()}
 
 
-Trees.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Trees.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestTrees = Trees.TestCase
 
 

@@ -89,7 +89,7 @@ def test_polls_return_exactly_the_visible_records_in_order(
         assert consumer.position(TP) == log.end
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 7))
 def test_partitions_take_turns_and_lose_nothing(partitions: list[int], limit: int) -> None:
     """Read by polls of any size, every record of every partition comes once, in order, and no partition starves."""

@@ -19,6 +19,7 @@ from downspout.parse import Documents, Schema
 from downspout.parse.avro import avro_decoder
 from tests.parse.binary_support import OneSchema, broken, hold_same, no_record_alone, parsed
 from tests.parse.registry_support import framed
+from tests.sampling import examples
 
 MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC))
 LONGS = st.integers(-300, 300) | st.integers(-(2**57), 2**57) | st.integers(-(2**63), 2**63 - 1)
@@ -87,7 +88,7 @@ def _name(kind: Any) -> str:
     return str(kind.get("name", "")) if isinstance(kind, dict) else ""
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(made=records(), data=st.data())
 def test_columns_hold_what_each_record_holds(made: Any, data: st.DataObject) -> None:
     """Rows, columns and reasons are the same at once as one by one, of whole records and of broken ones."""

@@ -19,7 +19,7 @@ from downspout.parse.json import JsonParser, parse_objects
 from downspout.parse.reader import ArrowReader
 from downspout.parse.template import Template
 from downspout.sink import Columns
-from tests.sampling import WHOLE
+from tests.sampling import examples
 
 TYPES = (
     "string", "bool", "int8", "int16", "int32", "int64", "float32", "float64", "decimal(9,2)", "date", "timestamp",
@@ -153,7 +153,7 @@ shapes = st.tuples(*(st.sampled_from(TYPES) for _ in NAMES))
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(kinds=shapes, values=st.lists(documents(), max_size=12), few=st.sampled_from([1, 1, 4]), block=st.integers(1, 9))
 @example(kinds=("string", "int8", "string"), values=[b'{"a":"}', b'{","b":1}', b"{}{}", b'{"b":1}'], few=1, block=9)
 @example(kinds=("int64", "int8", "string"), values=[b"{}{}\0}", b'{"a":5}', b'{"a":6}'], few=1, block=9)
@@ -173,7 +173,7 @@ def test_a_chunk_is_its_records(kinds: tuple[str, ...], values: list[bytes | Non
 
 
 @pytest.mark.slow
-@settings(max_examples=150 if WHOLE else 50, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     kinds=shapes,
     rows=st.lists(st.tuples(anything, anything, anything), min_size=1, max_size=8),

@@ -19,6 +19,7 @@ from downspout.parse import REJECT_FIELDS
 from downspout.parse.rejects import is_read
 from downspout.testing import run_bolt, run_topology
 from tests.parse.support import chunk, rows_of, run_chunks
+from tests.sampling import examples
 
 TYPES = {"carrier": "string", "delay": "int16", "at": "timestamp"}
 FIELDS = ["carrier", "delay=dep_delay", "at"]
@@ -197,7 +198,7 @@ class OneByOne(JsonParseBolt):
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 9), st.integers(0, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_records_that_come_together_have_the_outcome_that_each_has_alone(random: Any, good: int, required: int) -> None:
     """Rows, rejects and failures are those of one record after the other, also where the breaker opens midway."""
     values = random.choices([b'{"carrier": "UA"}', b"{", b"[]", None], [good, 1, 1, 1], k=400)

@@ -14,6 +14,7 @@ from downspout.parse import Documents, Schema
 from downspout.parse.protobuf import compiled
 from tests.parse.binary_support import OneSchema, broken, hold_same, no_record_alone, parsed
 from tests.parse.registry_support import framed
+from tests.sampling import examples
 
 TEXT = """
 syntax = "proto3";
@@ -100,7 +101,7 @@ def values(draw: st.DrawFn) -> list[bytes]:
     return broken(draw, found)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(values=values(), data=st.data())
 def test_columns_hold_what_each_message_holds(values: list[bytes], data: st.DataObject) -> None:
     """Rows, columns and reasons are the same at once as one by one, of whole messages and of broken ones."""
@@ -110,7 +111,7 @@ def test_columns_hold_what_each_message_holds(values: list[bytes], data: st.Data
     hold_same(documents(), paths, columns, values)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.data())
 def test_columns_hold_what_messages_of_the_older_syntax_hold(data: st.DataObject) -> None:
     """Fields that are required, have a default, or are groups mean at once what they mean one by one."""

@@ -12,12 +12,13 @@ from downspout.ledger import Origin
 from downspout.origins import each
 from downspout.testing import run_bolt
 from tests.parse.support import chunk, run_chunks
+from tests.sampling import examples
 
 LINES = st.lists(st.none() | st.text(st.sampled_from("ab \t\u00a0\u2003\x1cé"), max_size=9), min_size=1, max_size=12)
 
 
 @given(lines=LINES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_chunk_is_split_as_its_records_are(lines: list[str | None]) -> None:
     """The same words with the same identities in the same order; texts without words are counted, and acked."""
     in_chunks = run_chunks(SplitBolt.spec(), [chunk(lines, kind=pa.string())])

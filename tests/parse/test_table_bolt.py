@@ -26,6 +26,7 @@ from downspout.sink import read_table
 from downspout.testing import run_bolt, run_topology
 from tests.parse.support import chunk, run_chunks
 from tests.parse.test_parse_bolt import Source
+from tests.sampling import examples
 
 WORDS = ["a", "bbbb", None, "cc", "long", "ddd"]
 
@@ -111,7 +112,7 @@ class Letters(TableBolt):
 
 
 @given(words=st.lists(st.text("ab ", max_size=4), min_size=1, max_size=8), cut=st.integers(0, 8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_several_rows_of_a_record_have_origins_that_do_not_depend_on_the_chunk(words: list[str], cut: int) -> None:
     """However a chunk is cut when it comes again, its rows have the same identities, and no two have the same."""
     whole = chunk(words, kind=pa.string())

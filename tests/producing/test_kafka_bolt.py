@@ -124,9 +124,11 @@ def test_a_bad_record_fails_its_tuple_alone(bare_kafka: Kafka, bad: dict[str, An
 
 @pytest.mark.parametrize("how", ["asynchronous", "synchronous", "fire_and_forget"])
 def test_a_fixed_topic_that_does_not_exist_stops_the_bolt(bare_kafka: Kafka, how: str) -> None:
-    """Nothing fails or is tried again: all records would fare the same. The error names the topic, and what makes it."""
+    """Nothing fails or is tried again: all records would fare the same. The error names the topic and its cure."""
     rows = [{"message": str(number)} for number in range(200)]
-    expected = r"bolt: there is no topic missing, and the broker does not create it\. Try: create the topic \(`downspout"
+    expected = (
+        r"bolt: there is no topic missing, and the broker does not create it\. Try: create the topic \(`downspout"
+    )
     with pytest.raises(BrokerError, match=expected):
         write(bare_kafka, rows, topic="missing", topic_wait_ms=100, mode=how)
 

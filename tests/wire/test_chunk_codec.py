@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from downspout.origins import ORIGIN, column_of, origins
 from downspout.wire import Encoder, is_packed, pack, parse, slow, unpack
 from downspout.wire.chunks import COMPRESSED_BYTES
+from tests.sampling import examples
 from tests.wire.storm_pipe import received, through_java
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -59,7 +60,7 @@ def over(batch: pa.RecordBatch) -> pa.RecordBatch:
     return unpack(values)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(batches())
 def test_a_chunk_arrives_as_it_left(batch: pa.RecordBatch) -> None:
     """Columns, types, nulls, dictionaries and origins are the same behind Storm's Java."""

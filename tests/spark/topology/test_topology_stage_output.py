@@ -13,6 +13,7 @@ from pystorm.component import Tuple
 from downspout.spark import Place, ShuffledTuple, load
 from downspout.spark.topology.rows import TUPLE
 from downspout.spark.topology.stages.stage_output import ITEMS_PER_ROW, Root, StageOutput
+from tests.sampling import examples
 
 
 class Record(Root):
@@ -74,7 +75,7 @@ class Model:
 
 @pytest.mark.sweep
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_what_is_tied_together_leaves_whole_or_not_at_all(data: st.DataObject) -> None:
     """Nothing of a failed try leaves, nor of what is tied to it, which is tried again; all else leaves once."""
