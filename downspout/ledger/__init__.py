@@ -10,7 +10,7 @@ __getattr__, __all__ = offered(
         "epochs": "AssignmentEpochs Fact",
         "isolation": "AT_WORK Isolation WINDOW",
         "message_id": "id_prefix split_id",
-        "metadata": "BYTES_MAX CommitMetadata ENDED NOTHING author_for_another_topic decode encode",
+        "metadata": "BYTES_MAX CommitMetadata ENDED NOTHING author_for_another_topic decode encode shorten",
         "offsets": "NEVER PartitionLedger RetryState",
         "origin": "Origin",
         "ranges": "Ranges",

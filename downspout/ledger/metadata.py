@@ -1,67 +1,62 @@
-"""What travels in the metadata of a commit: which records beyond the commit are done, and what failed how
-often.
+"""What travels in the metadata of a commit: which records beyond the commit are done, and what failed how often.
 
-Storm's Java spout writes JSON with exactly the keys ``topologyId``, ``taskId`` and ``threadName``, and
-refuses others. Ours has the same three, so one spout can take over from the other; what is ours is inside
-``threadName``::
+Storm's Java spout writes JSON with exactly the keys ``topologyId``, ``taskId`` and ``threadName``, and refuses others.
+Ours has the same three, so one spout can take over from the other; what is ours is one word inside ``threadName``::
 
-    downspout1 <base> <done> <failures> [<isolation>] <checksum>        e.g.  downspout1 2s 1.3,2.1 0.2 r 9f1c04be
+    downspout1 <word>        e.g.  downspout1 K2<v-00000V`OAx00BlIU;<)h00
 
-``base`` is the committed offset. ``done`` lists ranges as *gap.length*, each gap counted from the end
-before; ``failures`` lists
-*gap.attempts*, gaps counted from one behind the last. Numbers are in base 36, an empty list is ``-``.
-``isolation`` (see ``downspout.ledger.isolation``) is missing after an orderly end, and in what was written before
-there was crash isolation. ``r`` and ``r1`` say that the owner is at work; ``w<starts>.<window>.<narrow until>.<until>``
-and the same with ``.<alone>`` stand for a search, offsets counted from the base; with ``h`` it was handed on in order.
-Until November 2026 that was ``r<starts>.<single until>.<until>``, ``.<alone>``, or the same with ``e``. It is still
-read. A version that knows only those takes the others for foreign: it goes on from the commit, and may process again
-what was done beyond it.
-The checksum covers all of it, topologyId, taskId and the topic's Kafka id too: the ranges of a topic that
-was deleted and created again mean nothing for the new one, and neither do those of a commit that a tool has
-moved.
+The word is base 85 (which has no character that JSON escapes) of two checksums and deflated columns of numbers:
 
-There is one text for each content. What does not decode to a content whose text it is, is foreign, cut or
-corrupt; then nothing is known about records beyond the commit, and they are processed again. That is never
-an error.
+==============  ====================================================================================================
+column          holds
+==============  ====================================================================================================
+head            how many failures and ranges there are, and the state of crash isolation, offsets counted from the base
+failures        the distance of each failed offset from the one before; then the failed attempts of each
+ranges          the length of the hole before each range; then the length of each range
+==============  ====================================================================================================
 
-The broker limits metadata (``offset.metadata.max.bytes``, 4,096). Where the ranges do not fit, they are packed
-(``downspout.ledger.runs``), and the rest stands in one word::
+A column is one byte for the width of its numbers in bytes, then all their lowest bytes, then all second bytes, and so
+on. Bytes of one place are alike, so each such *plane* is deflated as a block with codes of its own: holes that repeat
+take almost nothing, and random ones close to their entropy.
 
-    downspout2 <base>/<done>/<failures>[/<isolation>] <checksum>
+The first checksum covers the committed offset (the *base*), topologyId, taskId and the rest of the word; the second one
+is the topic's Kafka id. So the ranges of a commit that a tool has moved mean nothing, and neither do those of a topic
+that was deleted and created again.
 
-So every second record of 20,000 that is not done fits into 4,096 bytes. Where the ranges do not fit even so, the
-highest ones are left out: records above that horizon may be processed again after a crash, those below it are not.
+What does not decode to a content that is written as this text is foreign, cut or corrupt: nothing is known about
+records beyond the commit, and they are processed again. That is never an error.
 
-A version that knows the first form alone takes offset, topology id and task from the second, and nothing else: it
-processes again what lies beyond the commit.
+The broker limits metadata (``offset.metadata.max.bytes``, 4,096). Where the ranges do not fit, the highest ones are
+left out: records above that horizon may be processed again after a crash, those below it are not.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-import re
+import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, chain, islice, pairwise
 
-from downspout.ledger import runs
-from downspout.ledger.isolation import AT_WORK, WINDOW, Isolation
+from downspout.ledger.isolation import ISOLATION_FROM, Isolation
 
 BYTES_MAX = 4096  # The broker's default limit
 
 FAILURES_MAX = 100  # How many failed offsets are recorded, lowest first
 
+RANGES_MAX = 1 << 17  # How many ranges are; what an attacker's word may inflate to is bounded by it
+
 TEXT_MAX = 16 * BYTES_MAX  # What is longer is not ours, whatever limit the broker has: nothing of it is read
 
 ENDED = Isolation(ended=True)
 
-_MARK = "downspout1"
-_PACKED_MARK = "downspout2"
-_PACKED_WORDS = 3
-_JAVA_THREAD = re.compile(r"-executor\[\d+, \d+\]\Z")  # How the name of each thread ends that runs a component of Storm
+_MARK = "downspout1 "
 _KEYS = {"topologyId", "taskId", "threadName"}
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_HEAD = 8  # How many numbers are in the head
+_RAW_MAX = 5 + 8 * (_HEAD + 2 * FAILURES_MAX + 2 * RANGES_MAX)
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,7 @@ def encode(
     *,
     topology_id: str,  # this topology's id
     task: int,  # this task's id
-    topic_id: str = "",  # the topic's Kafka id; goes into the checksum only
+    topic_id: str = "",  # the topic's Kafka id
     done: Iterable[tuple[int, int]] = (),  # sorted disjoint ranges above ``base``; taken lazily, up to what fits
     failures: Iterable[tuple[int, int]] = (),  # sorted (offset, failed attempts), at or above ``base``
     isolation: Isolation = ENDED,  # as of a commit at ``base``
@@ -93,31 +88,28 @@ def encode(
 
     >>> text = encode(100, topology_id="flights-1", task=4, done=[(101, 104)], failures=[(100, 2)])
     >>> text
-    '{"topologyId":"flights-1","taskId":4,"threadName":"downspout1 2s 1.3 0.2 982da74d"}'
+    '{"topologyId":"flights-1","taskId":4,"threadName":"downspout1 K2<v-00000V`OAx00BlIU;<)h00"}'
     >>> found = decode(100, text)
     >>> found.topology_id, found.task, found.done, found.failures, found.isolation.ended
     ('flights-1', 4, ((101, 104),), {100: 2}, True)
     """
-    search = _isolation_word(base, isolation)
-    room = bytes_max - len(_text(topology_id, task, topic_id, base, "", "", search))
-    if room < 0:
+    tried, known = list(islice(failures, FAILURES_MAX)), list(islice(done, RANGES_MAX))
+
+    def text(failed: int, ranges: int) -> str:
+        packed = _deflate(_planes(base, tried[:failed], known[:ranges], isolation))
+        return sealed_text(base, topology_id, task, zlib.crc32(topic_id.encode()), packed)
+
+    if len(whole := text(len(tried), len(known))) <= bytes_max:
+        return whole
+    if (room := bytes_max - len(text(0, 0))) < 0:
         return ""
-    # Attempts first: they are few, and without them a poison record starts over. Never more than a quarter
-    # of the room.
-    tried, used = _fill(_gaps_of_failures(base, failures), max(1, room // 4))
-    known = list(islice(done, 3 * bytes_max))  # more do not fit in any form
-    ranges, _ = _fill(_gaps_of_ranges(base, known), room - used)
-    count = ranges.count(",") + bool(ranges)
-    if count < len(known):
-        packed, packed_count = runs.pack(base, known, room - used)
-        if packed_count > count:
-            return _text(topology_id, task, topic_id, base, packed, tried, search, _PACKED_MARK)
-    return _text(topology_id, task, topic_id, base, ranges, tried, search)
+    # Attempts first: they are few, and without them a poison record starts over. Never more than a quarter of the room.
+    failed = _most(len(tried), lambda count: len(text(count, 0)) <= bytes_max - room + room // 4)
+    return text(failed, _most(len(known), lambda count: len(text(failed, count)) <= bytes_max))
 
 
 def decode(base: int, metadata: str | None, *, topic_id: str = "") -> CommitMetadata:
-    """Return what the metadata of a commit at ``base`` holds; :data:`NOTHING` where it is not ours, cut or
-    corrupt.
+    """Return what the metadata of a commit at ``base`` holds; :data:`NOTHING` where it is not ours, cut or corrupt.
 
     From another spout's metadata of the same form only the topology id and the task are taken. Never raises.
 
@@ -126,44 +118,16 @@ def decode(base: int, metadata: str | None, *, topic_id: str = "") -> CommitMeta
     >>> decode(7, '{"topologyId":"wc-1-1","taskId":3,"threadName":"Thread-14"}').topology_id
     'wc-1-1'
     """
-    if len(metadata or "") > TEXT_MAX:
-        return NOTHING
-    try:
-        document = json.loads(metadata or "null")
-    except (ValueError, RecursionError):
-        return NOTHING
-    if not isinstance(document, dict) or set(document) != _KEYS:
-        return NOTHING
-    owner, task, thread = document["topologyId"], document["taskId"], document["threadName"]
-    if not isinstance(owner, str) or type(task) is not int or not isinstance(thread, str):
-        return NOTHING
-    words = thread.split(" ")
-    if words[0] not in (_MARK, _PACKED_MARK):
-        # Not ours. A damaged mark of ours looks like this too, and then the owner may be damaged as well: so
-        # only what cannot be ours counts as another's. A Java spout's thread has the component's name, which
-        # may be of any number of words.
-        may_be_ours = _may_be_ours(words) and not _JAVA_THREAD.search(thread)
-        return NOTHING if thread.startswith(_MARK[:-1]) or may_be_ours else CommitMetadata(owner, task)
-    try:
-        base_text, done_text, failures_text, *search = _fields(words)
-        done = tuple(_ranges_of(words[0], base, done_text))
-        failures = dict(_failures(base, failures_text))
-        isolation = _isolation(base, search)
-        lists = _empty(done_text), _empty(failures_text)
-        faithful = _text(owner, task, topic_id, base, *lists, "".join(search), words[0]) == metadata
-    except (ValueError, OverflowError):
-        return NOTHING
-    if not faithful or base_text != _number(base):
-        return NOTHING
-    return CommitMetadata(owner, task, done, failures, isolation)
+    found, topic = _read(base, metadata)
+    return found if topic in (None, zlib.crc32(topic_id.encode())) else NOTHING
 
 
 def shorten(base: int, metadata: str, *, topic_id: str, bytes_max: int) -> str:
     """Return metadata of ours that has no more than so many bytes, and holds as much as fits.
 
-    >>> text = encode(100, topology_id="flights-1", task=4, done=[(101, 104), (105, 106)])
-    >>> shorten(100, text, topic_id="", bytes_max=len(text) - 1)
-    '{"topologyId":"flights-1","taskId":4,"threadName":"downspout2 2s/00v/- e8705d6f"}'
+    >>> text = encode(100, topology_id="flights-1", task=4, done=[(101, 104), (205, 306)])
+    >>> decode(100, shorten(100, text, topic_id="", bytes_max=len(text) - 1)).done
+    ((101, 104),)
     """
     if len(metadata) <= bytes_max:
         return metadata
@@ -183,7 +147,7 @@ def shorten(base: int, metadata: str, *, topic_id: str, bytes_max: int) -> str:
 def author_for_another_topic(base: int, metadata: str | None, *, topic_id: str) -> str | None:
     """Return who committed at ``base`` for an earlier topic of the same name; None where nothing says that.
 
-    It says so where all but the checksum is as we write it for this offset, and no topic id is missing on either side.
+    It says so where it is ours and whole, and holds another topic's id. No topic id may be missing on either side.
 
     >>> text = encode(100, topology_id="flights-1", task=4, topic_id="old")
     >>> author_for_another_topic(100, text, topic_id="new")
@@ -191,168 +155,146 @@ def author_for_another_topic(base: int, metadata: str | None, *, topic_id: str) 
     >>> author_for_another_topic(100, text, topic_id="old") is None
     True
     """
-    if not topic_id or len(metadata or "") > TEXT_MAX:
-        return None
-    if any(decode(base, metadata, topic_id=known) != NOTHING for known in (topic_id, "")):
-        return None
+    found, topic = _read(base, metadata)
+    is_other = topic_id and topic not in (None, zlib.crc32(b""), zlib.crc32(topic_id.encode()))
+    return found.topology_id if is_other else None
+
+
+def _read(base: int, metadata: str | None) -> tuple[CommitMetadata, int | None]:
+    """Return what metadata holds, and the checksum of the topic's id, which only ours has."""
+    nothing = NOTHING, None
+    if len(metadata or "") > TEXT_MAX:
+        return nothing
     try:
         document = json.loads(metadata or "null")
-        owner, task, words = document["topologyId"], document["taskId"], document["threadName"].split(" ")
-        mark, checksum = words[0], words[-1]
-        _, done, failures, *search = _fields(words)
-        _isolation(base, search)  # raises where it is malformed
-        written = _text(owner, task, topic_id, base, _empty(done), _empty(failures), "".join(search), mark)
-        list(_ranges_of(mark, base, done)), list(_failures(base, failures))  # raises where they are malformed
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return None
-    alike = written.rpartition(" ")[0] == (metadata or "").rpartition(" ")[0] and mark in (_MARK, _PACKED_MARK)
-    return str(owner) if alike and len(checksum) == 8 else None
+    except (ValueError, RecursionError):
+        return nothing
+    if not isinstance(document, dict) or set(document) != _KEYS:
+        return nothing
+    owner, task, thread = document["topologyId"], document["taskId"], document["threadName"]
+    if not isinstance(owner, str) or type(task) is not int or not isinstance(thread, str):
+        return nothing
+    if not thread.startswith(_MARK):
+        # Another spout's; or ours with a damaged mark, and then the owner may be damaged as well.
+        is_like_ours = sum(map(str.__eq__, thread, _MARK)) > len(_MARK) // 2
+        return nothing if is_like_ours else (CommitMetadata(owner, task), None)
+    try:
+        sealed = base64.b85decode(thread.removeprefix(_MARK))
+        _, topic = _SEALS.unpack_from(sealed)
+        packed = sealed[_SEALS.size :]
+        if sealed_text(base, owner, task, topic, packed) != metadata:
+            return nothing
+        return CommitMetadata(owner, task, *_content(base, _inflate(packed))), topic
+    except (ValueError, struct.error, zlib.error):
+        return nothing
 
 
-def _may_be_ours(words: list[str]) -> bool:
-    """Return whether these may be words of ours of which the first is damaged."""
-    return len(words) in (5, 6) or (len(words) == _PACKED_WORDS and words[1].count("/") in (2, 3))
+_SEALS = struct.Struct("<II")  # The checksums of the whole and of the topic's id
 
 
-def _fields(words: list[str]) -> list[str]:
-    """Return what stands between the mark and the checksum.
+def sealed_text(base: int, owner: str, task: int, topic: int, packed: bytes) -> str:
+    """Return metadata with its checksums; ``topic`` is that of the topic's id, ``packed`` the deflated columns."""
+    whole = zlib.crc32(f"{owner}\n{task}\n{base}\n{topic}\n".encode("utf-8", "surrogatepass") + packed)
+    word = base64.b85encode(_SEALS.pack(whole, topic) + packed).decode()
+    return json.dumps({"topologyId": owner, "taskId": task, "threadName": _MARK + word}, separators=(",", ":"))
+
+
+def _most(count: int, fits: Callable[[int], bool]) -> int:
+    """Return the highest number up to ``count`` that fits; 0 does. What is tried is at most twice as much."""
+    few, many = 0, min(count, 1024)
+    while fits(many):
+        if many == count:
+            return count
+        few, many = many, min(count, 2 * many)
+    return few + bisect_left(range(few + 1, many), True, key=lambda number: not fits(number))
+
+
+def _planes(
+    base: int, failures: Sequence[tuple[int, int]], done: Sequence[tuple[int, int]], isolation: Isolation
+) -> list[bytes]:
+    """Return the columns of a content as planes; the first of each begins with the width of its numbers."""
+    distances = [after - before for before, after in pairwise([base - 1, *(offset for offset, _ in failures)])]
+    turns = [after - before for before, after in pairwise([base, *chain.from_iterable(done)])]
+    head = [len(failures), len(done), *_counts(base, isolation)]
+    planes = []
+    for column in (head, distances, [attempts for _, attempts in failures], turns[::2], turns[1::2]):
+        width = -(-max(column, default=0).bit_length() // 8)
+        numbers = struct.pack(f"<{len(column)}Q", *column)
+        planes += [bytes([width]), *(numbers[place::8] for place in range(width))]
+    return planes
+
+
+def _content(base: int, raw: bytes) -> tuple[tuple[tuple[int, int], ...], dict[int, int], Isolation]:
+    """Return ranges, failures and crash isolation from inflated planes.
 
     Raises:
-        ValueError: that is not one word where it has to be one.
+        ValueError: this is no content that :func:`encode` writes.
     """
-    _, *fields, _ = words
-    if words[0] == _MARK:
-        return fields
-    (packed,) = fields
-    return packed.split("/")
+    rest = memoryview(raw)
+
+    def column(count: int) -> tuple[int, ...]:
+        nonlocal rest
+        width = rest[0] if rest else 0
+        numbers = bytearray(8 * count)
+        for place in range(width):
+            numbers[place::8] = rest[1 + place * count : 1 + (place + 1) * count]
+        rest = rest[1 + width * count :]
+        return struct.unpack(f"<{count}Q", numbers)
+
+    failed, ranges, *counts = column(_HEAD)
+    if failed > FAILURES_MAX or ranges > RANGES_MAX:
+        raise ValueError("more than are written")
+    distances, attempts, holes, lengths = column(failed), column(failed), column(ranges), column(ranges)
+    edges = list(accumulate(chain.from_iterable(zip(holes, lengths, strict=True)), initial=base))[1:]
+    done = tuple(zip(edges[::2], edges[1::2], strict=True))
+    failures = dict(zip(list(accumulate(distances, initial=base - 1))[1:], attempts, strict=True))
+    isolation = _isolation(base, *counts)
+    if (
+        not all(chain(distances, holes, lengths))
+        or b"".join(_planes(base, [*failures.items()], done, isolation)) != raw
+    ):
+        raise ValueError("not as it is written")
+    return done, failures, isolation
 
 
-def _ranges_of(mark: str, base: int, text: str) -> Iterable[tuple[int, int]]:
-    return _ranges(base, text) if mark == _MARK else runs.unpack(base, text)
+def _deflate(planes: list[bytes]) -> bytes:
+    """Return planes in as few bytes as zlib makes of them."""
+
+    def deflated(strategy: int) -> bytes:
+        # A window of 4 KiB is set up in 3 µs, one of 32 KiB in 200; it finds as much in planes.
+        packer = zlib.compressobj(9, zlib.DEFLATED, -12, 8, strategy)
+        parts = []
+        for plane in planes:
+            if len(plane) > 31:  # codes of its own take more than they save in a shorter one
+                parts.append(packer.flush(zlib.Z_BLOCK))
+            parts.append(packer.compress(plane))
+        return b"".join([*parts, packer.flush()])
+
+    # Random planes are shorter where zlib does not look for matches.
+    return min(map(deflated, (zlib.Z_DEFAULT_STRATEGY, zlib.Z_RLE)), key=len)
 
 
-def _text(
-    owner: str, task: int, topic_id: str, base: int, done: str, failures: str, isolation: str, mark: str = _MARK
-) -> str:
-    between = " " if mark == _MARK else "/"
-    body = f"{mark} " + between.join([_number(base), done or "-", failures or "-", *([isolation] if isolation else [])])
-    checksum = zlib.crc32(f"{owner}\n{task}\n{topic_id}\n{body}".encode("utf-8", "surrogatepass"))
-    thread = f"{body} {checksum:08x}"
-    return json.dumps({"topologyId": owner, "taskId": task, "threadName": thread}, separators=(",", ":"))
+def _inflate(packed: bytes) -> bytes:
+    unpacker = zlib.decompressobj(-12)
+    raw = unpacker.decompress(packed, _RAW_MAX)
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("cut, or a bomb")
+    return raw
 
 
-def _fill(parts: Iterable[str], room: int) -> tuple[str, int]:
-    """Join parts with commas as long as they fit into ``room`` characters; return the text and its length."""
-    taken: list[str] = []
-    used = 0
-    for part in parts:
-        if used + len(part) + 1 > room:
-            break
-        taken.append(part)
-        used += len(part) + 1
-    return ",".join(taken), max(1, used)
-
-
-def _gaps_of_ranges(base: int, done: Iterable[tuple[int, int]]) -> Iterator[str]:
-    end_before = base
-    for start, end in done:
-        yield f"{_number(start - end_before)}.{_number(end - start)}"
-        end_before = end
-
-
-def _gaps_of_failures(base: int, failures: Iterable[tuple[int, int]]) -> Iterator[str]:
-    following = base
-    for count, (offset, attempts) in enumerate(failures):
-        if count == FAILURES_MAX:
-            return
-        yield f"{_number(offset - following)}.{_number(attempts)}"
-        following = offset + 1
-
-
-def _ranges(base: int, text: str) -> Iterator[tuple[int, int]]:
-    end = base
-    for gap, length in _pairs(text):
-        start = end + gap
-        end = start + length
-        if length == 0 or gap == 0:  # an empty range, or one that touches the commit or the range before
-            raise ValueError(text)
-        yield start, end
-
-
-def _failures(base: int, text: str) -> Iterator[tuple[int, int]]:
-    following = base
-    for gap, attempts in _pairs(text):
-        offset = following + gap
-        following = offset + 1
-        yield offset, attempts
-
-
-def _isolation_word(base: int, isolation: Isolation) -> str:
-    """Return the word for a state of crash isolation; empty after an orderly end with nothing to hand on."""
+def _counts(base: int, isolation: Isolation) -> list[int]:
+    """Return a state of crash isolation as numbers, its offsets counted from the base."""
     if not isolation.until:
-        starts = _number(isolation.starts) if isolation.starts else ""
-        return ("e" if starts else "") + starts if isolation.ended else "r" + starts
-    numbers = [isolation.starts, isolation.window, max(0, isolation.narrow_until - base), isolation.until - base]
-    if isolation.alone is not None:
-        numbers.append(isolation.alone - base)
-    return ("h" if isolation.ended else "w") + ".".join(map(_number, numbers))
+        return [isolation.starts, 0, 0, 0, 0, isolation.ended]
+    alone = 0 if isolation.alone is None else isolation.alone - base + 1
+    narrow = max(0, isolation.narrow_until - base)
+    return [isolation.starts, isolation.window, narrow, isolation.until - base, alone, isolation.ended]
 
 
-def _isolation(base: int, words: list[str]) -> Isolation:
-    """Return what the word for crash isolation says."""
-    if not words:
-        return ENDED
-    (word,) = words
-    if word == "r":
-        return AT_WORK
-    numbers = [int(number, 36) for number in word[1:].split(".")]
-    if word[0] in "re" and len(numbers) > 1:
-        return _former(base, word, numbers)
-    starts, *gaps = numbers
-    ended = word[0] in "eh"
-    if gaps:
-        window, narrow, until, *alone = gaps
-        isolation = Isolation(
-            starts, window, narrow and base + narrow, base + until, base + alone[0] if alone else None, ended
-        )
-        possible = until and starts >= 2 and window and narrow <= until and not (alone and (ended or window > 1))
-    else:
-        isolation, possible = Isolation(starts, ended=ended), starts == 1
-    if not possible or _isolation_word(base, isolation) != word:
-        raise ValueError(word)
-    return isolation
-
-
-def _former(base: int, word: str, numbers: list[int]) -> Isolation:
-    """Return the state that was written before there were windows of all sizes: records went alone, or 100 together."""
-    starts, lone, until, *alone = numbers
-    if word != word[0] + ".".join(map(_number, numbers)) or starts < 2 or lone > until or not until or len(alone) > 1:
-        raise ValueError(word)
-    if alone and (word[0] == "e" or not lone):
-        raise ValueError(word)
-    place = base + alone[0] if alone else None
-    return Isolation(starts, 1 if lone else WINDOW, lone and base + lone, base + until, place, word[0] == "e")
-
-
-def _pairs(text: str) -> Iterator[tuple[int, int]]:
-    for part in _empty(text).split(",") if _empty(text) else ():
-        first, second = part.split(".")
-        pair = int(first, 36), int(second, 36)
-        if part != f"{_number(pair[0])}.{_number(pair[1])}":  # int() also takes "+1", "1_0", "0x" and blanks
-            raise ValueError(part)
-        yield pair
-
-
-def _empty(text: str) -> str:
-    return "" if text == "-" else text
-
-
-def _number(value: int) -> str:
-    """Return a non-negative integer in base 36."""
-    if value < 0:
-        raise ValueError(value)
-    digits = ""
-    while value >= 36:
-        value, digit = divmod(value, 36)
-        digits = _DIGITS[digit] + digits
-    return _DIGITS[value] + digits
+def _isolation(base: int, starts: int, window: int, narrow: int, until: int, alone: int, ended: int) -> Isolation:
+    """Return the state of crash isolation that numbers stand for."""
+    is_search = until and starts >= ISOLATION_FROM and window and narrow <= until
+    if (until and not is_search) or (not until and starts > 1) or (alone and (ended or window > 1)):
+        raise ValueError("no state of crash isolation")
+    alone_at = base + alone - 1 if alone else None
+    return Isolation(starts, window, narrow and base + narrow, until and base + until, alone_at, bool(ended))

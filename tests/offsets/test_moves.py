@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,8 @@ def test_what_a_cut_log_does_not_have_is_not_read_again() -> None:
 def test_what_the_commit_has_no_room_for_is_not_called_skipped() -> None:
     """A file may name more ranges than a commit holds: the others are read again, and the plan says so."""
     standing = Standing(ZERO, 0, CommitMetadata("shop-1"), False, 0, 10**9, 10**9, "id")
-    beyond = [(n * n * 7 + 3 * n, n * n * 7 + 3 * n + 1) for n in range(1, 9_000)]
+    chance = random.Random(1)
+    beyond = [(n + gap, n + gap + 1) for n in range(0, 9_000_000, 1_000) for gap in [chance.randint(1, 998)]]
     move = commit_for(standing, 0, "shop-1", keep=False, beyond=beyond)
     assert move.done_after == decode(0, move.metadata, topic_id="id").done
     assert 0 < offset_ranges.count(move.skipped) < len(beyond)

@@ -97,7 +97,7 @@ def _metadata(content: bytes) -> None:
             BASE, topology_id=told.topology_id, task=told.task, topic_id="id", done=told.done,
             failures=told.failures.items(), isolation=told.isolation, bytes_max=8 * len(text),
         )  # fmt: skip
-        assert again == text or ('"downspout2 ' in text and decode(BASE, again, topic_id="id") == told)
+        assert again == text or decode(BASE, again, topic_id="id") == told  # another zlib may have packed it
     author_for_another_topic(BASE, text, topic_id="other")
 
 
@@ -183,15 +183,11 @@ OURS = encode(
     BASE, topology_id="shop-1", task=3, topic_id="id", done=[(1001, 1004), (1010, 1011)], failures=[(1000, 2)],
     isolation=Isolation(2, 1, 1400, 1700, 1005),
 )  # fmt: skip
-PACKED = encode(
-    BASE, topology_id="shop-1", task=3, topic_id="id", done=[(n, n + 1) for n in range(1001, 2001, 2)],
-    failures=[(1000, 2)], bytes_max=400,
-)  # fmt: skip
 JAVAS = '{"topologyId":"wc-1-1","taskId":3,"threadName":"Thread-14"}'
 OFFSETS = (b'{"orders":{"0":5,"1":-2}}', b'{"t":{"id":"x","0":[[5,9],[12,13]]}}', b'{"t":{"0":23}}')
 
 PARSERS: dict[str, Parser] = {
-    "commit metadata": Parser(_metadata, (), (OURS.encode(), PACKED.encode(), JAVAS.encode())),
+    "commit metadata": Parser(_metadata, (), (OURS.encode(), JAVAS.encode())),
     "dead letter": Parser(_letter, (), tuple(_letters())),
     "log entry": Parser(Entry.from_bytes, (ValueError,), tuple(e.to_bytes() for e in entries()), _sealed),
     "checkpoint of the log": Parser(_restore, (ValueError,), (checkpoint(),), _sealed),
