@@ -27,7 +27,7 @@ from downspout.sink.identity.coverage import Coverage, Stream
 from downspout.sink.ownership import SPARK_LOG
 from downspout.sink.readers.view import logged_schema
 from downspout.sink.storage.data_files import below
-from downspout.sink.storage.hashing import hash_of, hash_of_file, is_known
+from downspout.sink.storage.hashing import hash_of, hash_of_file
 from downspout.sink.storage.layout import incarnation_of, is_visible, layout_of
 from downspout.sink.storage.places import storage_of
 from downspout.sink.storage.port import Storage
@@ -67,8 +67,6 @@ class Found:
     # files whose content is not what was written, by the log's hash, with what is wrong; of a deep look
     corrupt: dict[str, str] = field(default_factory=dict)
     checked: int = 0  # how many files have the content that was written; of a deep look
-    # files of whose content the log holds no hash, for an earlier version has written them
-    unchecked: list[str] = field(default_factory=list)
     deep: bool = False  # whether all bytes of all files were read
     topology: str = ""  # whose the log is
     unreadable: dict[str, str] = field(default_factory=dict)  # files that are no Parquet, with the reason
@@ -249,8 +247,7 @@ class _Look:
         """Compare a file's content with what was written; return whether it was there."""
         found, logged = self._found, self._log.named.get(name)
         try:
-            if logged is None or not is_known(logged.hash):
-                found.unchecked += [name] if logged is not None else []
+            if logged is None:
                 damaged = _damaged_columns(path)
                 if damaged and name not in found.unreadable:
                     found.unreadable[name] = damaged
@@ -278,7 +275,6 @@ class _Look:
             found.changed,
             found.replaced,
             found.outdated,
-            found.unchecked,
         ):
             names.sort()
         staging = self._layout.staging

@@ -8,8 +8,7 @@ compared with them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from downspout.errors import DownspoutError, SinkError
@@ -111,27 +110,11 @@ def _checkpoints(folder: Path) -> dict[int, History]:
 
 
 def _compare(path: Path, checkpoint: History, history: History) -> None:
-    if not _says_the_same(checkpoint, history):
+    if checkpoint.to_bytes() != history.to_bytes():
         raise SinkError(
             f"{path} does not say what the {history.length:,} entries before it say: who writes next would believe it",
             cure=f"stop what writes there, delete {path}, and audit again: it is a cache, the entries are what counts",
         )
-
-
-def _says_the_same(checkpoint: History, history: History) -> bool:
-    """Return whether a checkpoint says what the entries say; an earlier version has left out the hashes of files."""
-    hashes = [
-        (file.hash, checkpoint.files[path].hash) for path, file in history.files.items() if path in checkpoint.files
-    ]
-    if any(noted and noted != hash_ for hash_, noted in hashes):
-        return False
-    return _without_hashes(checkpoint).to_bytes() == _without_hashes(history).to_bytes()
-
-
-def _without_hashes(history: History) -> History:
-    bare = copy(history)
-    bare.files = {path: replace(file, hash="") for path, file in history.files.items()}
-    return bare
 
 
 def _contradiction(entry: Entry, before: History, named: Mapping[str, DataFile]) -> str:

@@ -139,7 +139,7 @@ class AuditReport:
                 "visible": found.file_count, "gone": found.gone, "staged": found.staged, "unknown": found.unknown,
                 "foreign": found.foreign, "hidden": found.hidden, "spark_log": found.spark_log,
                 "changed": found.changed, "corrupt": found.corrupt, "checked": found.checked,
-                "unchecked": found.unchecked, "unreadable": found.unreadable, "leftovers": found.leftovers,
+                "unreadable": found.unreadable, "leftovers": found.leftovers,
                 "repeated": found.repeated_in, "replaced": found.replaced, "outdated": found.outdated,
                 "forgotten": found.forgotten,
             },
@@ -187,7 +187,6 @@ def take_notes(report: AuditReport) -> None:
         (found.foreign, "not Parquet; readers fail there: move it elsewhere"),
         (found.spark_log, "of a Spark job; Spark reads only the files that it names: move it and them elsewhere"),
         (found.changed, "of another size, number of rows or other columns than the log says"),
-        (found.unchecked, "without a hash in the log, from before there were any: the values were not checked"),
         (list(found.unreadable), "unreadable"),
     ):
         if names:

@@ -20,7 +20,6 @@ from downspout.sink import (
     Compactor,
     Disk,
     Entry,
-    History,
     Identities,
     Run,
     SinkWriter,
@@ -53,13 +52,6 @@ def flip(path: Path, place: int) -> None:
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
-
-
-def without_hashes(directory: Path) -> None:
-    """Make a directory one that an earlier version has written."""
-    log = CommitLog(directory)
-    for entry in read_entries(directory):
-        edit(log.path(entry.number), lambda document: document.pop("hashes", None))
 
 
 def test_each_flipped_bit_is_found(tmp_path: Path) -> None:
@@ -101,25 +93,10 @@ def test_the_damaged_column_is_named(tmp_path: Path) -> None:
         read_table(tmp_path)
 
 
-def test_files_of_earlier_versions_are_said_to_be_unchecked(tmp_path: Path) -> None:
-    """An entry without hashes is read, and what cannot be checked is not called checked; its pages are."""
-    path = flush(tmp_path, 0, "w")
-    without_hashes(tmp_path)
-    report = audit(tmp_path, deep=True)
-    assert (report.exit_code, report.found.unchecked, report.found.checked) == (0, [path.name], 0)
-    assert any("the values were not checked" in note for note in report.notes)
-    chunk = pq.ParquetFile(path).metadata.row_group(0).column(0)
-    flip(path, chunk.data_page_offset + chunk.total_compressed_size - (chunk.data_page_offset - 4) - 3)
-    assert audit(tmp_path, deep=True).exit_code == 10
-
-
-@pytest.mark.parametrize("has_hashes", [True, False])
-def test_a_compaction_makes_no_good_file_of_a_damaged_one(tmp_path: Path, *, has_hashes: bool) -> None:
+def test_a_compaction_makes_no_good_file_of_a_damaged_one(tmp_path: Path) -> None:
     """A compaction refuses a source whose content or pages are not what was written, and leaves all as it was."""
     path = flush(tmp_path, 0, "w")
     flush(tmp_path, ROWS, "v")
-    if not has_hashes:
-        without_hashes(tmp_path)
     chunk = pq.ParquetFile(path).metadata.row_group(0).column(0)
     flip(path, chunk.data_page_offset + chunk.total_compressed_size - (chunk.data_page_offset - 4) - 3)
     with pytest.raises(SinkError, match=f"{path.name} (was changed since it was written|cannot be read)"):
@@ -157,35 +134,24 @@ def test_a_compaction_that_was_not_written_as_made_is_given_up(tmp_path: Path) -
     assert len(list(visible_files(tmp_path))) == 2
 
 
-def test_a_checkpoint_of_an_earlier_version_is_believed_and_a_wrong_hash_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A checkpoint may lack hashes that the entries have; one that has others ends the audit."""
+def test_a_checkpoint_with_another_hash_ends_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who writes next would believe it."""
     monkeypatch.setattr(log_module, "CHECKPOINT_EVERY", 1)
-    path = flush(tmp_path, 0, "w")
+    flush(tmp_path, 0, "w")
     checkpoint = CommitLog(tmp_path).checkpoint_path(1)
-    edit(checkpoint, lambda document: document["hashes"].update({path.name: "crc32c:00000000"}))
+    edit(checkpoint, lambda document: document["files"][0].__setitem__(3, "crc32c:00000000"))
     with pytest.raises(SinkError, match="does not say what the"):
         audit(tmp_path)
-    edit(checkpoint, lambda document: document.pop("hashes"))
-    assert audit(tmp_path, deep=True).found.checked == 1
-    restored = History()
-    restored.restore(checkpoint.read_bytes())
-    assert restored.files[path.name].hash == ""
 
 
-@pytest.mark.parametrize("hashes", [[], "x", {"a": 1}, 7])
-def test_hashes_out_of_form_are_refused(tmp_path: Path, hashes: Any) -> None:
-    """What is not text by path is a damaged entry; a hash of an algorithm to come is one that cannot be checked."""
-    path = flush(tmp_path, 0, "w")
+@pytest.mark.parametrize("value", [[], 7, None])
+def test_a_hash_out_of_form_is_refused(tmp_path: Path, value: Any) -> None:
+    """What is no text is a damaged entry."""
+    flush(tmp_path, 0, "w")
     place = CommitLog(tmp_path).path(0)
-    good = place.read_bytes()
-    edit(place, lambda document: document.update(hashes={path.name: 1} if hashes == {"a": 1} else hashes))
+    edit(place, lambda document: document["files"][0].__setitem__(3, value))
     with pytest.raises(ValueError, match="out of form"):
         Entry.from_bytes(place.read_bytes())
-    place.write_bytes(good)
-    edit(place, lambda document: document.update(hashes={path.name: "sha512:00"}))
-    assert audit(tmp_path, deep=True).found.unchecked == [path.name]
 
 
 @pytest.mark.parametrize(("what", "value"), [("topology", "u"), ("component", "x"), ("schema", ["n:string"])])

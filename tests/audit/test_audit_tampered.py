@@ -197,16 +197,19 @@ CONTRADICTIONS: dict[str, tuple[str, Change]] = {
     "a file removed that is none": ("compact", remove_another),
     "rows of a compacted file": ("compact", lambda d: first_file(d).__setitem__(1, 4)),
     "no compacted file": ("compact", lambda d: (d["files"].clear(), d["removed"].append("month=0/nothing"))),
-    "settled before its time": ("compact", lambda d: d.update(settled=99)),
+    "settled before its time": ("compact", lambda d: d.update(gone_before=99)),
     "a compaction with rows": (
         "compact",
         lambda d: d["coverage"].append({"topic": "t", "topic_id": "", "partition": 0, "path": "", "ranges": [0, 5]}),
     ),
-    "a flush that says compaction": ("flush", lambda d: d.update(kind="compact", removed=[], settled=0)),
+    "a flush that says compaction": ("flush", lambda d: d.update(kind="compact", removed=[], gone_before=0)),
     "a flush that says fence": ("flush", lambda d: d.update(kind="fence", fenced=["a"])),
-    "a flush that says generation": ("flush", lambda d: d.update(kind="generation", generation=2)),
-    "a fence that says generation": ("fence", lambda d: d.update(kind="generation", generation=0)),
-    "a compaction that says flush": ("compact", lambda d: d["files"].append(["month=0/part-first-0-0.parquet", 1, 1])),
+    "a flush that says rebuild": ("flush", lambda d: d.update(kind="rebuild", rebuild=2)),
+    "a fence that says rebuild": ("fence", lambda d: d.update(kind="rebuild", rebuild=0)),
+    "a compaction that says flush": (
+        "compact",
+        lambda d: d["files"].append(["month=0/part-first-0-0.parquet", 1, 1, "crc32c:0"]),
+    ),
     "a writer fenced": ("fence", lambda d: d["fenced"].append("last")),
     "a file named twice": ("flush", lambda d: d["files"].append(d["files"][0])),
     "another schema version": ("flush", lambda d: d.update(format=99)),
@@ -269,7 +272,7 @@ CHECKPOINTS: dict[str, Change] = {
     "nothing removed": lambda d: d["removed"].clear(),
     "nobody fenced": lambda d: d["fenced"].clear(),
     "a step": lambda d: d.update(steps={"parse": "x"}),
-    "another generation": lambda d: d.update(generation=3),
+    "another rebuild": lambda d: d.update(rebuild=3),
     "another writer": lambda d: d.update(writers=[]),
 }
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.fake_only("stops a process between any two steps, in a
 
 QUICK_EVERY = 13
 """``make check`` looks at every so many-th point of one scenario."""
-TELLS_OF = {"checkpoints": "checkpoints", "fence": "fence", "rebuild": "generation"}
+TELLS_OF = {"checkpoints": "checkpoints", "fence": "fence", "rebuild": "rebuild"}
 """Scenario → what must be there in the end, or it did not tell what it is for."""
 
 

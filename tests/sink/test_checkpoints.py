@@ -91,7 +91,7 @@ def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
 DAMAGE: dict[str, Callable[[Path], Any]] = {
     "torn": lambda path: path.write_bytes(path.read_bytes()[:100]),
     "empty": lambda path: path.write_bytes(b""),
-    "edited": lambda path: path.write_text(path.read_text().replace('"generation":0', '"generation":1')),
+    "edited": lambda path: path.write_text(path.read_text().replace('"rebuild":0', '"rebuild":1')),
     "another's": lambda path: path.write_bytes(path.with_name(f"{100:020d}.json").read_bytes()),
     "another format": lambda path: path.write_bytes(to_document({"format": 9})),
     "out of form": lambda path: path.write_bytes(to_document({"format": 1, "length": 200})),

@@ -140,13 +140,10 @@ def test_a_compaction_keeps_versions_apart(tmp_path: Path) -> None:
     assert numbers(directory) == list(range(13))
 
 
-def test_checkpoints_know_all_versions(tmp_path: Path) -> None:
-    """A checkpoint of a directory that has grown restores its versions; one that has not is as it ever was."""
-    write(tmp_path / "out", OLD, range(2), lambda n: (n, "w"))
+def test_checkpoints_know_all_versions() -> None:
+    """A checkpoint of a directory that has grown restores its versions."""
     history = History()
     history.length, history.topology, history.component = 1, "t", "sink"
-    history.schemas = (tuple(OLD),)
-    assert b'"schemas"' not in history.to_bytes()
     history.schemas = (tuple(OLD), tuple(NEW))
     found = History()
     found.restore(history.to_bytes())

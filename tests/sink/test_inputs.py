@@ -16,10 +16,8 @@ from bolts.parquet import ParquetBolt
 from downspout.engine import component_of
 from downspout.errors import ConfigError, SinkError
 from downspout.ledger import Origin
-from downspout.sink import CommitLog
 from downspout.sink.identity.inputs import KnownInputs, check_names, ends_in_step, name_of, resolve, with_step
-from tests.sink.support import rows_of, sink, write_rows
-from tests.sink.test_log import rewrite
+from tests.sink.support import rows_of, sink
 from topologies.flight_enrich import FLIGHT_FIELDS, FlightEnrichBolt
 
 NAMES = st.text("ab@:/%.=, é0", min_size=1, max_size=5)
@@ -81,14 +79,6 @@ def test_each_input_has_the_step_it_always_had(
     assert resolve("out", list(steps), names, known(*entries), has_rows=bool(entries)) == steps
 
 
-def test_a_directory_of_an_older_version_belongs_to_the_only_input() -> None:
-    """Rows of a directory that knows no inputs are the only input's; of several, the user says whose."""
-    assert resolve("out", ["a"], {}, known(), has_rows=True) == A
-    assert resolve("out", ["a", "b"], {"a": ""}, known(), has_rows=True) == AB
-    both = {"a": "", "b": ""}
-    assert resolve("out", ["a", "b"], both, known(), has_rows=True) == both
-
-
 UNCLEAR: dict[str, tuple[Sequence[Mapping[str, str]], dict[str, str], list[str], str]] = {
     "one of two has another name": ([AB], {}, ["a", "c"], r"reads c and no longer b, .*\{\"c\": \"b\"\} for the same"),
     "the first of two": ([AB], {}, ["c", "b"], r"reads c and no longer a, .*\{\"c\": \"\"\} for the same"),
@@ -98,7 +88,6 @@ UNCLEAR: dict[str, tuple[Sequence[Mapping[str, str]], dict[str, str], list[str],
     "only one of two says so": ([AB], {"c": "b"}, ["a", "b", "c"], "b and c would both be 'b'"),
     "another name for rows that are there": ([AB], {"b": "x"}, ["a", "b"], "calls b 'x', but its rows .* 'b'"),
     "a name that nobody has": ([AB], {"c": "bb"}, ["a", "c"], "'bb', a name that no rows there have.*c= or c=b or c=c"),
-    "an older version's, several inputs": ([{}], {}, ["a", "b"], "when inputs were not told apart"),
 }
 
 
@@ -182,20 +171,6 @@ def test_a_renamed_input_is_known_again(tmp_path: Path) -> None:
     put(make(tmp_path, "enrich", "most", **{"parquet.input_names": names}), "most", 1, 2)
     put(make(tmp_path, "enrich", "most"), "most", 2, 3)
     assert [word for word, _ in found(tmp_path)] == ["enrich 2", "more 1", "most 2", "most 3", "parse 1"]
-
-
-def test_a_directory_of_the_first_format_goes_on(tmp_path: Path) -> None:
-    """Rows that an older version wrote are found by the only input; with several the user says whose they are."""
-    write_rows(tmp_path, [("t", "id", 0, 1, "")])
-    for entry in CommitLog(tmp_path).folder.glob("*.json"):
-        rewrite(entry, lambda document: (document.pop("inputs"), document.update(format=1, schema=["word:string"])))
-    with pytest.raises(SinkError, match="when inputs were not told apart"):
-        make(tmp_path, "a", "b")
-    both = make(tmp_path, "a", "b", **{"parquet.input_names": ["a="]})
-    put(both, "a", 1, 2)
-    put(both, "b", 1)
-    put(make(tmp_path, "a"), "a", 1, 2)
-    assert sorted(row["_path"] for row in rows_of(tmp_path)) == ["", "", "@b"]
 
 
 def test_two_versions_on_an_empty_directory_agree(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_another_log_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"logOffset": 3}, "read the directory's files by their names, as earlier versions did"),
+        ({"logOffset": 3}, "another query's"),
         ({"t": {"0": 5}}, "another query's"),
         ({**Position("w", 0, 1, 1, 0).to_json(), "entry": "1"}, "another query's"),
         ({**Position("w", 0, 1, 1, 0).to_json(), "file": -1}, "changed by hand"),

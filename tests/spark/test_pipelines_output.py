@@ -106,17 +106,6 @@ def test_files_that_were_read_by_name_are_not_moved(spark: SparkSession, words: 
         parquet_stream(spark.readStream.schema(schema).parquet(str(moved)), out)
 
 
-def test_a_checkpoint_of_the_file_source_is_refused(spark: SparkSession, words: Words, tmp_path: Path) -> None:
-    """A query that earlier versions began over the names of the files does not go on over the log: it says so."""
-    out = tmp_path / "out"
-    words.flush(("a", 1, 0))
-    drain(spark.readStream.schema(sink_schema(words.directory)).parquet(str(words.directory)), out)
-    words.flush(("a", 2, 0))
-    with pytest.raises(Exception, match="read the directory's files by their names"):
-        drain(stream_sink(spark, words.directory, origins=True), out)
-    assert len(rows_in(spark, out)) == 1
-
-
 def test_what_other_sources_keep_is_no_list_of_files(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """A query over Kafka has its first offsets where a query over files has a list of them: it goes on all the same."""
     out = tmp_path / "out"

@@ -17,7 +17,7 @@ from downspout.errors import SinkError
 from downspout.sink.columns.encoding import encode
 from downspout.sink.columns.schema import ORIGIN_SCHEMA
 from downspout.sink.log.entry import DataFile
-from downspout.sink.storage.hashing import hash_of, is_known
+from downspout.sink.storage.hashing import hash_of
 
 ROW_GROUP_ROWS = 1024 * 1024  # As many as pyarrow gives a row group, and so a sink
 ROW_GROUP_BYTES = 64 << 20  # In memory. A row group that spans more is closed earlier: readers take one at a time.
@@ -54,7 +54,7 @@ class Source:
                 f"{self.file.rows:,} in {self.file.bytes:,}",
                 cure="restore it from a backup; downspout audit names the records",
             )
-        if is_known(self.file.hash) and hash_of(self.content) != self.file.hash:
+        if hash_of(self.content) != self.file.hash:
             raise SinkError(
                 f"{path} was changed since it was written: its content is not that whose hash the commit log holds",
                 cure="restore it from a backup; downspout audit --deep lists all such files",

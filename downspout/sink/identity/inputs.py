@@ -138,7 +138,7 @@ def resolve(
     if new and len(present) == 1 and len(known.last) <= 1:
         steps[new[0]] = known.steps[known.last[0]] if known.last else ""
     elif new:
-        _check_new(directory, new, steps, known, has_rows=has_rows)
+        _check_new(directory, new, steps, known)
         steps.update({name: name for name in new})
     steps = {name: steps[name] for name in present}
     _check_shared(directory, steps, given)
@@ -154,7 +154,7 @@ def _given(
             f"{directory}: {setting} calls {name} {step!r}, but its rows are there as {known.steps[name]!r}",
             cure=f"remove it, or {name}={known.steps[name]}: an input keeps its name for ever",
         )
-    possible = {name, *known.steps.values()} | ({""} if has_rows and not known.steps else set())
+    possible = {name, *known.steps.values()}
     if has_rows and step not in possible:
         raise SinkError(
             f"{directory}: {setting} calls {name} {step!r}, a name that no rows there have",
@@ -164,14 +164,9 @@ def _given(
 
 
 def _check_new(
-    directory: str | PathLike[str], new: Sequence[str], steps: Mapping[str, str], known: KnownInputs, *, has_rows: bool
+    directory: str | PathLike[str], new: Sequence[str], steps: Mapping[str, str], known: KnownInputs
 ) -> None:
     """Raise where new inputs may be old ones under another name."""
-    if has_rows and not known.steps and not steps:
-        raise SinkError(
-            f"{directory}: its rows were written when inputs were not told apart, and this sink has {', '.join(new)}",
-            cure=f'say whose rows those are: input_names={{"{new[0]}": ""}}, or the same for each of several',
-        )
     taken = set(steps.values())
     gone = [name for name in known.last if name not in steps and known.steps.get(name, name) not in taken]
     if gone:

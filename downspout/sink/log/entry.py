@@ -6,7 +6,7 @@ kind            says
 ``flush``       these files came into sight, and these rows are in them
 ``compact``     these files took the place of those, with the same rows
 ``fence``       nothing that these writers have staged will ever come into sight; it may be swept
-``generation``  a rebuild: no row is in the directory any more, and none of its files counts
+``rebuild``      no row is in the directory any more, and none of its files counts
 ==============  ====================================================================================================
 """
 
@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 from downspout.sink.identity.coverage import Coverage
 
-FLUSH, COMPACT, FENCE, REBUILD = "flush", "compact", "fence", "generation"  # a rebuild is a generation on disk
+FLUSH, COMPACT, FENCE, REBUILD = "flush", "compact", "fence", "rebuild"
 
-FORMAT = 3  # 3: with kinds; 2: with the steps of the inputs. An older version must not write to such a directory.
-READABLE = (1, 2, 3)
+FORMAT = 1  # A version that knows more of it must not be taken for damage: it is refused by its number
 
 
 @dataclass(frozen=True)
@@ -34,33 +33,23 @@ class DataFile:
     path: str  # below the directory, with ``/``
     rows: int  # how many it holds
     bytes: int
-    hash: str = ""  # of its content (see ``storage/hashing.py``); empty: not known, as of files of earlier versions
+    hash: str = ""  # of its content (see ``storage/hashing.py``)
 
     def to_json(self) -> list[Any]:
-        """Return it as JSON values, without its hash: a list that earlier versions read."""
-        return [self.path, self.rows, self.bytes]
+        """Return it as JSON values."""
+        return [self.path, self.rows, self.bytes, self.hash]
 
     @classmethod
     def from_json(cls, value: Any) -> DataFile:
         """Return what :meth:`to_json` made."""
-        if not isinstance(value, list) or len(value) != 3:
+        if not isinstance(value, list) or len(value) != 4:
             raise ValueError(f"{str(value)[:200]!r} is not a file")
-        return cls(path_below(value[0]), whole(value[1]), whole(value[2]))
-
-
-def hashes(files: Iterable[DataFile]) -> dict[str, Any]:
-    """Return the hashes of files as a document holds them: beside the files, where earlier versions pass them over."""
-    found = {file.path: file.hash for file in files if file.hash}
-    return {"hashes": found} if found else {}
+        return cls(path_below(value[0]), whole(value[1]), whole(value[2]), text(value[3]))
 
 
 def files_in(document: Mapping[str, Any]) -> tuple[DataFile, ...]:
-    """Return the files of a document with their hashes, as far as it has any."""
-    files = tuple(map(DataFile.from_json, listed(document["files"])))
-    found = document.get("hashes", {})
-    if not isinstance(found, dict):
-        raise ValueError(f"{str(found)[:200]!r} are no hashes")
-    return tuple(replace(file, hash=text(found.get(file.path, ""))) for file in files)
+    """Return the files of a document."""
+    return tuple(map(DataFile.from_json, listed(document["files"])))
 
 
 @dataclass(frozen=True)
@@ -77,7 +66,7 @@ class Entry:
     # the sink's name in the topology: two sinks must not share a directory, for their rows may have the same
     # identities. All tasks of a sink have one name.
     component: str = ""
-    # the step of each of the sink's inputs (see ``downspout/sink/identity/inputs.py``); empty in format 1
+    # the step of each of the sink's inputs (see ``downspout/sink/identity/inputs.py``)
     inputs: Mapping[str, str] = field(default_factory=dict)
     kind: str = FLUSH  # see the top of the file
     removed: tuple[str, ...] = ()  # paths that ``files`` have replaced; only of ``compact``
@@ -104,9 +93,8 @@ class Entry:
                 "inputs": dict(self.inputs),
                 "created_ms": self.created_ms,
                 "files": [file.to_json() for file in self.files],
-                **hashes(self.files),
                 "coverage": self.coverage.to_json(),
-                **{name: write(getattr(self, attribute)) for name, attribute, write, _ in _OF_KIND[self.kind]},
+                **{name: write(getattr(self, name)) for name, write, _ in _OF_KIND[self.kind]},
             }
         )
 
@@ -114,9 +102,9 @@ class Entry:
     def from_bytes(cls, content: bytes) -> Entry:
         """Return the entry that a file holds."""
         document = from_document(content)
-        if (found := document.get("format")) not in READABLE:
-            raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {', '.join(map(str, READABLE))}")
-        kind = document.get("kind") if found > 2 else FLUSH
+        if (found := document.get("format")) != FORMAT:
+            raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {FORMAT}")
+        kind = document.get("kind")
         if not isinstance(kind, str) or kind not in _OF_KIND:
             raise ValueError(f"its kind is {str(kind)[:200]!r}; this version knows {', '.join(_OF_KIND)}")
         try:
@@ -129,9 +117,9 @@ class Entry:
                 files_in(document),
                 Coverage.from_json(document["coverage"]),
                 text(document["component"]),
-                steps(document["inputs"]) if found > 1 else {},
+                steps(document["inputs"]),
                 kind,
-                **{attribute: read(document[name]) for name, attribute, _, read in _OF_KIND[kind]},
+                **{name: read(document[name]) for name, _, read in _OF_KIND[kind]},
             )
         except KeyError as error:
             raise ValueError(f"out of form (no {error})") from None
@@ -183,16 +171,16 @@ def path_below(value: Any) -> str:
     return path
 
 
-_OF_KIND: dict[str, list[tuple[str, str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
+_OF_KIND: dict[str, list[tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
     FLUSH: [],
     COMPACT: [
-        ("removed", "removed", list, lambda value: tuple(map(path_below, listed(value)))),
-        ("settled", "gone_before", int, whole),
+        ("removed", list, lambda value: tuple(map(path_below, listed(value)))),
+        ("gone_before", int, whole),
     ],
-    FENCE: [("fenced", "fenced", list, lambda value: tuple(map(text, listed(value))))],
-    REBUILD: [("generation", "rebuild", int, whole)],
+    FENCE: [("fenced", list, lambda value: tuple(map(text, listed(value))))],
+    REBUILD: [("rebuild", int, whole)],
 }
-"""What only entries of one kind have: its name in the file, the attribute, and how it is written and read."""
+"""What only entries of one kind have: its name, and how it is written and read."""
 
 
 # --- JSON with a checksum -----------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from downspout.sink.log.entry import (
     Entry,
     files_in,
     from_document,
-    hashes,
     listed,
     path_below,
     steps,
@@ -29,7 +28,7 @@ from downspout.sink.log.entry import (
     whole,
 )
 
-CHECKPOINT_FORMATS = (1, 2)  # 2: the columns have grown, and all their versions are in it
+CHECKPOINT_FORMAT = 1
 WRITERS_MAX = 1000  # Of so many writers and Spark batches the names are remembered, the latest ones
 
 
@@ -101,30 +100,27 @@ class History:
         """Return the state as a checkpoint holds it. Checkpoints of one log after n entries are the same bytes."""
         return to_document(
             {
-                "format": CHECKPOINT_FORMATS[len(self.schemas) > 1],
+                "format": CHECKPOINT_FORMAT,
                 "length": self.length,
                 "coverage": self.coverage.to_json(),
                 "steps": self.inputs.steps,
                 "last_inputs": list(self.inputs.last),
                 "topology": self.topology,
                 "component": self.component,
-                "schema": list(self.schema or ()),
-                **({"schemas": list(map(list, self.schemas))} if len(self.schemas) > 1 else {}),
+                "schemas": list(map(list, self.schemas)),
                 "files": [file.to_json() for file in self.files.values()],
-                **hashes(self.files.values()),
                 "removed": list(self.removed.items()),
                 "fenced": sorted(self.fenced),
                 "writers": list(self.writers.items()),
-                "generation": self.rebuild,
+                "rebuild": self.rebuild,
             }
         )
 
     def restore(self, content: bytes) -> None:
         """Take the state that a checkpoint holds."""
         document = from_document(content)
-        if (found := document.get("format")) not in CHECKPOINT_FORMATS:
-            known = ", ".join(map(str, CHECKPOINT_FORMATS))
-            raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {known}")
+        if (found := document.get("format")) != CHECKPOINT_FORMAT:
+            raise ValueError(f"its format is {str(found)[:200]!r}; this version reads {CHECKPOINT_FORMAT}")
         try:
             read = _read(document)
         except KeyError as error:
@@ -138,17 +134,16 @@ def _read(document: Mapping[str, Any]) -> dict[str, Any]:
     inputs = KnownInputs()
     inputs.steps = steps(document["steps"])
     inputs.last = tuple(map(text, listed(document["last_inputs"])))
-    schemas = document.get("schemas", [document["schema"]])
     return {
         "length": whole(document["length"]),
         "coverage": Coverage.from_json(document["coverage"]),
         "inputs": inputs,
         "topology": text(document["topology"]),
         "component": text(document["component"]),
-        "schemas": tuple(tuple(map(text, listed(each))) for each in listed(schemas)),
+        "schemas": tuple(tuple(map(text, listed(each))) for each in listed(document["schemas"])),
         "files": {file.path: file for file in files_in(document)},
         "removed": {path_below(path): whole(number) for path, number in listed(document["removed"])},
         "fenced": set(map(text, listed(document["fenced"]))),
         "writers": {text(name): whole(number) for name, number in listed(document["writers"])},
-        "rebuild": whole(document["generation"]),
+        "rebuild": whole(document["rebuild"]),
     }

@@ -44,17 +44,12 @@ class Position:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        return {"generation" if name == "rebuild" else name: value for name, value in asdict(self).items()}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Position:
         """Return what :meth:`to_json` made."""
         wanted = {name: type(default) for name, default in cls().to_json().items()}
-        if set(value) == {"logOffset"}:
-            raise ConfigError(
-                "the checkpoint is of a query that read the directory's files by their names, as earlier versions did",
-                cure=AFRESH,
-            )
         if set(value) != set(wanted) or not all(type(value[name]) is kind for name, kind in wanted.items()):
             raise ConfigError(f"the checkpoint stands at {str(dict(value))[:200]}: it is another query's", cure=AFRESH)
         if min(value[name] for name in wanted if name != "log") < 0:

@@ -31,12 +31,3 @@ def hash_of_file(path: Path) -> str:
         while block := file.read(BLOCK_BYTES):
             value = crc32c(block, value)
     return f"{ALGORITHM}:{value:08x}"
-
-
-def is_known(value: str) -> bool:
-    """Return whether a hash can be checked: there is one, and it is of an algorithm that this version knows.
-
-    >>> is_known("crc32c:e3069283"), is_known("sha512:00"), is_known("")
-    (True, False, False)
-    """
-    return value.startswith(f"{ALGORITHM}:")
