@@ -187,13 +187,7 @@ def markdown(settings: list[Setting]) -> str:
     """Return the settings as a Markdown table, and below it what takes more than a sentence."""
     lines = ["| setting | values | default | what it does |", "| --- | --- | --- | --- |"]
     lines += [f"| `{each.key}` | {_values(each)} | {default_of(each)} | {each.help} |" for each in settings]
-    return "\n".join(lines) + notes({each.key: _note(each) for each in settings})
-
-
-def _note(setting: Setting) -> str:
-    """Return what else there is to say of a setting, and the names that it had."""
-    names = ", ".join(f"`{key}`" for key in setting.former)
-    return f"{setting.note} Earlier versions called it {names}, which still works.".strip() if names else setting.note
+    return "\n".join(lines) + notes({each.key: each.note for each in settings})
 
 
 def notes(by_name: Mapping[str, str]) -> str:

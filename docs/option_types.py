@@ -46,8 +46,6 @@ def _class(scope: str, name: str) -> str:
         if setting.scope == scope:
             key = setting.key.partition(".")[2]
             lines += [f"    {key}: {_type(setting)}", *_docstring(setting.help)]
-            former = [old.partition(".")[2] for old in setting.former]
-            lines += [f"    {old}: {_type(setting)}  # the former name of {key}" for old in former]
     if scope == "kafka":
         lines += ["    client: Mapping[str, Any]", *_docstring("Properties of kafka-python's client.")]
     return "\n" + "\n".join(lines)

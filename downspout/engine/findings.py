@@ -14,7 +14,7 @@ from downspout.engine.values import WHOLE_RUN, Settings, reads
 from downspout.errors import ConfigError, DownspoutError
 from downspout.findings import Finding
 from downspout.protocols import scopes_of, wrong_stateful_keys
-from downspout.settings.table import NUMBERS, SETTINGS, parse_scope, under_current_keys
+from downspout.settings.table import NUMBERS, SETTINGS, parse_scope
 from downspout.spout import validation
 
 
@@ -74,7 +74,7 @@ def _scopes(component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
             columns_of(conf)
         except DownspoutError as error:
             yield Finding(True, component.name, error.message, error.cure or "`downspout settings parquet`")
-    for key in under_current_keys(component.config, component.name):
+    for key in component.config:
         if key in WHOLE_RUN:
             what = f"{key} is a setting of the whole run: here it has no effect"
             yield Finding(False, component.name, what, f"{key} in the config of the topology, or `--set {key}`")

@@ -16,14 +16,12 @@ from downspout.settings.secrets import is_secret
 from downspout.settings.table import (
     CLIENT_PREFIX,
     ENV_PREFIX,
-    FORMER,
     SCOPES,
     SETTINGS,
     TABLE,
     check_key,
     check_number,
     env_name,
-    under_current_keys,
 )
 
 FILE_NAME = "downspout.toml"
@@ -55,13 +53,10 @@ def client_value(key: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Layer:
-    """One source of values: its name for messages, and what it gives, under the keys of today."""
+    """One source of values: its name for messages, and what it gives."""
 
     name: str
     values: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "values", under_current_keys(self.values, self.name))
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
     >>> from_environment({"DOWNSPOUT_KAFKA_CLIENT_FETCH_MIN_BYTES": "4096", "HOME": "/"}).values
     {'kafka.client.fetch_min_bytes': 4096}
     """
-    by_env = {env_name(key): key for key in (*SETTINGS, *FORMER)}
+    by_env = {env_name(key): key for key in SETTINGS}
     values: dict[str, Any] = {}
     for name, value in environ.items():
         if not name.startswith(ENV_PREFIX) or name in ENV_RESERVED:

@@ -252,7 +252,6 @@ class ParquetOptions(TypedDict, total=False):
     """Age of the oldest row held that causes a flush; at most a third of the message timeout."""
     rebuild: int
     """Number of the directory's rebuild: a higher one than before starts the directory anew."""
-    generation: int  # the former name of rebuild
     compact_every_s: float
     """Seconds from one compaction to the next while the topology runs; 0: none."""
     compression: Literal["zstd", "snappy", "none"]

@@ -33,7 +33,6 @@ class Setting:
     first_too: tuple[str, ...] = ()  # what else means the first of the choices
     required: bool = False  # whether the component cannot start without it
     note: str = ""  # what else there is to say, for the page: Markdown, beside docs/reference/settings.md
-    former: tuple[str, ...] = ()  # its keys in earlier versions, which set it as well
 
     @property
     def scope(self) -> str:
@@ -229,7 +228,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("parquet.flush_rows", int, 100_000, "Rows held that cause a flush.", minimum=1),
     Setting("parquet.flush_bytes", int, 64 * 1024 * 1024, "Estimated bytes held that cause a flush.", minimum=1),
     Setting("parquet.flush_age_s", float, 8.0, "Age of the oldest row held that causes a flush; at most a third of the message timeout.", minimum=0.0),
-    Setting("parquet.rebuild", int, 0, "Number of the directory's rebuild: a higher one than before starts the directory anew.", minimum=0, note="Use it to process records again. 0 leaves the directory as it is.", former=("parquet.generation",)),
+    Setting("parquet.rebuild", int, 0, "Number of the directory's rebuild: a higher one than before starts the directory anew.", minimum=0, note="Use it to process records again. 0 leaves the directory as it is."),
     Setting("parquet.compact_every_s", float, 0.0, "Seconds from one compaction to the next while the topology runs; 0: none.", minimum=0.0, note="The sink's first task starts `downspout compact` as a process of its own. Not on Spark."),
     Setting("parquet.compression", str, "zstd", "Codec of the files.", choices=("zstd", "snappy", "none")),
     # --- state: read by StateBolt ---
@@ -282,34 +281,8 @@ TABLE: tuple[Setting, ...] = (
 )
 # fmt: on
 SETTINGS: dict[str, Setting] = {setting.key: setting for setting in TABLE}
-FORMER: dict[str, str] = {key: setting.key for setting in TABLE for key in setting.former}
-"""A key of an earlier version → the key of today."""
 SCOPES = frozenset(setting.scope for setting in TABLE)
 STORM_PREFIXES = ("topology.", "storm.", "pystorm.", "supervisor.", "nimbus.", "worker.")
-
-
-def under_current_keys(values: Mapping[str, Any], source: str) -> Mapping[str, Any]:
-    """Return values with each former key replaced by the key of today.
-
-    Raises:
-        ConfigError: one setting is given under two of its keys.
-
-    >>> under_current_keys({"parquet.generation": 1}, "topology")
-    {'parquet.rebuild': 1}
-    >>> under_current_keys({"parquet.generation": 1, "parquet.rebuild": 2}, "topology")
-    Traceback (most recent call last):
-        ...
-    downspout.errors.ConfigError: parquet.rebuild (topology) is given twice: parquet.generation is its former name. Try: parquet.rebuild alone
-    """
-    if FORMER.keys().isdisjoint(values):
-        return values
-    given: dict[str, str] = {}
-    for key in values:
-        current = FORMER.get(key, key)
-        if (other := given.setdefault(current, key)) != key:
-            old = key if key in FORMER else other
-            raise ConfigError(f"{current} ({source}) is given twice: {old} is its former name", cure=f"{current} alone")
-    return {current: values[key] for current, key in given.items()}
 
 
 def check_known(key: str, source: str, declared: Iterable[str] = ()) -> None:
@@ -374,7 +347,7 @@ def check_key(key: str, source: str, also: Sequence[str] = ()) -> None:
     downspout.errors.ConfigError: unknown setting kafka.topic (topology). Try: kafka.topics
     """
     scope = key.partition(".")[0]
-    if scope not in SCOPES or key in SETTINGS or key in FORMER or key.startswith(CLIENT_PREFIX):
+    if scope not in SCOPES or key in SETTINGS or key.startswith(CLIENT_PREFIX):
         return
     if key.replace("_", ".") == "kafka.enable.auto.commit":
         raise ConfigError(f"{key} ({source}) cannot be set: kafka.guarantee decides it", cure="remove it")
@@ -392,7 +365,6 @@ def parse_scope(conf: Mapping[str, Any], scope: str, source: str = "topology") -
     >>> parse_scope({"kafka.topics": "orders", "topology.name": "x"}, "kafka")["topics"]
     ['orders']
     """
-    conf = under_current_keys(conf, source)
     for key in conf:
         if key.startswith(f"{scope}."):
             check_key(key, source)
@@ -418,7 +390,8 @@ def component_config(scope: str, given: Mapping[str, Any], also: Sequence[str] =
     {'kafka.topics': ['orders']}
     """
     config: dict[str, Any] = {}
-    for key, value in under_current_keys({f"{scope}.{name}": value for name, value in given.items()}, "spec").items():
+    for name, value in given.items():
+        key = f"{scope}.{name}"
         if key == CLIENT_PREFIX[:-1]:
             config.update({CLIENT_PREFIX + k: v for k, v in value.items()})
             continue

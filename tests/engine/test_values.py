@@ -9,8 +9,8 @@ import streamparse
 from downspout.engine import Component, Graph, Input, Stream, configurations, resolve
 from downspout.engine.topology_ids import topology_id
 from downspout.errors import ConfigError
-from downspout.settings import SETTINGS, component_config, folders, parse_scope
-from downspout.settings.table import FORMER, NUMBERS
+from downspout.settings import SETTINGS, folders
+from downspout.settings.table import NUMBERS
 from downspout.testing import VirtualClock
 
 
@@ -180,70 +180,6 @@ def test_a_choice_may_be_written_in_any_case(key):
         for written in (choice.lower(), choice.upper(), choice.title(), f" {choice} "):
             wanted = [choice] if setting.kind is list else choice
             assert setting.parse([written] if setting.kind is list else written, "spec") == wanted
-
-
-FORMER_KEY, KEY = "parquet.generation", "parquet.rebuild"
-
-
-@pytest.mark.parametrize("strongest", range(len(LAYERS) - 1))
-def test_a_former_key_sets_the_setting_from_each_layer(strongest, tmp_path):
-    """A setting that has a new name can be given by the old one, in any layer, and is shown by the new one."""
-    by_layer = dict.fromkeys(LAYERS[strongest:])
-    file = tmp_path / "downspout.toml"
-    file.write_text("[parquet]\ngeneration = 5\n")
-    made = graph(topology_config={FORMER_KEY: 4} if ("topology", None) in by_layer else {})
-    made.components["out"].config.update({FORMER_KEY: 3} if ("component", None) in by_layer else {})
-    given = {("command line", "component"): f"out:{FORMER_KEY}=0", ("command line", "all"): f"{FORMER_KEY}=1"}
-    environ = {"DOWNSPOUT_PARQUET_GENERATION": "2"} if ("environment", None) in by_layer else {}
-    found = resolve(made, [given[one] for one in by_layer if one in given], environ=environ, file=file).components[
-        "out"
-    ]
-    assert (found.values[KEY], found.sources[KEY]) == (strongest, LAYERS[strongest][0])
-    assert FORMER_KEY not in found.values
-
-
-def test_a_stronger_layer_wins_whichever_name_it_uses():
-    """The order of the layers decides between the two names too."""
-    made = graph(topology_config={KEY: 4})
-    assert resolve(made, [f"{FORMER_KEY}=7"], environ={}).components["out"].values[KEY] == 7
-    assert resolve(made, [], environ={"DOWNSPOUT_PARQUET_GENERATION": "2"}).components["out"].values[KEY] == 2
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_setting_given_by_both_names_is_an_error(order, tmp_path):
-    """One layer that gives two names says no clear thing, even where the values are equal; the error names both."""
-    both = {KEY: 1, FORMER_KEY: 1}
-    both = dict(list(both.items())[::order])
-    said = (
-        r"parquet\.rebuild \(.*\) is given twice: parquet\.generation is its former name\. Try: parquet\.rebuild alone"
-    )
-    file = tmp_path / "downspout.toml"
-    file.write_text("[parquet]\ngeneration = 1\nrebuild = 1\n")
-    environ = {"DOWNSPOUT_PARQUET_GENERATION": "1", "DOWNSPOUT_PARQUET_REBUILD": "1"}
-    for wrong in (
-        lambda: resolve(graph(), [f"{key}={value}" for key, value in both.items()], environ={}),
-        lambda: resolve(graph(), both, environ={}),
-        lambda: resolve(graph(), environ=environ),
-        lambda: resolve(graph(topology_config=both), environ={}),
-        lambda: resolve(graph(), environ={}, file=file),
-        lambda: parse_scope({"parquet.directory": "out", **both}, "parquet"),
-        lambda: component_config("parquet", {key.partition(".")[2]: value for key, value in both.items()}),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            wrong()
-
-
-def test_a_component_reads_what_a_former_key_gives():
-    """On Storm a component gets the configuration as it was written, and a spec keeps the new name."""
-    assert parse_scope({"parquet.directory": "out", FORMER_KEY: "3"}, "parquet")["rebuild"] == 3
-    assert component_config("parquet", {"generation": 3}) == {KEY: 3}
-
-
-def test_former_keys_are_no_keys_of_today():
-    """A name that was given up is not given to another setting, and stays in the scope that components read."""
-    assert FORMER.keys().isdisjoint(SETTINGS)
-    assert sum(len(setting.former) for setting in SETTINGS.values()) == len(FORMER)
-    assert all(old.partition(".")[0] == SETTINGS[new].scope for old, new in FORMER.items())
 
 
 def test_keys_that_the_topology_declares_can_be_set():
