@@ -18,7 +18,7 @@ def noted_run(directory: Path) -> Run:
         return runs[0]
     log = CommitLog(directory)
     log.refresh()
-    # A group is called like its topology where no setting names it. Directories of earlier versions say no more.
+    # A group is called like its topology where no setting names it.
     return Run(log.topology or "", spouts={"": {}} if log.topology else {})
 
 

@@ -28,7 +28,7 @@ def run(plan: Mapping[str, Any]) -> None:
 
     target = plan["target"]
     module = load_module(target)
-    make_tables = getattr(module, "native", None) or getattr(module, "twin", None)  # its name in earlier versions
+    make_tables = getattr(module, "native", None)
     if not callable(make_tables):
         raise TopologyError(
             f"{target} has no function native", cure="def native(spark, records): … return {sink: table}"

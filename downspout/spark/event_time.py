@@ -152,6 +152,6 @@ def _position(checkpoint: Path) -> Position:
     found: list[Position] = []
     for line in (checkpoint / "offsets" / str(max(begun))).read_text("utf-8").splitlines()[2:] if begun else ():
         _, brace, rest = line.partition("{")  # a name may stand before it
-        with suppress(ConfigError, ValueError):  # of another source, or of earlier versions: the query says so
+        with suppress(ConfigError, ValueError):  # of another source: the query says so
             found.append(Position.from_json(json.loads(brace + rest)))
     return min(found, key=lambda position: (position.entry, position.file), default=Position())

@@ -49,7 +49,7 @@ def test_compaction_changes_nothing_that_is_found(
 
 
 def forget_runs(directory: str) -> None:
-    """Make a directory one that an earlier version has written: it knows no settings of a run."""
+    """Delete what a directory knows of the settings of its runs."""
     (layout_of(Path(directory)).runs).unlink()
 
 

@@ -121,7 +121,7 @@ class RecreatedContract:
 
     @KINDS
     def test_metadata_without_the_topics_id_is_read(self, topic: Topic, memory: MemoryBatches, kind: str) -> None:
-        """What Trident or an older version has stored is gone on with, and has the id from then on."""
+        """What Trident has stored is gone on with, and has the id from then on."""
         topic.write(LINES)
         self._run(topic, kind)
         assert all(found.topic_id for ranges in memory.ranges.values() for found in ranges.values())

@@ -356,7 +356,6 @@ def test_every_kind_of_fault_can_be_injected() -> None:
     assert all(hasattr(Faults, f"_{kind}") for kind in KINDS)
     assert set().union(*(draw(seed).kinds for seed in range(300))) == KINDS.keys()
     assert not any("crash" in draw(seed, without=("crash",)).kinds for seed in range(100))
-    assert not any("replaced" in draw(seed, without=("twin",)).kinds for seed in range(100)), "its former name"
 
 
 def test_a_target_without_scenarios_is_refused() -> None:

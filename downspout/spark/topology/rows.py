@@ -127,9 +127,6 @@ class ChunkPlace(NamedTuple):
         return sum(end - start for start, end in self.runs)
 
 
-Span = ChunkPlace  # checkpoints of earlier versions hold tuples whose places are pickled under this name
-
-
 def places_of(places: Iterable[Place | ChunkPlace]) -> Iterator[Place]:
     """Yield each record.
 

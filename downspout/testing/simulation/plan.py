@@ -37,9 +37,6 @@ KINDS: Mapping[str, str] = {
 }
 """Kinds of faults, and what each is. They are injected at random moments."""
 
-FORMER_KINDS: Mapping[str, str] = {"twin": "replaced", "letters_lost": "dead_letters_lost"}
-"""What earlier versions called some of them: scenarios may still name these."""
-
 OFTEN: Mapping[str, float] = {"crash": 2, "pause": 2, "killer": 0.2}
 """Kinds that are so many times as frequent as others: what is interesting happens between two deaths. Killers are
 so seldom because each takes a dozen deaths."""
@@ -119,9 +116,8 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> Plan:
         store=store,
     )
     plan.steps.extend(_bursts(rng, duration))
-    left_out = {FORMER_KINDS.get(kind, kind) for kind in without}
-    plan.steps.extend(requests(seed, plan) if plan.store and "store" not in left_out else [])
-    kinds = [kind for kind in KINDS if kind not in left_out and kind != "store"]
+    plan.steps.extend(requests(seed, plan) if plan.store and "store" not in without else [])
+    kinds = [kind for kind in KINDS if kind not in without and kind != "store"]
     share = rng.choice([0.0, 0.15, 0.3, 0.5])
     for kind in kinds:
         if rng.random() < share * OFTEN.get(kind, 1):

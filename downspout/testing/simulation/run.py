@@ -88,11 +88,6 @@ class Outcome:
     report: str  # the violations, the last events about what they concern, and how to run the seed again
     trace: Trace
 
-    @property
-    def landed(self) -> Counter[str]:
-        """The former name of ``injected``."""
-        return self.injected
-
 
 class SimulationError(AssertionError):
     """A seed violated a property; the text is the outcome's report."""

@@ -99,16 +99,6 @@ def test_a_longer_topic_of_the_same_name_is_noticed_after_a_restart(kafka: FakeK
     assert spark.run() == []
 
 
-def test_a_checkpoint_without_ids_gets_them(kafka: FakeKafka) -> None:
-    """The checkpoint of an earlier version is read on, and from its next batch on a new topic is noticed."""
-    spark = Spark(kafka)
-    spark.log.append('{"t": {"0": 7}}')
-    assert spark.run() == [["t[0]@7..10"]]
-    create(kafka, 30)
-    with pytest.raises(DataLossError, match=RECREATED):
-        spark.run()
-
-
 def test_a_planned_batch_of_a_topic_that_is_gone_is_not_read_of_another(kafka: FakeKafka) -> None:
     """A batch that was planned before the topic was created again is lost: nothing of the new topic stands for it."""
     spark = Spark(kafka)

@@ -15,7 +15,7 @@ import pytest
 from downspout.component import Failure
 from downspout.dead_letters import PlainRecord
 from downspout.errors import ConfigError
-from downspout.spark import ChunkPlace, Place, claim
+from downspout.spark import Place, claim
 from downspout.spark.topology.driver import checkpoint
 from downspout.spark.topology.driver.checkpoint import EXHAUSTED_FILE, recall, remember
 from downspout.spark.topology.rows import ExhaustedRecord
@@ -35,18 +35,6 @@ def test_what_a_batch_is_committed_without_comes_back(tmp_path: Path) -> None:
     assert recall(tmp_path) == (-1, {})
     remember(tmp_path, 4, EXHAUSTED)
     assert recall(tmp_path) == (4, EXHAUSTED)
-
-
-def test_what_an_earlier_version_wrote_comes_back(tmp_path: Path) -> None:
-    """An exhausted record, and a chunk in a bolt's state, are known by their former names too."""
-    written = pickle.dumps((4, EXHAUSTED), 3).replace(b"\nExhaustedRecord\n", b"\nLetter\n")
-    (tmp_path / EXHAUSTED_FILE).write_bytes(written)
-    assert recall(tmp_path) == (4, EXHAUSTED)
-    chunk = ChunkPlace("t", "", 0, 5, ((5, 7), (9, 10)))
-    state = pickle.dumps(chunk, 2)
-    assert pickle.loads(state.replace(b"\nChunkPlace\n", b"\nSpan\n")) == chunk
-    assert b"\nLetter\n" in written
-    assert b"\nChunkPlace\n" in state
 
 
 class Forged:

@@ -37,7 +37,7 @@ FORMAT = 1
 _TYPES = {
     (cls.__module__, cls.__qualname__): cls
     for cls in (ExhaustedRecord, Place, PlainRecord, Failure, Unreadable, TopicPartition)
-} | {(ExhaustedRecord.__module__, "Letter"): ExhaustedRecord}  # its name in files of earlier versions
+}
 
 log = logging.getLogger("downspout.spark")
 
@@ -158,7 +158,6 @@ def _compare(directory: Path, known: Any, wanted: dict[str, Any]) -> None:
         raise ConfigError(
             f"{directory} is the checkpoint of topology {known['topology']}, not {wanted['topology']}", cure=new
         )
-    known = {"keys": {}, **known}  # a checkpoint of an earlier version has none
     compared = {
         "spouts": "reads from",
         "stages": "keeps the state of",
