@@ -141,7 +141,7 @@ class KafkaBolt(Bolt):
             mode=settings["mode"],
             buffer_bytes=settings["buffer_bytes"],
             age_s_max=self._timeout_s * AGE_SHARE,
-            one_topic=not any(settings[name] for name in ("topic_field", "topic_index", "topic_function", "mapper")),
+            one_topic=not any(settings[name] for name in ("topic_field", "topic_function", "mapper")),
             heard=self._heard,
         )
 

@@ -153,7 +153,7 @@ class StateBolt(Bolt):
                 meaning_of(self._keys, settings["update"]),
             ),
         )
-        self._knows_beginning = bool(settings["may_begin_late"])
+        self._knows_beginning = not settings["exactly_once"]
         self._held = Held(_Batch)
         self._shapes: dict[type, tuple[int, Callable[[Any], Key]]] = {}  # by the type of a stream's values
         self._now: tuple[Any, _Batch | None, bool] = (NO_ATTEMPT, None, False)  # the attempt of the last tuple

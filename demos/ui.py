@@ -28,7 +28,6 @@ SETTINGS = {
     # So slow that a record that fails can be seen waiting: with the defaults it takes a second or two.
     "kafka.retries_max": 4,
     "kafka.retry_delay_ms": 1_000,
-    "kafka.retry_initial_ms": 1_000,
 }
 
 

@@ -52,7 +52,7 @@ def check_beginning(store: StateStore, name: str, txid: int, first: int) -> None
             f"{store.location}: state {name} is new, and these batches are at transaction {txid}: what came before "
             "would be missing in its values",
             cure="the store and the state.name as before; or another batch.id, so that all is read again; or "
-            "state.may_begin_late=true",
+            "state.exactly_once=False, if counts may be wrong",
         )
 
 

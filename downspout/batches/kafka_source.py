@@ -17,7 +17,7 @@ from downspout.kafka.port import ConsumerPort, TopicPartition
 from downspout.kafka.retry_gate import RetryGate
 from downspout.spout.group.bounds import missing_topics, no_topic
 from downspout.spout.group.explicit_offsets import offsets_of
-from downspout.spout.group.partition_source import partitions_to_read
+from downspout.spout.group.partition_source import REFRESH_MS, partitions_to_read
 from downspout.spout.group.start_offsets import another
 from downspout.spout.spout_metrics import SpoutMetrics
 
@@ -79,7 +79,7 @@ class KafkaSource:
         if found:
             # A bounded run reads what was there at its start, so partitions that are added later are not in it.
             self._known = [[*tp] for tp in found if self._ends is None or tp in self._ends]
-        self._look_at = now + self._settings["refresh_period_ms"]
+        self._look_at = now + REFRESH_MS
 
     def _bound(self, found: Sequence[TopicPartition]) -> None:
         """Let a bounded run end where the logs end now; later, where those of topics do that were created again."""

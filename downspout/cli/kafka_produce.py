@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--partitioner", default="round_robin",
         help="where records without a partition go: round_robin (the default) and sticky go by the key where there is "
-        "one, round_robin_all does not; or module.function",
+        "one; or module.function",
     )  # fmt: skip
     where.add_argument(
         "--acks", choices=["all", "1", "0"], default="all", help="replicas that must have a record (all)"

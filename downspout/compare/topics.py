@@ -16,7 +16,7 @@ from downspout.settings.secrets import resolve_client
 from downspout.settings.table import parse_scope
 
 POLL_MS, PER_POLL_MAX = 500, 10_000
-OTHER_WAYS = ("topic_field", "topic_index", "topic_function", "mapper")
+OTHER_WAYS = ("topic_field", "topic_function", "mapper")
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class DeadLetterWriter:
         self._open: dict[str, int] = {}  # tuple → dead letters that it waits for
         self._batch_max = BATCH_RECORDS
         self._failed, self._not_before = 0, 0.0
-        self._backoff = Backoff(initial_ms=200, delay_ms=200, delay_ms_max=10_000)
+        self._backoff = Backoff(200, 10_000)
         self._throttle = LogThrottle()
         self.written = 0
         self.incomplete = 0

@@ -164,20 +164,15 @@ class Sticky:
 
 
 class RoundRobin:
-    """Each record goes to the next partition, beginning at a random one.
+    """Each record without a key goes to the next partition, beginning at a random one that ``rng`` chooses."""
 
-    Args:
-        rng: chooses the first one.
-        keyed: take no notice of keys either.
-    """
-
-    def __init__(self, rng: random.Random, *, keyed: bool = False) -> None:
-        self._rng, self._keyed = rng, keyed
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self._next: dict[str, int] = {}
 
     def choose(self, topic: str, key: bytes | None, value: bytes | None, partitions: Partitions) -> int:
         """Return the partition of a record."""
-        if key is not None and not self._keyed:
+        if key is not None:
             return (murmur2(key) & POSITIVE) % partitions.count
         number = self._next.get(topic)
         if number is None:
@@ -214,7 +209,6 @@ class ByFunction:
 PARTITIONERS: dict[str, Callable[[random.Random], Partitioner]] = {
     "sticky": Sticky,
     "round_robin": RoundRobin,
-    "round_robin_all": lambda rng: RoundRobin(rng, keyed=True),
 }
 """By the names that settings have for them."""
 

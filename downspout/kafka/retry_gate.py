@@ -70,7 +70,7 @@ class RetryGate:
         self._in_a_row = 0
         self._since = 0
         self._not_before = 0
-        self._backoff = Backoff(initial_ms=50, delay_ms=50, delay_ms_max=2_000)
+        self._backoff = Backoff(50, 2_000)
 
     def for_work(self, work: str) -> RetryGate:
         """Return one for other work with the same brokers."""

@@ -7,6 +7,7 @@ from downspout.exports import offered
 __getattr__, __all__ = offered(
     __name__,
     {
+        "breaker": "CELLS_MAX MINIMUM Breaker Trip",
         "epochs": "AssignmentEpochs Fact",
         "isolation": "AT_WORK Isolation WINDOW",
         "message_id": "id_prefix split_id",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from sortedcontainers import SortedDict
 
@@ -50,10 +51,11 @@ class Breaker:
     """
 
     __slots__ = ("_cells", "_last", "_minimum", "_ratio", "_window", "width")
+    WINDOW: ClassVar[int] = 1_000  # "Last" are so many records, where nothing else is said
 
-    def __init__(self, ratio: float, window: int) -> None:
+    def __init__(self, ratio: float, window: int | None = None) -> None:
         self._ratio = ratio  # of the records in the window; as many given up as that open the breaker. 0: never.
-        self._window = window
+        self._window = window = window or self.WINDOW
         self._minimum = min(MINIMUM, window)
         self.width = -(-window // CELLS_IN_WINDOW)  # Records of one cell: :meth:`read` should get no more at once
         self._cells: SortedDict = SortedDict()  # lowest offset → cell

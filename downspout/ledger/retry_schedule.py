@@ -1,8 +1,8 @@
 """What failed: how long it waits for its next try, which is next, and how large that may be.
 
-The reference is Storm's ``KafkaSpoutRetryExponentialBackoff``: an initial delay after the first failure, then
-``delay * 2 ** (failures - 1)``, up to a limit. Its shift overflows at the 44th failure, after which it retries in a
-hot loop; here the delay never falls, for any number of failures. The spout for Kafka 0.8 has another multiplier.
+The reference is Storm's ``KafkaSpoutRetryExponentialBackoff``: ``delay * 2 ** (failures - 1)``, up to a limit. Its
+shift overflows at the 44th failure, after which it retries in a hot loop; here the delay never falls, for any number of
+failures.
 """
 
 from __future__ import annotations
@@ -30,26 +30,17 @@ class RetryPolicy(Protocol):
 class Backoff:
     """A schedule of delays in integer milliseconds. It asks no clock: callers add the delay to their own "now".
 
-    >>> [Backoff(0, 2, 10_000).delay(n) for n in (1, 2, 3, 4, 13, 14, 1_000_000)]
-    [0, 4, 8, 16, 8192, 10000, 10000]
-    >>> [Backoff(100, 100, 10_000, multiplier=1.5).delay(n) for n in (1, 2, 3, 4, 1_000_000)]
-    [100, 150, 225, 337, 10000]
+    >>> [Backoff(2, 10_000).delay(n) for n in (1, 2, 3, 4, 13, 14, 1_000_000)]
+    [2, 4, 8, 16, 8192, 10000, 10000]
     """
 
-    initial_ms: int = 0  # after the first failure
-    delay_ms: int = 2  # base of the later ones
+    delay_ms: int = 2  # after the first failure; each later one is twice as long
     delay_ms_max: int = 10_000  # the longest
-    multiplier: float = 2.0  # by what each is longer than the one before; at least 1
 
     def delay(self, failures: int) -> int:
         """Return the wait in ms after ``failures`` failures in all (1 is the first); it never falls as they grow."""
-        if failures <= 1:
-            return min(self.initial_ms, self.delay_ms_max)
-        try:
-            grown = self.delay_ms * self.multiplier ** (failures - 1)
-        except OverflowError:  # of a power that is far above any limit
-            grown = self.delay_ms_max if self.delay_ms else 0
-        return int(min(self.delay_ms_max, max(self.initial_ms, grown)))
+        doublings = min(max(failures, 1) - 1, self.delay_ms_max.bit_length())
+        return min(self.delay_ms << doublings, self.delay_ms_max)
 
 
 @dataclass(slots=True)

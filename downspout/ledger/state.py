@@ -67,7 +67,7 @@ class LedgerState:
     ) -> None:
         self.base = base
         self.next = base
-        self._backoff: RetryPolicy = backoff or Backoff()
+        self._backoff: RetryPolicy = backoff or Backoff(0)
         self._done = Ranges(done)
         self._done.discard_below(base)
         self._known_end = self._done.end or base  # Above this, an offset seen first cannot be done: no need to search

@@ -7,7 +7,7 @@ record would be acked unprocessed: then the tuple fails. The spout splits a chun
 alone, and writes its letter itself.
 
 A dead letter is for a record that is bad, and not for a bolt that is. The spout's circuit breaker does not see what was
-rejected; so where too many are (``kafka.breaker_ratio`` of the last ``kafka.breaker_window`` rows), the tuples fail
+rejected; so where too many are (``kafka.breaker_ratio`` of the last 1,000 rows), the tuples fail
 as well, and it does.
 """
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from downspout.errors import RecordError, coordinates
 from downspout.formatting import counted
-from downspout.ledger.breaker import MINIMUM
+from downspout.ledger.breaker import MINIMUM, Breaker
 from downspout.ledger.origin import Origin
 from downspout.origins import FIELD, each, origin_at
 from downspout.settings.table import SETTINGS
@@ -63,9 +63,9 @@ class Rejects:
         self.count = 0  # rows that have left
         self.seen = 0  # rows that the bolt was given; it counts them here where it takes records
         self._recent: deque[int] = deque()  # for each of the last rejected rows: how many had been seen
-        ratio, window = (SETTINGS[f"kafka.breaker_{name}"] for name in ("ratio", "window"))
+        ratio = SETTINGS["kafka.breaker_ratio"]
         self._ratio = float(ratio.parse(conf.get(ratio.key, ratio.default), "topology"))
-        self._window = int(window.parse(conf.get(window.key, window.default), "topology"))
+        self._window = Breaker.WINDOW
 
     def of_record(self, tup: Any, reason: str, cause: Exception | None = None) -> None:
         """Reject the record of a tuple; it leaves on the stream, or its tuple is to fail.

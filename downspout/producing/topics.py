@@ -1,4 +1,4 @@
-"""To which topic a tuple goes: always the same one, by a field's name or place, or by a function."""
+"""To which topic a tuple goes: always the same one, by a field, or by a function."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["Select", "check_topics", "selector"]
 
 Select = Callable[[Any], str | None]
 """Returns the topic of a tuple's values; None: it has none."""
-WAYS = ("topic_field", "topic_index", "topic_function")
-CURE = "topic='orders', or one of topic_field, topic_index, topic_function"
+WAYS = ("topic_field", "topic_function")
+CURE = "topic='orders', or topic_field, or topic_function"
 
 
 def check_topics(settings: Mapping[str, Any], *, needed: bool = True) -> None:
@@ -30,9 +30,9 @@ def selector(fields: Sequence[str], settings: Mapping[str, Any], log: logging.Lo
     """Return what tells the topic of a tuple's values.
 
     Raises:
-        ConfigError: no topic is named, or in several ways, or there is no such place or function.
+        ConfigError: no topic is named, or in several ways, or there is no such function.
 
-    >>> settings = {"topic": "rest", "topic_field": "kind", "topic_index": None, "topic_function": None}
+    >>> settings = {"topic": "rest", "topic_field": "kind", "topic_function": None}
     >>> select = selector(["kind", "value"], settings, logging.getLogger())
     >>> select(("orders", 1)), select((None, 1))
     ('orders', 'rest')
@@ -42,21 +42,13 @@ def selector(fields: Sequence[str], settings: Mapping[str, Any], log: logging.Lo
     if (path := settings["topic_function"]) is not None:
         function = load("produce.topic_function", path)
         return lambda values: function(values) or default
-    if (index := settings["topic_index"]) is not None:
-        if index >= len(fields):
-            raise ConfigError(
-                f"produce.topic_index = {index}, and the input has {len(fields)} fields: {', '.join(fields)}",
-                cure=f"0 to {len(fields) - 1}",
-            )
-    elif (name := settings["topic_field"]) is not None:
-        if name not in fields:
-            log.warning(
-                "produce.topic_field = %r, and the input has the fields %s: all goes to %s",
-                name, ", ".join(fields), default or "no topic",
-            )  # fmt: skip
-            return lambda values: default
-        index = list(fields).index(name)
-    else:
+    if (name := settings["topic_field"]) is None:
         return lambda values: default
-    place: int = index
+    if name not in fields:
+        log.warning(
+            "produce.topic_field = %r, and the input has the fields %s: all goes to %s",
+            name, ", ".join(fields), default or "no topic",
+        )  # fmt: skip
+        return lambda values: default
+    place = list(fields).index(name)
     return lambda values: values[place] or default

@@ -25,8 +25,6 @@ class KafkaOptions(TypedDict, total=False):
     """How tasks share the partitions."""
     partitions: str | Sequence[str] | None
     """Partitions that ``kafka.mode=assign`` reads of a topic, instead of all, as ``topic[partition,partition]``."""
-    refresh_period_ms: int
-    """How often ``kafka.mode=assign`` looks for new topics and partitions."""
     group: str | None
     """Consumer group; if not set, the topology's name."""
     fields: str | Sequence[str]
@@ -80,12 +78,8 @@ class KafkaOptions(TypedDict, total=False):
     """One of so many records has a span of OpenTelemetry, and each chunk; 0: none."""
     uncommitted_max: int
     """Most offsets of a partition that may be emitted beyond the commit."""
-    retry_initial_ms: int
-    """Back-off before the first retry."""
     retry_delay_ms: int
-    """Base of the later back-offs: after n failures the wait is this times ``kafka.retry_multiplier``^(n-1)."""
-    retry_multiplier: float
-    """Factor by which each back-off is longer than the one before."""
+    """Back-off before the first retry; each later one is twice as long."""
     retry_delay_ms_max: int
     """Longest back-off."""
     retry_policy: str | None
@@ -99,9 +93,7 @@ class KafkaOptions(TypedDict, total=False):
     dead_letter_topic: str
     """Topic for exhausted records; if empty, the run stops at the first one."""
     breaker_ratio: float
-    """Share of a partition's last records that, if exhausted, stops the run; 0 never stops it."""
-    breaker_window: int
-    """How many of a partition's last records ``kafka.breaker_ratio`` is a share of."""
+    """Share of a partition's last 1,000 records that, if exhausted, stops the run; 0 never stops it."""
     honour_replays: bool
     """Whether a record that ``downspout dlq replay`` wrote keeps the origin of the record it stands for."""
     emit_null: bool
@@ -174,8 +166,6 @@ class ProduceOptions(TypedDict, total=False):
     """Topic to write to."""
     topic_field: str | None
     """Field of the tuple that names the topic."""
-    topic_index: int | None
-    """Position of the field that names the topic, from 0."""
     topic_function: str | None
     """Import path of a function that returns the topic for a tuple's values."""
     key_field: str

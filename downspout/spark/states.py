@@ -70,7 +70,7 @@ def state_writer(**settings: Any) -> Callable[[DataFrame, int], None]:
             values["name"], kind, f"query {query}", values["password"], values["lock_wait_s"], meaning
         )
         with closing(open_state_store(of_project_url(values["store"], "state.store", conf), context)) as store:
-            if not values["may_begin_late"]:
+            if values["exactly_once"]:
                 check_beginning(store, values["name"], number, first=0)
             apply(store, kind, Attempt(number, 0), batch, changed)
 

@@ -84,7 +84,7 @@ class DeadLettering:
         self._not_before = 0
         self._failed_writes = 0
         self._throttle = LogThrottle()
-        self._backoff = Backoff(initial_ms=200, delay_ms=200, delay_ms_max=10_000)
+        self._backoff = Backoff(200, 10_000)
 
     @property
     def busy(self) -> bool:

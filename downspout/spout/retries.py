@@ -32,8 +32,7 @@ def policy_of(settings: Mapping[str, Any], log: logging.Logger) -> RetryPolicy:
     Raises:
         ConfigError: ``kafka.retry_policy`` is no function of a number.
     """
-    names = ("retry_initial_ms", "retry_delay_ms", "retry_delay_ms_max", "retry_multiplier")
-    backoff = Backoff(*(settings[name] for name in names))
+    backoff = Backoff(settings["retry_delay_ms"], settings["retry_delay_ms_max"])
     path = settings["retry_policy"]
     return UserPolicy(path, policy_function(path), backoff, log) if path else backoff
 

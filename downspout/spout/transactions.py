@@ -104,7 +104,7 @@ class SpoutTransactions:
         """The id of the message that has no answer."""
         self._due: committing.Due = {}
         self._again_at = self._failures = 0
-        self._backoff = Backoff(initial_ms=0, delay_ms=100, delay_ms_max=5_000)
+        self._backoff = Backoff(100, 5_000)
         self._throttle = LogThrottle()
 
     @property

@@ -160,13 +160,11 @@ def _check_topics(settings: Mapping[str, Any]) -> None:
 def _check_times(settings: Mapping[str, Any]) -> None:
     if settings["start"].endswith("TIMESTAMP") and settings["start_timestamp_ms"] is None:
         raise ConfigError(f"kafka.start is {settings['start']}, but there is no time", cure="kafka.start_timestamp_ms")
-    longest = settings["retry_delay_ms_max"]
-    for name in ("retry_initial_ms", "retry_delay_ms"):
-        if settings[name] > longest:
-            raise ConfigError(
-                f"kafka.{name} = {settings[name]} is above kafka.retry_delay_ms_max = {longest}",
-                cure="a longer kafka.retry_delay_ms_max",
-            )
+    if settings["retry_delay_ms"] > (longest := settings["retry_delay_ms_max"]):
+        raise ConfigError(
+            f"kafka.retry_delay_ms = {settings['retry_delay_ms']} is above kafka.retry_delay_ms_max = {longest}",
+            cure="a longer kafka.retry_delay_ms_max",
+        )
     given = settings["client"].get("max_poll_interval_ms")
     interval = POLL_INTERVAL_MS if given is None or _is_reference(given) else int(given)
     if settings["drain_ms_max"] >= interval:

@@ -332,10 +332,10 @@ def test_a_key_that_is_not_json_is_named(url: str, key: Any) -> None:
 
 def test_a_new_state_is_refused_in_the_midst_of_batches(url: str) -> None:
     """Where the file was deleted, or another is named, counts would begin at zero without a word."""
-    with pytest.raises(ConfigError, match=r"counts is new, and these batches are at transaction 5.*may_begin_late"):
-        Stage(url).batch(Attempt(5, 0), "a")
+    with pytest.raises(ConfigError, match=r"counts is new, .* at transaction 5.*state.exactly_once=False"):
+        Stage(url, state__exactly_once=True).batch(Attempt(5, 0), "a")
     assert Stage(url).stored() == {}
-    assert Stage(url, state__may_begin_late=True).batch(Attempt(5, 0), "a")
+    assert Stage(url).batch(Attempt(5, 0), "a")
     assert Stage(url).batch(Attempt(6, 0), "a")
     assert Stage(url).stored() == {"a": [6, 2, 1]}
 

@@ -184,10 +184,7 @@ def test_tasks_count_the_partitions_out(real: Scene) -> None:
     """By assign, two tasks share three partitions, one of which appears while they run, and commit to the group."""
     for partition in range(2):
         real.fill(10, partition)
-    one, two = (
-        real.member(member=None, task=(task, 2), mode="assign", refresh_period_ms=300, commit_period_ms=200)
-        for task in range(2)
-    )
+    one, two = (real.member(member=None, task=(task, 2), mode="assign", commit_period_ms=200) for task in range(2))
     run_until(lambda: len(one.emitted) == len(two.emitted) == 10, one, two, answer=True)
     with real.admin() as admin:
         admin.create_partitions({real.topic: 3})

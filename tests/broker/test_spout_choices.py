@@ -135,7 +135,6 @@ def test_topics_that_match_later_are_read_from_their_beginning(kafka_broker: Emb
             mode=mode,
             fields=["topic", "offset", "value"],
             dead_letter_topic=dead,
-            refresh_period_ms=300,
             kafka__client__metadata_max_age_ms=300,
             kafka__client__heartbeat_interval_ms=200,
         )

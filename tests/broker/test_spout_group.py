@@ -19,7 +19,7 @@ pytestmark = pytest.mark.broker
 
 Place = tuple[int, int]
 LATER_MS = 600_000
-SLOW_RETRY = {"retry_initial_ms": LATER_MS, "retry_delay_ms_max": LATER_MS}
+SLOW_RETRY = {"retry_delay_ms": LATER_MS, "retry_delay_ms_max": LATER_MS}
 """A failed record waits until the test sends the clock ahead."""
 QUICK_GROUP = {"kafka__client__heartbeat_interval_ms": 200}
 """Members hear of a rebalance soon."""
@@ -106,7 +106,7 @@ class Churn:
 
     def join(self, number: int) -> Member:
         """Start a member."""
-        retries = {"retry_initial_ms": 200, "retry_delay_ms": 200, "retries_max": 10_000, "timeouts_max": 10_000}
+        retries = {"retry_delay_ms": 200, "retries_max": 10_000, "timeouts_max": 10_000}
         member = self.scene.member(member=number, poll_records_max=20, **retries, **QUICK_GROUP)
         self.active.append(member)
         self.everybody.append(member)

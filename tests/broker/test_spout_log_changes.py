@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 QUICK = UNHURRIED | {"log.cleaner.backoff.ms": "200"}
 LATER_MS = 600_000
-SLOW_RETRY = {"retry_initial_ms": LATER_MS, "retry_delay_ms_max": LATER_MS}
+SLOW_RETRY = {"retry_delay_ms": LATER_MS, "retry_delay_ms_max": LATER_MS}
 """A failed record waits until the test sends the clock ahead."""
 SMALL_STEPS = {"poll_records_max": 10, "emits_per_next_max": 10, "kafka__client__max_partition_fetch_bytes": 1}
 """With batches of ten: what is not emitted yet is, but for one batch, still at the broker."""

@@ -68,12 +68,6 @@ def test_turns_are_taken_from_a_random_partition_on() -> None:
     assert firsts == {0, 1, 2, 3}
 
 
-def test_turns_may_be_taken_with_keys_too() -> None:
-    """``round_robin_all`` takes no notice of keys."""
-    turns = make_partitioner("round_robin_all", random.Random(1))
-    assert Counter(turns.choose("t", b"same", None, ALL) for _ in range(8)) == dict.fromkeys(range(4), 2)
-
-
 def test_sticky_stays_until_the_batch_is_full() -> None:
     """Records without a key go to one partition until its batch is full, or it has no leader any more."""
     sticky = make_partitioner("sticky", random.Random(1))

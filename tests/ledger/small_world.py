@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from downspout.ledger import NEVER, AssignmentEpochs, Backoff, Fact, PartitionLedger, decode, encode
 
 MEMBERS = (0, 1)
-AT_ONCE = Backoff(0, 0, 0)
+AT_ONCE = Backoff(0, 0)
 FAULTS = ("fail", "timeout", "revoke", "evict", "crash", "commit refused", "commit unanswered")
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downspout.ledger.breaker import CELLS_MAX, MINIMUM, Breaker, Trip
+from downspout.ledger import CELLS_MAX, MINIMUM, Breaker, Trip
 
 ratios = st.floats(0.01, 1.0)
 windows = st.integers(1, 500)

@@ -167,7 +167,7 @@ def test_failures_at_the_commit_itself_are_remembered() -> None:
 
 def test_a_record_recalled_goes_on_backing_off() -> None:
     """Its fails and timeouts are those of the earlier owner: the back-off does not begin again."""
-    ledger = PartitionLedger(0, Backoff(1, 10, 10_000), failures={0: 5, 1: 1})
+    ledger = PartitionLedger(0, Backoff(10, 10_000), failures={0: 5, 1: 1})
     assert ledger.emit(0, now=7)
     assert ledger.emit(1, now=7)
     assert (ledger.in_flight, ledger.pending) == (2, 2)
@@ -180,7 +180,7 @@ def test_a_record_recalled_goes_on_backing_off() -> None:
 
 def test_a_timeout_counts_only_with_acks_since_the_last_emit() -> None:
     """Acks before the emit are none of its business, however many there were."""
-    ledger = out(5, failures={9: 1})
+    ledger = out(5, backoff=Backoff(2), failures={9: 1})
     for offset in (0, 1, 2):
         ledger.ack(offset)
     assert ledger.emit(9, now=0)
@@ -389,7 +389,7 @@ def test_what_is_no_origin_is_refused(foreign: object) -> None:
 
 def test_a_record_recalled_without_an_emit_waits_like_a_retry() -> None:
     """It is troubled with its earlier failures, due at once, and what was not there before it is passed over."""
-    ledger = PartitionLedger(0, Backoff(1, 10, 10_000), failures={2: 5, 3: 1})
+    ledger = PartitionLedger(0, Backoff(10, 10_000), failures={2: 5, 3: 1})
     ledger.recall(2, now=7)
     ledger._check()
     assert (ledger.next, ledger.commit_point(), ledger.in_flight, ledger.failed) == (3, 2, 0, 1)

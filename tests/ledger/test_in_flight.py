@@ -13,7 +13,7 @@ from downspout.ledger.in_flight import RangesInFlight
 from downspout.ledger.message_id import range_id, range_of
 from downspout.ledger.retry_schedule import RetryState
 
-AT_ONCE = Backoff(0, 0, 0)
+AT_ONCE = Backoff(0, 0)
 
 
 def ranges(*spans: tuple[int, int, int], backoff: Backoff = AT_ONCE) -> PartitionLedger:
@@ -213,7 +213,7 @@ def test_gaps_of_ranges_make_room() -> None:
 
 def test_the_lowest_that_waits_is_found_due_or_not() -> None:
     """Those that are out are passed over; those that are settled otherwise are not."""
-    ledger = ranges((0, 5, 5), (5, 6, 1), (6, 9, 3), backoff=Backoff(50, 50, 100))
+    ledger = ranges((0, 5, 5), (5, 6, 1), (6, 9, 3), backoff=Backoff(50, 100))
     assert ledger.first_waiting(0) is None
     for offset in (5, 6):
         ledger.fail(offset, now=0)

@@ -25,7 +25,7 @@ from downspout.ledger import (
 from downspout.ledger import isolation as rules
 from tests.ledger.growing_log import GrowingLog
 
-BACKOFF = Backoff(initial_ms=5, delay_ms=5, delay_ms_max=60)
+BACKOFF = Backoff(5, 60)
 LIMIT = 12
 CEILING = 3
 WINDOW, WHOLE_WINDOW = 4, rules.WINDOW

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from downspout.ledger import NEVER, Backoff, PartitionLedger
 
-SLOW = Backoff(initial_ms=100, delay_ms=100, delay_ms_max=1000)
+SLOW = Backoff(100, 1000)
 
 
 def emitted(count: int, base: int = 0, backoff: Backoff | None = None) -> PartitionLedger:
@@ -336,7 +336,7 @@ def test_memory_grows_with_holes() -> None:
 
 def test_the_next_retry_is_never_told_too_late() -> None:
     """It is the end of the first back-off that is under way; None before any failure and when all are over."""
-    ledger = PartitionLedger(0, Backoff(initial_ms=5, delay_ms=5))
+    ledger = PartitionLedger(0, Backoff(5))
     assert ledger.next_retry() is None
     for offset in (0, 1):
         ledger.emit(offset, now=0)
@@ -351,11 +351,11 @@ def test_the_next_retry_is_never_told_too_late() -> None:
 
 def test_a_ready_retry_is_named_whatever_happened_to_others() -> None:
     """Emitted, postponed, resolved, failed again: of those that are left the lowest ready one is named, each once."""
-    ledger = PartitionLedger(0, Backoff(initial_ms=0, delay_ms=5))
+    ledger = PartitionLedger(0, Backoff(5))
     for offset in range(6):
         ledger.emit(offset, now=0)
     for offset in range(6):
-        ledger.fail(offset, now=0)
+        ledger.fail(offset, now=-5)
     assert ledger.earliest_ready_retry(now=0) == 0
     ledger.emit(0, now=0)
     ledger.fail(0, now=0)  # again, in 10 ms
@@ -372,7 +372,7 @@ def test_a_ready_retry_is_named_whatever_happened_to_others() -> None:
 
 def test_a_clock_that_steps_back_loses_no_retry() -> None:
     """A retry that was ready and, by an earlier time, is not ready yet, is ready again later."""
-    ledger = PartitionLedger(0, Backoff(initial_ms=5))
+    ledger = PartitionLedger(0, Backoff(5))
     ledger.emit(0, now=0)
     ledger.fail(0, now=0)
     assert [ledger.earliest_ready_retry(now) for now in (5, 4, 5)] == [0, None, 0]
@@ -380,7 +380,7 @@ def test_a_clock_that_steps_back_loses_no_retry() -> None:
 
 def test_everything_is_resolved_in_the_end() -> None:
     """With failures that stop, whatever happened before, each record ends done and the commit at the end."""
-    ledger = PartitionLedger(0, Backoff(initial_ms=5, delay_ms=5, delay_ms_max=60))
+    ledger = PartitionLedger(0, Backoff(5, 60))
     for offset in range(50):
         ledger.emit(offset, now=0)
         if offset % 3 == 0:

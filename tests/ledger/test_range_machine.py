@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from downspout.ledger import Backoff, PartitionLedger, decode, encode
 
-BACKOFF = Backoff(initial_ms=5, delay_ms=5, delay_ms_max=60)
+BACKOFF = Backoff(5, 60)
 LIMIT = 30
 CEILING = 2
 POLL = 12

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any, ClassVar
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from streamparse import Bolt, Spout, Topology
 
 from bolts.parse import JsonParseBolt
 from downspout.errors import ConfigError
-from downspout.ledger import Origin
+from downspout.ledger import Breaker, Origin
 from downspout.origins import origin_at
 from downspout.parse import REJECT_FIELDS
 from downspout.parse.rejects import is_read
@@ -213,7 +214,8 @@ def test_records_that_come_together_have_the_outcome_that_each_has_alone(random:
             reader = Records.spec(inputs=[parse["rejects"]])
 
         rows = [[Origin("orders", "id", 0, place), None, value] for place, value in enumerate(values)]
-        found = run_topology(Mixed, spouts={"source": rows}, config={"kafka.breaker_window": 100})
+        with mock.patch.object(Breaker, "WINDOW", 100):
+            found = run_topology(Mixed, spouts={"source": rows})
         counts = found.counts("parse")
         kept = [tuple(row) for stream in ("default", "rejects") for row in found.emitted("parse", stream)]
         return [kept, counts.acked, counts.failed, found.counts("reader").acked]

@@ -388,7 +388,7 @@ def test_a_full_buffer_slows_down_and_times_nothing_out(fake: Any) -> None:
 
 
 @pytest.mark.parametrize(("settings", "match"), [
-    ({"topic_field": "a", "topic_index": 1}, "produce.topic_field and produce.topic_index are set"),
+    ({"topic_field": "a", "topic_function": "x.y"}, "produce.topic_field and produce.topic_function are set"),
     ({"topic": "t", "acks": 1, "idempotence": True}, "enable_idempotence does not go with acks=1"),
     ({"topic": "t", "partitioner": "stcky"}, "produce.partitioner = 'stcky' is not a partitioner"),
     ({"topic": "t", "compression": "zip"}, "produce.compression = 'zip'"),

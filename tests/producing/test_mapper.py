@@ -18,7 +18,7 @@ NAMES: dict[str, Any] = {
     "key_field": "key", "message_field": "message", "headers_field": None, "timestamp_field": None,
     "partition_field": None, "key_format": "utf8", "message_format": "utf8",
 }  # fmt: skip
-TOPICS: dict[str, Any] = {"topic": None, "topic_field": None, "topic_index": None, "topic_function": None}
+TOPICS: dict[str, Any] = {"topic": None, "topic_field": None, "topic_function": None}
 
 
 def test_key_and_message_are_the_fields_of_that_name() -> None:
@@ -109,7 +109,6 @@ def by_length(values: Any) -> str | None:
     ({"topic_field": "kind"}, ("a", "b"), "b"),
     ({"topic_field": "kind", "topic": "all"}, ("a", None), "all"),
     ({"topic_field": "kind"}, ("a", None), None),
-    ({"topic_index": 0}, ("a", "b"), "a"),
     ({"topic_function": f"{__name__}.by_length"}, ("a", "b"), "of-2"),
     ({"topic_function": f"{__name__}.by_length"}, ("a",), None),
 ])  # fmt: skip
@@ -129,8 +128,7 @@ def test_a_topic_field_that_no_input_has_is_warned_about_once(caplog: pytest.Log
 
 @pytest.mark.parametrize(("given", "match"), [
     ({}, "no topic is named to write to"),
-    ({"topic_field": "a", "topic_index": 1}, "produce.topic_field and produce.topic_index are set"),
-    ({"topic_index": 2}, "produce.topic_index = 2, and the input has 2 fields"),
+    ({"topic_field": "a", "topic_function": "x.y"}, "produce.topic_field and produce.topic_function are set"),
     ({"topic_function": "nowhere.f"}, "produce.topic_function = 'nowhere.f' cannot be imported"),
 ])  # fmt: skip
 def test_wrong_topics_are_errors_at_start(given: dict[str, Any], match: str) -> None:

@@ -216,7 +216,7 @@ class Picky(Bolt):
 
 class Made(Topology):
     reader = KafkaSpout.spec(topics=["orders"], fields=["value"], group="readers", bootstrap="fake://picky",
-                             retry_initial_ms=60_000, retry_delay_ms_max=60_000)
+                             retry_delay_ms=60_000, retry_delay_ms_max=60_000)
     picky = Picky.spec(inputs=[reader])
 """
 

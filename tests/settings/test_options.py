@@ -32,7 +32,7 @@ from streamparse import Bolt, Grouping, Spout, Stream, Topology, Tuple
 FIELDS = ["origin", "value"]
 TYPES: Mapping[str, str] = {"a": "int64"}
 spout = KafkaSpout.spec(topics=["a"], fields=FIELDS, start="LATEST", client={"client_id": "x"}, config={}, par=2)
-KafkaSpout.spec(topics="a,b", group=None, commit_period_ms=5, retry_multiplier=2, emit_null=True)
+KafkaSpout.spec(topics="a,b", group=None, commit_period_ms=5, retry_delay_ms=2, emit_null=True)
 parse = JsonParseBolt.spec(inputs=[spout], fields=["a"], types=TYPES, carry=("key",))
 CsvParseBolt.spec(inputs=[spout], fields=["a", "-"], types=["a:int64"], on_null="filter")
 LookupBolt.spec(inputs=[parse], table="t.csv", key="a", add=["b"], types={"b": "int64"})

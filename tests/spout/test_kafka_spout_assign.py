@@ -11,7 +11,7 @@ from streamparse import Topology
 
 from downspout.errors import ConfigError
 from downspout.ledger import AT_WORK, decode
-from downspout.spout.group.partition_source import share
+from downspout.spout.group.partition_source import REFRESH_MS, share
 from downspout.spout.guarantee import RENEW_MS
 from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
@@ -70,7 +70,7 @@ def test_reads_acks_and_commits_as_a_member_does(kafka: Kafka) -> None:
 
 def test_a_new_partition_is_read_after_the_refresh_period(kafka: Kafka) -> None:
     """It is not seen before the period is over, and from its beginning then; what was read goes on undisturbed."""
-    driver = assigned(kafka, refresh_period_ms=60_000)
+    driver = assigned(kafka)
     driver.run()
     kafka.add_partitions(TOPIC, 2)
     fill(kafka, 3, partition=1)
@@ -78,7 +78,7 @@ def test_a_new_partition_is_read_after_the_refresh_period(kafka: Kafka) -> None:
     driver.kafka.clock.sleep(0.1)
     driver.run(1)
     assert owned(driver) == {0}
-    kafka.clock.sleep(61)
+    kafka.clock.sleep(REFRESH_MS / 1000)
     driver.run()
     assert emitted(driver) == [*((0, n) for n in range(11)), *((1, n) for n in range(3))]
 

@@ -13,7 +13,7 @@ from kafka.structs import TopicPartition
 from downspout.component import Failure
 from downspout.dead_letters import identity_headers
 from downspout.errors import DataLossError, RecordError
-from downspout.ledger import Origin, decode
+from downspout.ledger import Breaker, Origin, decode
 from downspout.origins import ORIGIN, each
 from tests.spout.chunk_driver import SIZE, Chunks, with_a_hundred_records
 from tests.spout.reasons import CLEANER
@@ -261,11 +261,12 @@ def test_fields_that_are_not_asked_for_are_not_looked_at(kafka: Kafka) -> None:
     assert driver.acked == Counter(range(101))
 
 
-def test_the_breaker_goes_by_records(kafka: Kafka) -> None:
+def test_the_breaker_goes_by_records(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the last records unreadable: the run stops, whatever the size of chunks."""
     for _ in range(100):
         kafka.produce(TOPIC, b"\xff", partition=0)
-    driver = Chunks(kafka, breaker_ratio=0.5, breaker_window=100, chunk_records_max=1000)
+    monkeypatch.setattr(Breaker, "WINDOW", 100)
+    driver = Chunks(kafka, breaker_ratio=0.5, chunk_records_max=1000)
     with pytest.raises(RecordError, match=r"records failed for good, most often with UnicodeDecodeError"):
         driver.serve()
     assert driver.letters() == []

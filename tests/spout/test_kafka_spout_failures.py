@@ -9,7 +9,7 @@ from kafka import errors
 from downspout.component import Failure
 from downspout.dead_letters import read_dead_letters
 from downspout.errors import DataLossError, RecordError
-from downspout.ledger import Backoff
+from downspout.ledger import Backoff, Breaker
 from downspout.spout import DeadLettering
 from tests.spout.reasons import CLEANER, NO_ELECTION
 from tests.spout.spout_driver import FEW_AT_A_TIME, GROUP, TOPIC, Driver, Kafka, fill
@@ -47,7 +47,7 @@ def test_several_failed_records_come_again_lowest_first(kafka: Kafka) -> None:
 
 def test_a_retry_waits_for_its_back_off(kafka: Kafka) -> None:
     """Before its time a failed record does not come, and others still do."""
-    driver = Driver(kafka, retry_initial_ms=60_000, retry_delay_ms_max=60_000)
+    driver = Driver(kafka, retry_delay_ms=60_000, retry_delay_ms_max=60_000)
     driver.run()
     driver.fail([3])
     fill(kafka, 2)
@@ -184,8 +184,8 @@ def test_a_letter_that_cannot_be_written_holds_up_no_other(kafka: Kafka) -> None
 
 def test_after_a_failed_flush_each_record_is_still_lettered(kafka: Kafka, batches: list[int]) -> None:
     """A batch that fails is written again in small steps that grow; nothing is resolved before its own flush."""
-    driver = Driver(kafka, retries_max=0)
-    driver.spout._dead_lettering._backoff = Backoff(initial_ms=10_000, delay_ms=10_000, delay_ms_max=10_000)
+    driver = Driver(kafka, retries_max=0, retry_delay_ms=0)
+    driver.spout._dead_lettering._backoff = Backoff(10_000, 10_000)
     driver.run()
     kafka.faults.fail_next("flush", errors.KafkaTimeoutError)
     driver.fail(range(10))
@@ -197,10 +197,11 @@ def test_after_a_failed_flush_each_record_is_still_lettered(kafka: Kafka, batche
     assert driver.figure("dead_lettered") == 10
 
 
-def test_the_breaker_stops_a_run_that_gives_everything_up(kafka: Kafka) -> None:
+def test_the_breaker_stops_a_run_that_gives_everything_up(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the last records given up: the run stops with the commonest error; nothing is written or committed."""
+    monkeypatch.setattr(Breaker, "WINDOW", 20)
     fill(kafka, 90)
-    driver = Driver(kafka, retries_max=1, breaker_ratio=0.5, breaker_window=20)
+    driver = Driver(kafka, retries_max=1, breaker_ratio=0.5)
     driver.run()
     driver.ack(range(10))
     for _ in range(2):
@@ -268,10 +269,11 @@ def test_a_few_records_that_always_fail_are_no_streak(kafka: Kafka, caplog: pyte
     assert NOTHING not in caplog.text
 
 
-def test_the_breaker_leaves_few_failures_alone(kafka: Kafka) -> None:
+def test_the_breaker_leaves_few_failures_alone(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """One record in ten given up while nothing at all is acked yet: they are dead letters, and the run goes on."""
+    monkeypatch.setattr(Breaker, "WINDOW", 100)
     fill(kafka, 490)
-    driver = Driver(kafka, retries_max=0, breaker_ratio=0.2, breaker_window=100)
+    driver = Driver(kafka, retries_max=0, breaker_ratio=0.2)
     driver.run()
     driver.fail(range(0, 500, 10))
     driver.run()

@@ -11,12 +11,18 @@ from kafka.structs import TopicPartition
 from downspout.component import Failure
 from downspout.dead_letters import read_dead_letters
 from downspout.errors import RecordError
-from downspout.ledger import CommitMetadata, decode
+from downspout.ledger import Breaker, CommitMetadata, decode
 from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
 
 LETTERS = f"{GROUP}.dead-letters"
-BROKEN: dict[str, Any] = {"retries_max": 1, "breaker_ratio": 0.5, "breaker_window": 20}
+BROKEN: dict[str, Any] = {"retries_max": 1, "breaker_ratio": 0.5}
 KEY_ERROR = Failure("exception", "parse", 4, "KeyError: 'a'")
+
+
+@pytest.fixture(autouse=True)
+def _short_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The breaker goes by the last 20 records."""
+    monkeypatch.setattr(Breaker, "WINDOW", 20)
 
 
 SOLO = 5
@@ -62,11 +68,14 @@ def test_after_the_breaker_and_a_repair_everything_is_processed(kafka: Kafka) ->
 
 
 @pytest.mark.parametrize("room", [0, 1_000_000])
-def test_restarts_of_what_is_still_broken_give_up_nothing(kafka: Kafka, room: int) -> None:
+def test_restarts_of_what_is_still_broken_give_up_nothing(
+    kafka: Kafka, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each restart is stopped by the breaker like the first run: no letter is written, nothing committed past."""
+    monkeypatch.setattr(Breaker, "WINDOW", 200)
     fill(kafka, 290)
     for _ in range(5):
-        driver = stop_by_breaker(kafka, breaker_window=200, retry_cache_bytes=room)
+        driver = stop_by_breaker(kafka, retry_cache_bytes=room)
         assert set(driver.offsets) == set(range(300))
         assert (driver.committed(), told(kafka).failures) == (0, {})
     assert list(read_dead_letters(kafka, LETTERS)) == []

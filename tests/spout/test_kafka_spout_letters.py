@@ -225,7 +225,7 @@ def test_letters_that_wait_are_not_written_for_a_lost_partition(kafka: FakeKafka
 
 def test_a_poll_ends_when_a_retry_is_due(kafka: Kafka, waits: list[int]) -> None:
     """While a failed record waits in memory no poll waits longer than its back-off; then polls wait as they should."""
-    driver = Driver(kafka, retry_cache_bytes=ROOM, retry_initial_ms=70, poll_timeout_ms=200)
+    driver = Driver(kafka, retry_cache_bytes=ROOM, retry_delay_ms=70, poll_timeout_ms=200)
     driver.run()
     driver.ack([n for n in range(10) if n != 4])
     driver.fail([4])
@@ -239,7 +239,7 @@ def test_a_poll_ends_when_a_retry_is_due(kafka: Kafka, waits: list[int]) -> None
 
 def test_a_poll_does_not_wait_while_a_retry_in_memory_is_ready(kafka: Kafka, waits: list[int]) -> None:
     """Retries beyond what one call may emit keep the poll of that call from waiting."""
-    driver = Driver(kafka, retry_cache_bytes=ROOM, emits_per_next_max=1)
+    driver = Driver(kafka, retry_cache_bytes=ROOM, emits_per_next_max=1, retry_delay_ms=0)
     driver.run(12)
     driver.ack([n for n in range(10) if n not in (4, 5)])
     driver.fail([4, 5])

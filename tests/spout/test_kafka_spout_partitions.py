@@ -23,7 +23,7 @@ def test_each_partition_has_its_figures(kafka: Kafka) -> None:
 
 def test_what_failed_blocks_by_its_failures(kafka: Kafka) -> None:
     """A record that failed waits for another try; how often it failed is told."""
-    driver = Driver(kafka, retry_delay_ms=600_000, retry_initial_ms=600_000, retry_delay_ms_max=600_000)
+    driver = Driver(kafka, retry_delay_ms=600_000, retry_delay_ms_max=600_000)
     driver.run()
     driver.fail([3])
     driver.ack(set(range(10)) - {3})

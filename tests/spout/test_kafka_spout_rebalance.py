@@ -298,7 +298,7 @@ def test_a_bounded_run_ends_at_the_end_as_of_its_start(kafka: Kafka) -> None:
 
 def test_a_bounded_run_is_not_exhausted_while_a_retry_waits(kafka: Kafka) -> None:
     """All was emitted only once what failed was emitted again."""
-    driver = Driver(kafka, run__until="end", retry_initial_ms=1000)
+    driver = Driver(kafka, run__until="end", retry_delay_ms=1000)
     driver.run()
     driver.fail([3])
     assert not driver.spout.exhausted()

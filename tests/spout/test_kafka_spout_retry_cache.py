@@ -46,7 +46,7 @@ def test_a_retry_from_memory_reads_nothing_again(kafka: Kafka, fetched: list[int
 
 def test_the_back_off_holds_in_memory_too(kafka: Kafka, fetched: list[int]) -> None:
     """Before its time a record that is held does not come."""
-    driver = Driver(kafka, retry_cache_bytes=ROOM, retry_initial_ms=60_000, retry_delay_ms_max=60_000)
+    driver = Driver(kafka, retry_cache_bytes=ROOM, retry_delay_ms=60_000, retry_delay_ms_max=60_000)
     driver.run()
     driver.fail([3])
     assert driver.run() == []
@@ -104,7 +104,7 @@ def test_one_record_in_a_hundred_failing_is_fetched_little(kafka: Kafka, fetched
 
 def test_a_hand_over_forgets_what_is_held(kafka: Kafka) -> None:
     """What failed here comes at the next owner, and no more here."""
-    driver = Driver(kafka, retry_cache_bytes=ROOM, retry_initial_ms=5000)
+    driver = Driver(kafka, retry_cache_bytes=ROOM, retry_delay_ms=5000)
     driver.run()
     driver.ack([n for n in range(10) if n != 4])
     driver.fail([4])
@@ -134,7 +134,7 @@ def test_a_compacted_record_is_tried_again_from_memory(
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_a_record_that_always_fails_leaves_turns_to_others(wide: FakeKafka, most: int) -> None:
     """Without a back-off it is due at each call: half of what a call emits is for records that are new."""
-    settings = dict.fromkeys(("retry_initial_ms", "retry_delay_ms", "retry_delay_ms_max"), 0)
+    settings = dict.fromkeys(("retry_delay_ms", "retry_delay_ms_max"), 0)
     driver = Driver(wide, emits_per_next_max=most, retry_cache_bytes=ROOM, retries_max=-1, **settings)
     done = set[tuple[int, int]]()
     for _ in range(4 * PARTITIONS * RECORDS):

@@ -58,7 +58,7 @@ def test_a_policy_decides_when_a_record_comes_again(kafka: Kafka) -> None:
 @pytest.mark.fake_only("only virtual time can show when a retry comes")
 def test_where_a_policy_fails_the_settings_hold(kafka: Kafka, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """What it raises, or returns instead of a time, is logged once, and takes neither the spout nor the record."""
-    driver = Driver(kafka, retry_policy=f"{HERE}.{name}", retry_initial_ms=5_000, retry_delay_ms=5_000)
+    driver = Driver(kafka, retry_policy=f"{HERE}.{name}", retry_delay_ms=5_000)
     driver.run()
     for _ in range(5):
         assert fail_and_wait(driver, 4) == []
@@ -74,17 +74,6 @@ def test_what_is_no_policy_is_refused_at_the_start(kafka: Kafka, path: str) -> N
     """A path that cannot be imported, or does not take a number, ends the start and names the setting."""
     with pytest.raises(ConfigError, match=r"kafka\.retry_policy"):
         Driver(kafka, retry_policy=path)
-
-
-@pytest.mark.fake_only("only virtual time can show when a retry comes")
-def test_a_multiplier_of_one_waits_as_long_each_time(kafka: Kafka) -> None:
-    """The delay does not grow where the spout for Kafka 0.8 would not let it."""
-    driver = Driver(kafka, retry_initial_ms=5_000, retry_delay_ms=5_000, retry_multiplier=1)
-    driver.run()
-    for _ in range(5):
-        assert fail_and_wait(driver, 4) == []
-        driver.kafka.clock.sleep(2)
-        assert driver.run(2) == [0]
 
 
 def test_for_ever_is_more_often_than_any_limit(kafka: Kafka) -> None:
@@ -108,8 +97,8 @@ def test_spark_reads_the_same_settings() -> None:
     )
     assert spout.settings["retries_max"] == FOR_EVER
     assert spout.backoff.delay(0) == spout.backoff.delay(1) == MINUTE
-    slow = SpoutSettings("reader", {"kafka.topics": ["t"], "kafka.retry_delay_ms": 100, "kafka.retry_multiplier": 3})
-    assert [slow.backoff.delay(n) for n in (1, 2, 3)] == [0, 300, 900]
+    slow = SpoutSettings("reader", {"kafka.topics": ["t"], "kafka.retry_delay_ms": 100})
+    assert [slow.backoff.delay(n) for n in (1, 2, 3)] == [100, 200, 400]
 
 
 def test_fewer_than_for_ever_is_refused() -> None:

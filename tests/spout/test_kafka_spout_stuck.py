@@ -53,7 +53,7 @@ def test_a_record_that_waits_for_its_retry_is_named_with_its_failure(
     kafka: Kafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What blocks may be a failed record: then it is said how often it failed and when it is tried again."""
-    driver = Driver(kafka, retry_initial_ms=600_000, retry_delay_ms_max=600_000)
+    driver = Driver(kafka, retry_delay_ms=600_000, retry_delay_ms_max=600_000)
     driver.run()
     driver.ack([n for n in range(10) if n != 4])
     driver.fail([4])

@@ -264,7 +264,7 @@ def test_nothing_leaves_alone_before_it_is_written_down(kafka: Kafka) -> None:
 def test_a_record_that_fails_alone_waits_for_its_retry(kafka: Kafka) -> None:
     """Its back-off holds up no other, its answer takes it from the commit, and its retry is alone again."""
     die(kafka, SINGLE)
-    driver = Driver(kafka, retry_initial_ms=60_000, retry_delay_ms_max=60_000)
+    driver = Driver(kafka, retry_delay_ms=60_000, retry_delay_ms_max=60_000)
     driver.run()
     driver.fail([0])
     assert driver.run() == [1]

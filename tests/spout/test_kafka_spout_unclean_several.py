@@ -51,7 +51,7 @@ def wide(kafka: Kafka, records: int = 3) -> Driver:
         died = Driver(kafka, topics=["wide"])
         died.run()
         died.die()
-    return Driver(kafka, topics=["wide"], emits_per_next_max=1)
+    return Driver(kafka, topics=["wide"], emits_per_next_max=1, retry_delay_ms=0)
 
 
 def told_alone(kafka: Kafka) -> dict[int, int]:

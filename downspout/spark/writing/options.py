@@ -18,7 +18,7 @@ SINK_OPTIONS: Mapping[str, Option] = {
     "kafka.bootstrap.servers": Option("Brokers, as `host:port,host:port`.", default="required"),
     "topic": Option("Topic of all rows; without it there must be a column `topic`, which it overrides."),
     "partitioner": Option(
-        "Which partition gets a row that names none: `sticky`, `round_robin`, `round_robin_all` or an import path.",
+        "Which partition gets a row that names none: `sticky`, `round_robin` or an import path.",
         "As `produce.partitioner` of KafkaBolt. Not in the connector.",
         default="`sticky`",
     ),

@@ -343,7 +343,7 @@ class PartitionAssignment:
             make_many=make_many,
             make_chunk=self._chunk_maker(topic_id),
             stream=translator.stream if translator else None,
-            breaker=Breaker(settings["breaker_ratio"], settings["breaker_window"]),
+            breaker=Breaker(settings["breaker_ratio"]),
             on_compacted=self.on_compacted,
             tried={} if self.in_transactions else None,
         )

@@ -3,7 +3,7 @@
 *subscribe*: the group gives each partition to one member, and gives it to another when a member is gone.
 
 *assign*: each task takes its share of the sorted partitions, by its number among the tasks, and looks every
-``kafka.refresh_period_ms`` for new partitions and topics. No task takes over from one that is gone. When a share
+REFRESH_MS for new partitions and topics. No task takes over from one that is gone. When a share
 changes, what goes is committed first; but the tasks look at different times, so the new owner may begin before that,
 and then processes some records again.
 
@@ -31,6 +31,8 @@ from downspout.spout.group.stored_commits import stored_commits
 from downspout.spout.offset_store import KAFKA, StoreContext, open_store
 from downspout.spout.setup import Setup
 from downspout.spout.timer import Timer
+
+REFRESH_MS = 2_000  # How often a task that reads by assignment looks for new topics and partitions
 
 
 def open_consumer(
@@ -162,7 +164,7 @@ class Assigned:
         self._assignment = assignment
         self._setup = setup
         self._index, self._tasks = setup.index, setup.tasks
-        self._timer = Timer(setup.settings["refresh_period_ms"], now)
+        self._timer = Timer(REFRESH_MS, now)
         self._timer.expedite()
         self._reported = False
 

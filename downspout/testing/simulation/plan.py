@@ -92,7 +92,6 @@ def draw(seed: int, without: tuple[str, ...] = ()) -> Plan:
         "kafka.emits_per_next_max": rng.choice([1, 7, 500]),
         "kafka.uncommitted_max": rng.choice([4, 20, 250_000]),
         "kafka.retries_max": rng.choice([3, 10]),
-        "kafka.retry_initial_ms": rng.choice([0, 0, 500]),
         "kafka.retry_cache_bytes": rng.choice([0, 8 * 1024 * 1024]),
         "kafka.drain_ms_max": rng.choice([0, 1_000, 5_000]),
         "kafka.on_data_loss": "earliest",

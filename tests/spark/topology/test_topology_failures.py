@@ -10,6 +10,7 @@ import pytest
 from streamparse import Grouping
 
 from downspout.errors import ComponentError, RecordError, UnreadableError
+from downspout.ledger import Breaker
 from downspout.sink import HIDDEN, layout_of
 from downspout.testing import FakeKafka, Killed
 from spouts.kafka import KafkaSpout
@@ -61,9 +62,12 @@ def test_a_batch_with_nothing_but_bad_records_goes_on(kafka: FakeKafka, tmp_path
     assert len(query.letters()) == 20
 
 
-def test_too_many_dead_letters_open_the_breaker(kafka: FakeKafka, tmp_path: Path) -> None:
+def test_too_many_dead_letters_open_the_breaker(
+    kafka: FakeKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where most records fail for good the run ends instead, and nothing is written."""
-    query = InProcess(b.counting(tmp_path), kafka, {"kafka.breaker_window": 10, "kafka.retries_max": 0})
+    monkeypatch.setattr(Breaker, "WINDOW", 10)
+    query = InProcess(b.counting(tmp_path), kafka, {"kafka.retries_max": 0})
     send(kafka, *["poison"] * 40)
     with pytest.raises(RecordError, match="failed for good, most often with ValueError"):
         query.run()

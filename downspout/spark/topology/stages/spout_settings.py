@@ -72,7 +72,7 @@ class SpoutSettings:
     def breaker(self, topic: str, partition: int) -> Breaker:
         """Return the circuit breaker of a partition."""
         if (found := self._breakers.get((topic, partition))) is None:
-            found = Breaker(self.settings["breaker_ratio"], self.settings["breaker_window"])
+            found = Breaker(self.settings["breaker_ratio"])
             self._breakers[topic, partition] = found
         return found
 
