@@ -110,6 +110,12 @@ class StormError(DownspoutError):
     exit_code = 9
 
 
+class SparkError(DownspoutError):
+    """Spark, or a process of it, has ended, and the run with it."""
+
+    exit_code = 9
+
+
 class RunsAlready(StormError):
     """The Storm that is to be started runs."""
 

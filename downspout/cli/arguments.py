@@ -21,7 +21,7 @@ EXIT_CODES = {
     6: "records that were not processed are gone from Kafka",
     7: "a sink cannot write, or its directory is damaged",
     8: "a component failed and the run cannot go on",
-    9: "Storm cannot be started, reached or used",
+    9: "Storm or Spark cannot be started, reached or used, or ended",
     14: "another process has taken over",
     15: "a group is still too far behind",
     130: "stopped by Ctrl-C",

@@ -46,7 +46,7 @@ def _add_run(actions: Any) -> None:
         help="run a topology as a streaming query",
         description="Run a streamparse topology, with unmodified bolts, as a streaming query of PySpark. Ctrl-C lets "
         "the current batch finish; a second Ctrl-C stops at once, and the next run processes that batch again.",
-        epilog=exit_codes(*RUN_CODES),
+        epilog=exit_codes(*RUN_CODES, 9),
     )
     add_topology(parser)
     add_bounds(parser)

@@ -46,7 +46,7 @@ def add_parsers(actions: Any) -> None:
         usage="downspout spark submit TOPOLOGY --master URL [--bundle FILE] [--python NAME] "
         "[options of `downspout spark run`] [-- options of spark-submit]",
         description="Run `downspout spark run` with PySpark's spark-submit. The driver is this machine.",
-        epilog=exit_codes(*RUN_CODES),
+        epilog=exit_codes(*RUN_CODES, 9),
     )
     _add_own(submit)
     submit.add_argument("arguments", nargs=argparse.REMAINDER, metavar="TOPOLOGY …", help=argparse.SUPPRESS)

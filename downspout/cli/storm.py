@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,13 +183,17 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
+    from downspout.storm.slots import stuck_slots
+
     status = _node(arguments).status()
     processes = status.alive
+    stuck = stuck_slots(status.directory / "logs" / "supervisor.log") if status.daemons is not None else []
     if arguments.json:
         facts: dict[str, Any] = {"state": status.state, "directory": str(status.directory)}
         if status.daemons is not None:
             facts |= {"nimbus": status.nimbus, "version": status.version, "processes": processes}
             facts |= {"gone": status.gone, "trouble": status.trouble}
+            facts |= {"stuck_slots": [asdict(each) for each in stuck]}
         print(json.dumps(facts))
     elif status.daemons is None:
         print(f"Storm is {status.state} ({status.directory})")
@@ -200,6 +205,8 @@ def _status(arguments: argparse.Namespace) -> int:
         print(f"Storm {status.version} is {status.condition}{' ' if status.state == 'broken' else ', '}{where}")
         if status.state in ("silent", "broken"):
             print(f"Try: {status.cure}")
+        for each in stuck:
+            print(each)
     return 0 if status.state == "running" else 1
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from downspout.clock import SYSTEM_CLOCK
 from downspout.engine.load import load_module
 from downspout.errors import DownspoutError, TopologyError
-from downspout.spark.cluster.preflight import LATE, LATE_MAX, WORKER_LATE, pause_s
+from downspout.spark.failures import explained, retried
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,17 +31,9 @@ def run(plan: Mapping[str, Any]) -> None:
         raise TopologyError(
             f"{target} has no function native", cure="def native(spark, records): … return {sink: table}"
         )
-    with spark_session("compare", config=SESSION) as spark:
+    with explained(), spark_session("compare", config=SESSION) as spark:
         register(spark)
-        for late in itertools.count(1):
-            try:
-                _write_tables(spark, make_tables, plan)
-                return
-            except Exception as error:
-                if WORKER_LATE not in str(error) or late > LATE_MAX:
-                    raise
-                print(f"{LATE}; trying again in {pause_s(late):.0f} s", file=sys.stderr, flush=True)
-                SYSTEM_CLOCK.sleep(pause_s(late))
+        retried(lambda: _write_tables(spark, make_tables, plan))
 
 
 def _write_tables(spark: SparkSession, make_tables: Callable[..., Any], plan: Mapping[str, Any]) -> None:

@@ -73,6 +73,7 @@ __getattr__, _offered = offered(
         "checkpoint": "read_checkpoint",
         "cluster.preflight": "check_executors",
         "commits": "ends_of lag_of",
+        "failures": "PassingError explain retried",
         "listening": "LateRows watermark_of",
         "output": "parquet_stream",
         "read": "ORIGIN_COLUMNS read_sink sink_schema stream_sink",

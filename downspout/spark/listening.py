@@ -10,10 +10,12 @@ import json
 import logging
 import threading
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql.streaming import StreamingQueryListener
 
 from downspout.spark.checkpoint import batch_numbers
@@ -48,8 +50,9 @@ class Listener(StreamingQueryListener):
                 )
 
     def close(self) -> None:
-        """Stop listening."""
-        self._spark.streams.removeListener(self)
+        """Stop listening. Where the JVM has ended, there is nothing left to listen to."""
+        with suppress(Py4JError, OSError):
+            self._spark.streams.removeListener(self)
 
     def onQueryStarted(self, event: Any) -> None:
         """Nothing is done yet."""
@@ -134,7 +137,8 @@ def wait_until_stopped(*queries: Any) -> bool:
                     pass
         finally:
             for query in queries:
-                query.stop()
+                with suppress(Py4JError, OSError):  # the JVM may have ended: the first error says so
+                    query.stop()
     return bool(received)
 
 

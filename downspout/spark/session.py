@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from downspout.errors import MissingExtraError
 from downspout.settings import folders
 from downspout.spark import pyspark_version
+from downspout.spark.failures import TRIES
 from downspout.system.java import for_spark
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ def _start(name: str, cores: int, config: Mapping[str, str]) -> SparkSession:
     log = _log_file()
     conf = SparkConf().setMaster(f"local[{cores}]").setAppName(name)
     conf.setAll([*DEFAULTS.items(), ("spark.sql.warehouse.dir", str(log.parent / "warehouse")), *config.items()])
+    conf.setMaster(with_tries(conf.get("spark.master")))
     try:
         if SparkContext._gateway is None:
             # SparkSession.builder would start the same JVM, but with its chatter on our standard error.
@@ -122,6 +125,16 @@ def _start(name: str, cores: int, config: Mapping[str, str]) -> SparkSession:
     except PySparkRuntimeError as error:
         raise MissingExtraError(f"Spark did not start: {error}", cure=f"read {log}") from error
     return SparkSession(context)
+
+
+def with_tries(master: str) -> str:
+    """Return a local master that tries a task as often as a cluster does: Spark's own has one try, whatever is set.
+
+    >>> with_tries("local[2]"), with_tries("local"), with_tries("local[*, 1]"), with_tries("spark://host:7077")
+    ('local[2, 4]', 'local[1, 4]', 'local[*, 1]', 'spark://host:7077')
+    """
+    found = re.fullmatch(r"local(?:\[([^],]+)\])?", master)
+    return f"local[{found[1] or 1}, {TRIES}]" if found else master
 
 
 def _prepare_environment() -> None:

@@ -10,6 +10,7 @@ __getattr__, __all__ = offered(
         "logs": "show",
         "node": "StormNode",
         "node_files": "Daemons HOST",
+        "slots": "StuckSlot stuck_slots",
         "stats": "TopologyStats",
     },
 )

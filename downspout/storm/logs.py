@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from downspout.errors import StormError
+from downspout.storm.slots import stuck_slots
 from downspout.storm.traceback import FRAMES
 
 DAEMONS = ("zookeeper", "nimbus", "supervisor")
@@ -15,7 +16,10 @@ BYTES_MAX = 2 * 1024 * 1024
 
 
 def show(folder: Path, topology: str | None = None, count: int = 20) -> str:
-    """Return the places of all logs, and what those that speak of errors said last, without Java's stack frames."""
+    """Return the places of all logs, and what those that speak of errors said last, without Java's stack frames.
+
+    Slots whose workers do not come up are named behind them.
+    """
     paths = list(_paths(folder, topology))
     if not paths:
         if topology and any(_paths(folder, None)):
@@ -26,7 +30,7 @@ def show(folder: Path, topology: str | None = None, count: int = 20) -> str:
         lines = _trouble(path)[-count:]
         parts.append(f"{path} ({path.stat().st_size:,} bytes)" + (":" if lines else ""))
         parts += [f"    {line}" for line in lines]
-    return "\n".join(parts)
+    return "\n".join([*parts, *map(str, stuck_slots(folder / "supervisor.log"))])
 
 
 def _paths(folder: Path, topology: str | None) -> Iterator[Path]:

@@ -10,6 +10,11 @@ from typing import Any
 from downspout.errors import StormError
 
 TIMEOUT_S = 10.0
+PASSING_STATUS = {
+    "REBALANCING": "again when `storm list` shows it ACTIVE or INACTIVE, after its message timeout or --wait",
+    "KILLED": "submit it again when `storm list` no longer shows it",
+}
+"""The statuses that end by themselves, and what to do meanwhile."""
 UNREACHABLE_CURE = "`downspout storm status`, and `downspout storm start` if it does not run"
 
 
@@ -85,6 +90,23 @@ def knows_leader(host: str, port: int, timeout_s: float = TIMEOUT_S) -> bool | N
     return True
 
 
+@contextmanager
+def changing(host: str, port: int, name: str, what: str) -> Iterator[Any]:
+    """Give a client to change a topology with; where its status is why nimbus refuses, the error says so."""
+    from thriftpy2.thrift import TApplicationException
+
+    with connect(host, port) as client:
+        try:
+            yield client
+        except TApplicationException:  # "Internal error": nimbus knows of no way there from the topology's status
+            status = next((each.status for each in client.getClusterInfo().topologies if each.name == name), "")
+            if (cure := PASSING_STATUS.get(status)) is None:
+                raise
+            raise StormError(
+                f"{name} is {status}, and until that is over Storm does not {what} it", cure=cure
+            ) from None
+
+
 def kill(host: str, port: int, name: str, wait_s: int | None = None) -> None:
     """Kill a topology: its spouts are deactivated at once, its workers end ``wait_s`` later.
 
@@ -92,7 +114,7 @@ def kill(host: str, port: int, name: str, wait_s: int | None = None) -> None:
     """
     from streamparse.thrift import KillOptions
 
-    with connect(host, port) as client:
+    with changing(host, port, name, "kill") as client:
         client.killTopologyWithOpts(name=name, options=KillOptions(wait_secs=wait_s))
 
 
@@ -107,5 +129,5 @@ def rebalance(
     from streamparse.thrift import RebalanceOptions
 
     options = RebalanceOptions(wait_secs=wait_s, num_workers=workers, num_executors=dict(executors) or None)
-    with connect(host, port) as client:
+    with changing(host, port, name, "rebalance") as client:
         client.rebalance(name=name, options=options)

@@ -144,7 +144,8 @@ def _kill(arguments: argparse.Namespace) -> int:
 
 
 def _switch(arguments: argparse.Namespace) -> int:
-    with nimbus.connect(*StormNode(default_directory()).address) as client:
+    address = StormNode(default_directory()).address
+    with nimbus.changing(*address, arguments.name, arguments.command) as client:
         getattr(client, arguments.command)(name=arguments.name)
     print(f"{arguments.command.capitalize()}d topology: {arguments.name}")
     return 0

@@ -1,9 +1,10 @@
 """Our ``sparse``: stock streamparse's, with what it needs to talk to a Storm of ours.
 
 In the environment of ``downspout storm shell`` this stands before the real program, which it runs unchanged. It does
-three things first, all of them only where nimbus is that of our node:
+four things first, all of them only where nimbus is that of our node:
 
 * A nimbus that does not run, which streamparse answers with a traceback of Thrift's, is said.
+* A topology that is to be killed and does not run, or to be submitted and runs, which streamparse answers so too.
 * Commands that ask Storm's UI or log in by SSH, neither of which our node has, name what to use in their place.
 * A ``config.json`` made for a cluster (SSH, virtualenvs, workers by name) is handed over as one for this node.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from downspout.errors import DownspoutError, MissingExtraError, StormError
+from downspout.storm import nimbus
 from downspout.storm.node import StormNode, default_directory
 from downspout.storm.node_files import OURS
 from downspout.storm.status import Status
@@ -54,10 +56,34 @@ def check(arguments: Sequence[str]) -> None:
     if address is not None and address != status.nimbus:
         raise_if_moved(status, address)
         return
+    _check_running(node, status, arguments)
+    _check_topology(command, arguments, node.address)
+
+
+def _check_running(node: StormNode, status: Status, arguments: Sequence[str]) -> None:
     if status.state != "running" and (status := node.steady_status()).state != "running":
         raise StormError(
             f"Storm is {status.condition} ({node.directory}), so `sparse {arguments[0]}` cannot reach a nimbus",
             cure=status.cure,
+        )
+
+
+def _check_topology(command: str, arguments: Sequence[str], address: tuple[str, int]) -> None:
+    """Raise if a topology that is to be killed does not run, or one that is to be submitted does."""
+    parser = argparse.ArgumentParser(prog=f"sparse {command}", add_help=False)
+    parser.add_argument("-n", "--name")
+    parser.add_argument("-N", "--override_name")
+    parser.add_argument("-f", "--force", action="store_true")
+    given, _ = parser.parse_known_args(arguments[1:])
+    if command == "list" or (name := given.override_name or given.name) is None:
+        return  # streamparse takes the only one that the project has, or says that there are several
+    found = next((each for each in nimbus.summary(*address).topologies if each.name == name), None)
+    if command == "kill" and found is None:
+        raise StormError(f"There is no topology {name}", cure="`sparse list`, which names what runs")
+    if command == "submit" and found is not None and not given.force:
+        raise StormError(
+            f"{name} is running already ({found.status})",
+            cure=f"`sparse kill -n {name}` first, or `sparse submit --force`, which does it",
         )
 
 

@@ -11,6 +11,7 @@ import pytest
 import downspout.spark
 import downspout.spark.session
 from downspout.compare import native
+from downspout.spark import failures
 from downspout.testing import VirtualClock
 
 
@@ -28,7 +29,7 @@ def test_a_python_worker_that_is_late_is_tried_again(
 
     monkeypatch.setattr(native, "_write_tables", write)
     monkeypatch.setattr(native, "load_module", lambda target: SimpleNamespace(native=print))
-    monkeypatch.setattr(native, "SYSTEM_CLOCK", VirtualClock())
+    monkeypatch.setattr(failures, "SYSTEM_CLOCK", VirtualClock())
     monkeypatch.setattr(downspout.spark, "register", lambda spark: None)
     monkeypatch.setattr(downspout.spark.session, "spark_session", lambda name, config: contextlib.nullcontext())
     with contextlib.nullcontext() if tries == 3 else pytest.raises(RuntimeError, match=said):

@@ -7,13 +7,14 @@ import os
 import re
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from downspout.errors import ConfigError, StormError
 from downspout.settings import folders, with_secrets
 from downspout.sink.sink_bolt import directory_of
-from downspout.storm import StormNode, lein, local, program, project_clj, sparse, traceback
+from downspout.storm import StormNode, lein, local, nimbus, program, project_clj, sparse, traceback
 from downspout.storm.programs import environment
 from downspout.system import jars
 
@@ -135,6 +136,37 @@ def test_sparse_without_storm_says_so(capsys: pytest.CaptureFixture[str], comman
     said = capsys.readouterr().err
     assert "Storm is stopped" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["kill", "-n", "nothing"], "There is no topology nothing. Try: `sparse list`"),
+        (["kill", "--name=nothing", "--wait", "5"], "There is no topology nothing"),
+        (["submit", "-n", "words"], "words is running already (ACTIVE). Try: `sparse kill -n words` first"),
+        (["submit", "-n", "other", "-N", "words"], "words is running already"),
+        (["kill", "-n", "words", "--wait", "5"], ""),
+        (["submit", "-n", "words", "--force"], ""),
+        (["submit", "-n", "new"], ""),
+        (["kill"], ""),
+        (["list"], ""),
+    ],
+)
+def test_sparse_says_what_runs_before_streamparse_fails_at_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    """To kill what does not run, or to submit what does, ends with a sentence; streamparse's answer is a traceback."""
+    node = SimpleNamespace(status=lambda: SimpleNamespace(state="running", nimbus=""), address=("127.0.0.1", 1))
+    running = SimpleNamespace(topologies=[SimpleNamespace(name="words", status="ACTIVE")])
+    monkeypatch.delenv("STREAMPARSE_NIMBUS", raising=False)
+    monkeypatch.setattr(sparse, "StormNode", lambda directory: node)
+    monkeypatch.setattr(nimbus, "summary", lambda host, port: running)
+    calls: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda path, arguments: calls.append(arguments))
+    monkeypatch.setattr(sparse, "adapted", list)
+    code = sparse.main(words)
+    assert (code, calls != []) == ((StormError.exit_code, False) if said else (None, True))
+    assert said in capsys.readouterr().err
 
 
 def test_sparse_gets_out_of_the_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import thriftpy2.rpc
 from streamparse import thrift
+from thriftpy2.thrift import TApplicationException
 from thriftpy2.transport import TTransportException
 
 from downspout.cli import main, storm
 from downspout.errors import ConfigError, StormError
+from downspout.storm import program
 
 
 class Nimbus:
@@ -22,12 +24,19 @@ class Nimbus:
         self.asked: list[tuple[str, Any]] = []
         self.error: Exception | None = None
         self.closed = 0
+        self.status = "ACTIVE"
 
     def rebalance(self, name: str, options: Any) -> None:
         """Spread a topology anew."""
         self.asked.append((name, options))
         if self.error is not None:
             raise self.error
+
+    deactivate = activate = killTopologyWithOpts = lambda self, name, options=None: self.rebalance(name, options)
+
+    def getClusterInfo(self) -> Any:
+        """Tell which topologies there are."""
+        return SimpleNamespace(topologies=[SimpleNamespace(name="flights", status=self.status)])
 
     def close(self) -> None:
         """End the connection."""
@@ -125,3 +134,30 @@ def test_no_nimbus_is_said(nimbus: Nimbus, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(thriftpy2.rpc, "make_client", refuse)
     assert main(["storm", "rebalance", "flights"]) == StormError.exit_code
     assert "No nimbus answers at 127.0.0.1:6627: Could not connect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["rebalance", "activate", "deactivate", "kill"])
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("REBALANCING", "flights is REBALANCING, and until that is over Storm does not {} it. Try: again when"),
+        ("KILLED", "flights is KILLED, and until that is over Storm does not {} it. Try: submit it again when"),
+        ("ACTIVE", "Nimbus 127.0.0.1:6627: Internal error processing deactivate. Try: `downspout storm status`"),
+    ],
+)
+def test_a_status_in_which_nimbus_refuses_is_named(
+    nimbus: Nimbus,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    status: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nimbus answers "Internal error" where the status forbids it: that, and when to try again, is said instead."""
+    nimbus.error = TApplicationException(TApplicationException.INTERNAL_ERROR, "Internal error processing deactivate")
+    nimbus.status = status
+    monkeypatch.setattr(program, "StormNode", lambda directory: SimpleNamespace(address=("127.0.0.1", 6627)))
+    call = (lambda: main(["storm", "rebalance", "flights"])) if command == "rebalance" else None
+    assert (call() if call else program.main([command, "flights"])) == StormError.exit_code
+    assert capsys.readouterr().err.startswith(f"downspout: {said.format(command)}")
+    assert nimbus.closed == 1

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from downspout.errors import MissingExtraError
 from downspout.formatting import counted
 from downspout.spark import check_pyspark
+from downspout.spark.failures import PassingError, passes, passing, reason_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -33,32 +34,9 @@ CURE = (
     "make the archive (again) with `downspout spark bundle`, and give it to `downspout spark submit --bundle FILE`; "
     "or install the same on every worker"
 )
-BUSY_CURE = "run it again when the machine has less to do"
 SILENCE_CURE = "find what prints where this Python starts: a script around it, sitecustomize.py, a .pth file"
 LOG_CURE = "what the worker has said is in Spark's log, here .downspout/logs/spark.log"
 PYTHON_CURE = "the same Python, 3.x for 3.x, on every worker; `--python NAME` says what it is called there"
-
-
-WORKER_LATE = "Python worker failed to connect back"
-"""What Spark says, in a page of traceback, of a Python worker that did not start within 10 s, a constant of Spark's
-(PythonWorkerFactory). On a busy machine that happens, and passes."""
-LATE = "a Python worker of Spark's did not start within 10 s"
-LATE_MAX = 10  # How often in a row it is tried again
-LATE_PAUSE_S_MAX = 16.0
-
-
-def pause_s(times: int) -> float:
-    """Return how long to wait after so many failures in a row.
-
-    >>> [pause_s(times) for times in (1, 2, 3, 4, 5)]
-    [2.0, 4.0, 8.0, 16.0, 16.0]
-    """
-    return min(2.0**times, LATE_PAUSE_S_MAX)
-
-
-class WorkerLateError(MissingExtraError):
-    """A Python worker needed more than the 10 s that Spark gives it to start. That passes."""
-
 
 Answer: TypeAlias = "tuple[Any, ...]"
 Look: TypeAlias = "Callable[[Iterator[Any]], Iterator[Answer]]"
@@ -88,7 +66,7 @@ def check_executors(spark: SparkSession, modules: Sequence[str], path: Sequence[
     Raises:
         MissingExtraError: an executor cannot import one of them, has another version of it, or has no Python of the
             driver's version; the message names the executor, the module and the reason. Or PySpark is too old.
-        WorkerLateError: a Python there did not start in time; another try may do.
+        PassingError: a Python there did not start in time, or died; another try may do.
     """
     check_pyspark()
     context = spark.sparkContext
@@ -170,16 +148,16 @@ def _ask_all(context: SparkContext, look: Look) -> set[Seen]:
 
 
 def _translated(context: SparkContext, ask: Callable[[], list[Answer]]) -> list[Answer]:
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JJavaError  # and no other of Py4J's: these say that the JVM has ended
     from pyspark.errors import PySparkException
 
     try:
         return ask()
-    except (Py4JError, PySparkException) as error:
+    except (Py4JJavaError, PySparkException) as error:
         raise _no_python(str(error), context.pythonExec) from error
 
 
-def _no_python(said: str, wanted: str) -> MissingExtraError:
+def _no_python(said: str, wanted: str) -> MissingExtraError | PassingError:
     """Say why a Python does not run there.
 
     >>> print(_no_python('java.io.IOException: Cannot run program "python3.11": error=2, No such file', "python3.11"))
@@ -191,15 +169,19 @@ def _no_python(said: str, wanted: str) -> MissingExtraError:
     if found := re.search(r"Python in worker has different version:? ([\d.]+) than that in driver:? ([\d.]+)", said):
         text = f"{wanted} is Python {found[1].rstrip('.')} on an executor, and the driver is {found[2].rstrip('.')}"
         return MissingExtraError(text, cure=PYTHON_CURE)
-    reason, cure = _reason(said)
-    kind = WorkerLateError if cure == BUSY_CURE else MissingExtraError
-    return kind(f"{wanted} does not run as Spark's worker on an executor: {reason}", cure=cure)
+    if (own := _own_words(said)) is not None:
+        reason, cure = own
+    elif what := passes(said):
+        return passing(what)
+    else:
+        reason, cure = reason_of(said), f"{PYTHON_CURE}; {LOG_CURE}"
+    return MissingExtraError(f"{wanted} does not run as Spark's worker on an executor: {reason}", cure=cure)
 
 
-def _reason(said: str) -> tuple[str, str]:
-    """Return why a worker did not run, in its own words where it had any, and what helps.
+def _own_words(said: str) -> tuple[str, str] | None:
+    """Return what a Python that did not become a worker has said, and what helps; None where it said nothing.
 
-    >>> _reason("x: Error from python worker:\\n  licence expired\\nPYTHONPATH was:\\n  /x\\n\\tat java.lang.Thread")[0]
+    >>> _own_words("x: Error from python worker:\\n  licence expired\\nPYTHONPATH was:\\n  /x\\n\\tat java.Thread")[0]
     'licence expired'
     """
     if found := re.search(r"Error from python worker:\s*\n(.*?)\n\s*PYTHONPATH was", said, re.DOTALL):
@@ -208,19 +190,7 @@ def _reason(said: str) -> tuple[str, str]:
             return lines[-1], PYTHON_CURE
     if found := re.search(r"Bad data in (\S+)'s standard output.*?\n\s*([^\n]+)", said, re.DOTALL):
         return f"it prints something before {found[1]} does ({found[2].strip()})", SILENCE_CURE
-    if WORKER_LATE in said:
-        return "it did not start within the 10 s that Spark gives it", BUSY_CURE
-    errors = [found[1].strip() for line in said.splitlines() if (found := _ERROR.match(line.strip()))]
-    own = [error for error in errors if not error.startswith(("java.", "org.apache."))]
-    if own:
-        return own[-1], PYTHON_CURE
-    reason = errors[0] if errors else "Spark gave no reason"
-    reason = re.sub(r"^.*\(\S+ executor \S+\): ", "", reason)
-    return re.sub(r"^(?:[a-z]\w*\.)+\w*SparkException: ", "", reason) or reason, f"{PYTHON_CURE}; {LOG_CURE}"
-
-
-_ERROR = re.compile(r"(?:Caused by: |: )?((?:[a-zA-Z_][\w$]*\.)*\w*(?:Error|Exception|Exit)\b.*)")
-"""A line that names an error, and is no stack frame: those begin with "at"."""
+    return None
 
 
 def _judge(here: Seen, seen: Sequence[Seen]) -> None:

@@ -23,13 +23,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.errors import ConfigError, DataLossError
 from downspout.kafka.port import TopicPartition
 from downspout.spark.source.options import SourceOptions
 from downspout.spark.source.ranges import OffsetRange, Offsets, place, prorate, split
-from downspout.spark.source.skips import Skipped
+from downspout.spark.source.skips import Sieve, Skipped
 from downspout.spark.source.topics import Topics
 
 log = logging.getLogger("downspout.spark")
@@ -65,7 +66,8 @@ class BatchPlan:
                 self._ids = dict(topics.ids({tp.topic for tp in partitions}))
             stops = self._options.stopping
             ends = {tp: min(end, stops.get(tp, end)) for tp, end in ends.items()}
-        ranges = [OffsetRange.of(tp, starts[tp], ends[tp]) for tp in partitions]
+            ranges = [OffsetRange.of(tp, starts[tp], ends[tp]) for tp in partitions]
+            ranges = _behind_gaps(self._options, ranges, topics, lambda gaps: skips_of(self._options, topics, gaps))
         return split(ranges, self._options.min_partitions, self._options.records_per_partition_max)
 
     def skips(self, pieces: Sequence[OffsetRange]) -> list[Skipped]:
@@ -153,6 +155,9 @@ class StreamPlan:
         stops = self._options.stopping
         ends = {tp: max(min(end, stops.get(tp, end)), begins[tp]) for tp, end in ends.items()}
         lost_nothing = all(tp in ends for tp in start)
+        if limited and not self._options.fail_on_data_loss:
+            # What is gone is passed at once: in parts, each batch would report the same gap.
+            begins = {tp: min(max(begins[tp], low), ends[tp]) for tp, low in self._topics.earliest(list(ends)).items()}
         if limited and lost_nothing and self._wait_for_more(begins, ends):
             return start
         if limited and self._options.offsets_per_trigger_max is not None:
@@ -191,6 +196,7 @@ class StreamPlan:
         backwards = [piece for piece in ranges if piece.size < 0]
         if backwards and start != self._initial:
             report_loss(self._options, f"{', '.join(map(str, backwards))}: the log ends below what was read")
+        ranges = _behind_gaps(self._options, ranges, self._topics, self.skips)
         return split(ranges, self._options.min_partitions, self._options.records_per_partition_max)
 
     def topic_id(self, topic: str) -> str:
@@ -274,18 +280,40 @@ def _check_stops(options: SourceOptions) -> None:
             )
 
 
+def _behind_gaps(
+    options: SourceOptions,
+    ranges: list[OffsetRange],
+    topics: Topics,
+    skips: Callable[[list[OffsetRange]], list[Skipped]],
+) -> list[OffsetRange]:
+    """Return the ranges from where their logs begin, and report what lies before that: once, whatever tasks read."""
+    if options.fail_on_data_loss:
+        return ranges  # the task that meets the gap says so
+    begins = topics.earliest([piece.where for piece in ranges if piece.size > 0])
+    cut = [replace(piece, start=max(piece.start, min(begins.get(piece.where, 0), piece.end))) for piece in ranges]
+    gaps = [replace(before, end=after.start) for before, after in zip(ranges, cut, strict=True) if after != before]
+    for gap, skipped in zip(gaps, skips(gaps), strict=True):
+        if lost := list(Sieve(skipped).wanted(gap.start, gap.end)):
+            report_loss(options, f"{place(gap.where)}: offsets {lost[0][0]} to {lost[-1][1] - 1} are gone from Kafka")
+    return cut
+
+
 def skips_of(
-    options: SourceOptions, topics: Topics, pieces: Sequence[OffsetRange], recreated: Collection[str] = ()
+    options: SourceOptions, topics: Topics, pieces: Sequence[OffsetRange], recreated: set[str] | None = None
 ) -> list[Skipped]:
-    """Return what each range leaves out: nothing of a topic that was created again since the option was written."""
+    """Return what each range leaves out: nothing of a topic that was created again since the option was written.
+
+    Topics of which that is known are ``recreated``; what is found is added, and reported once.
+    """
     found = [options.skips.within(piece) for piece in pieces]
     # Kafka is asked for ids only while something is left out, so at a query's beginning.
     meant = {piece.topic: options.skips.ids[piece.topic] for piece, skipped in zip(pieces, found, strict=True)
              if skipped and piece.topic in options.skips.ids}  # fmt: skip
     others = {topic for topic, now in topics.ids(list(meant)).items() if now and now != meant[topic]}
-    for topic in sorted(others):
+    stale = set() if recreated is None else recreated
+    for topic in sorted(others - stale):
         log.warning("%s was created again since skipOffsets was written: none of its offsets are skipped", topic)
-    stale = others | set(recreated)
+    stale |= others
     return [() if piece.topic in stale else skipped for piece, skipped in zip(pieces, found, strict=True)]
 
 

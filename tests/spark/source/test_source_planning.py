@@ -432,3 +432,38 @@ def test_an_end_before_the_log_begins_is_lost_data(kafka: FakeKafka) -> None:
     with pytest.raises(DataLossError, match="before the log begins, at 6"):
         batch(kafka, **given)
     assert batch(kafka, **given, failOnDataLoss="false") == []
+
+
+def test_a_gap_is_reported_once_however_small_the_batches_are(
+    kafka: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What retention took is passed in one batch, with one warning for its partition; no task reads of it.
+
+    Offsets that the query leaves out anyway are not reported, in a batch query either.
+    """
+    fill(kafka, 10, partition=1)
+    kafka.delete_records("t", 0, 7)
+    given = {"failOnDataLoss": "false", "maxOffsetsPerTrigger": "2", "maxRecordsPerPartition": "1"}
+    plan, start = stream(kafka, **given, skipOffsets='{"t": {"0": [[0, 3], [6, 7]]}}'), at(2, 9)
+    found: list[str] = []
+    for _ in range(4):
+        end = plan.latest(start, limited=True)
+        found += read(plan, start, end)
+        start = end
+    assert found == ["t[0]@7..8", "t[1]@9..10", "t[0]@8..9", "t[0]@9..10"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "t[0]: offsets 3 to 5 are gone from Kafka; the query continues with what is left"
+    ]
+    caplog.clear()
+    starting = {"startingOffsets": '{"t": {"0": 2, "1": 8}}', "failOnDataLoss": "false", "maxRecordsPerPartition": "2"}
+    assert batch(kafka, **starting) == ["t[0]@7..8", "t[0]@8..10", "t[1]@8..10"]
+    assert ["offsets 2 to 6 are gone" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_log_that_begins_behind_its_stop_is_at_its_end(kafka: FakeKafka) -> None:
+    """A gap is passed up to the stop and not beyond it."""
+    kafka.delete_records("t", 0, 7)
+    given = {"failOnDataLoss": "false", "maxOffsetsPerTrigger": "2", "stoppingOffsets": '{"t": {"0": 5}}'}
+    plan = stream(kafka, **given)
+    assert plan.latest(at(2, 0), limited=True) == at(5, 0)
+    assert read(plan, at(2, 0), at(5, 0)) == []

@@ -15,8 +15,19 @@ from streamparse import Bolt, Grouping, Spout, Stream
 
 from downspout.engine import Component, Graph, Input, resolve
 from downspout.engine import Stream as GraphStream
-from downspout.errors import BrokerError, ConfigError, MissingExtraError, TopologyError
-from downspout.spark import Plan, Query, Signals, claim, parse_options, plan, source_options, to_json, without_effect
+from downspout.errors import BrokerError, ConfigError, TopologyError
+from downspout.spark import (
+    PassingError,
+    Plan,
+    Query,
+    Signals,
+    claim,
+    parse_options,
+    plan,
+    source_options,
+    to_json,
+    without_effect,
+)
 from downspout.spark.cluster import preflight
 from downspout.spark.topology.driver import query as query_module
 from downspout.spark.topology.driver.checkpoint import FILE
@@ -366,6 +377,7 @@ def test_the_ends_of_a_pattern_are_those_of_what_is_read(kafka: FakeKafka, start
         ("downspout.errors.BrokerError: h:1: no broker answers. Try: start it", True),
         ("downspout.errors.UnreadableError: t[0]@3: a batch cannot be read. Try: skip it", False),
         ("Python worker failed to connect back", True),
+        ("Python worker exited unexpectedly (crashed)", True),
         ("downspout.errors.RecordError: t[0]@3 failed for good", False),
     ],
 )
@@ -379,7 +391,32 @@ def test_only_what_may_pass_starts_the_query_again(said: str, again: bool) -> No
     assert [text.endswith("restarting the query in 2 s") for text in told] == [True] * again
 
 
-@pytest.mark.parametrize(("late", "ends_by"), [(0, None), (3, None), (11, "MissingExtraError"), (99, "signal")])
+def test_a_python_process_that_dies_while_the_query_starts_is_tried_again() -> None:
+    """Planning starts Python processes as well as a batch does; what does not pass ends the run at once."""
+    query, told, tries = object.__new__(Query), list[str](), list[int]()
+    batches = SimpleNamespace(error=None, number=3, totals=SimpleNamespace(batches=0))
+    vars(query).update(_batches=batches, _outages=0, _done_before=0, _report=told.append, _received=[])
+
+    def start(session: Any, options: Any, trigger_s: float) -> Any:
+        tries.append(1)
+        if len(tries) == 2:
+            return "running"
+        raise Exception("Python worker exited unexpectedly" if len(tries) == 1 else "a mistake")
+
+    vars(query).update(_start=start, _wait=lambda running: running, _pause=told.append)
+    attempts: list[Any] = [query._attempt(None, {}, 0.0) for _ in range(2)]  # type: ignore[arg-type]
+    assert attempts == [None, "running"]
+    with pytest.raises(Exception, match="a mistake"):
+        query._attempt(None, {}, 0.0)  # type: ignore[arg-type]
+    assert told == ["a Python process of Spark's died; restarting the query"]
+    query._outages = 10
+    tries.clear()
+    said = "a Python process of Spark's died, 11 times in a row; batch 3 is not committed"
+    with pytest.raises(PassingError, match=said):
+        query._attempt(None, {}, 0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("late", "ends_by"), [(0, None), (3, None), (11, "PassingError"), (99, "signal")])
 def test_a_python_worker_that_is_late_for_the_first_look_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, late: int, ends_by: str | None
 ) -> None:
@@ -403,13 +440,13 @@ def test_a_python_worker_that_is_late_for_the_first_look_is_waited_for(
     query, session = object.__new__(Query), SimpleNamespace()
     given = {"_signals": signals, "_received": signals.received, "_report": told.append, "_outages": 0}
     vars(query).update(given, _modules=[], _path=[])
-    if ends_by == "MissingExtraError":
-        with pytest.raises(MissingExtraError, match="did not start within the 10 s that Spark gives it"):
+    if ends_by == "PassingError":
+        with pytest.raises(PassingError, match="a Python worker of Spark's did not start within 10 s"):
             query._look_at_executors(session)  # type: ignore[arg-type]
     else:
         query._look_at_executors(session)  # type: ignore[arg-type]
         assert query._outages == 0
-    expected = {"signal": 3, None: late, "MissingExtraError": 10}[ends_by]
+    expected = {"signal": 3, None: late, "PassingError": 10}[ends_by]
     again = "a Python worker of Spark's did not start within 10 s; trying again in"
     assert told == [f"{again} {min(2 ** (n + 1), 16)} s" for n in range(expected)]
     assert set(tries) == {"a Python worker to import the topology"}

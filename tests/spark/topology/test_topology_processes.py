@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import signal
+import subprocess
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,6 +19,7 @@ import pytest
 from downspout.broker import EmbeddedKafka
 from downspout.kafka import KafkaCluster, TopicPartition
 from tests.spark.topology.scene import PATIENCE_S, PUBLISHED, Scene, last_batch, lines_of, lines_until
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,6 +104,66 @@ def test_a_signal_to_the_whole_group_ends_without_a_traceback(scene: Scene, numb
         assert not (scene.path / "out").exists()
         return
     scene.gate.touch()
+    scene.run()
+    scene.check()
+
+
+def processes_of(driver: int) -> dict[str, list[int]]:
+    """Return the processes that a driver has started: Spark's JVM, and Pythons by what they do for it."""
+    listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
+    rows = [line.split(maxsplit=2) for line in listed.stdout.splitlines()]
+    commands = {int(pid): command for pid, _, command in rows}
+    parents = {int(pid): int(parent) for pid, parent, _ in rows}
+    found: dict[str, list[int]] = {}
+    for pid, command in commands.items():
+        above = pid
+        while above in parents and above != driver:
+            above = parents[above]
+        if above != driver or pid == driver:
+            continue
+        if "pyspark.daemon" in command:
+            forked = "pyspark.daemon" in commands.get(parents[pid], "")
+            found.setdefault("worker" if forked else "daemon", []).append(pid)
+        elif "python_streaming_source_runner" in command:
+            found.setdefault("planner", []).append(pid)
+        elif command.split()[0].endswith("/java"):
+            found.setdefault("jvm", []).append(pid)
+    return found
+
+
+@pytest.mark.sweep
+def test_dead_python_processes_do_not_end_a_run_and_a_dead_jvm_does_in_a_sentence(scene: Scene) -> None:
+    """Ten random kills of workers, daemons and planners, in and between batches: no exit; then the JVM: code 9.
+
+    The next run goes on, and all rows are there once.
+    """
+    rng = random.Random(38)
+    driver = scene.start("--records-per-batch", "50")
+    heard: list[str] = []
+    reader = threading.Thread(target=lambda: heard.extend(driver.stderr or ()))
+    reader.start()
+    try:
+        for number, kind in enumerate(["", *rng.choices(["worker", "daemon", "planner"], k=10), "jvm"]):
+            scene.send(*lines_of(20, seed=number))
+            if not kind:
+                scene.wait_for_rows(driver)
+                continue
+            time.sleep(rng.random())
+            there = eventually(lambda: processes_of(driver.pid).get(kind), PATIENCE_S, alive=driver)  # noqa: B023
+            with contextlib.suppress(ProcessLookupError):  # a worker that was idle may just have ended
+                os.kill(rng.choice(there or []), signal.SIGKILL)
+            if kind != "jvm":
+                scene.wait_for_rows(driver)
+        driver.wait(PATIENCE_S)
+    finally:
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        reader.join()
+    said = "".join(heard)
+    assert driver.returncode == 9, said
+    assert "Spark's JVM was ended by SIGKILL. Try: run it again: it goes on where it ended" in said
+    assert "Traceback" not in said
     scene.run()
     scene.check()
 

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
 from downspout.engine import from_class
-from downspout.errors import MissingExtraError, SinkError
+from downspout.errors import MissingExtraError, SinkError, SparkError
 from downspout.spark import Query
 from downspout.spark.session import is_not_py4js
 from downspout.spark.topology.driver import run as driver
@@ -121,6 +122,28 @@ def test_a_signal_before_the_query_runs_ends_the_run_too(
     is_signal = False
     with pytest.raises(type(error)):
         run("another")
+
+
+def test_a_jvm_that_died_by_itself_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Wherever it is noticed, and whatever fails of the cleaning up: that it ended, and what to do."""
+
+    @contextlib.contextmanager
+    def session(*given: Any) -> Iterator[Any]:
+        try:
+            yield None
+        finally:
+            raise GoneError("o7.stop")
+
+    def refuse() -> None:
+        raise ConnectionRefusedError
+
+    jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=SimpleNamespace(nanoTime=refuse))))
+    monkeypatch.setattr(SparkContext, "_jvm", jvm)
+    monkeypatch.setattr(driver, "_session", session)
+    monkeypatch.setattr(Query, "run", lambda *given: (_ for _ in ()).throw(GoneError("o6.awaitTermination")))
+    given = ["kafka.bootstrap=localhost:1", f"parquet.directory={tmp_path / 'out'}", "kafka.topics=lines"]
+    with pytest.raises(SparkError, match=r"^Spark's JVM (was )?ended.*: it goes on where it ended"):
+        driver.run(from_class(Plain, "plain"), overrides=given, checkpoint=tmp_path / "one")
 
 
 def test_what_py4j_logs_of_a_dead_jvm_is_kept_out() -> None:

@@ -55,8 +55,7 @@ class Looks:
         try:
             yield
         finally:
-            with contextlib.suppress(Exception):  # the JVM may be gone
-                self._progress.close()
+            self._progress.close()
 
     def note(self, batch: CommittedBatch) -> None:
         """Take a batch, in the thread that adds batches up."""

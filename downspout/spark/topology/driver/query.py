@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import downspout.errors
 from downspout.clock import SYSTEM_CLOCK
 from downspout.engine.result import Counts, RunResult
 from downspout.errors import BrokerError, DownspoutError, UnreadableError
 from downspout.settings.table import parse_scope
 from downspout.spark import register
 from downspout.spark.checkpoint import batch_numbers
-from downspout.spark.cluster.preflight import LATE, LATE_MAX, WORKER_LATE, WorkerLateError, check_executors, pause_s
+from downspout.spark.cluster.preflight import check_executors
 from downspout.spark.commits import ProgressCommits, commit_progress
+from downspout.spark.failures import RESTARTS_MAX, PassingError, explain, passing, pause_s
 from downspout.spark.source.ranges import from_json, to_json
 from downspout.spark.topology.driver.batches import Batches, CommittedBatch, RecomputeError
 from downspout.spark.topology.driver.looks import Looks
@@ -165,17 +164,17 @@ class Query:
             yield
 
     def _look_at_executors(self, session: SparkSession) -> None:
-        """Check that they have the topology's modules; again where a Python worker is late."""
+        """Check that they have the topology's modules; again where a Python worker is late, or dies."""
         while not self._received:
             try:
                 with self._awaiting("a Python worker to import the topology"):
                     check_executors(session, [OPERATORS, *self._modules], self._path)
                 break
-            except WorkerLateError:
+            except PassingError as error:
                 self._outages += 1
-                if self._outages > LATE_MAX:
+                if self._outages > RESTARTS_MAX:
                     raise
-                self._pause(f"{LATE}; trying again")
+                self._pause(f"{error.message}; trying again")
         self._outages = 0
 
     def _pause(self, why: str) -> None:
@@ -196,10 +195,20 @@ class Query:
                 given[END_MARKER] = str(is_last).lower()
             ended: str | None = None
             while ended is None:
-                ended = "signal" if self._received else self._wait(self._start(session, options, trigger_s))
+                ended = "signal" if self._received else self._attempt(session, options, trigger_s)
             if (reason := ended) != "end":
                 break
         return reason
+
+    def _attempt(self, session: SparkSession, options: Mapping[str, Mapping[str, str]], trigger_s: float) -> str | None:
+        """Start the query and wait for its end; return why that came, None if it must be started again."""
+        try:
+            query = self._start(session, options, trigger_s)
+        except Exception as error:  # planning starts Python processes too
+            if self._received or not self._begins_again(None, error):
+                raise self._explain(error) from error
+            return None
+        return self._wait(query)
 
     def _stop_at_offsets(self, options: dict[str, dict[str, str]]) -> None:
         """End at what is there now, also if the query is started again."""
@@ -331,8 +340,12 @@ class Query:
         while self._batches.busy and len(self._received) < 2 and SYSTEM_CLOCK.monotonic() < until:
             SYSTEM_CLOCK.sleep(LOOK_S)
 
-    def _begins_again(self, query: StreamingQuery, error: Exception) -> bool:
-        """Return whether the query that ended by this error is to be started again, once it is time for that."""
+    def _begins_again(self, query: StreamingQuery | None, error: Exception) -> bool:
+        """Return whether the query that ended by this error is to be started again, once it is time for that.
+
+        Raises:
+            PassingError: it has been, too often.
+        """
         if isinstance(self._batches.error, RecomputeError):
             self._batches.error = None
             return True
@@ -340,10 +353,13 @@ class Query:
         self._outages, self._done_before = (1 if done > self._done_before else self._outages + 1), done
         # Without Kafka a query ends, and the other engines wait. So does this one, after it has seen Kafka once: before
         # that, an address may be wrong.
-        if isinstance(cause, BrokerError) and not isinstance(cause, UnreadableError) and (done or query.lastProgress):
+        has_run = done or (query is not None and query.lastProgress)
+        if isinstance(cause, BrokerError) and not isinstance(cause, UnreadableError) and has_run:
             what = cause.message
-        elif WORKER_LATE in str(error) and self._outages <= LATE_MAX:
-            what = LATE
+        elif isinstance(cause, PassingError):
+            what = cause.message
+            if self._outages > RESTARTS_MAX:
+                raise passing(what, f", {self._outages} times in a row; batch {self._batches.number} is not committed")
         else:
             return False
         self._pause(f"{what}; restarting the query")
@@ -364,9 +380,8 @@ class Query:
 
     def _explain(self, error: Exception) -> Exception:
         """Return the error behind Spark's: ours as it was, on the driver or on an executor."""
-        if isinstance(self._batches.error, DownspoutError):
-            return self._batches.error
-        return explain(str(error)) or error
+        cause = error if self._batches.error is None else self._batches.error
+        return explain(cause) or error
 
     def sum_up(self, reason: str) -> SparkRun:
         """Return what came of the run so far."""
@@ -392,18 +407,3 @@ class Query:
             signal=self._received[0] if self._received else None,
         )
         return SparkRun(result, self._checkpoint, totals.batches, totals.again)
-
-
-def explain(text: str) -> DownspoutError | None:
-    """Return the error of ours that a page of Spark's ends in, if there is one.
-
-    >>> print(explain("pyspark … downspout.errors.BrokerError: no topic x. Try: create it\\n  at org.apache…"))
-    no topic x. Try: create it
-    """
-    found = re.findall(r"downspout\.errors\.(\w+Error): (.*)", text)
-    for name, said in reversed(found):
-        kind = getattr(downspout.errors, name, None)
-        if isinstance(kind, type) and issubclass(kind, DownspoutError):
-            message, _, cure = said.partition(". Try: ")
-            return kind(message.strip(), cure=cure.strip() or None)
-    return None

@@ -18,6 +18,7 @@ from downspout.settings import folders
 from downspout.settings.folders import local_path, of_project_url
 from downspout.sink.runs import hand_over_run
 from downspout.sink.sink_bolt import directory_of
+from downspout.spark.failures import explained
 from downspout.spark.session import spark_session
 from downspout.spark.topology.driver.batches import CommittedBatch
 from downspout.spark.topology.driver.checkpoint import claim
@@ -91,7 +92,7 @@ def run(
         if watching is not None:
             watching(query.watched())
         try:
-            with _session(graph.name, spark, master, report) as session:
+            with explained(), _session(graph.name, spark, master, report) as session:
                 signals.arm()  # PySpark has set its own
                 return query.run(session, trigger_s)
         except (Exception, KeyboardInterrupt) as error:
