@@ -65,6 +65,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
 
 
 def _bundle(arguments: argparse.Namespace) -> int:
+    from downspout.engine.load import component_modules
     from downspout.spark.cluster import bundle
     from downspout.system.packaging import requirements
 
@@ -74,9 +75,9 @@ def _bundle(arguments: argparse.Namespace) -> int:
     project = Path() if topology is None else topology.resolve().parent.parent
     name = project.resolve().name if topology is None else topology.stem
     target = arguments.output or Path(f"{name}.tar.gz")
-    packed = bundle.write(
-        target, project, extra=[*requirements(project, name), *arguments.extra], added=arguments.added
-    )
+    modules = [] if topology is None else component_modules(str(topology))
+    extra = [*requirements(project, name), *arguments.extra]
+    packed = bundle.write(target, project, extra=extra, added=arguments.added, modules=modules)
     print(f"{target}: {counted(len(packed), 'distribution')}, {target.stat().st_size / 1e6:,.0f} MB")
     print(f"Run it: downspout spark submit {topology or 'TOPOLOGY'} --master spark://HOST:7077 --bundle {target}")
     return 0

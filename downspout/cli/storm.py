@@ -279,6 +279,7 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 def _bundle(arguments: argparse.Namespace) -> int:
+    from downspout.engine.load import component_modules
     from downspout.storm import bundle
     from downspout.system.packaging import requirements
 
@@ -286,7 +287,8 @@ def _bundle(arguments: argparse.Namespace) -> int:
     if not Path("topologies", f"{name}.py").is_file():
         raise ConfigError(f"There is no topologies/{name}.py here", cure="the root of a project, and a topology's name")
     target = arguments.output or Path(f"{name}.tar.gz")
-    packed = bundle.write(target, name, [*requirements(Path(), name), *arguments.extra])
+    modules = component_modules(f"topologies/{name}.py")
+    packed = bundle.write(target, name, [*requirements(Path(), name), *arguments.extra], modules)
     print(f"{target}: {counted(len(packed), 'distribution')}, {target.stat().st_size / 1e6:,.0f} MB")
     print(f"Unpack it in virtualenv_root on each worker; `sparse submit` finds {name}/bin/streamparse_run there")
     return 0

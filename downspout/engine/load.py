@@ -48,6 +48,12 @@ def load_class(target: str, topology: str | None = None) -> tuple[Any, str]:
     return cls, _name(cls, name, classes)
 
 
+def component_modules(target: str) -> list[str]:
+    """Return the modules in which the Python components of a file's topologies are; see :func:`load_module`."""
+    specs = [spec for cls in _classes(load_module(target)).values() for spec in cls.specs]
+    return sorted({spec.component_cls.__module__ for spec in specs if isinstance(spec.component_cls, type)})
+
+
 def name_of(cls: Any) -> str:
     """Return the name of a topology's class: the one that it has when it is run from its file."""
     module = sys.modules.get(cls.__module__)

@@ -3,8 +3,8 @@
 Spark says what went wrong in pages of Java's stack frames. Three kinds are told apart:
 
 * *An error of ours*, raised on the driver or on an executor: its text stands somewhere in these pages.
-* *A Python process of Spark's* that was late or died: a worker, the daemon that forks workers, or the process in which a
-  source plans a query's batches. Spark tries a task again, but neither the planning of a query nor a stage whose task
+* *A Python process of Spark's* that was late or died: a worker, the daemon that forks workers, or the process that
+  plans a query's batches. Spark tries a task again, but neither the planning of a query nor a stage whose task
   has used up its tries. To start the query again continues from its checkpoint.
 * *The JVM*, without which nothing more can be asked.
 """

