@@ -41,8 +41,8 @@ def write(
     if modules:
         installed = [place for package in packages.values() for place, _ in files_of(package)]
         places = [*(place for place, _ in own), *installed, "downspout", *ON_THE_CLUSTER]
-        path = [project / folder for folder in ("src", ".", "topologies")]
-        check_imports(modules, [*places, *(place.removeprefix("topologies/") for place, _ in own)], path, project)
+        folders = [project / folder for folder in ("src", ".", "topologies")]
+        check_imports(modules, [*places, *(place.removeprefix("topologies/") for place, _ in own)], folders, project)
     with archive(target) as packed:
         packed.add_text("README", readme(packages))
         for place, path in own:  # first: as on the import path here, the project's modules go before libraries
