@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from downspout.errors import ConfigError
 from downspout.formatting import nearest
@@ -33,6 +33,16 @@ def add_access(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add ``--store`` and ``--store-password``."""
+    parser.add_argument(
+        "--store", metavar="URL",
+        help="where the spout keeps its offsets (default: kafka.offset_store of downspout.toml or the environment; or "
+        "kafka, which is the group)",
+    )  # fmt: skip
+    parser.add_argument("--store-password", metavar="REF", help="its password, as env:NAME or file:PATH")
+
+
 def way_in(arguments: argparse.Namespace, noted: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
     """Return the brokers and the properties of the client, as the options, the environment and the file give them.
 
@@ -41,21 +51,28 @@ def way_in(arguments: argparse.Namespace, noted: Mapping[str, Any] | None = None
     Raises:
         ConfigError: an option makes no sense, or a secret that it refers to is not there.
     """
+    options = {BOOTSTRAP: arguments.bootstrap, **_given(arguments.client)}
+    found = {
+        key: client_value(key, value)
+        for key, value in _layered(options, noted or {}).items()
+        if key == BOOTSTRAP or key.startswith(CLIENT_PREFIX)
+    }
+    bootstrap = str(found.pop(BOOTSTRAP, SETTINGS[BOOTSTRAP].default))
+    return bootstrap, resolve_client({key.removeprefix(CLIENT_PREFIX): v for key, v in found.items()})
+
+
+def _layered(options: Mapping[str, Any], noted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as options, the environment, the file, and what is noted give them."""
     given = [
-        Layer("--client", {BOOTSTRAP: arguments.bootstrap, **_given(arguments.client)}),
+        Layer("options", options),
         layers.from_environment(os.environ),
         layers.from_file(Path(FILE_NAME)),
-        Layer("noted", noted or {}),
+        Layer("noted", noted),
     ]
     found: dict[str, Any] = {}
     for layer in reversed(given):
-        found |= {
-            key: client_value(key, value)
-            for key, value in layer.values.items()
-            if value is not None and (key == BOOTSTRAP or key.startswith(CLIENT_PREFIX))
-        }
-    bootstrap = str(found.pop(BOOTSTRAP, SETTINGS[BOOTSTRAP].default))
-    return bootstrap, resolve_client({key.removeprefix(CLIENT_PREFIX): v for key, v in found.items()})
+        found |= {key: value for key, value in layer.values.items() if value is not None}
+    return found
 
 
 def _given(pairs: list[str]) -> dict[str, str]:
@@ -85,3 +102,24 @@ def open_cluster(arguments: argparse.Namespace, noted: Mapping[str, Any] | None 
     from downspout.kafka.clusters import cluster_for
 
     return cluster_for(*way_in(arguments, noted))
+
+
+def open_groups(arguments: argparse.Namespace) -> Cluster:
+    """Return the brokers that the options name, and the offsets of groups where their spouts keep them.
+
+    Raises:
+        ConfigError: an option makes no sense.
+        BrokerError: no broker answers there, or it refuses us.
+    """
+    from downspout.offsets.stored_groups import StoredGroups
+    from downspout.settings.folders import of_project_url
+    from downspout.settings.secrets import with_secrets
+    from downspout.spout.offset_store import KAFKA, PASSWORD_SETTING, SETTING, check_location
+
+    cluster = open_cluster(arguments)
+    found = _layered({SETTING: arguments.store, PASSWORD_SETTING: arguments.store_password}, {})
+    if (location := str(found.get(SETTING, KAFKA))) == KAFKA:
+        return cluster
+    check_location(location, "--store" if arguments.store else SETTING)
+    password = with_secrets({PASSWORD_SETTING: found.get(PASSWORD_SETTING)})[PASSWORD_SETTING]
+    return cast("Cluster", StoredGroups(cluster, of_project_url(location, SETTING, {}), password))

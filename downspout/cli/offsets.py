@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from downspout.cli.access import add_access, open_cluster
+from downspout.cli.access import add_access, add_store, open_groups
 from downspout.cli.arguments import add_actions, exit_codes, place, sentence
 from downspout.cli.offsets_seek import add_delete, add_seek, delete, export_text, seek
 from downspout.cli.offsets_zookeeper import add_zookeeper, import_zookeeper
@@ -92,6 +92,7 @@ def _add(
     parts = "" if name == "import" else ", or these partitions of it (orders:0,2)"
     parser.add_argument("--topic", action="append", default=[], help=f"only this topic{parts}; may be repeated")
     add_access(parser)
+    add_store(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(handler=action)
     return parser
@@ -136,7 +137,7 @@ def _export(arguments: argparse.Namespace) -> int:
             f"--topic {some[0]}: --to spark takes whole topics",
             cure="the topic's name alone; --to csv takes partitions",
         )
-    cluster, (group,) = open_cluster(arguments), arguments.group
+    cluster, (group,) = open_groups(arguments), arguments.group
     found = standings(cluster, group, arguments.topic)
     if all(standing.offset is None for standing in found):
         where = f" for {', '.join(arguments.topic)}" if arguments.topic else ""
@@ -222,7 +223,7 @@ def _import(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"{checkpoint.directory} holds no such topic: its topics are {topics}", cure="another --topic"
         )
-    cluster = open_cluster(arguments)
+    cluster = open_groups(arguments)
     moves = plan_moves(cluster, arguments.group, targets, topology_id=arguments.topology_id, force=arguments.force)
     if arguments.yes:
         commit_moves(cluster, arguments.group, moves)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from downspout import offset_ranges
-from downspout.cli.access import open_cluster
+from downspout.cli.access import open_groups
 from downspout.cli.arguments import place
 from downspout.errors import BrokerError, ConfigError, SinkError, coordinates
 from downspout.formatting import columns, counted, seconds_of
@@ -111,7 +111,7 @@ def seek(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], list
         raise ConfigError(f"group {repeated[0]} is named twice", cure="each group once")
     topics, sinks = chosen(arguments.topic), _open_sinks(arguments.sink)
     places = _places(arguments, groups)
-    cluster = open_cluster(arguments)
+    cluster = open_groups(arguments)
     keep = None if arguments.done is None else arguments.done == "keep"
     plans = []
     for group in groups:  # all are planned before any is moved: an error leaves all where they are
@@ -269,7 +269,7 @@ def delete(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], li
     from downspout.offsets.places import chosen
 
     group, topics = arguments.group, chosen(arguments.topic)
-    cluster = open_cluster(arguments)
+    cluster = open_groups(arguments)
     _settle(cluster, group, arguments)
     found = seeking.plan_delete(cluster, group, topics)
     stands = [each for each in commits_of(cluster, group) if each.tp in found]
@@ -302,7 +302,7 @@ def export_text(arguments: argparse.Namespace) -> tuple[str, list[str]]:
     from downspout.offsets.offset_files import to_csv, to_json
     from downspout.offsets.places import chosen
 
-    topics, cluster = chosen(arguments.topic), open_cluster(arguments)
+    topics, cluster = chosen(arguments.topic), open_groups(arguments)
     found = {}
     for group in arguments.group:
         stands = [

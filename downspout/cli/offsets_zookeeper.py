@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from downspout.cli.access import open_cluster
+from downspout.cli.access import open_groups
 from downspout.cli.offsets_seek import NOTHING_CHANGED, plan_facts, render_plan
 from downspout.errors import ConfigError, coordinates
 from downspout.formatting import seconds_of
@@ -54,7 +54,7 @@ def import_zookeeper(arguments: argparse.Namespace) -> tuple[dict[str, Any], lis
     }
     if not offsets:
         raise ConfigError(f"{path} holds no offset that could be taken: {'; '.join(notes)}", cure="another --topic")
-    cluster = open_cluster(arguments)
+    cluster = open_groups(arguments)
     empty_group(cluster, group)
     starts = {} if arguments.behind_max is None else _starts(cluster, group, start, offsets)
     places, more = places_of(offsets, start, starts, arguments.behind_max)

@@ -20,7 +20,10 @@ from downspout.kafka.patches.stuck_close import abandon
 from downspout.kafka.port import GroupMembership, OffsetAndMetadata, TopicPartition, TransactionalPort
 from downspout.kafka.producer import KafkaProducerPort
 
-OVER = (errors.KafkaTimeoutError, errors.ProducerFencedError, errors.InvalidProducerEpochError)
+OVER = (
+    errors.KafkaTimeoutError, errors.ProducerFencedError, errors.InvalidProducerEpochError,
+    errors.InvalidProducerIdMappingError, errors.UnknownProducerIdError,  # the brokers have forgotten it: it was idle
+)  # fmt: skip
 """Errors after which the producer is not used again."""
 
 

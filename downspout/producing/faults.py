@@ -14,6 +14,7 @@ from __future__ import annotations
 from kafka import errors
 
 from downspout.errors import BrokerError, RecordError, TakenOverError, UnavailableError
+from downspout.kafka.patches.fatal_refusals import REFUSALS
 from downspout.kafka.retry_gate import describe
 
 __all__ = ["FENCED", "concerns_all", "error_of_all", "error_of_record", "is_its_own"]
@@ -26,12 +27,6 @@ ALL = (
 )  # fmt: skip
 OF_A_TOPIC = (errors.TopicAuthorizationFailedError, errors.UnknownTopicOrPartitionError)
 """What concerns all records where one topic takes them all."""
-
-OF_THE_PRODUCER = (
-    errors.OutOfOrderSequenceNumberError, errors.UnknownProducerIdError, errors.InvalidProducerIdMappingError,
-    errors.DuplicateSequenceNumberError,
-)  # fmt: skip
-"""What brokers have forgotten, or do not understand, of a producer; an idle one's id expires after a week, say."""
 
 CURES: dict[type[BaseException], str] = {
     errors.MessageSizeTooLargeError: "make the record smaller, or raise max.message.bytes of the topic (and "
@@ -62,29 +57,31 @@ def concerns_all(error: BaseException, *, one_topic: bool) -> bool:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether a record was not written because brokers were away, or for its producer's sake.
+    """Return whether a record was not written for its producer's sake, or because brokers were away.
 
-    >>> is_outage(errors.KafkaTimeoutError()), is_outage(errors.InvalidProducerIdMappingError())
+    What is not known to refuse records refuses their producer: kafka-python has a bare KafkaError for some of that.
+
+    >>> is_outage(errors.KafkaTimeoutError()), is_outage(errors.KafkaError(errors.InvalidProducerIdMappingError()))
     (True, True)
     >>> is_outage(errors.MessageSizeTooLargeError()), is_outage(errors.UnknownTopicOrPartitionError())
     (False, False)
     """
-    if isinstance(error, errors.KafkaTimeoutError):
-        return error.__cause__ is None or is_outage(error.__cause__)
-    if isinstance(error, errors.UnknownTopicOrPartitionError):  # until the topic is created
-        return False
-    return isinstance(error, OF_THE_PRODUCER) or bool(getattr(error, "retriable", False))
+    if isinstance(error, errors.KafkaTimeoutError) and error.__cause__ is not None:
+        return is_outage(error.__cause__)
+    return isinstance(error, errors.KafkaError) and not isinstance(error, REFUSALS)
 
 
 def is_its_own(error: BaseException, partition: int) -> bool:
     """Return whether a record of a transaction was refused for its own sake: another transaction would refuse it too.
 
+    >>> is_its_own(errors.UnknownTopicOrPartitionError(), -1), is_its_own(errors.UnknownTopicOrPartitionError(), 0)
+    (True, False)
+
     Args:
         error: what the producer says.
         partition: -1: the record did not come as far as that.
     """
-    others = (errors.TransactionAbortedError, errors.KafkaTimeoutError, errors.IllegalStateError, *OF_THE_PRODUCER)
-    if isinstance(error, others):
+    if isinstance(error, errors.KafkaTimeoutError) or is_outage(error):
         return False
     return partition < 0 or not getattr(error, "retriable", False)
 

@@ -342,8 +342,10 @@ class TransactionalSending(Sending):
             self.check(cause)
         if concerns_all(cause, one_topic=self._one_topic):
             raise error_of_all(str(self._bolt.component_name), sent.topic, cause)
+        what = f"a record for {sent.topic} was refused"
         if is_its_own(error, sent.partition):
             super()._refuse(sent)
         else:  # it comes again with its transaction, and is not to blame
+            what = f"records for {sent.topic} were not written"
             self._bolt.ack_many(self._rows_done(sent.tokens))
-        self.broken = self.broken or f"a record for {sent.topic} was refused: {describe(error)}"
+        self.broken = self.broken or f"{what}: {describe(error)}"

@@ -11,7 +11,7 @@ __getattr__, __all__ = offered(
         "emit.schemes": "SCHEMES",
         "group.group_session": "SessionState",
         "hooks": "SpoutListener",
-        "offset_store": "OffsetStore OffsetStoreError StaleOwnerError StoreContext StoredOffset",
+        "offset_store": "OffsetStore OffsetStoreError StaleOwnerError StoreContext StoredOffset open_store",
         "partition": "Partition",
         "setup": "Setup emitted",
         "spout_metrics": "SpoutMetrics",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.admin import KafkaAdminClient
 
 from bolts.kafka import KafkaBolt
 from downspout.broker import EmbeddedKafka
@@ -24,7 +26,7 @@ from downspout.testing import run_bolt
 from tests.kafka.broker_stage import patiently, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTITIONS, EACH, WAIT_S = 4, 3_000, 240.0
+PARTITIONS, EACH, WAIT_S = 4, 3_000, 30.0
 
 pytestmark = pytest.mark.broker
 
@@ -164,6 +166,49 @@ def test_a_second_run_fences_the_first(
     processes.append(last)
     assert last.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
     assert written(cluster, filled) == EXACT | {b"more%d.%d" % (n, half): 1 for n in range(more) for half in range(2)}
+
+
+def test_a_transactional_id_that_expired_is_no_fault_of_a_record(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    """Brokers forget the id of a run that was idle for long: it goes on with a new producer, and no record fails."""
+    forgetful = {
+        "transactional.id.expiration.ms": "4000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
+    }
+    expected = Counter[bytes]()
+    with EmbeddedKafka(tmp_path / "kafka", properties=forgetful) as broker:
+        cluster = KafkaCluster(broker.bootstrap)
+        for name in ("in", "in-out"):
+            cluster.ensure_topic(name, PARTITIONS)
+        producer = cluster.producer()
+        options = [f"--json={tmp_path / 'facts.json'}", "--set=kafka.retries_max=0", "--set=kafka.dead_letter_topic=d"]
+        run = start(broker, "in", tmp_path, "exact", *options)
+        processes.append(run)
+        for again in range(2):
+            if again:
+                wait_until(lambda: not has_transactional_ids(broker), WAIT_S)
+            for number in range(50):
+                value = b"m%d-%d" % (again, number)
+                producer.send("in", key=None, value=value, partition=number % PARTITIONS)
+                expected.update({value + b".%d" % half: 1 for half in range(2)})
+            producer.flush(10)
+            wait_until(lambda: written(cluster, "in").total() >= expected.total(), WAIT_S)
+        producer.close()
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(WAIT_S) in (0, 143, 130), (tmp_path / "log").read_text()
+        assert written(cluster, "in") == expected
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    assert (facts["errors"], facts["reports"]["spout"]["dead_lettered"]) == ([], 0)
+
+
+def has_transactional_ids(broker: EmbeddedKafka) -> bool:
+    """Return whether the broker knows any transactional id."""
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    try:
+        return any(admin.list_transactions().values())
+    finally:
+        admin.close()
 
 
 @pytest.fixture

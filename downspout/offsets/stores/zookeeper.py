@@ -87,7 +87,7 @@ class ZooKeeperStore:
                         cure="one topology for each group",
                     )
                 self._refuse_other_writer(tp, path, upper)
-                content = self._content(tp, stored)
+                content = self._content(tp, stored, path, upper)
                 if upper is None:
                     self._nodes.ensure(path.rpartition("/")[0])
                     operations.append(Operation("create", path, content))
@@ -176,9 +176,11 @@ class ZooKeeperStore:
                 LOG.warning("%s: %s counts as no node: %s", self.location, path, error)
             return None
 
-    def _content(self, tp: TopicPartition, stored: StoredOffset) -> bytes:
-        context = self._context
-        return SpoutNode(tp, stored.offset or 0, context.topology_id, context.topology).to_json()
+    def _content(self, tp: TopicPartition, stored: StoredOffset, path: str, upper: Node | None) -> bytes:
+        owner = self._context.topology_id, self._context.topology
+        if not any(owner) and upper is not None and (found := self._parse(path, upper, tp.partition, tp.topic)):
+            owner = found.topology_id, found.topology_name  # it is moved by a command, and stays theirs
+        return SpoutNode(tp, stored.offset or 0, *owner).to_json()
 
     def _refuse_other_writer(self, tp: TopicPartition, path: str, upper: Node | None) -> None:
         if upper is None or tp not in self._mine:

@@ -89,11 +89,13 @@ class StoredCommits:
                 "group %s has committed nothing for %s; goes on from %s, and commits to the group too. To go by the "
                 "group alone: kafka.offset_store=%s, after a commit", group, _some(alone), location, KAFKA,
             )  # fmt: skip
-        ahead = {tp: at for tp, at in known.items() if (copy := copies.get(tp)) is not None and copy.offset > at}
-        if ahead:
+        moved = {tp: copy.offset for tp, at in known.items() if (copy := copies.get(tp)) and copy.offset != at}
+        if moved:
             self._log.warning(
-                "group %s was moved forward by somebody else: goes on from %s, at %s", group, location, _some(ahead)
-            )
+                "group %s has committed %s, and %s holds %s: goes on from what it holds. The copy is older after a "
+                "crash; or the group alone was moved. To move both: downspout offsets seek %s --store %s",
+                group, _some(moved), location, _some({tp: known[tp] for tp in moved}), group, location,
+            )  # fmt: skip
 
     def committed(self, partitions: Collection[TopicPartition]) -> Commits:
         """Return what the store holds."""
