@@ -2,7 +2,7 @@
 
 Each version gets a virtual environment with the wheel of this checkout, whose own Python then reads a topic of a real
 broker, in batch and as a stream, and runs a topology with a stateful bolt; the rows are compared here. One version that
-is too old must be refused by name. The outcome is written into ``docs/reference/spark-versions.md``.
+is too old must be refused by name. The outcome is printed as a table.
 """
 
 from __future__ import annotations
@@ -27,24 +27,12 @@ from downspout.kafka import KafkaCluster
 from downspout.system.java import for_spark, java
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reference" / "spark-versions.md"
 VERSIONS = ("4.2.0", "4.2.1", "4.3.0")
 TOO_OLD = "4.1.4"
 RECORDS = 1_000
 
-INTRO = """# PySpark versions
-
-| PySpark | Python | Java | batch | stream | topology |
+HEAD = """| PySpark | Python | Java | batch | stream | topology |
 | --- | --- | --- | --- | --- | --- |
-"""
-OUTRO = """
-{records} records of a real broker each; the topology has a stateful bolt and two sinks. What is older than 4.2 is
-refused by name: a source in Python can be limited, end at what is there and tell its lag only since then.
-`pip install "downspout[spark]"` takes the newest of these minor versions; the tests of this repository run on the one
-in `requirements.lock`.
-
-This page is written by `make spark-versions`, which makes an environment for each version in a temporary folder
-(500 MB each).
 """
 TOPOLOGY = """\
 from streamparse import Grouping, Topology
@@ -199,7 +187,7 @@ def main(place: Path) -> int:
         for version in (*VERSIONS, TOO_OLD):
             found[version] = outcome(made(version, place, wheel), kafka.bootstrap, "versions")
             print(version, *found[version], flush=True)
-    PAGE.write_text(page(found), encoding="utf-8")
+    print(table(found))
     return 0 if is_refused(found) and all(set(found[version]) == {"ok"} for version in VERSIONS) else 1
 
 
@@ -208,12 +196,12 @@ def is_refused(found: dict[str, list[str]]) -> bool:
     return all(said.startswith(f"PySpark {TOO_OLD} is too old") for said in found[TOO_OLD])
 
 
-def page(found: dict[str, list[str]]) -> str:
-    """Return the page, from what came of each version."""
+def table(found: dict[str, list[str]]) -> str:
+    """Return what came of each version as a Markdown table."""
     facts = f"{sys.version_info[0]}.{sys.version_info[1]} | {java_version()}"
     lines = [f"| {version} | {facts} | {' | '.join(found[version])} |" for version in VERSIONS]
     lines.append(f"| {TOO_OLD} | {facts} | " + ("refused | refused | refused |" if is_refused(found) else "??? | | |"))
-    return INTRO + "\n".join(lines) + "\n" + OUTRO.format(records=f"{RECORDS:,}")
+    return HEAD + "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ def test_nobody_leads_what_is_not_there(kafka: EmbeddedCluster) -> None:
 @pytest.mark.sweep
 def test_the_how_to_runs(kafka: EmbeddedCluster, tmp_path: Path) -> None:
     """The test that the how-to shows passes as it stands there, on a cluster that runs."""
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "kill-things.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "test-a-topology.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), names)
     assert names["EmbeddedCluster"] is EmbeddedCluster
