@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 from downspout.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from downspout.web.server import Page
+    from downspout.web.page import Page
 
 PageType = TypeVar("PageType", bound="Page")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from downspout.engine.result import RunResult
     from downspout.engine.values import Settings
     from downspout.run.watchdog import Watchdog
-    from downspout.web.server import RunPage
+    from downspout.web.page import RunPage
 
 
 def add_parser(commands: Any) -> None:
@@ -138,7 +138,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
 def _shown(
     graph: Graph, settings: Settings, arguments: argparse.Namespace, view: Any, options: dict[str, Any]
 ) -> RunResult:
-    """Run the topology while a view and, with ``run.metrics_port`` and ``--ui``, others look at it."""
+    """Run the topology while a view and, with ``run.metrics_port`` and ``run.ui``, others look at it."""
     from downspout.export.beside import beside
     from downspout.run import runner
     from downspout.run.snapshots import Several
@@ -147,7 +147,7 @@ def _shown(
 
     with (
         beside(graph, settings) as (views, watches),
-        _page(arguments.ui, graph, settings) as page,
+        _page(settings.run.values["run.ui"], graph, settings) as page,
     ):
         view = Several(view, *views, None if page is None else page.snapshots)
         if (settings.run.values["run.workers"] or 1) > 1:
@@ -171,12 +171,12 @@ def _hand_on() -> Callable[[int, str], None]:
 
 
 def _page(address: str | None, graph: Graph, settings: Settings) -> AbstractContextManager[RunPage | None]:
-    """With ``--ui`` serve a page; without, import nothing."""
+    """With ``run.ui`` serve a page; without, import nothing."""
     if address is None:
         return nullcontext()
 
     def serve() -> AbstractContextManager[RunPage]:
-        from downspout.web.server import served
+        from downspout.web.page import served
 
         return served(graph, settings, address)
 
@@ -196,6 +196,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "run.metrics_port": arguments.metrics_port,
         "run.metrics_host": arguments.metrics_host,
         "run.otel": arguments.otel,
+        "run.ui": arguments.ui,
     }
 
 

@@ -111,7 +111,7 @@ def _page(address: str | None, graph: Graph, settings: Settings) -> AbstractCont
         return nullcontext()
 
     def serve() -> AbstractContextManager[SparkPage]:
-        from downspout.web.server import serving
+        from downspout.web.page import serving
         from downspout.web.spark import SparkPage
 
         return serving(SparkPage(graph, settings, address))

@@ -31,12 +31,14 @@ def beside(graph: Graph, settings: Settings) -> Iterator[tuple[list[Snapshots], 
     values = settings.run.values
     views: list[Snapshots] = []
     watches: list[Watch] = []
-    spouts = [spout.name for spout in graph.spouts if reads(spout, "kafka")]
-    groups = {name: settings.components[name].values["kafka.group"] or graph.name for name in spouts}
+    groups = groups_of(graph, settings)
     with ExitStack() as opened:
         if (port := values["run.metrics_port"]) is not None:
-            from downspout.export.server import exposed
-
+            try:
+                from downspout.export.server import exposed
+            except ModuleNotFoundError as error:
+                what = f"run.metrics_port needs the package {error.name}"
+                raise MissingExtraError(what, cure="pip install 'downspout[metrics]'") from None
             served = exposed(values["run.metrics_host"], port, groups, stuck_s=values["run.stuck_s"])
             exposure = opened.enter_context(served)
             views.append(exposure.snapshots)
@@ -49,3 +51,9 @@ def beside(graph: Graph, settings: Settings) -> Iterator[tuple[list[Snapshots], 
                 raise MissingExtraError(what, cure="pip install 'downspout[otel]'") from None
             views.append(opened.enter_context(exported(graph.name, groups)))
         yield views, watches
+
+
+def groups_of(graph: Graph, settings: Settings) -> dict[str, str]:
+    """Return the consumer group of each Kafka spout."""
+    spouts = [spout.name for spout in graph.spouts if reads(spout, "kafka")]
+    return {name: settings.components[name].values["kafka.group"] or graph.name for name in spouts}

@@ -1,30 +1,213 @@
-"""HTTP beside a run: ``/metrics``, ``/healthz`` and ``/readyz``. All of it is only read.
+"""HTTP beside a run: one server for ``/metrics``, ``/healthz``, ``/readyz`` and the page. All of it is only read.
 
-It listens on loopback unless it is told otherwise, in threads of its own, which end with the process.
+It answers in a thread of its own, and listens on loopback unless it is told otherwise.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.export.health import Health, Verdict
 from downspout.run.snapshots import Snapshots
 from downspout.system.hosts import is_loopback, may_ask_for
 
-CLIENT_S = 10  # How long a client may take over a request
+REQUEST_S = 10.0  # How long a request may take to arrive
 CONNECTIONS_MAX = 64
+END_S = 5.0  # How long the thread may take to end
+OBSERVED = ("/metrics", "/healthz", "/readyz")
+HEADERS = (
+    (b"content-security-policy", b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+     b"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)  # fmt: skip
+"""Sent with every answer: the page runs its own script and nothing else, whatever a record holds."""
 log = logging.getLogger("downspout.export")
 
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+class Server:
+    """Answers at one address from :meth:`start` to :meth:`close`.
+
+    Args:
+        option: what named the port, for errors.
+        beside: runs in the same thread.
+
+    Raises:
+        ConfigError: the port is taken, or the host is not an address of this machine.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,  # 0: a free one
+        routes: Sequence[BaseRoute],
+        *,
+        option: str,
+        beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
+        self._listener = listen(host, port, option)
+        self.url = url_of(self._listener)
+        app = Starlette(routes=routes, exception_handlers={404: _not_found})
+        app.router.redirect_slashes = False
+        config = uvicorn.Config(
+            Guarded(app, host, self.url, is_private=is_loopback(self._listener.getsockname()[0])),
+            lifespan="off", log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=1,
+            ws="none", http=Bounded,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._beside = beside
+        self._thread = threading.Thread(target=self._serve, name=f"downspout {option}", daemon=True)
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.should_exit = True
+        self._thread.join(END_S)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        async def both() -> None:
+            task = None if self._beside is None else asyncio.create_task(self._beside())
+            try:
+                await self._server.serve(sockets=[self._listener])
+            finally:
+                if task is not None:
+                    task.cancel()
+
+        try:
+            asyncio.run(both())
+        except Exception:  # the run goes on without it
+            log.exception("the server at %s has ended", self.url)
+
+
+class Guarded:
+    """Refuses requests under a foreign name, and adds HEADERS.
+
+    A foreign page could read what we answer by DNS rebinding. Prometheus asks by the name of a service, which a process
+    in a container does not know: so metrics and health have any name where others reach the port anyway. A request
+    without a name is no browser's.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, url: str, *, is_private: bool) -> None:
+        self._app, self._host, self._url, self._is_private = app, host, url, is_private
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            return
+        asked = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), None)
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *HEADERS]
+            await send(message)
+
+        app = self._app
+        is_guarded = self._is_private or scope["path"] not in OBSERVED
+        if asked is not None and is_guarded and not may_ask_for(asked, self._host):
+            app = PlainTextResponse(f"This port does not have that name. Try: {self._url}\n", 421)
+        await app(scope, receive, send_guarded)
+
+
+class Bounded(H11Protocol):
+    """A connection that is closed where there are too many, or where its request does not come to its end.
+
+    Whoever reaches the port would otherwise take the descriptors of the run, which then cannot open its own files.
+    """
+
+    _unfinished: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, or close it."""
+        if len(self.connections) >= CONNECTIONS_MAX:
+            self.transport = transport
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come."""
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self._unfinished is None:
+            self._wait()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or close."""
+        super().on_response_complete()
+        self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._unfinished = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._unfinished is not None:
+            self._unfinished.cancel()
+            self._unfinished = None
+
+
+def listen(host: str, port: int, option: str) -> socket.socket:
+    """Return a socket that listens there; ``option`` is what named the port.
+
+    Raises:
+        ConfigError: the port is taken, or the host is not an address of this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        cure = "127.0.0.1 as the host, or 0.0.0.0 for all addresses"
+        raise ConfigError(f"{option} {host}:{port}: {error.strerror}", cure=cure) from None
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.listen(32)
+    except OSError as error:
+        found.close()
+        raise ConfigError(
+            f"{option} {host}:{port}: cannot listen there: {error.strerror}",
+            cure="end what has the port, perhaps this topology, or another one: "
+            f"{option} {port + 1 if port else 9000} (0: a free one)",
+        ) from None
+    return found
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the address, without a slash at its end."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+# --- metrics and health ---
 
 
 @dataclass(frozen=True)
@@ -52,157 +235,53 @@ def exposed(
     """
     snapshots = Snapshots()
     health = Health(snapshots, stuck_s=stuck_s)
-    with serving(application(snapshots, groups, health), host, port) as url:
-        log.info("metrics are at %s/metrics, health at /healthz and /readyz", url)
-        try:
-            yield Exposure(snapshots, health, url)
-        finally:
-            snapshots.close()
+    server = Server(host, port, [metrics_route(snapshots, groups), *health_routes(health)], option="--metrics-port")
+    server.start()
+    log.info("metrics are at %s/metrics, health at /healthz and /readyz", server.url)
+    try:
+        yield Exposure(snapshots, health, server.url)
+    finally:
+        snapshots.close()
+        server.close()
 
 
-def application(snapshots: Snapshots, groups: Mapping[str, str], health: Health | None) -> Application:
-    """Return what answers requests about a run."""
-    registry = new_registry()
-    from downspout.export.prometheus import RunCollector
-
-    registry.register(RunCollector(snapshots, groups))
-    return routes(registry, health)
-
-
-def new_registry() -> Any:
-    """Return a registry for metrics.
+def metrics_route(snapshots: Snapshots, groups: Mapping[str, str]) -> Route:
+    """Return what answers a scrape of a run.
 
     Raises:
         MissingExtraError: prometheus_client is not installed.
     """
     try:
         from prometheus_client import CollectorRegistry
+        from prometheus_client.exposition import choose_encoder
     except ModuleNotFoundError:
-        raise MissingExtraError(
-            "--metrics-port needs prometheus_client", cure="pip install 'downspout[metrics]'"
-        ) from None
-    return CollectorRegistry()
+        raise MissingExtraError("metrics need prometheus_client", cure="pip install 'downspout[metrics]'") from None
+    from downspout.export.prometheus import RunCollector
+
+    registry = CollectorRegistry()
+    registry.register(RunCollector(snapshots, groups))
+
+    def scrape(request: Request) -> Response:  # it waits for the run, so it is no coroutine
+        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        names = request.query_params.getlist("name[]")
+        return Response(encode(registry.restricted_registry(names) if names else registry), media_type=kind)
+
+    return Route("/metrics", scrape, methods=["GET"])
 
 
-def routes(registry: Any, health: Health | None) -> Application:
-    """Return what answers requests: metrics of a registry, and of a run's health."""
-    from prometheus_client import make_wsgi_app
+def health_routes(health: Health) -> list[Route]:
+    """Return what answers Kubernetes."""
 
-    metrics: Application = make_wsgi_app(registry)
-    checks = {} if health is None else {"/healthz": health.alive, "/readyz": health.ready}
+    def route(path: str, ask: Callable[[], Verdict]) -> Route:
+        def answer(request: Request) -> Response:
+            verdict = ask()
+            text = f"{verdict.text}\n".encode("utf-8", "replace").decode()
+            return PlainTextResponse(text, 200 if verdict.good else 503)
 
-    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
-        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
-            return _text(start, "405 Method Not Allowed", "GET only\n")
-        if path == "/metrics":
-            return metrics(environ, start)
-        if path in checks:
-            verdict: Verdict = checks[path]()
-            return _text(start, "200 OK" if verdict.good else "503 Service Unavailable", f"{verdict.text}\n")
-        known = ", ".join(["/metrics", *checks])
-        return _text(start, "404 Not Found", f"there are {known}\n")
+        return Route(path, answer, methods=["GET"])
 
-    return answer
+    return [route("/healthz", health.alive), route("/readyz", health.ready)]
 
 
-def _guarded(application: Application, host: str, url: str) -> Application:
-    """Return an application that refuses foreign names: a browser's page could read loopback by DNS rebinding.
-
-    A request without a name is no browser's: probes that speak HTTP/1.0 send none.
-    """
-
-    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        asked = environ.get("HTTP_HOST")
-        if asked is not None and not may_ask_for(asked, host):
-            return _text(start, "421 Misdirected Request", f"This port does not have that name. Try: {url}\n")
-        return application(environ, start)
-
-    return answer
-
-
-def _text(start: Callable[..., Any], status: str, text: str) -> Iterable[bytes]:
-    body = text.encode("utf-8", "replace")
-    headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
-    start(status, [*headers, ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")])
-    return [body]
-
-
-@contextlib.contextmanager
-def serving(application: Application, host: str, port: int) -> Iterator[str]:
-    """Serve an application while the context lasts; yield its address.
-
-    Raises:
-        ConfigError: the port is in use, or the address cannot be listened on.
-    """
-    server = _listen(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{server.server_port}"
-    server.set_app(_guarded(application, host, url) if is_loopback(server.server_name) else application)
-    thread = threading.Thread(target=server.serve_forever, args=(0.2,), name="downspout-metrics", daemon=True)
-    thread.start()
-    try:
-        yield url
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    block_on_close = False  # a client that says nothing must not keep the run from its end
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Take a connection, or close it above the limit: a client must not use up the descriptors of a run."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, within :data:`CLIENT_S`."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def server_bind(self) -> None:
-        """Bind, and do not ask the network for the name of this machine, as WSGIServer does."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-        self.setup_environ()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away, or a scrape that fails, is no matter of the run's."""
-        log.debug("a request failed", exc_info=True)
-
-
-class Quiet(WSGIRequestHandler):
-    """Answers a request, and logs none."""
-
-    timeout = CLIENT_S
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log no requests: a probe comes every few seconds."""
-
-
-def _listen(host: str, port: int) -> _Server:
-    where = f"run.metrics_port = {port} on {host}"
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        kind = type("Server", (_Server,), {"address_family": family})
-        server: _Server = kind((host, port), Quiet)
-    except socket.gaierror as error:
-        raise ConfigError(f"{where}: {error.strerror}", cure="--metrics-host 127.0.0.1, or 0.0.0.0 for all") from None
-    except OSError as error:
-        raise ConfigError(
-            f"{where}: {error.strerror}", cure="another port, or 0 for a free one; perhaps this topology runs already"
-        ) from None
-    return server
+async def _not_found(request: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"there are {', '.join(OBSERVED)}\n", 404)

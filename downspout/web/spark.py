@@ -16,8 +16,8 @@ from downspout.engine.values import Settings
 from downspout.run.metrics import RunMetrics
 from downspout.run.snapshots import Snapshot
 from downspout.web.history import History, Window
+from downspout.web.page import Page
 from downspout.web.processes import Processes
-from downspout.web.server import Page
 from downspout.web.state import State
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ class Words(Topology):
 """
 NEEDLESS = {
     "duckdb", "polars", "pyspark", "sqlite3", "obstore", "fastavro", "google.protobuf", "prometheus_client",
-    "starlette", "uvicorn", "downspout.web.server", "downspout.export.server", "downspout.export.otel",
+    "starlette", "uvicorn", "downspout.web.page", "downspout.export.server", "downspout.export.otel",
     "downspout.storm", "downspout.spark",
     "downspout.audit", "downspout.broker", "downspout.compare", "downspout.testing", "downspout.sql.writer",
     "downspout.dead_letters.replay",

@@ -260,7 +260,10 @@ def test_a_port_in_use_is_told_before_anything_runs(
         monkeypatch.setenv("DOWNSPOUT_RUN_METRICS_PORT", str(port))
         assert main(["run", "ones.py", "--records", "1"]) == 2
     err = capsys.readouterr().err
-    assert f"run.metrics_port = {port} on 127.0.0.1: Address already in use. Try: another port" in err
+    assert (
+        f"--metrics-port 127.0.0.1:{port}: cannot listen there: Address already in use. Try: end what has the port"
+        in err
+    )
     assert "stopped after" not in err
 
 
@@ -270,7 +273,7 @@ def test_a_run_without_a_port_imports_nothing_for_it(ones: Path) -> None:
     code = (
         "import sys; from downspout.cli import main; main(['run', 'ones.py', '--records', '1', '--quiet']); "
         "print([m for m in sys.modules if m.startswith(('prometheus_client', 'opentelemetry', 'downspout.export.', "
-        "'wsgiref'))])"
+        "'starlette', 'uvicorn'))])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -9,11 +9,10 @@ import urllib.request
 from contextlib import ExitStack, suppress
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from downspout.errors import ConfigError, MissingExtraError
 from downspout.export import server
-from downspout.export.server import exposed, new_registry, routes, serving
+from downspout.export.server import exposed
 
 
 def get(url: str, **headers: str) -> tuple[int, str, str]:
@@ -78,12 +77,11 @@ def test_paths_are_three() -> None:
 
 def test_a_newer_prometheus_gets_openmetrics() -> None:
     """The format is the one that the request asks for."""
-    with serving(routes(CollectorRegistry(), None), "127.0.0.1", 0) as url:
-        assert get(f"{url}/metrics", Accept="application/openmetrics-text")[1].startswith(
-            "application/openmetrics-text"
-        )
-        assert get(f"{url}/metrics")[1].startswith("text/plain")
-        assert get(f"{url}/healthz")[0] == 404
+    with exposed("127.0.0.1", 0, {}, stuck_s=30) as exposure:
+        exposure.snapshots.close()
+        url = f"{exposure.url}/metrics"
+        assert get(url, Accept="application/openmetrics-text")[1].startswith("application/openmetrics-text")
+        assert get(url)[1].startswith("text/plain")
 
 
 def test_only_reading_is_allowed() -> None:
@@ -102,7 +100,10 @@ def test_a_port_in_use_is_one_error_with_a_cure() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with (
-            pytest.raises(ConfigError, match=rf"run.metrics_port = {port} on 127.0.0.1: Address already in use. Try: "),
+            pytest.raises(
+                ConfigError,
+                match=rf"--metrics-port 127.0.0.1:{port}: cannot listen there: Address already in use. Try: ",
+            ),
             exposed("127.0.0.1", port, {}, stuck_s=30),
         ):
             pytest.fail("it cannot be served")
@@ -112,7 +113,7 @@ def test_an_address_that_is_not_ours_is_one_error() -> None:
     """Neither a name that nothing knows nor an address of another machine ends in a traceback."""
     for host in ("no-such-host.invalid", "192.0.2.1"):
         with (
-            pytest.raises(ConfigError, match=f"run.metrics_port = 0 on {host}: .+ Try: "),
+            pytest.raises(ConfigError, match=f"--metrics-port {host}:0: .+ Try: "),
             exposed(host, 0, {}, stuck_s=30),
         ):
             pytest.fail("it cannot be served")
@@ -140,11 +141,12 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.Monke
 def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are only so many at once, and one that does not ask is closed: a run keeps its descriptors."""
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
-    monkeypatch.setattr(server.Quiet, "timeout", 0.2)
-    with serving(routes(new_registry(), None), "127.0.0.1", 0) as url, ExitStack() as opened:
-        port = int(url.rpartition(":")[2])
+    monkeypatch.setattr(server, "REQUEST_S", 0.2)
+    with exposed("127.0.0.1", 0, {}, stuck_s=30) as exposure, ExitStack() as opened:
+        exposure.snapshots.close()
+        port = int(exposure.url.rpartition(":")[2])
         silent = [opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(20)]
         for each in silent:
             with suppress(ConnectionResetError):
                 assert each.recv(1) == b""
-        assert urllib.request.urlopen(f"{url}/metrics", timeout=60).status == 200
+        assert urllib.request.urlopen(f"{exposure.url}/metrics", timeout=60).status == 200

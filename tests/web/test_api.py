@@ -14,9 +14,9 @@ from streamparse import Topology
 from downspout.clock import SYSTEM_CLOCK
 from downspout.engine import from_class
 from downspout.errors import ConfigError
+from downspout.export import server
+from downspout.export.server import listen
 from downspout.testing import FakeKafka
-from downspout.web import server
-from downspout.web.addresses import listen
 from spouts.kafka import KafkaSpout
 from tests.command import PYTHON_CODE, cli
 from tests.web.running import FOR_EVER, GROUP, SCRIPT, TOPIC, WAIT_S, CheckBolt, Running, running, shop
@@ -191,6 +191,13 @@ def test_a_wrong_argument_is_named(busy: Running, query: str, problem: str) -> N
     assert "Try: " in answer.data.decode()
 
 
+def test_the_port_of_the_page_serves_metrics_and_health(busy: Running) -> None:
+    """Prometheus and Kubernetes read the same port."""
+    assert b"downspout_run_completed_total" in busy.get("metrics").data
+    assert busy.get("healthz").data == b"ok\n"
+    assert busy.get("readyz").data == b"ready\n"
+
+
 @pytest.mark.parametrize("path", ["", "api/run", "app.js"])
 def test_a_foreign_name_is_refused(busy: Running, path: str) -> None:
     """A page that lets its own name point here (DNS rebinding) reads nothing; our addresses are answered."""
@@ -222,7 +229,7 @@ def test_a_port_that_is_taken_is_an_error_with_a_cure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"--ui 127.0.0.1:{port}: cannot listen there: .*Try: .*--ui {port + 1}"):
-            listen("127.0.0.1", port)
+            listen("127.0.0.1", port, "--ui")
 
 
 @pytest.mark.slow

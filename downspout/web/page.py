@@ -1,4 +1,4 @@
-"""The page's side: one thread that takes snapshots, remembers them, and answers GET requests.
+"""The page's side: it takes snapshots, remembers them, and answers GET requests, in one thread.
 
 It asks a run in this process for its metrics once a second (:mod:`downspout.run.snapshots`), and reads nothing else of
 it. While one call keeps the loop there is no answer; then the watchdog says which. A query on Spark is
@@ -11,116 +11,35 @@ import asyncio
 import contextlib
 import logging
 import os
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import orjson
-import uvicorn
-from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from downspout.engine.graph import Graph
 from downspout.engine.values import Settings
+from downspout.errors import ConfigError, MissingExtraError
+from downspout.export.beside import groups_of
+from downspout.export.health import Health
+from downspout.export.server import Server, health_routes, metrics_route
 from downspout.run.snapshots import Snapshot, Snapshots
 from downspout.run.watchdog import Watchdog
-from downspout.system.hosts import may_ask_for
-from downspout.web.addresses import listen, parse_address, url_of
 from downspout.web.history import History
 from downspout.web.processes import Processes
 from downspout.web.state import LIMIT_MAX, SORTS, WORST_MAX, State
 
 EVERY_S = 1.0  # How often the run is asked for its metrics
 ANSWER_S = 1.0  # How long it may take to answer
-END_S = 5.0  # How long the thread may take to end
-REQUEST_S = 10.0  # How long a request may take to arrive
-CONNECTIONS_MAX = 64
+HOST, PORT = "127.0.0.1", 8650  # Where the page is if ``--ui`` does not say
 STATIC = Path(__file__).parent / "static"
-HEADERS = (
-    (b"content-security-policy", b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-     b"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
-)  # fmt: skip
-"""Sent with every answer: the page runs its own script and nothing else, whatever a record holds."""
 PageType = TypeVar("PageType", bound="Page")
 log = logging.getLogger("downspout.web")
-
-
-class Guarded:
-    """Refuses requests under a foreign name, and all that would change something; adds HEADERS."""
-
-    def __init__(self, app: ASGIApp, host: str) -> None:
-        self._app, self._host = app, host
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        if scope["type"] != "http":
-            return
-        asked = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *HEADERS]
-            await send(message)
-
-        app = self._app
-        if not may_ask_for(asked, self._host):
-            app = PlainTextResponse("This page does not have that name. Try: its address, as it was printed\n", 421)
-        await app(scope, receive, send_guarded)
-
-
-class Bounded(H11Protocol):
-    """A connection that is closed where there are too many, or where its request does not come to its end.
-
-    Whoever reaches the port would otherwise take the descriptors of the run, which then cannot open its own files.
-    """
-
-    _unfinished: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, or close it."""
-        if len(self.connections) >= CONNECTIONS_MAX:
-            self.transport = transport
-            transport.abort()
-            return
-        super().connection_made(transport)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        """Read what has come."""
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop_waiting()
-        elif self._unfinished is None:
-            self._wait()
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request, or close."""
-        super().on_response_complete()
-        self._stop_waiting()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def _wait(self) -> None:
-        self._unfinished = self.loop.call_later(REQUEST_S, self.transport.abort)
-
-    def _stop_waiting(self) -> None:
-        if self._unfinished is not None:
-            self._unfinished.cancel()
-            self._unfinished = None
 
 
 class Asked(Protocol):
@@ -136,23 +55,18 @@ class Asked(Protocol):
 class Page:
     """Serves the page of one topology."""
 
-    def __init__(self, state: State, asked: Asked, address: str, every_s: float = EVERY_S) -> None:
-        host, port = parse_address(address)
+    def __init__(
+        self, state: State, asked: Asked, address: str, every_s: float = EVERY_S, more: Sequence[Route] = ()
+    ) -> None:
         self._state, self._asked, self._every_s = state, asked, every_s
         self._history = state.past
-        self._listener = listen(host, port, "--ui")
-        self.url = url_of(self._listener)
-        config = uvicorn.Config(
-            Guarded(self._app(), host), lifespan="off", log_config=None, access_log=False, server_header=False,
-            timeout_graceful_shutdown=1, ws="none", http=Bounded,
-        )  # fmt: skip
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._serve, name="downspout-ui", daemon=True)
-        logging.getLogger("uvicorn").setLevel(logging.ERROR)
+        routes = [*self._routes(), *more, Mount("/", StaticFiles(directory=STATIC, html=True))]
+        self._server = Server(*parse_address(address), routes, option="--ui", beside=self._take)
+        self.url = f"{self._server.url}/"
 
     def start(self) -> None:
         """Begin to answer."""
-        self._thread.start()
+        self._server.start()
 
     def stuck(self) -> str:
         """Return what keeps the metrics from being renewed, if anything does."""
@@ -161,22 +75,7 @@ class Page:
     def close(self) -> None:
         """Answer no more."""
         self._asked.close()
-        self._server.should_exit = True
-        self._thread.join(END_S)
-        self._listener.close()
-
-    def _serve(self) -> None:
-        async def both() -> None:
-            taking = asyncio.create_task(self._take())
-            try:
-                await self._server.serve(sockets=[self._listener])
-            finally:
-                taking.cancel()
-
-        try:
-            asyncio.run(both())
-        except Exception:  # the run goes on without its page
-            log.exception("the page has ended")
+        self._server.close()
 
     async def _take(self) -> None:
         while True:
@@ -191,8 +90,8 @@ class Page:
 
     # --- the answers ---
 
-    def _app(self) -> ASGIApp:
-        routes = [
+    def _routes(self) -> list[Route]:
+        return [
             Route(f"/api/{name}", _json(answer), methods=["GET"])
             for name, answer in {
                 "topology": lambda request: self._state.topology(),
@@ -202,7 +101,6 @@ class Page:
                 "settings": lambda request: self._state.settings(),
             }.items()
         ]
-        return Starlette(routes=[*routes, Mount("/", StaticFiles(directory=STATIC, html=True))])
 
     def _partitions(self, request: Request) -> dict[str, Any]:
         sort = request.query_params.get("sort", "lag")
@@ -213,20 +111,46 @@ class Page:
 
 
 class RunPage(Page):
-    """Serves the page of a run in this process; the run's view must ask its ``snapshots``."""
+    """Serves the page of a run in this process, its metrics and its health; the view must ask its ``snapshots``."""
 
     def __init__(self, graph: Graph, settings: Settings, address: str) -> None:
         self.snapshots = Snapshots()
         self._watchdog: Watchdog | None = None
-        super().__init__(State(graph, settings, History(), Processes(), os.getpid()), self.snapshots, address)
+        self._health = Health(self.snapshots, stuck_s=settings.run.values["run.stuck_s"])
+        routes = health_routes(self._health)
+        with contextlib.suppress(MissingExtraError):  # the page needs no metrics
+            routes.append(metrics_route(self.snapshots, groups_of(graph, settings)))
+        state = State(graph, settings, History(), Processes(), os.getpid())
+        super().__init__(state, self.snapshots, address, more=routes)
 
     def watch(self, watchdog: Watchdog) -> None:
         """Learn from what watches the loop, where this process runs the topology itself."""
         self._watchdog = watchdog
+        self._health.watch(watchdog)
 
     def stuck(self) -> str:
         """Return which call keeps the loop, if one does."""
         return self._watchdog.hang(time.monotonic()) if self._watchdog is not None else ""
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of ``--ui [HOST:]PORT``.
+
+    Raises:
+        ConfigError: it is neither a port nor a host with one.
+
+    >>> parse_address(""), parse_address("9000"), parse_address("0.0.0.0:9000"), parse_address("[::1]:9000")
+    (('127.0.0.1', 8650), ('127.0.0.1', 9000), ('0.0.0.0', 9000), ('::1', 9000))
+    """
+    if not text:
+        return HOST, PORT
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535 or text.startswith(":"):
+        raise ConfigError(
+            f"--ui {text} is neither a port nor HOST:PORT",
+            cure="--ui 9000, after the topology's file (0: a free port)",
+        )
+    return host.strip("[]") or HOST, int(port)
 
 
 def _number(request: Request, name: str, default: float) -> float:
