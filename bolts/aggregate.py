@@ -49,9 +49,12 @@ class AggregateBolt(SinkBolt):
         self._aggregates = parse(_list(storm_conf, "parquet.aggregates"), self.columns_of(storm_conf), self._keys)
         super().initialize(storm_conf, context)
 
-    def fingerprint(self) -> list[str]:
+    @classmethod
+    def fingerprint(cls, conf: Mapping[str, Any]) -> list[str]:
         """Return keys and aggregates besides the columns: partial results of other ones do not mix."""
-        return [*super().fingerprint(), *(f"key {k}" for k in self._keys), *(a.name for a in self._aggregates)]
+        keys = _list(conf, "parquet.keys")
+        aggregates = parse(_list(conf, "parquet.aggregates"), cls.columns_of(conf), keys)
+        return [*super().fingerprint(conf), *(f"key {key}" for key in keys), *(each.name for each in aggregates)]
 
     def builder(self, table: pa.Table) -> Build:
         """Return the function that folds the rows that are wanted."""

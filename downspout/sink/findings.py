@@ -22,9 +22,9 @@ from downspout.sink.columns.schema import CONVERSION_ERRORS, Columns
 from downspout.sink.columns.types import EPOCH_UNITS, Kind, kind_of
 from downspout.sink.identity.inputs import check_names, name_of
 from downspout.sink.log.commit_log import CommitLog
-from downspout.sink.ownership import foreign
 from downspout.sink.row_sink import too_old
-from downspout.sink.sink_bolt import directory_of
+from downspout.sink.runs import hand_over_run
+from downspout.sink.sink_bolt import SinkBolt, directory_of
 from downspout.sink.storage.layout import temporary_name
 from downspout.sink.storage.places import storage_of
 from downspout.sink.storage.probing import probe
@@ -32,12 +32,13 @@ from downspout.sink.storage.probing import probe
 
 def findings(graph: Graph, settings: Settings) -> Iterator[Finding]:
     """Find what would keep a sink from starting, from writing rows exactly once, or from flushing in time."""
+    confs = settings.confs()
+    hand_over_run(graph, settings, confs)
     for component in graph.components.values():
-        conf = dict(settings.components[component.name].values)
         if component.is_spout and reads(component, "kafka"):
-            yield from _stalls(graph, settings, component, conf)
+            yield from _stalls(graph, settings, component, confs[component.name])
         if reads(component, "parquet"):
-            yield from _sink(graph, component, conf)
+            yield from _sink(graph, component, confs[component.name])
     yield from _early_acks(graph)
     yield from _weak_guarantees(graph, settings)
     yield from _lost_digits(graph, settings)
@@ -70,11 +71,11 @@ def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[
         yield Finding(True, component.name, *doubt)
     given = conf["parquet.directory"]
     if given and is_object_url(given):
-        yield from _on_object_store(component, directory_of(given, conf), conf["parquet.storage_options"])
+        yield from _on_object_store(graph, component, conf)
     elif given and (why := in_the_way(Path(given).absolute())):
         what = f"parquet.directory = {given} cannot be made: {why}"
         yield Finding(True, component.name, what, "another directory")
-    elif given and (refusal := _refusal(directory_of(given, conf))):
+    elif given and (refusal := _refusal(graph, component, conf)):
         yield Finding(True, component.name, refusal.message, refusal.cure or "another directory")
     if conf.get("topology.acker.executors") == 0:
         yield Finding(
@@ -102,13 +103,14 @@ def _sink(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[
                 )
 
 
-def _on_object_store(component: Component, directory: Path, options: list[str]) -> Iterator[Finding]:
+def _on_object_store(graph: Graph, component: Component, conf: dict[str, Any]) -> Iterator[Finding]:
     """Find what would keep a sink from an object store: it writes an object that holds nothing, and removes it."""
     refusal: DownspoutError | None
+    directory = directory_of(conf["parquet.directory"], conf)
     try:
-        log = CommitLog(directory, storage_of(directory, options))
+        log = CommitLog(directory, storage_of(directory, conf["parquet.storage_options"]))
         probe(log.disk, log.layout, temporary_name(f"check-{uuid.uuid4().hex[:12]}", 0))
-        refusal = foreign(log)
+        refusal = _refusal(graph, component, conf)
     except DownspoutError as error:
         refusal = error
     except OSError as error:
@@ -136,12 +138,17 @@ def in_the_way(place: Path) -> str | None:
     return None
 
 
-def _refusal(directory: Path) -> DownspoutError | None:
-    """Return why a sink would not start in a directory, as far as what is there tells."""
+def _refusal(graph: Graph, component: Component, conf: dict[str, Any]) -> DownspoutError | None:
+    """Return why a sink would not start in its directory, as far as what is there tells."""
+    inputs = [name_of(*given) for given in _with_origin(graph, component)]
     try:
-        return foreign(CommitLog(directory))
-    except OSError:  # it may be readable where the topology will run
+        if issubclass(component.cls, SinkBolt):
+            component.cls.make_writer({**conf, "topology.name": graph.name}, component.name, inputs).check()
+    except (ConfigError, OSError):  # what is wrong with its settings is said elsewhere; others may read it elsewhere
         return None
+    except DownspoutError as error:
+        return error
+    return None
 
 
 def _writes_rows(component: Component) -> bool:

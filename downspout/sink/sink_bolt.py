@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 from urllib.parse import quote
@@ -13,13 +13,14 @@ from urllib.parse import quote
 import pyarrow as pa
 from streamparse.dsl.bolt import ShellBoltSpec
 
+from downspout.clock import SYSTEM_CLOCK, Clock
 from downspout.component import task_number
 from downspout.errors import ConfigError
 from downspout.formatting import counted
 from downspout.settings import folders
 from downspout.settings.object_path import ObjectPath, is_object_url, place_path
 from downspout.settings.options import ParquetOptions
-from downspout.settings.table import SETTINGS
+from downspout.settings.table import SETTINGS, parse_scope
 from downspout.sink.buffer import Batch
 from downspout.sink.columns import hive
 from downspout.sink.columns.schema import Columns
@@ -88,21 +89,13 @@ class SinkBolt(RowSink):
         """Read the settings, find the fields in the inputs, and open the directory."""
         self.read_settings(storm_conf)
         with_origins = self.begin(self.columns_of(storm_conf), context)
-        partition_by = self.settings["partition_by"]
-        directory = directory_of(self.settings["directory"], storm_conf)
-        self.writer = self.writer_class(
-            directory,
-            topology=str(storm_conf.get("topology.name", "")),
-            component=str(self.component_name),
-            columns=self.fingerprint(),
+        self.writer = self.make_writer(
+            storm_conf,
+            str(self.component_name),
+            with_origins,
+            kind=self.writer_class,
             writer=f"{quote(str(self.component_name), safe='')}-{self.task_id}-{uuid.uuid4().hex[:12]}",
-            inputs=with_origins,
-            input_names=check_names(self.settings["input_names"], with_origins),
-            partition_by=partition_by,
-            compression=self.settings["compression"],
-            rebuild=self.settings["rebuild"],
-            run=run_of(storm_conf),
-            disk=self.disk or storage_of(directory, self.settings["storage_options"]),
+            disk=self.disk,
             clock=self.clock,
         )
         self.writer.open()
@@ -111,11 +104,36 @@ class SinkBolt(RowSink):
         self._alongside = None
         # One of all tasks. Where files are not on a real storage, no other process could reach them.
         if every_s and self.disk is None and self.writer_class is SinkWriter and is_first(storm_conf, context):
-            self._alongside = Alongside(directory, every_s, self.clock, self.settings["storage_options"])
+            self._alongside = Alongside(self.writer.directory, every_s, self.clock, self.settings["storage_options"])
 
-    def fingerprint(self) -> list[str]:
+    @classmethod
+    def make_writer(
+        cls, conf: Mapping[str, Any], component: str, inputs: Sequence[str], *, kind: type[SinkWriter] = SinkWriter,
+        writer: str = "", disk: Storage | None = None, clock: Clock = SYSTEM_CLOCK,
+    ) -> SinkWriter:  # fmt: skip
+        """Return the writer of a sink's directory, not opened yet; ``inputs`` are those that carry origins."""
+        settings = parse_scope(conf, "parquet")
+        directory = directory_of(settings["directory"], conf)
+        return kind(
+            directory,
+            topology=str(conf.get("topology.name", "")),
+            component=component,
+            columns=cls.fingerprint(conf),
+            writer=writer,
+            inputs=inputs,
+            input_names=check_names(settings["input_names"], inputs),
+            partition_by=settings["partition_by"],
+            compression=settings["compression"],
+            rebuild=settings["rebuild"],
+            run=run_of(conf),
+            disk=disk or storage_of(directory, settings["storage_options"]),
+            clock=clock,
+        )
+
+    @classmethod
+    def fingerprint(cls, conf: Mapping[str, Any]) -> list[str]:
         """Return what must stay the same for a directory."""
-        return [column.declared for column in self.columns.columns]
+        return [column.declared for column in cls.columns_of(conf).columns]
 
     def parts(self, batch: Batch) -> Iterable[Batch]:
         """Return the rows of ``files_max`` folders at a time: each folder has a file of its own in every flush."""

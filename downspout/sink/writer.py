@@ -122,6 +122,12 @@ class SinkWriter:
         except OSError as error:
             raise self._cannot_write(error) from error
 
+    def check(self) -> None:
+        """Read the log, and raise what ``open`` would raise for what it says; change nothing."""
+        refuse_foreign(self.log)
+        self._refuse_others(self.log.refresh())
+        self.log.check_complete()
+
     def _make_directory(self) -> None:
         """Make the directory durable: else a power cut may take all of it."""
         if self.disk.is_remote:
@@ -156,13 +162,18 @@ class SinkWriter:
             )  # fmt: skip
 
     def _catch_up(self) -> list[Entry]:
-        """Read new entries; they must be of our sink and our topics, and have our columns."""
+        """Read new entries, durably."""
         entries = self.log.refresh()
         self.log.sync()  # before anything is done because of them, an ack above all
         # Entries of our own among the new ones: the link was made, and an error hid that from us (a full disk at the
         # sync of the folder, say); or the request arrived after we had given up, which may be in the middle of a later
         # flush. They are committed, so their files must come into sight, though nothing was acked.
         self._hidden += [file for entry in entries if entry.writer == self._writer for file in entry.files]
+        self._refuse_others(entries)
+        return entries
+
+    def _refuse_others(self, entries: Sequence[Entry]) -> None:
+        """Raise if new entries are not of our sink and our topics, or do not have our columns."""
         if self.log.topology not in (None, self._topology):
             raise SinkError(
                 f"{self.directory} belongs to topology {self.log.topology}, not to {self._topology}",
@@ -175,7 +186,7 @@ class SinkWriter:
                 cure="another parquet.directory: one for each sink; or the sink's old name",
             )
         if self._of_the_past():
-            return entries
+            return
         if why := self.log.refusals(self._schema):
             raise SinkError(
                 f"{self.directory} has the columns {', '.join(self.log.schema or ())}; this sink has "
@@ -189,7 +200,6 @@ class SinkWriter:
         if entries or not self.steps:
             has_rows = len(self.log.coverage) > 0
             self.steps = resolve(self.directory, self._inputs, self._input_names, self.log.inputs, has_rows=has_rows)
-        return entries
 
     def _of_the_past(self) -> bool:
         """Return whether what the directory holds is from before our rebuild."""

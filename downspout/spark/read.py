@@ -333,10 +333,9 @@ def sink_schema(directory: str | Path, sink: Any = None, *, storage_options: Seq
 def _declared(sink: Any) -> tuple[str, ...]:
     """Return the columns of a sink of a topology, in the words of the commit log."""
     config = sink.config if isinstance(sink.config, dict) else json.loads(sink.config)  # streamparse keeps it as text
-    columns = [column.declared for column in sink.component_cls.columns_of(config).columns]
-    keys = [f"key {name}" for name in config.get("parquet.keys", ())]
-    aggregates = [text.replace(":", "_") for text in config.get("parquet.aggregates", ())]
-    return (*columns, *keys, *aggregates, *(f"/{name}" for name in config.get("parquet.partition_by", ())))
+    return (
+        *sink.component_cls.fingerprint(config), *(f"/{name}" for name in config.get("parquet.partition_by", ()))
+    )  # fmt: skip
 
 
 def finish_aggregates(frame: DataFrame, keys: Sequence[str], aggregates: Sequence[str]) -> DataFrame:
