@@ -117,11 +117,14 @@ def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
     from downspout.engine.load import load
     from downspout.engine.values import resolve
     from downspout.run import live
+    from downspout.run.views import make_view
 
     options = _options(arguments)
-    view = live.make_view(quiet=arguments.quiet)
+    view = make_view(quiet=arguments.quiet)
     graph = load(arguments.target, arguments.topology)
     settings = resolve(graph, arguments.overrides, options=options)
+    if not arguments.quiet:
+        print(f"{graph.name} starts: {', '.join(graph.components)}", file=sys.stderr, flush=True)
     try:
         result = _shown(graph, settings, arguments, view, options)
     finally:

@@ -18,8 +18,8 @@ from downspout.engine.result import RunResult
 from downspout.engine.values import resolve
 from downspout.errors import ConfigError
 from downspout.run import live, runner
-from downspout.run.notebook import notebook_view
 from downspout.run.snapshots import Several
+from downspout.run.views import make_view
 from downspout.run.watchdog import Watchdog
 
 
@@ -82,7 +82,7 @@ def run(
             f"run.workers = {found.run.values['run.workers']}, but downspout.run() runs in this process",
             cure="`downspout run FILE --workers N`, or run.workers=1",
         )
-    view = None if quiet else notebook_view() or live.make_view(quiet=False)
+    view = make_view(quiet=quiet)
     gc.collect()  # what is garbage by now would stay until the run ends
     with ExitStack() as opened:
         if view is not None:

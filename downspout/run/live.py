@@ -1,4 +1,4 @@
-"""What a run looks like: a table that renews itself on a terminal, a line every few seconds elsewhere, a summary."""
+"""What a run looks like: lines while it goes on, or a table on a terminal (``table_view.py``), and its summary."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
-
 from downspout.engine.loop import Engine
 from downspout.engine.result import RunResult, WorkerResult
 from downspout.formatting import counted, lasting
@@ -19,7 +14,6 @@ from downspout.metrics import METRICS
 from downspout.run.metrics import RunMetrics, metrics_of
 from downspout.spout.report import total_of
 
-TABLE_EVERY_S = 0.5
 LINE_EVERY_S = 5.0
 RATE_OVER_S = 20.0  # The period of a rate: sinks flush every few seconds, and ack all that they held at once
 
@@ -63,10 +57,12 @@ class Rates:
             left.append(metrics.lag / self.rate)
         return max(0.0, min(left)) if left else None
 
-    def line(self, metrics: RunMetrics) -> str:
-        """Return all of it in one line."""
+    def line(self, metrics: RunMetrics, *, timed: bool = True) -> str:
+        """Return all of it in one line; with ``timed=False``, what does not change by the passing of time alone."""
         result = metrics.result
-        parts = [f"{result.duration_s:6.0f} s", f"{result.completed:,} done ({self.rate:,.0f}/s)"]
+        parts = [f"{result.completed:,} done"]
+        if timed:
+            parts = [f"{result.duration_s:6.0f} s", f"{result.completed:,} done ({self.rate:,.0f}/s)"]
         parts.append(f"{result.in_flight:,} in flight")
         queued, slowest = max(((queued, name) for name, (queued, _) in metrics.queues.items()), default=(0, ""))
         if queued:
@@ -81,9 +77,9 @@ class Rates:
             parts.append(f"{retrying:,.0f} to retry")
         if metrics.dead_letters:
             parts.append(counted(metrics.dead_letters, "dead letter"))
-        if result.latency_p99_ms is not None:
+        if timed and result.latency_p99_ms is not None:
             parts.append(f"p99 {result.latency_p99_ms:,.0f} ms")
-        if (eta := self.eta_s(metrics)) is not None and not metrics.gauge("disconnected"):
+        if timed and (eta := self.eta_s(metrics)) is not None and not metrics.gauge("disconnected"):
             parts.append(f"{lasting(eta)} left")
         for report in result.reports.values():
             if "batch_txid" in report:
@@ -109,115 +105,36 @@ def _workers(workers: Sequence[WorkerResult]) -> str:
 
 
 class LinesView:
-    """One plain line every few seconds, for logs and pipes."""
+    """One plain line every few seconds in which something happened, for logs and pipes."""
 
     def __init__(self, out: TextIO | None = None, every_s: float = LINE_EVERY_S) -> None:
         self._out = out or sys.stderr
         self._every_s = every_s
         self._due: float | None = None
         self._rates = Rates()
+        self._shown = ""
 
     def update(self, engine: Engine) -> None:
         """Print a line where it is time."""
         self.look(engine.clock.monotonic(), lambda: metrics_of(engine))
 
     def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
-        """Print a line where it is time; only then metrics are taken."""
+        """Print a line where it is time, and something is new; only then metrics are taken."""
         if self._due is None:
             self._due = now + self._every_s
             self._rates.look(take())
         if now >= self._due:
             self._due = now + self._every_s
             self._rates.look(metrics := take())
-            print(self._rates.line(metrics), file=self._out, flush=True)
+            shown = self._rates.line(metrics, timed=False)
+            if shown != self._shown:
+                self._shown = shown
+                print(self._rates.line(metrics), file=self._out, flush=True)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-class TableView:
-    """A table of the components that renews itself."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
-        # Lines of the log and prints go above the table. Standard output is left alone where it goes elsewhere.
-        self._live = Live(
-            console=self._console, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty()
-        )
-        self._due: float | None = None
-        self._rates = Rates()
-
-    def update(self, engine: Engine) -> None:
-        """Renew the table where it is time."""
-        self.look(engine.clock.monotonic(), lambda: metrics_of(engine))
-
-    def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
-        """Renew the table where it is time; only then metrics are taken."""
-        if self._due is None:
-            self._due = now
-            self._live.start()
-        if now >= self._due:
-            self._due = now + TABLE_EVERY_S
-            self._rates.look(metrics := take())
-            self._live.update(screen(metrics, self._rates, self._console), refresh=True)
-
-    def close(self) -> None:
-        """Take the table away."""
-        self._live.stop()
-
-
-def screen(metrics: RunMetrics, rates: Rates, console: Console) -> RenderableType:
-    """Return what a terminal shows."""
-    result = metrics.result
-    table = _table(metrics, wide=True)
-    if console.measure(table, options=console.options.update(max_width=10_000)).maximum > console.width:
-        table = _table(metrics, wide=False)
-    last = [
-        Text(f"last error in {name}: {' '.join(error.split())}", overflow="ellipsis", no_wrap=True, style="red")
-        for name, error in result.last_errors.items()
-    ]
-    workers = [_workers_table(result.workers)] if result.workers else []
-    partitions = [_partitions_table(rows)] if (rows := partition_rows(result)) else []
-    return Group(table, *partitions, *workers, *last, Text(rates.line(metrics)))
-
-
-def _table(metrics: RunMetrics, *, wide: bool) -> Table:
-    """Return the table of the components; a narrow one has short numbers and fewer columns."""
-    result = metrics.result
-    table = Table(title=metrics.name, title_justify="left", pad_edge=wide)
-    headings = ("component", "emitted", "executed", "acked", "failed", "dead", "queue", "holds", "errors")
-    narrow = {"component", "emitted", "acked", "failed", "dead", "queue", "errors"}
-    for heading in headings:
-        if wide or heading in narrow:
-            shown = "dead letters" if wide and heading == "dead" else heading
-            table.add_column(shown, justify="left" if heading == "component" else "right", no_wrap=True)
-    for name, counts in result.components.items():
-        dead = int(result.reports.get(name, {}).get("dead_lettered", 0))
-        queue, holds = metrics.queues[name]
-        values = (counts.emitted, counts.executed, counts.acked, counts.failed, dead, queue, holds, counts.errors)
-        cells = [
-            f"{value:,}" if wide else short(value)
-            for heading, value in zip(headings[1:], values, strict=True)
-            if wide or heading in narrow
-        ]
-        table.add_row(f"{name} ×{counts.tasks}" if counts.tasks > 1 else name, *cells)
-    return table
-
-
-def short(number: int) -> str:
-    """Return a number in at most six characters.
-
-    >>> short(9_999), short(123_456), short(12_345_678), short(2_000_000_000)
-    ('9,999', '123k', '12.3M', '2.0G')
-    """
-    if number < 10_000:
-        return f"{number:,}"
-    power = next(power for power in (1, 2, 3, 4) if number < 999.5 * 1_000**power or power == 4)
-    scaled = number / 1_000**power
-    return f"{scaled:.{0 if scaled >= 99.95 else 1}f}{'kMGT'[power - 1]}"
-
-
-PARTITION_HEADINGS = ("partition", "committed", "position", "end", "lag", "done beyond", "in flight", "failed")
 PARTITIONS_SHOWN = 12  # More of them are shown as topics
 
 
@@ -244,15 +161,6 @@ def _partition_cells(name: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _partitions_table(rows: Sequence[tuple[str, ...]]) -> Table:
-    table = Table()
-    for heading in PARTITION_HEADINGS:
-        table.add_column(heading, justify="left" if heading == "partition" else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 def behind_lines(result: RunResult) -> list[str]:
     """Return a line for each partition that is behind at the end, and what blocks it; of very many, the first."""
     behind = [
@@ -272,25 +180,6 @@ def _behind_line(place: str, figures: Mapping[str, Any]) -> str:
     if figures["done"]:
         line += f", {figures['done']:,} done beyond"
     return line if figures["blocks"] is None else f"{line}; {figures['blocks']} blocks: {figures['why']}"
-
-
-def _workers_table(workers: Sequence[WorkerResult]) -> Table:
-    table = Table()
-    for heading in ("worker", "pid", "state", "restarts", "done", "in flight", "lag"):
-        table.add_column(heading, justify="left" if heading == "state" else "right")
-    for each in workers:
-        lag = "–" if each.lag is None else f"{each.lag:,.0f}"
-        done, pid = (f"{each.completed:,}", f"{each.in_flight:,}"), "" if each.pid is None else str(each.pid)
-        table.add_row(str(each.number), pid, REASONS.get(each.state, each.state), str(each.restarts), *done, lag)
-    return table
-
-
-def make_view(*, quiet: bool, out: TextIO | None = None) -> LinesView | TableView | None:
-    """Return the view that fits where the output goes."""
-    if quiet:
-        return None
-    stream = out or sys.stderr
-    return TableView(Console(file=stream)) if stream.isatty() else LinesView(stream)
 
 
 def _notable(report: Mapping[str, float]) -> list[tuple[str, float]]:

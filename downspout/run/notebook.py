@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
 
 from downspout.engine.loop import Engine
-from downspout.run.live import TABLE_EVERY_S, Rates, screen
+from downspout.run.live import Rates
 from downspout.run.metrics import RunMetrics, metrics_of
+from downspout.run.table_view import TABLE_EVERY_S, screen
 
 WIDTH = 140
 FORMAT = '<pre style="line-height:normal;overflow-x:auto">{code}</pre>'
-
-
-def notebook_view() -> NotebookView | None:
-    """Return the view of a notebook, if this process is the kernel of one."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    # A terminal's IPython has no kernel, and a table on the terminal is right there.
-    return NotebookView(_display()) if getattr(shell, "kernel", None) is not None else None
 
 
 def _display() -> Callable[[str], Any]:
@@ -41,8 +34,8 @@ def _display() -> Callable[[str], Any]:
 class NotebookView:
     """A table of the components, as HTML."""
 
-    def __init__(self, show: Callable[[str], Any]) -> None:
-        self._show = show
+    def __init__(self, show: Callable[[str], Any] | None = None) -> None:
+        self._show = show or _display()
         self._due: float | None = None
         self._engine: Engine | None = None
         self._rates = Rates()

@@ -243,7 +243,7 @@ class RowSink(Bolt):
         # Taken before anything can go wrong: after an error nothing is held, and what was held is neither acked nor
         # failed, so it times out and comes again. A try for the same rows at every tuple would help nobody.
         parts, self._unwritten = self._unwritten, []
-        if not parts:
+        if not parts and len(self._buffer):  # an empty table would cost the import of pandas, by way of Arrow
             batch = self._without_conflicts(self._buffer.take())
             parts = list(self.parts(batch)) if batch.ids else []
         if not len(self._buffer):

@@ -13,7 +13,8 @@ from rich.console import Console
 from downspout.cli.logs import StderrHandler
 from downspout.engine import Bounds, Counts, RunResult
 from downspout.run import RunMetrics
-from downspout.run.live import PARTITIONS_SHOWN, Rates, TableView, behind_lines, partition_rows
+from downspout.run.live import PARTITIONS_SHOWN, LinesView, Rates, behind_lines, partition_rows
+from downspout.run.table_view import TableView
 
 
 def figures(
@@ -43,6 +44,18 @@ def test_a_line_names_the_bolt_for_which_most_tuples_wait() -> None:
     rates = Rates()
     assert "5,000 queued for slow" in rates.line(figures(5, 0, queues={"parse": (10, 0), "slow": (5_000, 0)}))
     assert "wait for" not in rates.line(figures(5, 0, queues={"parse": (0, 9)}))
+
+
+def test_a_line_is_shown_where_something_is_new() -> None:
+    """A run that is idle says so once; time, rates and latencies that fade are no news."""
+    out = io.StringIO()
+    view = LinesView(out, every_s=5.0)
+    for at_s in range(0, 60, 5):
+        view.look(at_s, lambda at_s=at_s: figures(at_s, min(at_s, 10) * 100, lag=0.0))  # type: ignore[misc]
+    lines = out.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["5", "10"]
+    view.look(60.0, lambda: figures(60.0, 1_000, lag=3.0))
+    assert out.getvalue().splitlines()[2:] == ["    60 s  1,000 done (5/s)  0 in flight  lag 3  1 s left"]
 
 
 def test_a_line_tells_of_batches() -> None:

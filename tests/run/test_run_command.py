@@ -23,6 +23,7 @@ from downspout.engine import Bounds, Engine, from_class
 from downspout.errors import ConfigError
 from downspout.kafka import TopicPartition
 from downspout.run import live
+from downspout.run.table_view import TableView
 from downspout.testing import FakeKafka, VirtualClock
 from tests.spout.reasons import OTHERS_NEED_IT
 
@@ -322,7 +323,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then():
 def test_on_a_terminal_there_is_a_table():
     """The table has a row per component with its counters."""
     out = io.StringIO()
-    viewed(live.TableView(Console(file=out, force_terminal=True, width=120)))
+    viewed(TableView(Console(file=out, force_terminal=True, width=120)))
     assert "numbers" in out.getvalue()
     assert "queue" in out.getvalue()
 

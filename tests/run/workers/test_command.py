@@ -12,6 +12,7 @@ from rich.console import Console
 from downspout.cli import main
 from downspout.engine import Bounds, Counts, RunResult, WorkerResult
 from downspout.run import RunMetrics, live
+from downspout.run.table_view import TableView
 
 TOPOLOGY = """
 from streamparse import Bolt, Spout, Topology
@@ -87,7 +88,7 @@ def test_the_views_show_the_workers() -> None:
     assert "lag 50" in out.getvalue()
     assert "1 of 2 workers alive, 3 restarts" in out.getvalue()
     out = io.StringIO()
-    table = live.TableView(Console(file=out, force_terminal=True, width=120))
+    table = TableView(Console(file=out, force_terminal=True, width=120))
     table.look(0.0, figures)
     table.close()
     for shown in ("spout", "1,008", "4711", "restarting", "900"):

@@ -1,0 +1,121 @@
+"""What a run looks like on a terminal: a table of its components that renews itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from downspout.engine.loop import Engine
+from downspout.engine.result import WorkerResult
+from downspout.run.live import REASONS, Rates, partition_rows
+from downspout.run.metrics import RunMetrics, metrics_of
+
+TABLE_EVERY_S = 0.5
+PARTITION_HEADINGS = ("partition", "committed", "position", "end", "lag", "done beyond", "in flight", "failed")
+
+
+class TableView:
+    """A table of the components that renews itself."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        # Lines of the log and prints go above the table. Standard output is left alone where it goes elsewhere.
+        self._live = Live(
+            console=self._console, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty()
+        )
+        self._due: float | None = None
+        self._rates = Rates()
+
+    def update(self, engine: Engine) -> None:
+        """Renew the table where it is time."""
+        self.look(engine.clock.monotonic(), lambda: metrics_of(engine))
+
+    def look(self, now: float, take: Callable[[], RunMetrics]) -> None:
+        """Renew the table where it is time; only then metrics are taken."""
+        if self._due is None:
+            self._due = now
+            self._live.start()
+        if now >= self._due:
+            self._due = now + TABLE_EVERY_S
+            self._rates.look(metrics := take())
+            self._live.update(screen(metrics, self._rates, self._console), refresh=True)
+
+    def close(self) -> None:
+        """Take the table away."""
+        self._live.stop()
+
+
+def screen(metrics: RunMetrics, rates: Rates, console: Console) -> RenderableType:
+    """Return what a terminal shows."""
+    result = metrics.result
+    table = _table(metrics, wide=True)
+    if console.measure(table, options=console.options.update(max_width=10_000)).maximum > console.width:
+        table = _table(metrics, wide=False)
+    last = [
+        Text(f"last error in {name}: {' '.join(error.split())}", overflow="ellipsis", no_wrap=True, style="red")
+        for name, error in result.last_errors.items()
+    ]
+    workers = [_workers_table(result.workers)] if result.workers else []
+    partitions = [_partitions_table(rows)] if (rows := partition_rows(result)) else []
+    return Group(table, *partitions, *workers, *last, Text(rates.line(metrics)))
+
+
+def _table(metrics: RunMetrics, *, wide: bool) -> Table:
+    """Return the table of the components; a narrow one has short numbers and fewer columns."""
+    result = metrics.result
+    table = Table(title=metrics.name, title_justify="left", pad_edge=wide)
+    headings = ("component", "emitted", "executed", "acked", "failed", "dead", "queue", "holds", "errors")
+    narrow = {"component", "emitted", "acked", "failed", "dead", "queue", "errors"}
+    for heading in headings:
+        if wide or heading in narrow:
+            shown = "dead letters" if wide and heading == "dead" else heading
+            table.add_column(shown, justify="left" if heading == "component" else "right", no_wrap=True)
+    for name, counts in result.components.items():
+        dead = int(result.reports.get(name, {}).get("dead_lettered", 0))
+        queue, holds = metrics.queues[name]
+        values = (counts.emitted, counts.executed, counts.acked, counts.failed, dead, queue, holds, counts.errors)
+        cells = [
+            f"{value:,}" if wide else short(value)
+            for heading, value in zip(headings[1:], values, strict=True)
+            if wide or heading in narrow
+        ]
+        table.add_row(f"{name} ×{counts.tasks}" if counts.tasks > 1 else name, *cells)
+    return table
+
+
+def short(number: int) -> str:
+    """Return a number in at most six characters.
+
+    >>> short(9_999), short(123_456), short(12_345_678), short(2_000_000_000)
+    ('9,999', '123k', '12.3M', '2.0G')
+    """
+    if number < 10_000:
+        return f"{number:,}"
+    power = next(power for power in (1, 2, 3, 4) if number < 999.5 * 1_000**power or power == 4)
+    scaled = number / 1_000**power
+    return f"{scaled:.{0 if scaled >= 99.95 else 1}f}{'kMGT'[power - 1]}"
+
+
+def _partitions_table(rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table()
+    for heading in PARTITION_HEADINGS:
+        table.add_column(heading, justify="left" if heading == "partition" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _workers_table(workers: Sequence[WorkerResult]) -> Table:
+    table = Table()
+    for heading in ("worker", "pid", "state", "restarts", "done", "in flight", "lag"):
+        table.add_column(heading, justify="left" if heading == "state" else "right")
+    for each in workers:
+        lag = "–" if each.lag is None else f"{each.lag:,.0f}"
+        done, pid = (f"{each.completed:,}", f"{each.in_flight:,}"), "" if each.pid is None else str(each.pid)
+        table.add_row(str(each.number), pid, REASONS.get(each.state, each.state), str(each.restarts), *done, lag)
+    return table
