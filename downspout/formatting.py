@@ -53,13 +53,22 @@ def seconds_of(text: str, bare: str = "") -> float | None:
     return None if found is None or unit is None else float(found[1]) * unit
 
 
+LAST_CUTOFF = 0.65
+
+
 def nearest(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
     """Return the known name that a wrong one was to be, or what else there is to try.
 
-    >>> [nearest(name, ["kafka.group", "kafka.topics"], "look it up") for name in ("kafak.group", "x")]
-    ['kafka.group', 'look it up']
+    A scope that two settings share makes them no neighbours: what follows it must be alike, too.
+
+    >>> [nearest(name, ["kafka.group", "kafka.topics"], "look it up") for name in ("kafak.group", "kafka.stop", "x")]
+    ['kafka.group', 'look it up', 'look it up']
     """
-    return next(iter(difflib.get_close_matches(name, known, 1, cutoff)), otherwise)
+    for found in difflib.get_close_matches(name, known, 1, cutoff):
+        own, last = found.rpartition(".")[2], name.rpartition(".")[2]
+        if "." not in found or difflib.get_close_matches(last, [own], 1, LAST_CUTOFF):
+            return found
+    return otherwise
 
 
 def nearest_url(scheme: str, schemes: Iterable[str], *others: str) -> str:

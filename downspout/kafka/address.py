@@ -35,7 +35,7 @@ class Trouble(NamedTuple):
     cure: str = START
 
 
-def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
+def parse_bootstrap(bootstrap: str, setting: str = "kafka.bootstrap") -> list[tuple[str, int]]:
     """Return the addresses in ``host:port,host:port``; an IPv6 address stands in brackets.
 
     >>> parse_bootstrap("one:9093, two, [::1]:9094")
@@ -49,7 +49,7 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
         host = host.removeprefix("[").removesuffix("]")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in host:
             raise ConfigError(
-                f"kafka.bootstrap = {bootstrap!r}: {part!r} is not an address",
+                f"{setting} = {bootstrap!r}: {part!r} is not an address",
                 cure="host:port,host:port, or `embedded`",
             )
         addresses.append((host, int(port)))

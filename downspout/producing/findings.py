@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from random import Random
 from typing import Any
 
 from downspout.errors import ConfigError, DownspoutError
 from downspout.findings import Finding
+from downspout.kafka.address import parse_bootstrap
+from downspout.kafka.clusters import is_registered
+from downspout.kafka.partitioners import make_partitioner
+from downspout.kafka.schemes import is_scheme
 from downspout.producing.settings import check, produce_settings
+from downspout.settings.import_path import load
 
 __all__ = ["findings"]
 
@@ -20,6 +26,12 @@ def findings(name: str, conf: Mapping[str, Any]) -> Iterator[Finding]:
         return  # said of all components
     try:
         check(conf)
+        if (brokers := settings["bootstrap"]) and not is_scheme(brokers) and not is_registered(brokers):
+            parse_bootstrap(brokers, "produce.bootstrap")
+        for each in ("mapper", "topic_function", "callback"):
+            if settings[each] is not None:
+                load(f"produce.{each}", settings[each])
+        make_partitioner(settings["partitioner"], Random(), "produce.partitioner")
     except DownspoutError as error:
         yield Finding(True, name, error.message, error.cure or "`downspout settings produce`")
     if settings["mode"] == "fire_and_forget" or settings["acks"] == "0":

@@ -90,7 +90,9 @@ class Setting:
             if (known := by_lower.get(str(value).strip().lower())) is not None:
                 return known
             near, every = nearest(str(value).lower(), by_lower, ""), ", ".join(self.choices)
-            raise ConfigError(f"{where} is not one of {every}", cure=by_lower.get(near, f"one of {every}"))
+            if near:
+                raise ConfigError(f"{where} is not one of {every}", cure=by_lower[near])
+            raise ConfigError(f"{where}: there is no such value", cure=f"one of {every}")
         if self.minimum is not None and value < self.minimum:
             least = figure(self.minimum)
             raise ConfigError(f"{where} is below {least}", cure=f"a value of at least {least}")

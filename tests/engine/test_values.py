@@ -156,6 +156,8 @@ def test_storms_numbers_are_checked(key):
     [
         ("grup=x", "unknown setting .*grup .*. Try: kafka.group"),
         ("kafak.group=x", "unknown setting kafak.group .*. Try: kafka.group"),
+        ("kafka.stop=x", "unknown setting kafka.stop .*. Try: `downspout settings` lists all"),
+        ("kafka.start=NEVER", "kafka.start = 'NEVER' .*: there is no such value. Try: one of EARLIEST"),
         ("out:kafka.group=x", "Sink does not read kafka.* settings. Try: --set in:kafka.group"),
         (
             "out:run.drain_s=1",

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import streamparse
 
+from bolts.kafka import KafkaBolt
 from bolts.parquet import ParquetBolt
 from bolts.parse import JsonParseBolt
 from downspout.engine import Component, Graph, Input, RunResult, Stream, from_class
@@ -101,6 +102,23 @@ def test_a_bolt_that_acks_before_it_emits_is_told(cls, warned):
     if warned:
         assert "rows may be missing after a crash or counted twice, since more acks before it emits" in said[0]
         assert "a tuple that is tried again counts twice. Try: AggregateBolt or StateBolt" in said[1]
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"mapper": "foo.bar"}, "produce.mapper = 'foo.bar' cannot be imported: No module named 'foo'"),
+    ({"topic_function": "foo.bar"}, "produce.topic_function = 'foo.bar' cannot be imported"),
+    ({"callback": "foo.bar"}, "produce.callback = 'foo.bar' cannot be imported"),
+    ({"partitioner": "foo.bar"}, "produce.partitioner = 'foo.bar' cannot be imported"),
+    ({"bootstrap": "nope:99999"}, "produce.bootstrap = 'nope:99999': 'nope:99999' is not an address"),
+    ({}, None),
+])  # fmt: skip
+def test_what_a_kafka_bolt_could_not_start_with_is_found(given, said):
+    """Functions that cannot be imported, and addresses that are none."""
+    config = {f"produce.{name}": value for name, value in ({"topic": "t", "message_field": "value"} | given).items()}
+    made = graph(out=Component("out", KafkaBolt, 1, config, inputs=(Input("in", "default"),)))
+    assert [line.removeprefix("error: out: ").startswith(str(said)) for line in found(made) if "error: " in line] == (
+        [True] if said else []
+    )
 
 
 def test_nothing_is_found_where_nothing_is_wrong():
