@@ -25,6 +25,7 @@ from downspout.component import input_fields
 from downspout.errors import ConfigError, RecordError, SinkError
 from downspout.formatting import counted
 from downspout.offsets.stores.open_database import open_database
+from downspout.outages import State
 from downspout.settings.folders import of_project_url
 from downspout.settings.options import SqlOptions
 from downspout.settings.secrets import with_secrets
@@ -100,14 +101,13 @@ class SqlBolt(RowSink):
             topology=str(storm_conf.get("topology.name", "")),
             component=str(self.component_name),
             writer=f"{self.component_name}-{self.task_id}-{uuid.uuid4().hex[:12]}",
-            reconnect_s=settings["reconnect_s"],
-            clock=self.clock,
         )
         self._open(context)
 
     def _open(self, context: Mapping[str, Any]) -> None:
         settings, writer = self.settings, self.writer
-        table, found = settings["table"], writer.table_columns()
+        table = settings["table"]
+        found = self.patiently(writer.table_columns)
         if not found:
             declared = settings["schema"] or ["column:string"]
             raise SinkError(
@@ -125,7 +125,17 @@ class SqlBolt(RowSink):
         )  # fmt: skip
         check_complete(table, found, columns)
         with_origins = self.begin(columns, context)
-        writer.open(columns, found, with_origins, check_names(settings["input_names"], with_origins, "sql.input_names"))
+        input_names = check_names(settings["input_names"], with_origins, "sql.input_names")
+        self.patiently(lambda: writer.open(columns, found, with_origins, input_names))
+
+    @property
+    def service(self) -> str:
+        """The database."""
+        return self.writer.database.location
+
+    def look(self) -> State | None:
+        """Return who holds what a statement waits for, or that the server is silent."""
+        return self.writer.database.waits_for()
 
     @property
     def steps(self) -> Mapping[str, str]:
@@ -150,7 +160,7 @@ class SqlBolt(RowSink):
             try:
                 return batch, self.writer.flush(batch.identities, batch.table)
             except RowsRefusedError as error:
-                batch = self._without(batch, error.rows)
+                batch = self._unwritten[0] = self._without(batch, error.rows)
 
     def _without(self, batch: Batch, refused: Mapping[int, str]) -> Batch:
         """Fail the tuples that the refused rows are of; return the other rows.

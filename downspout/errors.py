@@ -98,6 +98,19 @@ class SinkError(DownspoutError):
     exit_code = 7
 
 
+class StoreAwayError(SinkError):
+    """A sink's store cannot take rows now: it does not answer, is full, or is locked. To try again helps, some time.
+
+    Args:
+        state: what is the matter with it, after its name: "has been full".
+        why: the store's own words, or who holds it.
+    """
+
+    def __init__(self, message: str, *, cure: str | None = None, state: str = "", why: str = "") -> None:
+        super().__init__(message, cure=cure)
+        self.state, self.why = state, why
+
+
 class ComponentError(DownspoutError):
     """A spout or bolt raised, and the run cannot go on. Names component, task and tuple."""
 

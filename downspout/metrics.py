@@ -107,6 +107,7 @@ _TABLE = (
     Metric("flushes", "counter", "flushes", "Flushes that wrote something or left it out."),
     Metric("held", "gauge", "rows", "Rows that wait for the next flush."),
     Metric("held_s", "gauge", "seconds", "How long the oldest of them has waited."),
+    Metric("away_s", "gauge", "seconds", "How long what a sink writes to has been away, full or locked; 0: it is not."),
     Metric("log_entries", "gauge", "entries", "Length of the directory's commit log.", "All tasks write to one log."),
     # --- StateBolt ---
     Metric("batches_applied", "counter", "commits", "Commits of batches that a state's tasks have applied, one for each task."),

@@ -130,6 +130,9 @@ class BoltOffers(ComponentOffers, Protocol):
     def drain_and_wait(self) -> None:
         """Do as ``drain``, and settle all of it before you return: the batch of an engine ends (Spark)."""
 
+    def is_waiting(self) -> bool:
+        """Return whether what it writes to is away: then spouts rest, and no tuple times out."""
+
     def drain_at(self) -> float | None:
         """Return when ``drain`` is to be called, by ``clock``; None: not now."""
 

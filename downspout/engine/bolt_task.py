@@ -77,6 +77,7 @@ class BoltTask(Task):
         self.is_tickless = isinstance(bolt, pystorm.bolt.TicklessBatchingBolt)
         self._direct = not self.overrides(*READING)
         self._drain_at = offered(bolt, BoltOffers.drain_at)
+        self.is_waiting = offered(bolt, BoltOffers.is_waiting) or (lambda: False)
         self._emit = make_emit(self, bolt, returns_ids=True)
         self._ack_one = make_ack(self)
         if not self.overrides("emit", "send_message"):

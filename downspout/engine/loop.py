@@ -117,6 +117,7 @@ class Engine:
         self._idle_s = IDLE_S[0]
         self._timers_due = self._drain_due = 0.0
         self._drained_at = 0
+        self._waited_at = -math.inf  # When a bolt waited last for what it writes to
 
     # --- from outside -------------------------------------------------------------------------------------
 
@@ -243,7 +244,8 @@ class Engine:
 
     def round(self) -> None:
         """Do one round; sleep if there was nothing to do."""
-        worked = self._run_spouts() if self.active and not self._has_queued() else False
+        may_emit = self.active and not self._has_queued() and not self._waits()
+        worked = self._run_spouts() if may_emit else False
         worked = self.work(TURN_S) or worked
         if not worked or self.clock.monotonic() >= self._timers_due:
             worked = self._timers() or worked
@@ -265,6 +267,13 @@ class Engine:
                 spout.settle()
                 worked = True
         return worked
+
+    def _waits(self) -> bool:
+        """Return whether a bolt waits for what it writes to: then nothing more is read, and time does not count."""
+        if any(bolt.is_waiting() for bolt in self.bolts):
+            self._waited_at = self.clock.monotonic()
+            return True
+        return False
 
     def _has_queued(self) -> bool:
         return any(bolt.queue for bolt in self.bolts)
@@ -341,7 +350,7 @@ class Engine:
             if now >= bolt.drain_due():
                 bolt.drain()
                 worked = True
-        is_busy = self._has_queued() or not self.active
+        is_busy = self._has_queued() or not self.active or self._waits()
         for spout in self.spouts:
             spout.attend(is_busy)
         worked = self._expire(now) or worked
@@ -350,10 +359,12 @@ class Engine:
         return worked
 
     def _expire(self, now: float) -> bool:
-        if any(spout.is_late(now) for spout in self.spouts):
+        # What waited for a bolt's store has its whole time again once that is back.
+        spouts = [spout for spout in self.spouts if self._waited_at <= now - spout.timeout_s]
+        if any(spout.is_late(now) for spout in spouts):
             for bolt in self.bolts:
                 forget_failed(bolt)
-        late = [(spout.forest, spout.forest.expire(now - spout.timeout_s)) for spout in self.spouts]
+        late = [(spout.forest, spout.forest.expire(now - spout.timeout_s)) for spout in spouts]
         if expired := sum(len(trees) for _, trees in late):
             held = {bolt.name: 0 for bolt in self.bolts}
             for bolt in self.bolts:
@@ -372,7 +383,9 @@ class Engine:
         # Then nothing would be due, and the loop would not sleep either; on a virtual clock, for ever. A sleep that is
         # too short would be lost in rounding too.
         starts = [(spout, spout.forest.oldest()) for spout in self.spouts]
-        waits += [oldest - (now - spout.timeout_s) for spout, oldest in starts if oldest is not None]
+        waits += [
+            max(oldest, self._waited_at) - (now - spout.timeout_s) for spout, oldest in starts if oldest is not None
+        ]
         wait = min([self._idle_s, *waits])
         self._idle_s = min(self._idle_s * 2, IDLE_S[1])
         if wait > 0:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 
 from downspout.exit_guard import leave_at_once, say
 from downspout.formatting import counted, lasting
+from downspout.outages import OUTAGES
 from downspout.run.places import Place, place_of
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Watchdog:
         For other threads, which show it to other programs.
         """
         took = now - self._since
-        if not self._since or not self._stuck_s or took < self._stuck_s:
+        if not self._since or not self._stuck_s or took < self._stuck_s or OUTAGES.current():
             return ""
         place = self._place
         if place is not None:
@@ -96,7 +97,8 @@ class Watchdog:
             self._beat, self._since, self._warn_at = beat, now, self._stuck_s
         self._place = place
         took = now - self._since
-        if place is not None and self._stuck_s and took >= self._warn_at:
+        # What waits for a service that is away has a line already, which blames no record.
+        if place is not None and self._stuck_s and took >= self._warn_at and not OUTAGES.current():
             self._warn_at *= 2
             log.warning("%s", place.at_work(took))
         if now >= self._interrupt_at and not self.has_ended:

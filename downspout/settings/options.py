@@ -240,6 +240,8 @@ class ParquetOptions(TypedDict, total=False):
     """Estimated bytes held that cause a flush."""
     flush_age_s: float
     """Age of the oldest row held that causes a flush; at most a third of the message timeout."""
+    outage_s_max: float
+    """How long a store may be away, or a disk full, before the run ends; 0: without end."""
     rebuild: int
     """Number of the directory's rebuild: a higher one than before starts the directory anew."""
     compact_every_s: float
@@ -270,6 +272,6 @@ class SqlOptions(TypedDict, total=False):
     flush_age_s: float
     """Age of the oldest row held that causes a flush; at most a third of the message timeout."""
     lock_wait_s: float
-    """How long a flush waits for a lock that another process holds."""
-    reconnect_s: float
-    """How long a flush tries to reach a server that does not answer."""
+    """How long one try of a flush waits for a lock that another process holds."""
+    outage_s_max: float
+    """How long a database may be away, full or locked before the run ends; 0: without end."""

@@ -225,6 +225,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("parquet.flush_rows", int, 100_000, "Rows held that cause a flush.", minimum=1),
     Setting("parquet.flush_bytes", int, 64 * 1024 * 1024, "Estimated bytes held that cause a flush.", minimum=1),
     Setting("parquet.flush_age_s", float, 8.0, "Age of the oldest row held that causes a flush; at most a third of the message timeout.", minimum=0.0),
+    Setting("parquet.outage_s_max", float, 0.0, "How long a store may be away, or a disk full, before the run ends; 0: without end.", minimum=0.0, note="Meanwhile spouts rest, what was read stays as it is, and a line a minute says what is waited for."),
     Setting("parquet.rebuild", int, 0, "Number of the directory's rebuild: a higher one than before starts the directory anew.", minimum=0, note="Use it to process records again. 0 leaves the directory as it is."),
     Setting("parquet.compact_every_s", float, 0.0, "Seconds from one compaction to the next while the topology runs; 0: none.", minimum=0.0, note="The sink's first task starts `downspout compact` as a process of its own. Not on Spark."),
     Setting("parquet.compression", str, "zstd", "Codec of the files.", choices=("zstd", "snappy", "none")),
@@ -247,8 +248,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("sql.flush_rows", int, 20_000, "Rows held that cause a flush, which is one transaction.", minimum=1),
     Setting("sql.flush_bytes", int, 32 * 1024 * 1024, "Estimated bytes held that cause a flush.", minimum=1),
     Setting("sql.flush_age_s", float, 2.0, "Age of the oldest row held that causes a flush; at most a third of the message timeout.", minimum=0.0),
-    Setting("sql.lock_wait_s", float, 10.0, "How long a flush waits for a lock that another process holds.", minimum=0.0, maximum=600.0),
-    Setting("sql.reconnect_s", float, 30.0, "How long a flush tries to reach a server that does not answer.", minimum=0.0, maximum=3_600.0),
+    Setting("sql.lock_wait_s", float, 10.0, "How long one try of a flush waits for a lock that another process holds.", minimum=0.0, maximum=600.0),
+    Setting("sql.outage_s_max", float, 0.0, "How long a database may be away, full or locked before the run ends; 0: without end.", minimum=0.0),
     # --- batch: read by KafkaBatches ---
     Setting("batch.kind", str, "opaque", "What a batch that is tried again holds.", choices=("opaque", "transactional"), note="`transactional`: exactly the records of its first attempt, or the run stops. `opaque`: perhaps others, so that it goes on without a partition that is gone; its states must be opaque too. [The pairs that are exactly once](../concepts/batches.md)."),
     Setting("batch.max_active", int, 1, "Most batches that are processed at once; they are committed one after the other.", minimum=1, maximum=1_000),

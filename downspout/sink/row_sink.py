@@ -3,23 +3,30 @@
 Rows are held until there are enough of them or enough bytes, or the oldest is old enough: the local engine asks when
 that is (``drain_at``), on Storm a tick every second looks. A flush acks after its log entry exists. Tuples whose rows
 are in the directory already are acked and dropped; a tuple that does not fit the columns fails alone and at once, with
-the field named. A flush that raises acks nothing and forgets what it held: the local engine stops the run with the
-error; on Storm the tuples time out and come again.
+the field named.
+
+A store that is away, full or locked is waited for: the rows of the flush are kept and written again later, with pauses
+that grow, and nothing is acked or failed. The local engine lets spouts rest meanwhile (``is_waiting``). Storm cannot,
+and there the tuples time out and come again; so what comes beyond one more flush is forgotten.
+
+A flush that raises another error acks nothing and forgets what it held: the local engine stops the run with the error;
+on Storm the tuples time out and come again.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from streamparse.dsl.bolt import ShellBoltSpec
 
 from downspout.component import Bolt, input_fields
-from downspout.errors import ConfigError, RecordError, TopologyError, coordinates
+from downspout.errors import ConfigError, RecordError, StoreAwayError, TopologyError, coordinates
 from downspout.ledger.origin import Origin
 from downspout.origins import origin_at
+from downspout.outages import SILENT, SOON_S, Patience, State
 from downspout.settings.table import parse_scope
 from downspout.sink.buffer import Batch, Buffer, Picker, picker
 from downspout.sink.columns.schema import Columns
@@ -35,6 +42,8 @@ that come exactly between those that are measured (a prime number makes that unl
 lists, whose length says little about their size."""
 FLUSH_S = 5.0  # How long one call may write, roughly: Storm kills a component that does not answer for 30 s
 ORIGIN = "origin"
+BYTES_PER_S = 50e6  # So much slower than that, a flush is worth a line
+T = TypeVar("T")
 
 
 class Flushed(Protocol):
@@ -93,6 +102,8 @@ class RowSink(Bolt):
             self.settings = parse_scope(conf, self.scope)
         except ConfigError as error:
             raise ConfigError(f"{self.component_name}: {error.message}", cure=error.cure) from None
+        who = f"{self.component_name}[task {self.task_id}]"
+        self._patience = Patience(who, float(self.settings["outage_s_max"]), self.clock)
         if doubt := too_old(conf, self.settings["flush_age_s"], self.scope):
             self.logger.warning("%s: %s. Try: %s", self.component_name, *doubt)
 
@@ -110,6 +121,7 @@ class RowSink(Bolt):
         self._buffer = Buffer(columns)
         self._unwritten: list[Batch] = []  # parts of a flush that are to be written yet
         self._oldest: float | None = None  # when the first row came that is held
+        self._try_at: float | None = None  # while the store is away: when to write again
         self._warned_of_covered = False
         self._figures = dict.fromkeys((*self.figures, "rejected", "flushes"), 0)
         return with_origins
@@ -174,6 +186,8 @@ class RowSink(Bolt):
 
     def drain_at(self) -> float | None:
         """Return when what is held is old enough to be flushed. An engine that does not ask sends ticks."""
+        if self._try_at is not None:
+            return self._try_at
         if self._unwritten:
             return 0.0
         return None if self._oldest is None else self._oldest + self.settings["flush_age_s"]
@@ -235,46 +249,98 @@ class RowSink(Bolt):
         """Flush what is held now."""
         self._convert()
         self._flush()
-        while self._unwritten or len(self._buffer):
+        while (self._unwritten or len(self._buffer)) and self._try_at is None:
             self._flush()
+
+    def drain_and_wait(self) -> None:
+        """Flush what is held, and wait for a store that is away."""
+        self.drain()
+        while self._try_at is not None:
+            self.clock.sleep(max(0.0, self._try_at - self.clock.monotonic()))
+            self.drain()
+
+    def is_waiting(self) -> bool:
+        """Return whether the store is away, so that nothing more should come."""
+        return self._try_at is not None
+
+    def patiently(self, work: Callable[[], T]) -> T:
+        """Do what a start needs of the store, again and again while that is away."""
+        return self._patience.until_it_works(work, self.service, self.look)
 
     def _flush(self) -> None:
         """Write what is held, part by part; what is left after ``FLUSH_S`` is due at once."""
-        # Taken before anything can go wrong: after an error nothing is held, and what was held is neither acked nor
-        # failed, so it times out and comes again. A try for the same rows at every tuple would help nobody.
-        parts, self._unwritten = self._unwritten, []
-        if not parts and len(self._buffer):  # an empty table would cost the import of pandas, by way of Arrow
+        if self._try_at is not None and self.clock.monotonic() < self._try_at:
+            self._bound()
+            return
+        if not self._unwritten and len(self._buffer):  # an empty table would cost the import of pandas, by way of Arrow
             batch = self._without_conflicts(self._buffer.take())
-            parts = list(self.parts(batch)) if batch.ids else []
+            self._unwritten = list(self.parts(batch)) if batch.ids else []
         if not len(self._buffer):
             self._oldest = None
         self._look_again()
         until = self.clock.monotonic() + FLUSH_S
-        while parts:
-            self._write(parts.pop(0))
-            if self.clock.monotonic() >= until:
-                self._unwritten = parts
-                break
+        try:
+            while self._unwritten:
+                self._write()
+                if self._try_at is not None or self.clock.monotonic() >= until:
+                    break
+        except BaseException:
+            # Nothing is held then, and what was held is neither acked nor failed, so it times out and comes again. A
+            # try for the same rows at every tuple would help nobody.
+            self._unwritten, self._try_at = [], None
+            raise
 
     def parts(self, batch: Batch) -> Iterable[Batch]:
         """Return what is written and acked together, in its order."""
         return [batch]
 
-    def _write(self, batch: Batch) -> None:
-        batch, flushed = self.write(batch)
+    def _bound(self) -> None:
+        """Forget what came since the store is away, if it is much and the engine does not let spouts rest."""
+        settings, buffer = self.settings, self._buffer
+        if self.engine_services is None and (
+            len(buffer) >= settings["flush_rows"] or buffer.bytes >= settings["flush_bytes"]
+        ):
+            buffer.take()
+
+    def _write(self) -> None:
+        """Write the first part, and ack it; where the store is away, say when to try again."""
+        is_first, size = self._try_at is None, self._unwritten[0].table.nbytes
+        try:
+            with self._patience.trying(self.service, soon_s=SOON_S + size / BYTES_PER_S, look=self.look):
+                batch, flushed = self.write(self._unwritten[0])
+        except StoreAwayError as error:
+            self._try_at = self._patience.pause_s(error) + self.clock.monotonic()
+            return
+        self._try_at = None
+        del self._unwritten[0]
         for name in self.figures:
             self._figures[name] += getattr(flushed, name)
         self._figures["flushes"] += 1
         # Somebody may be waiting for rows to be written anew. Not after rows were written: then records came again that
         # failed, timed out or changed hands meanwhile, and what to do for that would be bad advice.
-        if flushed.covered and not flushed.rows and not self._warned_of_covered and not self._figures["rows"]:
+        # Nor after a try whose answer was lost: it may have written them.
+        if is_first and flushed.covered and not (flushed.rows or self._warned_of_covered or self._figures["rows"]):
             self._warned_of_covered = True
             self.warn_that_nothing_was_written(batch)
         self.ack_many(batch.tuples)
 
     @abstractmethod
     def write(self, batch: Batch) -> tuple[Batch, Flushed]:
-        """Write the rows that are not there yet; return what is to be acked, and what was done."""
+        """Write the rows that are not there yet; return what is to be acked, and what was done.
+
+        Raises:
+            StoreAwayError: the store is away. Then it is called again with what is first in ``_unwritten``: these
+                rows, if it has put no others there.
+        """
+
+    @property
+    @abstractmethod
+    def service(self) -> str:
+        """What is written to, and where that is."""
+
+    def look(self) -> State | None:
+        """Return what a flush that lasts waits for; None: nothing. Another thread calls it."""
+        return SILENT, ""
 
     @abstractmethod
     def warn_that_nothing_was_written(self, batch: Batch) -> None:
@@ -312,7 +378,7 @@ class RowSink(Bolt):
         """Return what was written, and what is held."""
         held_s = 0.0 if self._oldest is None else self.clock.monotonic() - self._oldest
         held = len(self._buffer) + len(self._waiting) + sum(len(part.ids) for part in self._unwritten)
-        return {**self._figures, "held": held, "held_s": held_s}
+        return {**self._figures, "held": held, "held_s": held_s, "away_s": self._patience.lasted_s}
 
 
 def _size(tup: Any) -> int:

@@ -28,7 +28,7 @@ from downspout.sink.compaction.alongside import Alongside
 from downspout.sink.identity.inputs import check_names
 from downspout.sink.row_sink import RowSink
 from downspout.sink.runs import run_of
-from downspout.sink.storage.places import storage_of
+from downspout.sink.storage.places import SINK_RETRY_S, storage_of
 from downspout.sink.storage.port import Storage
 from downspout.sink.writer import Build, Flushed, SinkWriter
 
@@ -98,7 +98,7 @@ class SinkBolt(RowSink):
             disk=self.disk,
             clock=self.clock,
         )
-        self.writer.open()
+        self.patiently(self.writer.open)
         self._warned_of_folders = False
         every_s = self.settings["compact_every_s"]
         self._alongside = None
@@ -126,7 +126,7 @@ class SinkBolt(RowSink):
             compression=settings["compression"],
             rebuild=settings["rebuild"],
             run=run_of(conf),
-            disk=disk or storage_of(directory, settings["storage_options"]),
+            disk=disk or storage_of(directory, settings["storage_options"], SINK_RETRY_S),
             clock=clock,
         )
 
@@ -160,6 +160,11 @@ class SinkBolt(RowSink):
     def report(self) -> Mapping[str, float]:
         """Return what was written, what is held, and how long the log is."""
         return {**super().report(), "log_entries": self.writer.log.length}
+
+    @property
+    def service(self) -> str:
+        """The directory, and the endpoint of its store."""
+        return self.writer.disk.named(self.writer.directory)
 
     @property
     def steps(self) -> Mapping[str, str]:

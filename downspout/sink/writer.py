@@ -40,7 +40,7 @@ from downspout.sink.storage.data_files import discard, move, stage
 from downspout.sink.storage.hashing import hash_of
 from downspout.sink.storage.layout import OURS, Layout, data_name, former_home, temporary_name
 from downspout.sink.storage.places import storage_of
-from downspout.sink.storage.port import Storage
+from downspout.sink.storage.port import Storage, refused
 from downspout.sink.storage.probing import probe
 
 logger = logging.getLogger("downspout.sink")
@@ -62,6 +62,7 @@ class SinkWriter:
     """Writes to a directory that any number of writers share.
 
     Raises (from ``open`` and ``flush``):
+        StoreAwayError: it does not answer, or is full. Another flush of the same rows may do.
         SinkError: the directory cannot be written, is damaged, belongs to another sink or has other columns; or it
             cannot be told which of its rows are those of which input.
     """
@@ -387,7 +388,9 @@ class SinkWriter:
             cure = "a file is in the way of a directory: move it away, or use another parquet.directory"
         elif error.errno == errno.ENAMETOOLONG:
             cure = "a shorter parquet.directory, or shorter names in it (writers are named by topology and component)"
-        return SinkError(
+        return refused(
+            error,
+            self.disk.named(self.directory),
             f"{self.directory} cannot be written: {error.strerror or error} ({place}); nothing of this flush was acked",
             cure=f"{cure}; then start again: the rows come again",
         )

@@ -15,7 +15,6 @@ since to add an entry it must wait for the end of the transaction that has taken
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,12 +23,12 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from downspout.clock import SYSTEM_CLOCK, Clock
-from downspout.errors import SinkError
+from downspout.errors import SinkError, StoreAwayError
 from downspout.offsets.stores.database import (
     Database,
     DatabaseError,
     LostError,
+    PassesError,
     Row,
     TableColumn,
     TakenError,
@@ -43,10 +42,6 @@ from downspout.sql.columns import rows_of
 from downspout.sql.log import CREATE, SqlLog
 
 T = TypeVar("T")
-logger = logging.getLogger("downspout.sql")
-
-LOOK_S = 0.2
-"""How long it is waited between two tries to reach a server."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +64,7 @@ class SqlWriter:
     """Writes to a table that any number of writers share.
 
     Raises (from ``open`` and ``flush``):
+        StoreAwayError: the database is away, full or locked. Another flush of the same rows may do.
         SinkError: the database cannot be used, or the table belongs to another sink.
     """
 
@@ -81,8 +77,6 @@ class SqlWriter:
         topology: str,
         component: str,
         writer: str,  # this incarnation: unique for each time a task starts
-        reconnect_s: float = 30.0,
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.database, self.table = database, table
         self.log = SqlLog(database, table.lower())
@@ -90,8 +84,8 @@ class SqlWriter:
         self._keys, self._topology, self._component, self._writer = keys, topology, component, writer
         self._inputs: Sequence[str] = ()
         self._input_names: Mapping[str, str] = {}
-        self._reconnect_s, self._clock = reconnect_s, clock
         self._flushes = 0
+        self._token = ""  # of a flush whose end is not known
         self._with_origins: list[str] = []
         self._insert = ""
 
@@ -99,7 +93,7 @@ class SqlWriter:
 
     def table_columns(self) -> list[TableColumn]:
         """Return the table's columns; empty: it does not exist."""
-        return self._patiently(lambda: self.database.columns(self.table))
+        return self._again(lambda: self.database.columns(self.table))
 
     @property
     def is_sqlite(self) -> bool:
@@ -119,7 +113,7 @@ class SqlWriter:
         self._columns = columns.columns
         self._with_origins = [name for name in ORIGIN_SCHEMA.names if name in names]
         self._insert = self._statement([*columns.names, *self._with_origins])
-        self._patiently(self._open)
+        self._again(self._open)
 
     def _open(self) -> None:
         create_tables(self.database, [CREATE])
@@ -172,29 +166,34 @@ class SqlWriter:
         Raises:
             RowsRefusedError: the table takes some of the rows under no circumstances; nothing was written.
         """
-        self._flushes += 1
-        token = f"{self._writer}/{self._flushes}"
-        return self._patiently(lambda: self._flush(token, identities, table))
+        # One for all tries: what became of a COMMIT that had no answer is not known before the next one.
+        if not self._token:
+            self._flushes += 1
+            self._token = f"{self._writer}/{self._flushes}"
+        try:
+            flushed = self._again(lambda: self._flush(self._token, identities, table))
+        except StoreAwayError:
+            raise
+        except BaseException:
+            self._token = ""
+            raise
+        self._token = ""
+        return flushed
 
-    def _patiently(self, work: Callable[[], T]) -> T:
-        """Do some work; where the connection is lost, again, as long as ``sql.reconnect_s`` says."""
-        lost_at: float | None = None
-        while True:
+    def _again(self, work: Callable[[], T]) -> T:
+        """Do some work; where the connection is lost, once more: the server may have ended one that was idle."""
+        for attempt in range(2):
             try:
                 return work()
-            except LostError as error:
-                now = self._clock.monotonic()
-                if lost_at is None:
-                    lost_at = now
-                    logger.warning("%s; tries again for %g s", error.message, self._reconnect_s)
-                if now - lost_at >= self._reconnect_s:
-                    raise self._error(error) from error
-                self._clock.sleep(LOOK_S)
+            except PassesError as error:
+                if attempt or not isinstance(error, LostError):
+                    raise StoreAwayError(error.message, cure=error.cure, state=error.state, why=error.why) from error
             except DatabaseError as error:
                 raise self._error(error) from error
             finally:
                 with suppress(DatabaseError):
                     self.database.rollback()
+        raise AssertionError("the last try returns or raises")
 
     def _flush(self, token: str, identities: Identities, table: pa.Table) -> Flushed:
         while True:

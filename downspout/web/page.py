@@ -28,6 +28,7 @@ from downspout.errors import ConfigError, MissingExtraError
 from downspout.export.beside import groups_of
 from downspout.export.health import Health
 from downspout.export.server import Server, health_routes, metrics_route
+from downspout.outages import OUTAGES
 from downspout.run.snapshots import Snapshot, Snapshots
 from downspout.run.watchdog import Watchdog
 from downspout.web.history import History
@@ -129,7 +130,9 @@ class RunPage(Page):
         self._health.watch(watchdog)
 
     def stuck(self) -> str:
-        """Return which call keeps the loop, if one does."""
+        """Return which call keeps the loop, or what is away that a component waits for."""
+        if away := OUTAGES.current():
+            return "; ".join(map(str, away))
         return self._watchdog.hang(time.monotonic()) if self._watchdog is not None else ""
 
 

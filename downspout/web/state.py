@@ -25,7 +25,7 @@ WORST_MAX = 50  # Partitions that an answer holds unless more are asked for
 LIMIT_MAX = 5_000
 TEXT_MAX = 4_000  # Characters of an error's text
 SORTS = ("partition", "committed", "position", "end", "lag", "lag_s", "done", "in_flight", "failed", "owner")
-SINK = ("rows", "files", "bytes", "flushes", "covered", "rejected", "held", "held_s", "log_entries")
+SINK = ("rows", "files", "bytes", "flushes", "covered", "rejected", "held", "held_s", "away_s", "log_entries")
 BATCHES = ("batch_txid", "batches_active", "batches_succeeded", "batches_failed", "batch_attempts", "batch_s")
 TRANSACTIONS = ("transactions_committed", "transactions_aborted", "transactions_fenced", "repeated", "discarded")
 

@@ -127,7 +127,7 @@ def test_a_locked_file_may_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         epoch = store.claim(MINE)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(BatchStoreError, match="is locked") as raised:
+            with pytest.raises(BatchStoreError, match="has been locked") as raised:
                 store.save_coordinator(epoch, CoordinatorState(2, {}))
             other.execute("ROLLBACK")
         assert raised.value.passes

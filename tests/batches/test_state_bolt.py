@@ -247,7 +247,7 @@ def test_what_cannot_be_stored_fails_the_batch_by_name(
     locked, foreign = stage.failed.values()
     assert locked == ""  # it may pass, so it is no error of the bolt
     assert "counts: transaction 2, attempt 0: " in caplog.text
-    assert "is locked" in caplog.text
+    assert "has been locked" in caplog.text
     assert "key ('b',): 'x' is not the stored form of a value of kind opaque" in foreign
 
 

@@ -53,7 +53,7 @@ def test_a_locked_file_is_named_and_may_pass(tmp_path: Path) -> None:
     store = open_state_store(f"sqlite:///{path}", replace(MINE, wait_s=0.05))
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(BatchStoreError, match="is locked") as raised:
+        with pytest.raises(BatchStoreError, match="has been locked") as raised:
             put(store, Attempt(1, 0), {THE: [1, 1, None]})
         other.execute("ROLLBACK")
     assert raised.value.passes

@@ -17,6 +17,7 @@ from downspout.cli import main
 from downspout.clock import SYSTEM_CLOCK
 from downspout.engine import Engine, from_class
 from downspout.kafka import TopicPartition
+from downspout.outages import Outages
 from downspout.run import watchdog as module
 from downspout.run.watchdog import END_S, GRACE_S, Watchdog
 from downspout.testing import FakeKafka
@@ -77,6 +78,23 @@ def test_a_bolt_that_hangs_is_named(watched: Any, caplog: pytest.LogCaptureFixtu
         watchdog.look(float(now))
     expected = [f"b has worked on clicks[0]@0 for {took}, {HERE}:{LINE}" for took in ("30 s", "60 s", "2 min")]
     assert [record.getMessage() for record in caplog.records if "has worked" in record.getMessage()] == expected
+
+
+def test_what_waits_for_a_service_that_is_away_blames_no_record(
+    watched: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outage has a line of its own, and a run that waits for it is alive."""
+    watchdog, _, _ = watched
+    outages = Outages()
+    monkeypatch.setattr(module, "OUTAGES", outages)
+    outages.waiting("s3://bucket", "b")
+    for now in (1, 40, 90):
+        watchdog.look(float(now))
+    assert ("has worked" in caplog.text, watchdog.hang(90.0)) == (False, "")
+    outages.over("s3://bucket", "b")
+    watchdog.look(120.0)
+    assert "b has worked on clicks[0]@0" in caplog.text
+    assert watchdog.hang(120.0)
 
 
 def test_a_loop_that_gets_on_is_not_named(watched: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -72,11 +72,12 @@ def make(
     name: str = "sink",
     task_id: int = 3,
     cls: type[SqlBolt] = SqlBolt,
+    clock: VirtualClock | None = None,
     **conf: Any,
 ) -> Any:
     """Return a SqlBolt as an engine would build it, with acks and fails collected."""
     bolt: Any = cls(input_stream=io.BytesIO(), output_stream=io.BytesIO(), rdb_signal=None)
-    bolt.clock = VirtualClock()
+    bolt.clock = clock or VirtualClock()
     bolt.component_name, bolt.task_id = name, task_id
     bolt.acked, bolt.failed = [], {}
     bolt.ack = lambda given: bolt.acked.append(getattr(given, "id", given))
@@ -100,3 +101,12 @@ def process(bolt: Any, *tuples: Tuple) -> None:
     for one in tuples:
         bolt.process(one)
     bolt.drain()
+
+
+def wait(bolt: Any, seconds: float) -> None:
+    """Let time pass as an engine does: the bolt is drained when it says so."""
+    end = bolt.clock.monotonic() + seconds
+    while (due := bolt.drain_at()) is not None and due < end:
+        bolt.clock.sleep(max(0.0, due - bolt.clock.monotonic()))
+        bolt.drain()
+    bolt.clock.sleep(max(0.0, end - bolt.clock.monotonic()))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from demos.postgres import PostgresServer
+from demos.postgres import PostgresServer, find_programs, postgres_server
 from downspout.errors import SinkError
 from downspout.offsets import LostError
-from tests.sql.databases import CREATE, FIELDS, TestDatabase, make, postgres_database, process, tup
+from downspout.offsets.stores import postgres
+from tests.sql.databases import CREATE, FIELDS, TestDatabase, make, postgres_database, process, tup, wait
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -20,6 +23,15 @@ def served(postgres: PostgresServer) -> TestDatabase:
     database = postgres_database(postgres)
     database.execute(CREATE)
     return database
+
+
+@pytest.fixture
+def own_server(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """A server that a test may stop."""
+    programs = find_programs()
+    assert programs is not None  # the other one runs
+    with postgres_server(programs) as server:
+        yield server
 
 
 def committed_unheard(bolt: Any, again: Callable[[], None]) -> None:
@@ -71,7 +83,7 @@ def test_a_commit_without_an_answer_is_asked_about(
         calls.append(1)
         if len(calls) == 1:
             how(bolt, real)
-            raise LostError("the connection is lost")
+            raise LostError(served.url, "has not answered", "the connection is lost", "")
         real()
 
     bolt.writer.database.commit = commit
@@ -116,30 +128,138 @@ def test_a_backend_that_is_ended_in_the_middle_is_reached_again(served: TestData
 
 
 def test_a_server_that_stays_away_is_an_error(served: TestDatabase) -> None:
-    """After the time that is allowed the flush fails, says which server, and has acked nothing."""
-    bolt = make(served, sql__reconnect_s=1.0)
+    """Where an end is wanted it comes after that time, says which server, and has acked nothing."""
+    bolt = make(served, sql__outage_s_max=60.0)
 
     def lost() -> None:
-        raise LostError(f"{served.url}: it is gone", "start it")
+        raise LostError(served.url, "has not answered", "it is gone", "start it")
 
     bolt.writer.database.begin = lost
     bolt.process(tup(0))
-    with pytest.raises(SinkError, match=r"it is gone; nothing of this flush was acked.*start it"):
-        bolt.drain()
-    assert bolt.acked == []
+    with pytest.raises(SinkError, match=rf"{served.url} has not answered \(it is gone\), for 6\d s. Try: start it"):
+        wait(bolt, 600)
+    assert (bolt.acked, bolt.failed) == ([], {})
 
 
-def test_what_another_holds_is_waited_for_and_named(served: TestDatabase) -> None:
-    """A lock that lasts is an error that names the process which holds it, and what that does."""
-    bolt = make(served, sql__lock_wait_s=0.2)
+def test_a_server_that_was_stopped_is_waited_for(own_server: PostgresServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that is away for minutes, and begins again, costs nothing but the time; a start waits for it too."""
+    served = postgres_database(own_server)
+    served.execute(CREATE)
+    bolt = make(served)
+    process(bolt, tup(0))
+    own_server.stop()
+    process(bolt, tup(1, "b"))
+    wait(bolt, 300)
+    assert (bolt.acked, bolt.failed, bolt.is_waiting()) == (["0"], {}, True)
+    assert 5 <= len(caplog.messages) <= 6
+    assert all(f"{served.url} has not answered since" in each for each in caplog.messages)
+    sleep = bolt.clock.sleep
+
+    def and_begins(seconds: float) -> None:
+        if own_server.process is None:
+            own_server.start()
+        sleep(seconds)
+
+    bolt.clock.sleep = and_begins
+    other = make(served, name="sink", task_id=4, clock=bolt.clock)
+    wait(bolt, 10)
+    process(other, tup(2, "c"))
+    assert bolt.acked == ["0", "1"]
+    assert [word for word, *_ in served.words()] == ["a", "b", "c"]
+
+
+def test_what_another_holds_is_waited_for_and_named(served: TestDatabase, caplog: pytest.LogCaptureFixture) -> None:
+    """A lock that lasts is waited for; a line says which session holds it, for how long, and what it did."""
+    bolt = make(served, sql__lock_wait_s=0.05)
     with served.connected() as other:
         other.execute("BEGIN")
         other.execute("INSERT INTO words VALUES ('x', 1, NULL)")
         other.execute("LOCK TABLE words IN ACCESS EXCLUSIVE MODE")
         bolt.process(tup(0))
-        with pytest.raises(SinkError, match=rf"is locked, and was for 0.2 s: process {other.info.backend_pid} \("):
-            bolt.drain()
+        wait(bolt, 20)
+        (line,) = caplog.messages
+        assert f"{served.url} has been locked since" in line
+        assert re.search(rf"process {other.info.backend_pid} \(unnamed, idle in transaction for \d s: LOCK", line)
         other.execute("ROLLBACK")
-    assert bolt.acked == []
-    process(bolt, tup(0))
+    assert (bolt.acked, bolt.failed) == ([], {})
+    wait(bolt, 10)
     assert [word for word, *_ in served.words()] == ["a"]
+
+
+# --- one of us that is frozen ---
+
+
+INSERT = "INSERT INTO words VALUES (%s, 1, NULL)"
+
+
+@pytest.fixture
+def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second counts as half a minute."""
+    monkeypatch.setattr(postgres, "IDLE_S", 1)
+
+
+def frozen_between_statements(database: Any, meanwhile: Callable[[], object]) -> None:
+    """It has written its rows, and stands still before the commit."""
+    database.run_many(INSERT, [("lost",)] * 100)
+    meanwhile()
+
+
+def frozen_while_it_sends(database: Any, meanwhile: Callable[[], object]) -> None:
+    """It stands still between two of its rows, so that its session looks busy."""
+
+    def rows() -> Iterator[tuple[str]]:
+        yield from [("lost",)] * 5_000  # more than are gathered before they are sent
+        meanwhile()
+        yield ("lost",)
+
+    database.run_many(INSERT, rows())
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize("freeze", [frozen_between_statements, frozen_while_it_sends])
+def test_a_writer_that_is_frozen_in_its_transaction_stops_nobody(
+    served: TestDatabase, freeze: Callable[[Any, Callable[[], object]], None]
+) -> None:
+    """Its session is ended, so that the others go on; when it wakes up, its rows are written, once."""
+    frozen, healthy = make(served), make(served, task_id=4, sql__lock_wait_s=0.2)
+    process(frozen, tup(0))
+    wait(healthy, 0)
+    real = frozen.writer._insert_rows
+
+    def stand_still(rows: Any, places: Any) -> None:
+        frozen.writer._insert_rows = real
+        healthy.process(tup(2, "c"))
+        freeze(frozen.writer.database, lambda: eventually(lambda: wait(healthy, 5) or healthy.acked, every_s=0.1))
+        real(rows, places)
+
+    frozen.writer._insert_rows = stand_still
+    process(frozen, tup(1, "b"))
+    wait(frozen, 5)
+    assert healthy.acked == ["2"]
+    assert frozen.acked == ["0", "1"]
+    assert [word for word, *_ in served.words()] == ["a", "b", "c"]
+
+
+def test_the_server_looks_whether_our_machine_is_there(served: TestDatabase) -> None:
+    """A machine that is gone keeps its locks for half a minute, and not for two hours."""
+    bolt = make(served)
+    shown = [bolt.writer.database.run(f"SHOW tcp_keepalives_{name}")[0][0] for name in ("idle", "interval", "count")]
+    assert shown == ["10", "5", "3"]
+
+
+def test_a_statement_that_waits_says_for_whom(served: TestDatabase) -> None:
+    """While a statement waits, another thread learns which session keeps it, if any does."""
+    bolt = make(served)
+    database = bolt.writer.database
+    assert database.waits_for() is None
+    with served.connected() as other:
+        other.execute("BEGIN")
+        other.execute("LOCK TABLE words IN ACCESS EXCLUSIVE MODE")
+        thread = threading.Thread(target=process, args=(bolt, tup(0)))
+        thread.start()
+        state, why = eventually(database.waits_for)
+        assert state == "has been locked"
+        assert why.startswith(f"process {other.info.backend_pid} (unnamed, idle in transaction")
+        other.execute("ROLLBACK")
+        thread.join(30)
+    assert bolt.acked == ["0"]

@@ -46,7 +46,7 @@ def test_a_key_that_is_there_is_told_apart() -> None:
     assert isinstance(kind(ERRORS.UniqueViolation("duplicate key")), TakenError)
 
 
-@pytest.mark.parametrize("error", [ERRORS.StatementTooComplex("x"), ERRORS.UndefinedTable("x"), ERRORS.DiskFull("x")])
+@pytest.mark.parametrize("error", [ERRORS.StatementTooComplex("x"), ERRORS.UndefinedTable("x")])
 def test_what_is_the_matter_with_the_server_refuses_no_row(error: Exception) -> None:
     """Otherwise all rows would be dead-lettered."""
     assert type(kind(error)) is DatabaseError

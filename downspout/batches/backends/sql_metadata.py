@@ -29,8 +29,7 @@ from downspout.batches.stores import (
 from downspout.offsets.stores.database import (
     Database,
     DatabaseError,
-    LockedError,
-    LostError,
+    PassesError,
     create_tables,
     transaction,
 )
@@ -287,7 +286,7 @@ class SqlMetadata:
                 self._is_ready = True
             yield
         except DatabaseError as error:
-            passes = isinstance(error, LostError | LockedError)
+            passes = isinstance(error, PassesError)
             raise BatchStoreError(error.message, cure=error.cure or None, passes=passes) from error
 
 

@@ -22,8 +22,7 @@ from downspout.batches.stores import BatchStoreError, Key, StaleAttemptError, St
 from downspout.offsets.stores.database import (
     Database,
     DatabaseError,
-    LockedError,
-    LostError,
+    PassesError,
     create_tables,
     transaction,
 )
@@ -294,5 +293,5 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:
-        passes = isinstance(error, LostError | LockedError)
+        passes = isinstance(error, PassesError)
         raise BatchStoreError(error.message, cure=error.cure or None, passes=passes) from error

@@ -13,9 +13,12 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from downspout.errors import ConfigError
+from downspout.outages import State
 from downspout.settings.secrets import HIDDEN, is_secret
 
 Row = tuple[Any, ...]
+ASK_S = 2
+LOCKED, FULL = "has been locked", "has had no room left"
 SCHEMES = ("sqlite", "postgresql", "postgres")
 
 
@@ -35,11 +38,22 @@ class ValueRefusedError(DatabaseError):
     """A value does not fit: a constraint of the table, or a type."""
 
 
-class LockedError(DatabaseError):
+class PassesError(DatabaseError):
+    """Another try may do, some time: the disk is full, or as those below say.
+
+    ``state`` is what is the matter with the database, after its name, and ``why`` its own words.
+    """
+
+    def __init__(self, location: str, state: str, why: str, cure: str) -> None:
+        super().__init__(f"{location} {state} ({why})", cure)
+        self.state, self.why = state, why
+
+
+class LockedError(PassesError):
     """Another process holds a lock, longer than we wait."""
 
 
-class LostError(DatabaseError):
+class LostError(PassesError):
     """The connection is gone, or cannot be made. What it was about to commit may be committed or not.
 
     Or the server has undone the transaction for another one's sake. In both cases another try may do.
@@ -83,6 +97,12 @@ class Database(Protocol):
 
     def run_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run a statement once for each of several rows."""
+
+    def waits_for(self) -> State | None:
+        """Return what a statement that has not returned yet waits for; None: nothing, it takes its time.
+
+        Another thread calls it. It takes :data:`ASK_S` at most.
+        """
 
     def columns(self, table: str) -> list[TableColumn]:
         """Return the columns of a table, in order; none: there is no such table."""

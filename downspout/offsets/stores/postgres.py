@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from downspout.errors import MissingExtraError
+from downspout.formatting import lasting
 from downspout.offsets.stores.database import (
+    ASK_S,
+    FULL,
+    LOCKED,
     DatabaseError,
     LockedError,
     LostError,
+    PassesError,
     Row,
     TableColumn,
     TakenError,
     ValueRefusedError,
 )
+from downspout.outages import SILENT, State
 
 if TYPE_CHECKING:
     import psycopg
@@ -34,10 +41,33 @@ REFUSALS = ("does not exist", "authentication failed", "no password supplied", "
 REFUSED = ("22", "23", "44", "54000", "P0001")
 """What is the matter with a row, by the beginning of the code: its data, a constraint, the check of a view, a text too
 long for an index, a trigger that raises."""
-WRITERS = """
-SELECT pid, application_name, state, left(query, 60) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xid IS NOT NULL ORDER BY xact_start LIMIT 3
+NAME = "downspout"  # Of our sessions, as the server lists them
+IDLE_S = 30
+"""How long one of our sessions may stand still within a transaction. Then its process is frozen, or its machine gone,
+and others wait for what it holds; its rows come again."""
+BOUNDS = (
+    "SET lock_timeout = {wait_ms}", "SET synchronous_commit = on",
+    "SET default_transaction_isolation = 'read committed'",
+    "SET idle_in_transaction_session_timeout = '{idle_s}s'",
+    "SET tcp_keepalives_idle = 10", "SET tcp_keepalives_interval = 5", "SET tcp_keepalives_count = 3",
+)  # fmt: skip
+"""What the server is told of a session. With another isolation, or commits that are answered before they are on the
+disk, it may look at an old state, or lose a flush. By its own defaults it keeps the locks of a machine that is gone for
+two hours, and those of a frozen process for ever."""
+HOLDERS = """
+SELECT pid, application_name, state, extract(epoch FROM now() - xact_start), left(query, 60) FROM pg_stat_activity
+WHERE {which} ORDER BY xact_start LIMIT 3
 """
+BLOCKING = HOLDERS.format(which="pid = ANY (pg_blocking_pids(%s))")
+WRITERS = HOLDERS.format(which="datname = current_database() AND pid <> ALL (%s) AND backend_xid IS NOT NULL")
+FROZEN = """
+SELECT pid, extract(epoch FROM now() - state_change), pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND usename = current_user AND application_name = %s AND backend_xid IS NOT NULL
+  AND state = 'active' AND wait_event = 'ClientRead' AND state_change < now() - make_interval(secs => %s)
+"""
+"""A session of ours that stopped in the middle of sending rows. To the server it is at work, and so no limit of before
+version 17 ends it."""
+log = logging.getLogger("downspout.sql")
 
 
 class PostgresDatabase:
@@ -96,6 +126,9 @@ class PostgresDatabase:
         try:
             with self._connected().cursor() as cursor:
                 cursor.executemany(statement.encode(), rows)
+                # Without a plain statement after it, PostgreSQL 15 takes a session for busy after rows that were sent
+                # in one go, and would let it hold its locks for ever.
+                cursor.execute(b"SELECT 1")
         except (driver.Error, ValueError, OverflowError) as error:
             raise self._error(error) from error
 
@@ -114,20 +147,17 @@ class PostgresDatabase:
         if self._connection is None or self._connection.closed:
             driver = self._driver()
             password = {} if self._password is None else {"password": self._password}
-            wait_ms = max(1, int(self._wait_s * 1000))
             connection = driver.connect(
                 self.location,
                 autocommit=True,  # transactions begin and end with statements of ours
                 connect_timeout=CONNECT_S,
-                application_name="downspout",
+                application_name=NAME,
                 # Without the last one a server that vanishes in a statement is waited for a quarter of an hour.
                 keepalives_idle=10, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=30_000,
                 **password,
             )  # fmt: skip
-            # Above it a commit may be answered before it is on the disk, or the server may look at an old state.
-            connection.execute(f"SET lock_timeout = {wait_ms}")
-            connection.execute("SET synchronous_commit = on")
-            connection.execute("SET default_transaction_isolation = 'read committed'")
+            bounds = "; ".join(BOUNDS).format(wait_ms=max(1, int(self._wait_s * 1000)), idle_s=IDLE_S)
+            connection.execute(bounds.encode())
             self._connection = connection
         assert self._connection is not None
         return self._connection
@@ -135,7 +165,8 @@ class PostgresDatabase:
     def _error(self, error: Exception) -> DatabaseError:
         driver = self._driver()
         state: str = getattr(error, "sqlstate", None) or ""
-        what = f"{self.location}: {' '.join(str(error).split())}"
+        said = " ".join(str(error).split())
+        what = f"{self.location}: {said}"
         lost = self._connection is None or self._connection.closed
         # Where no connection is made, the driver knows no code, only the server's text.
         if state.startswith(("28", "3D")) or (lost and any(text in what for text in REFUSALS)):
@@ -145,14 +176,17 @@ class PostgresDatabase:
         # 08: connection; 57P: the server is shut down or crashes; 53300: too many connections; 25006: a standby
         if lost or state.startswith(("08", "57P")) or state in ("53300", "25006"):
             self.close()
-            return LostError(what, "see that the server runs and can be reached")
+            return LostError(self.location, SILENT, said, "see that the server runs and can be reached")
         if state == "55P03":
-            return LockedError(
-                f"{self.location} is locked, and was for {self._wait_s:g} s: {self._writers()}",
-                "let that transaction end; or a higher lock_wait_s, of sql or state",
-            )
+            self._end_frozen()
+            holders = ""
+            with suppress(driver.Error):
+                holders = self._holders(WRITERS)
+            return LockedError(self.location, LOCKED, holders or "by whom is not known", "let that transaction end")
+        if state == "53100":
+            return PassesError(self.location, FULL, said, "free the server's disk")
         if state.startswith("40"):  # a deadlock, or a serialization failure: undone, as if the connection were lost
-            return LostError(what, "transactions that lock the same rows in one order")
+            return LostError(self.location, LOCKED, said, "transactions that lock the same rows in one order")
         if state == "23505":
             return TakenError(what, "sql.keys, if later rows are to take the place of earlier ones")
         if state.startswith(REFUSED) or isinstance(error, driver.DataError | ValueError | OverflowError):
@@ -161,16 +195,41 @@ class PostgresDatabase:
             return DatabaseError(what, "grant this user the right; or let the owner make the tables once")
         return DatabaseError(what)
 
-    def _writers(self) -> str:
-        """Say who has a transaction open that has written, in words."""
-        with suppress(Exception), self._driver().connect(
-            self.location, autocommit=True, connect_timeout=CONNECT_S,
-            **({} if self._password is None else {"password": self._password}),
-        ) as connection:  # fmt: skip
-            mine = 0 if self._connection is None else self._connection.info.backend_pid
-            found = [row for row in connection.execute(WRITERS).fetchall() if row[0] != mine]
-            if found:
-                return ", ".join(
-                    f"process {pid} ({name or 'unnamed'}, {state}: {query})" for pid, name, state, query in found
-                )
-        return "which process holds it is not known here"
+    def waits_for(self) -> State | None:
+        """Return which sessions hold what our statement waits for, or that the server is silent."""
+        if self._connection is None:  # it is being made
+            return SILENT, ""
+        try:
+            found = self._holders(BLOCKING)
+        except self._driver().Error as error:
+            return SILENT, " ".join(str(error).split())
+        return (LOCKED, found) if found else None
+
+    def _holders(self, query: str) -> str:
+        """Return the sessions that a query finds, in words."""
+        mine = 0 if self._connection is None else self._connection.info.backend_pid
+        with self._beside() as connection:
+            found = connection.execute(
+                query.encode(), (mine if query is BLOCKING else [mine, connection.info.backend_pid],)
+            ).fetchall()
+        return ", ".join(
+            f"process {pid} ({name or 'unnamed'}, {state} for {lasting(float(age or 0))}: {query})"
+            for pid, name, state, age, query in found
+        )
+
+    def _beside(self) -> psycopg.Connection[Row]:
+        """Return one more connection, which does not wait for anything."""
+        password = {} if self._password is None else {"password": self._password}
+        made: psycopg.Connection[Row] = self._driver().connect(
+            self.location, autocommit=True, connect_timeout=ASK_S, tcp_user_timeout=ASK_S * 1000, **password
+        )
+        return made
+
+    def _end_frozen(self) -> None:
+        """End the sessions of frozen processes that the server cannot tell from busy ones."""
+        with suppress(self._driver().Error), self._beside() as connection:
+            for pid, idle_s, _ in connection.execute(FROZEN.encode(), (NAME, IDLE_S)).fetchall():
+                log.warning(
+                    "%s: session %d sent no more of its rows for %s, and others wait for what it holds: ended",
+                    self.location, pid, lasting(float(idle_s)),
+                )  # fmt: skip

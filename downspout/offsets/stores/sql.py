@@ -11,8 +11,7 @@ from downspout.kafka.port import TopicPartition
 from downspout.offsets.stores.database import (
     Database,
     DatabaseError,
-    LockedError,
-    LostError,
+    PassesError,
     create_tables,
     transaction,
 )
@@ -137,5 +136,5 @@ class SqlStore:
 
 
 def _raise(error: DatabaseError) -> NoReturn:
-    passes = isinstance(error, LostError | LockedError)
+    passes = isinstance(error, PassesError)
     raise OffsetStoreError(error.message, cure=error.cure or None, passes=passes) from error

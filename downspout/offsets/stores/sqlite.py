@@ -15,13 +15,17 @@ from typing import Any
 
 from downspout.errors import ConfigError
 from downspout.offsets.stores.database import (
+    FULL,
+    LOCKED,
     DatabaseError,
     LockedError,
+    PassesError,
     Row,
     TableColumn,
     TakenError,
     ValueRefusedError,
 )
+from downspout.outages import State
 from downspout.settings import folders
 from downspout.settings.folders import local_path
 
@@ -84,6 +88,10 @@ class SqliteDatabase:
         except (sqlite3.Error, OverflowError, UnicodeError) as error:
             raise self._error(error) from error
 
+    def waits_for(self) -> State | None:
+        """Return which process holds the file."""
+        return (LOCKED, found) if (found := holders(self.path)) else None
+
     def columns(self, table: str) -> list[TableColumn]:
         """Return the columns of a table, hidden and generated ones left out."""
         found = self.run('SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)', (table,))
@@ -133,10 +141,7 @@ class SqliteDatabase:
         what = f"{self.location}: {error}"
         if code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             holder = holders(self.path) or "which process holds it is not known here"
-            return LockedError(
-                f"{self.location} is locked, and was for {self._wait_s:g} s: {holder}",
-                "let that transaction end; or a higher lock_wait_s, of sql or state",
-            )
+            return LockedError(self.location, LOCKED, holder, "let that transaction end")
         if code in UNIQUE:
             return TakenError(what, "sql.keys, if later rows are to take the place of earlier ones")
         if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | OverflowError | UnicodeError) or (
@@ -148,7 +153,7 @@ class SqliteDatabase:
         if code & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
             return DatabaseError(f"{what} ({self.path})", "a file and a folder that this user may write")
         if code & 0xFF == sqlite3.SQLITE_FULL:
-            return DatabaseError(what, "free the disk")
+            return PassesError(self.location, FULL, str(error), "free the disk")
         return DatabaseError(what)
 
 

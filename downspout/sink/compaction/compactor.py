@@ -43,7 +43,7 @@ from downspout.sink.storage.data_files import below, discard, make_folders, rena
 from downspout.sink.storage.hashing import hash_of
 from downspout.sink.storage.layout import data_name, logged
 from downspout.sink.storage.places import storage_of
-from downspout.sink.storage.port import Storage
+from downspout.sink.storage.port import Storage, refused
 
 __all__ = ["KEEP_S", "TARGET_BYTES", "Compacted", "Compactor"]
 
@@ -413,7 +413,9 @@ class Compactor:
 
     def _cannot(self, error: OSError) -> SinkError:
         place = error.filename or self.directory
-        return SinkError(
+        return refused(
+            error,
+            self.disk.named(self.directory),
             f"{self.directory} cannot be compacted: {error.strerror or error} ({place}); the rows are as they were",
-            cure="free the disk or correct the permissions, and start again",
+            cure="correct the permissions or the credentials, and start again",
         )

@@ -27,7 +27,7 @@ from downspout.sink.log.entry import Entry
 from downspout.sink.log.history import History
 from downspout.sink.storage.layout import Layout, incarnation_of, layout_of, new_layout, temporary_name
 from downspout.sink.storage.places import storage_of
-from downspout.sink.storage.port import Storage
+from downspout.sink.storage.port import PASSES, Storage, refused
 
 log = logging.getLogger("downspout.sink")
 
@@ -65,16 +65,22 @@ class CommitLog(History):
                 self._layout = layout_of(self.directory, self.disk)
             except OSError as error:
                 too_long = error.errno == errno.ENAMETOOLONG
-                raise SinkError(
-                    f"{error.filename or self.directory} cannot be read: {error.strerror}",
-                    cure="a shorter parquet.directory" if too_long else self._cure(error),
-                ) from None
+                cure = "a shorter parquet.directory" if too_long else self._cure(error)
+                raise self._unreadable(error, error.filename or self.directory, cure) from None
         return self._layout
 
     @property
     def folder(self) -> Path:
         """Where the entries are."""
         return self.layout.log
+
+    def _unreadable(self, error: OSError, place: object, cure: str = "") -> SinkError:
+        return refused(
+            error,
+            self.disk.named(self.directory),
+            f"{place} cannot be read: {error.strerror}",
+            cure=cure or self._cure(error),
+        )
 
     def _cure(self, error: OSError | None = None) -> str:
         if error is not None and error.errno in TOO_MANY_OPEN:
@@ -128,7 +134,7 @@ class CommitLog(History):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise SinkError(f"{path} cannot be read: {error.strerror}", cure=self._cure(error)) from None
+            raise self._unreadable(error, path) from None
         try:
             entry = Entry.from_bytes(content)
         except ValueError as error:
@@ -171,7 +177,7 @@ class CommitLog(History):
         try:
             names = self.disk.names(folder, first if at_least else "")
         except OSError as error:
-            raise SinkError(f"{folder} cannot be read: {error.strerror}", cure=self._cure(error)) from None
+            raise self._unreadable(error, folder) from None
         return {int(found[1]) for name in names if name >= first and (found := _NAME.fullmatch(name))}
 
     # --- writing ----------------------------------------------------------------------------------------
@@ -248,6 +254,8 @@ class CommitLog(History):
             except FileNotFoundError:  # a writer has removed it meanwhile: there are newer ones
                 continue
             except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno in PASSES:
+                    raise self._unreadable(error, path) from None
                 log.warning("%s is not a checkpoint: %s; reading the entries instead", path, error)
                 continue
             if not self.disk.exists(self.path(length - 1)):

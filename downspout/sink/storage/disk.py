@@ -24,6 +24,10 @@ class Disk:
 
     is_remote = False
 
+    def named(self, directory: Path) -> str:
+        """Return the directory."""
+        return f"the disk of {directory}"
+
     # --- steps that change something ---
 
     def make_folder(self, folder: Path) -> None:

@@ -25,6 +25,7 @@ ATTEMPTS = 4
 """How often a request is sent whose answer broke off, or an entry whose answer was lost, beside the client's own."""
 CONFLICT_PAUSE_S = 0.1  # Before a request is sent again that met another one; twice as long each time
 CAUSE_CHARS_MAX = 300
+LARGE = 1 << 20
 
 _Answer = TypeVar("_Answer")
 
@@ -38,8 +39,14 @@ class ObjectStore:
 
     is_remote = True
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, endpoint: str = "", *, large: Any = None) -> None:
         self._client = client  # a store of ``obstore``, of the whole bucket
+        self._large = large or client  # the same with time for large objects
+        self._endpoint = endpoint  # where it is, if not where its provider's stores are
+
+    def named(self, directory: Path) -> str:
+        """Return the directory and the endpoint."""
+        return f"{directory} at {_PASSWORD.sub('://…@', self._endpoint)}" if self._endpoint else str(directory)
 
     # --- one request each -------------------------------------------------------------------------------
 
@@ -66,7 +73,8 @@ class ObjectStore:
         import obstore
 
         # In one request: a multipart upload that is stopped leaves parts that are paid for and that no listing shows.
-        self._request("put", path, lambda: obstore.put(self._client, _key(path), content, use_multipart=False))
+        client = self._large if len(content) > LARGE else self._client
+        self._request("put", path, lambda: obstore.put(client, _key(path), content, use_multipart=False))
 
     def _create(self, path: Path, content: bytes) -> None:
         """Write an object whole. Raises FileExistsError: there is one."""
@@ -93,7 +101,8 @@ class ObjectStore:
         """Return the content of an object."""
         import obstore
 
-        return self._request("get", path, lambda: bytes(obstore.get(self._client, _key(path)).bytes()))
+        client = self._client if path.suffix == ".json" else self._large
+        return self._request("get", path, lambda: bytes(obstore.get(client, _key(path)).bytes()))
 
     def _head(self, path: Path) -> Any:
         import obstore
@@ -237,6 +246,7 @@ def as_os_error(kind: str, path: Path, error: Exception) -> OSError:
     import obstore.exceptions as refused
 
     text = _PASSWORD.sub("://…@", " ".join(str(error).partition("Debug source:")[0].split()))
+    text = _TRIES.sub(r"\1: ", text)
     if isinstance(error, refused.NotFoundError | FileNotFoundError) and "NoSuchBucket" not in text:
         if kind in ("get", "head", "copy", "delete"):
             return FileNotFoundError(errno.ENOENT, "it is not there", str(path))
@@ -249,14 +259,20 @@ def as_os_error(kind: str, path: Path, error: Exception) -> OSError:
     denied = isinstance(error, refused.PermissionDeniedError | refused.UnauthenticatedError)
     if denied or _DENIED.search(text):  # of a listing the client says by its text alone what was answered
         return PermissionError(errno.EACCES, f"the store refuses to {kind} ({_short(text)})", str(path))
+    if _REFUSED.search(text):
+        return OSError(errno.EIO, f"the request to {kind} failed ({_short(text)})", str(path))
     made = TornError if _TORN.search(text) and "status code" not in text else OSError
-    return made(errno.EIO, f"the request to {kind} failed ({_short(text)})", str(path))
+    return made(errno.ETIMEDOUT, f"the request to {kind} failed ({_short(text)})", str(path))
 
 
 _TORN = re.compile(r"response body|body error|invalid list response", re.IGNORECASE)
 _DENIED = re.compile(r"status code: 40[13]\b")
+_REFUSED = re.compile(r"status code: (4(?!08|09|25|29)|501)")
+"""Answers that the same request gets again. Others pass, and so does no answer."""
 _PASSWORD = re.compile(r"://[^/@ ]*@")
 """An endpoint may have one in it; the client's errors name the whole URL."""
+_TRIES = re.compile(r"^Generic \w+ error: Error performing (\S+ \S+) in .*? - ")
+"""How the client begins: how often it tried, and what it was told about retries."""
 _CAUSES = (
     (errno.ENXIO, "there is no bucket of that name", ("NoSuchBucket",)),
     (errno.EACCES, "no credentials were found", ("169.254.169.254", "169.254.170", "metadata.google", "Unable to")),

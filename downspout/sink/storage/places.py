@@ -22,24 +22,28 @@ from downspout.sink.storage.disk import Disk
 from downspout.sink.storage.object_store import ObjectStore
 from downspout.sink.storage.port import Storage
 
-REQUEST_TIMEOUT_S = 120.0
+REQUEST_TIMEOUT_S = {False: 20.0, True: 120.0}
+"""Of a request, by whether it carries a large object. On a connection that was cut only this ends the wait."""
 RETRIES: dict[str, Any] = {
     "max_retries": 14,
-    "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=10), "base": 2},
 }
-"""Of an answer 429 or 5xx and of a lost connection, with growing pauses: about as long as a tuple may take."""
+RETRY_S = 60.0
+"""How long a request is sent again after an answer 429 or 5xx, or a lost connection, with growing pauses."""
+SINK_RETRY_S = 10.0
+"""The same for a sink, which tries its flush again by itself and must not keep the loop for long."""
 
 VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
 """How the names of the variables begin from which ``obstore`` takes what no option says."""
 
 
-def storage_of(directory: Path, options: Iterable[str] | None = None) -> Storage:
+def storage_of(directory: Path, options: Iterable[str] | None = None, retry_s: float = RETRY_S) -> Storage:
     """Return the storage that a directory is on.
 
     Args:
         directory: a local path, or an :class:`~downspout.settings.object_path.ObjectPath`.
         options: what ``parquet.storage_options`` says; None: what the environment says of that setting.
+        retry_s: how long a request is sent again.
 
     Raises:
         ConfigError: an option is malformed, unknown, or a secret in the open.
@@ -55,7 +59,12 @@ def storage_of(directory: Path, options: Iterable[str] | None = None) -> Storage
     found = tuple(sorted(resolve(given).items()))
     # The client reads these variables once, when it is made: where they have changed since, there must be another one.
     variables = tuple(sorted(item for item in os.environ.items() if item[0].startswith(VARIABLES)))
-    return ObjectStore(_client(directory.scheme, directory.bucket, found, variables))
+    endpoint = dict(found).get("endpoint") or dict(variables).get("AWS_ENDPOINT_URL") or ""
+    small, large = (
+        _client(directory.scheme, directory.bucket, found, variables, retry_s, timeout_s)
+        for timeout_s in REQUEST_TIMEOUT_S.values()
+    )
+    return ObjectStore(small, endpoint, large=large)
 
 
 def resolve(options: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -99,7 +108,12 @@ def _looked_up(name: str, value: str, environ: Mapping[str, str] | None) -> str:
 
 @lru_cache(maxsize=32)
 def _client(
-    scheme: str, bucket: str, options: tuple[tuple[str, str], ...], variables: tuple[tuple[str, str], ...]
+    scheme: str,
+    bucket: str,
+    options: tuple[tuple[str, str], ...],
+    variables: tuple[tuple[str, str], ...],
+    retry_s: float,
+    timeout_s: float,
 ) -> Any:
     """Return the client of a bucket: one for each process, since it holds connections and credentials."""
     try:
@@ -110,11 +124,12 @@ def _client(
             f"{scheme}://{bucket} needs obstore, which is not installed", cure="pip install 'downspout[cloud]'"
         ) from None
     config: Any = dict(options)
-    http: dict[str, Any] = {"timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
+    http: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
     endpoint = config.get("endpoint") or dict(variables).get("AWS_ENDPOINT_URL") or ""
     if endpoint.startswith("http://"):
         http["allow_http"] = True
-    common: dict[str, Any] = {"client_options": http, "retry_config": RETRIES}
+    retries = {**RETRIES, "retry_timeout": timedelta(seconds=retry_s)}
+    common: dict[str, Any] = {"client_options": http, "retry_config": retries}
     try:
         if scheme == "s3":
             return stores.S3Store(bucket, config=config, credential_provider=_profile(config), **common)

@@ -12,9 +12,38 @@ Two places fulfil it: :class:`~downspout.sink.storage.disk.Disk` and
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
+
+from downspout.errors import SinkError, StoreAwayError
+
+PASSES = {
+    errno.ENOSPC: "has been full",
+    errno.EDQUOT: "has had no room left in this user's quota",
+    errno.ETIMEDOUT: "has not answered",
+}
+"""What is no fault of settings or rights, and is over some time, by the number of the error."""
+
+
+def refused(error: OSError, place: str, what: str, cure: str) -> SinkError:
+    """Return the error for a place where something cannot be done; one that says so if it may work later.
+
+    >>> refused(OSError(errno.EACCES, "no"), "out", "out cannot be read", "correct the permissions").message
+    'out cannot be read'
+    >>> refused(OSError(errno.ENOSPC, "No space left on device"), "out", "out cannot be read", "").message
+    'out has been full (No space left on device)'
+    """
+    if error.errno not in PASSES:
+        return SinkError(what, cure=cure)
+    state, why = PASSES[error.errno], error.strerror or ""
+    return StoreAwayError(
+        f"{place} {state} ({why})",
+        cure="free the disk" if error.errno != errno.ETIMEDOUT else "see that the store runs and can be reached",
+        state=state,
+        why=why,
+    )
 
 
 class Storage(Protocol):
@@ -23,6 +52,9 @@ class Storage(Protocol):
     is_remote: bool
     """Whether it is reached by requests. Then a ``rename`` is a copy and a removal, a file may be in both places for a
     while, and a request whose answer was lost may still arrive after its sender has given up."""
+
+    def named(self, directory: Path) -> str:
+        """Return a directory for a message, and where it is reached."""
 
     def make_folder(self, folder: Path) -> None:
         """Make a folder and those above it."""

@@ -80,7 +80,8 @@ export function sinks(rows) {
   renew("sinks", rows, () => (rows.length ? table([
     ["sink", (row) => row.component, {text: true}], ["rows", (row) => count(row.rows)], ["files", (row) => count(row.files)],
     ["bytes", (row) => bytes(row.bytes)], ["flushes", (row) => count(row.flushes)], ["rows held", (row) => count(row.held)],
-    ["oldest", (row) => span(row.held_s)], ["log length", (row) => count(row.log_entries)],
+    ["oldest", (row) => span(row.held_s)],
+    ["store away", (row) => el("span", {class: row.away_s ? "warn" : ""}, row.away_s ? span(row.away_s) : NONE)], ["log length", (row) => count(row.log_entries)],
     ["there already", (row) => count(row.covered)], ["rejected", (row) => el("span", {class: row.rejected ? "warn" : ""}, count(row.rejected))],
   ], rows) : null));
 }
