@@ -37,6 +37,8 @@ from downspout.kafka.retry_gate import LogThrottle
 from downspout.spout.group.explicit_offsets import offsets_of
 from downspout.spout.group.start_offsets import another
 
+GONE_S = 10.0
+"""A topic that is not there for so long was deleted. One answer proves nothing: a broker may not know it yet."""
 TIME_SHARE = 1 / 3
 """How much of the message timeout may pass while the records of a batch that is tried again are waited for."""
 
@@ -74,7 +76,8 @@ class Emitting:
         self._partitions: list[TopicPartition] = []  # all of them
         self._mine: list[TopicPartition] = []
         self._ids: dict[str, str] = {}  # by topic, as of the last look at it
-        self._there: Collection[str] = ()  # the topics that the last look has found
+        self._missing: dict[str, float] = {}  # topics that are not there, and since when
+        self._has_looked_for_vanished = False
         self._asks_one_by_one = False  # since a partition could not be read
         self._log_ends: dict[TopicPartition, int] = {}  # as of the last batch
         self._done: dict[TopicPartition, int] = {}  # the offset after the records of batches that are done
@@ -123,12 +126,16 @@ class Emitting:
         now = ids_of(self._consumer, self._mine)
         self._reader.forget([tp for tp in self._mine if another(self._ids.get(tp.topic, ""), now.get(tp.topic, ""))])
         # Where a topic is not there for a moment, its former id stays known: it may come back as another one.
-        self._there = now.keys()
+        at = self._clock.monotonic()
+        self._missing = {tp.topic: self._missing.get(tp.topic, at) for tp in self._mine if tp.topic not in now}
         self._ids.update(now)
+
+    def _was_deleted(self, topic: str) -> bool:
+        return topic in self._missing and self._clock.monotonic() - self._missing[topic] >= GONE_S
 
     def _need(self, partitions: Collection[TopicPartition]) -> None:
         """Raise an UnknownTopicOrPartitionError, which passes, where a topic is not there."""
-        if missing := sorted({tp.topic for tp in partitions}.difference(self._there)):
+        if missing := sorted({tp.topic for tp in partitions}.intersection(self._missing)):
             raise errors.UnknownTopicOrPartitionError(", ".join(missing))
 
     def _check_topics(self, partitions: Collection[TopicPartition]) -> None:
@@ -149,8 +156,12 @@ class Emitting:
     def _read(self, txid: int, stored: Stored, partitions: Collection[TopicPartition]) -> tuple[Ranges, Records]:
         if not partitions:
             return {}, {}
-        logs = self._logs(partitions)
         before = {tp: self._before(tp, txid, stored) for tp in partitions}
+        if self._setup.is_transactional:
+            # Another attempt is to hold the same: what is to be stored of a partition must be known.
+            self._need([tp for tp in partitions if before[tp] is None and not self._was_deleted(tp.topic)])
+            before = {tp: before[tp] or self._nothing_of(tp) for tp in partitions}
+        logs = self._logs(partitions)
         starts = {
             tp: self.starts.of(tp, before[tp], self._ids[tp.topic], logs, self._consumer)
             for tp in partitions
@@ -171,15 +182,15 @@ class Emitting:
         return ranges, {tp: each.records for tp, each in read.items()}
 
     def _logs(self, partitions: Collection[TopicPartition]) -> Logs:
-        """Ask where logs begin and end; in an opaque batch any partition may be missing in the answer, or all of them.
+        """Ask where logs begin and end. Partitions of topics that are not there are missing in the answer; in an opaque
+        batch also others that cannot be read.
 
         Raises:
             KafkaError: the broker does not answer.
         """
+        there = [tp for tp in partitions if tp.topic not in self._missing]
         if self._setup.is_transactional:
-            self._need(partitions)
-            return self._logs_at_once(partitions)
-        there = [tp for tp in partitions if tp.topic in self._there]
+            return self._logs_at_once(there)
         if not self._asks_one_by_one:
             try:
                 return self._logs_at_once(there)
@@ -214,6 +225,10 @@ class Emitting:
         if not records:
             return BatchRange.empty(position, *ids)
         return BatchRange(records[0].offset, records[-1].offset, *ids, len(records))
+
+    def _nothing_of(self, tp: TopicPartition) -> BatchRange | None:
+        """Return the range of a partition whose topic was deleted before any batch had it."""
+        return BatchRange.empty(0, self._setup.topology_id) if tp.topic in self._missing else None
 
     def _before(self, tp: TopicPartition, txid: int, stored: Stored) -> BatchRange | None:
         return self._batches.before(tp, txid, stored.get(partition_id(*tp), {}))
@@ -251,6 +266,9 @@ class Emitting:
         wanted = {tp: (found.first, found.last) for tp, found in ranges.items() if found.last >= found.first}
         if not wanted:
             return {}
+        for tp, (first, last) in wanted.items():
+            if self._was_deleted(tp.topic):
+                raise self._gone(txid, tp, first, last, "the topic was deleted")
         self._need(wanted)
         for tp, (first, last) in wanted.items():
             if another(ranges[tp].topic_id, self._ids[tp.topic]):
@@ -278,7 +296,8 @@ class Emitting:
         return DataLossError(
             f"{coordinates(tp.topic, tp.partition, first)}: transaction {txid} holds the offsets {first} to {last}, "
             f"but {has}: it cannot be emitted as it was",
-            cure="a longer retention; batch.kind=opaque, with opaque states, goes on without records that are gone",
+            cure="one run with batch.kind=opaque, state.exactly_once=false and kafka.on_data_loss=earliest: it counts "
+            "what is left of the batch, or nothing of it where a state has it already; states keep their kind",
         )
 
     # --- commit and success ---
@@ -311,6 +330,25 @@ class Emitting:
         self._batches.success(attempt.txid)
         if self._mine:
             self._store.delete_below(epoch, attempt.txid, [partition_id(*tp) for tp in self._mine])
+        if self._setup.kafka.index == 0 and not self._has_looked_for_vanished:
+            self._has_looked_for_vanished = True
+            self._forget_vanished(epoch)
+
+    def _forget_vanished(self, epoch: int) -> None:
+        """Delete the ranges of partitions that Kafka does not have, and that the settings do not name any more.
+
+        As long as the settings name the topic, the ranges tell another topic of that name from the former one.
+        """
+        known = {partition_id(*tp) for tp in self._partitions}
+        vanished = []
+        for name in self._store.list_partitions():
+            topic, _, number = name.rpartition("/")
+            if name in known or not topic or not number.isdigit() or self._setup.names(topic):
+                continue
+            if int(number) not in self._consumer.partitions_for(topic):
+                vanished.append(name)
+        if vanished:
+            self._store.delete_ranges(epoch, 0, vanished)
 
     def close(self) -> None:
         """Release consumer and store."""

@@ -3,11 +3,13 @@ from __future__ import annotations
 import logging
 import random
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from kafka import errors
+from streamparse import Grouping, Topology
 
+from bolts.state import StateBolt
 from downspout.batches import BatchStoreError, StaleCoordinatorError
 from downspout.batches.kafka_source import KafkaSource
 from downspout.batches.starts import BatchStarts, Logs
@@ -16,7 +18,7 @@ from downspout.kafka import TopicPartition
 from downspout.settings import parse_scope
 from downspout.testing import Crash, Fail, FakeConsumer, FakeKafka, Lose, MemoryBatches, VirtualClock, run_topology
 from spouts.batches import BatchCoordinator, KafkaBatches
-from tests.batches.counting import LINES, counted, values_of, word_count
+from tests.batches.counting import LINES, Split, counted, values_of, word_count
 
 pytestmark = pytest.mark.fake_only("what Kafka loses, and when, is said by the fake")
 CONFIG = {"kafka.bootstrap": "fake://batches", "batch.store": "memory://test"}
@@ -503,3 +505,109 @@ def test_a_first_batch_starts_where_it_is_told_to(kafka: FakeKafka, memory: Memo
     else:
         result = run_topology(topology, config=config)
         assert result.components["lines"][0].report()["lost"] == 1
+
+
+# --- a topic that is deleted ---
+
+
+def _of_two_topics(kafka: FakeKafka, kind: str, topics: tuple[str, ...] = ("lines", "more"), **settings: Any) -> Any:
+    """Return a topology with the state that users have, whose kind is transactional."""
+    source = KafkaBatches.spec(topics=list(topics), fields=["value"], emit_interval_ms=100, kind=kind, **settings)
+
+    class OfTwo(Topology):
+        config: ClassVar[dict[str, Any]] = {"batch.id": "two"}
+        coordinator, lines = source
+        split = Split.spec(inputs=[lines])
+        counts = StateBolt.spec(
+            coordinator=coordinator, inputs={split: Grouping.fields("word")}, kind="transactional",
+            store="memory://test", key=["word"], update="count",
+        )  # fmt: skip
+
+    return OfTwo
+
+
+def _pending_as_its_topic_is_deleted(kafka: FakeKafka) -> None:
+    """Leave a batch that is stored and not committed, with records of a topic that is deleted then."""
+    kafka.create_topic("more", 1)
+    kafka.produce("more", value=b"gone")
+    produce(kafka, LINES)
+    with pytest.raises(ComponentError):
+        run_topology(_of_two_topics(kafka, "transactional", attempts_max=1), config=CONFIG, faults=[Crash("counts", 1)])
+    kafka.delete_topic("more")
+
+
+@pytest.mark.parametrize("topics", [("lines", "more"), ("lines",)], ids=["named", "taken out"])
+def test_a_batch_of_a_deleted_topic_is_an_error_whose_cure_works(
+    kafka: FakeKafka, memory: MemoryBatches, topics: tuple[str, ...]
+) -> None:
+    """After some seconds the run ends; with the settings that it names, for one run, all goes on as before."""
+    _pending_as_its_topic_is_deleted(kafka)
+    clock = VirtualClock()
+    run_topology(_of_two_topics(kafka, "transactional", topics), config=CONFIG, clock=clock, until=None, for_s=5)
+    assert not memory.states["counts"].forms
+    with pytest.raises(DataLossError, match=r"more\[0\]@0: transaction 1 holds the offsets 0 to 0, but the topic was"):
+        run_topology(_of_two_topics(kafka, "transactional", topics), config=CONFIG, clock=clock, until=None, for_s=30)
+    cure = {"state.exactly_once": False, "kafka.on_data_loss": "earliest"}
+    run_topology(_of_two_topics(kafka, "opaque", topics), config=CONFIG | cure, clock=clock, until=None, for_s=30)
+    assert values_of(memory.states["counts"], "transactional") == counted(LINES)
+    produce(kafka, LINES)
+    run_topology(_of_two_topics(kafka, "transactional", topics), config=CONFIG, clock=clock, until=None, for_s=30)
+    assert values_of(memory.states["counts"], "transactional") == counted(LINES * 2)
+    assert "more" in topics or not memory.ranges.get("more/0")
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+@pytest.mark.parametrize("taken_out", [False, True])
+def test_batches_go_on_without_a_topic_that_is_deleted(
+    kafka: FakeKafka, memory: MemoryBatches, kind: str, taken_out: bool
+) -> None:
+    """No batch holds records of it: others are counted. What is stored of it goes once the settings do not name it."""
+    kafka.create_topic("more", 1)
+    kafka.produce("more", value=b"before")
+    config = {**CONFIG, "state.exactly_once": False}
+    run_topology(_of_two_topics(kafka, kind), config=config)
+    kafka.delete_topic("more")
+    produce(kafka, LINES)
+    topics = ("lines",) if taken_out else ("lines", "more")
+    run_topology(_of_two_topics(kafka, kind, topics), config=config, until=None, for_s=30)
+    assert values_of(memory.states["counts"], "transactional") == counted([*LINES, "before"])
+    assert bool(memory.ranges.get("more/0")) == (not taken_out)
+
+
+def test_what_is_stored_of_a_topic_that_is_there_stays(kafka: FakeKafka, memory: MemoryBatches) -> None:
+    """It was taken out of the settings, and comes back: it goes on where it was."""
+    kafka.create_topic("more", 1)
+    kafka.produce("more", value=b"before")
+    run_topology(_of_two_topics(kafka, "transactional"), config=CONFIG)
+    produce(kafka, LINES)
+    run_topology(_of_two_topics(kafka, "transactional", ("lines",)), config=CONFIG)
+    kafka.produce("more", value=b"after")
+    run_topology(_of_two_topics(kafka, "transactional"), config=CONFIG)
+    assert values_of(memory.states["counts"], "transactional") == counted([*LINES, "before", "after"])
+
+
+@pytest.mark.parametrize("lasts_s", [2, 30], ids=["not there for a moment", "deleted"])
+def test_a_topic_that_goes_in_its_first_batch(kafka: FakeKafka, memory: MemoryBatches, lasts_s: int) -> None:
+    """No batch has had records of it: one is waited for, as a replay must hold the same; then batches go on without."""
+    kafka.create_topic("more", 1)
+    kafka.produce("more", value=b"late")
+    produce(kafka, LINES)
+    clock = VirtualClock()
+    names, ids = FakeConsumer.partitions_for, FakeConsumer.topic_ids
+    away = [0.0]
+
+    def is_away(topic: str) -> bool:
+        return topic == "more" and bool(away[0]) and clock.monotonic() < away[0]
+
+    def hook(when: str, what: str) -> None:
+        if (when, what) == ("after", "save_partitions") and not away[0]:
+            away[0] = clock.monotonic() + lasts_s
+
+    memory.hook = hook
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeConsumer, "partitions_for", lambda self, name: () if is_away(name) else names(self, name))
+        patch.setattr(
+            FakeConsumer, "topic_ids", lambda self, some: ids(self, [name for name in some if not is_away(name)])
+        )
+        run_topology(_of_two_topics(kafka, "transactional"), config=CONFIG, clock=clock, until=None, for_s=60)
+    assert values_of(memory.states["counts"], "transactional") == counted([*LINES, "late"])
