@@ -296,8 +296,8 @@ class Emitting:
         return DataLossError(
             f"{coordinates(tp.topic, tp.partition, first)}: transaction {txid} holds the offsets {first} to {last}, "
             f"but {has}: it cannot be emitted as it was",
-            cure="one run with batch.kind=opaque, state.exactly_once=false and kafka.on_data_loss=earliest: it counts "
-            "what is left of the batch, or nothing of it where a state has it already; states keep their kind",
+            cure="start once with batch.kind=opaque, state.exactly_once=false and kafka.on_data_loss=earliest, then "
+            "without: states keep their kind, and what is left of the batch is counted once",
         )
 
     # --- commit and success ---

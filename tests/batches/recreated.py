@@ -29,6 +29,9 @@ class Topic(Protocol):
     def write(self, lines: list[str]) -> None:
         """Append lines, to the partitions in turns."""
 
+    def delete(self) -> None:
+        """Delete it."""
+
     def create_again(self, lines: list[str]) -> None:
         """Delete it, create it again, and write these."""
 
@@ -118,6 +121,22 @@ class RecreatedContract:
         with pytest.raises(DataLossError, match=rf"transaction 1 holds the offsets 0 to 1, but {AGAIN}"):
             self._run(topic, "transactional", policy="earliest")
         assert not memory.states["counts"].forms
+
+    def test_a_transactional_batch_of_a_deleted_topic_cannot_come_again(
+        self, topic: Topic, memory: MemoryBatches, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Once the topic has not been there for some time, it is not waited for any more."""
+        monkeypatch.setattr("downspout.batches.emitting.GONE_S", 0.5)
+        topic.write(LINES)
+        self._during(memory, "save_ranges", 1, lambda: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            self._run(topic, "transactional")
+        memory.hook = lambda at, what: None
+        topic.delete()
+        config = {"kafka.bootstrap": topic.bootstrap, "batch.store": "memory://test"}
+        topology = word_count("transactional", topics=[topic.name])
+        with pytest.raises(DataLossError, match="transaction 1 holds the offsets 0 to 1, but the topic was deleted: "):
+            run_topology(topology, config=config, clock=topic.clock, until=None, for_s=60)
 
     @KINDS
     def test_metadata_without_the_topics_id_is_read(self, topic: Topic, memory: MemoryBatches, kind: str) -> None:

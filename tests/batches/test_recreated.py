@@ -29,9 +29,13 @@ class FakeTopic:
         for number, line in enumerate(lines):
             self._kafka.produce("lines", value=line.encode(), partition=number % 3)
 
+    def delete(self) -> None:
+        """Delete it."""
+        self._kafka.delete_topic("lines")
+
     def create_again(self, lines: list[str]) -> None:
         """Delete it, create it again, and write these."""
-        self._kafka.delete_topic("lines")
+        self.delete()
         self._kafka.create_topic("lines", 3)
         self.write(lines)
 

@@ -39,9 +39,13 @@ class RealTopic:
         producer.flush()
         producer.close()
 
+    def delete(self) -> None:
+        """Delete it."""
+        self._stage.delete(self.name)
+
     def create_again(self, lines: list[str]) -> None:
         """Delete it, create it again, and write these."""
-        self._stage.delete(self.name)
+        self.delete()
         self._stage.create(self.name, 3)
         self.write(lines)
 
