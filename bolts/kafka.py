@@ -322,8 +322,8 @@ class KafkaBolt(Bolt):
     # --- time -------------------------------------------------------------------------------------------
 
     def process_tick(self, tup: Any) -> None:
-        """Send what lingers, and ack what is written."""
-        self._sending.hand_over()
+        """Send what has lingered for ``linger_ms``, and ack what is written."""
+        self._sending.collect()
         self.ack(tup)
 
     def drain(self) -> None:
@@ -338,10 +338,14 @@ class KafkaBolt(Bolt):
         """Return when answers should be looked at."""
         return self._sending.look_at()
 
+    def drain_old(self) -> None:
+        """Send what has lingered for ``linger_ms``, and ack what is written."""
+        self._sending.collect()
+
     def _rest(self) -> None:
         """On Storm, while nothing is there to be read: ack as answers come in."""
         sending, pipe = self._sending, self.serializer.pipe
-        sending.hand_over()
+        sending.collect()
         while sending.in_flight:
             pipe.flush()
             if not pipe.is_quiet(QUIET_S):

@@ -134,7 +134,10 @@ class BoltOffers(ComponentOffers, Protocol):
         """Return whether what it writes to is away: then spouts rest, and no tuple times out."""
 
     def drain_at(self) -> float | None:
-        """Return when ``drain`` is to be called, by ``clock``; None: not now."""
+        """Return when ``drain_old`` is to be called, or ``drain``, by ``clock``; None: not now."""
+
+    def drain_old(self) -> None:
+        """Write out what is old enough: nobody waits for the rest."""
 
 
 def offered(component: object, method: Callable[Concatenate[Any, P], R]) -> Callable[P, R] | None:

@@ -293,13 +293,15 @@ class BoltTask(Task):
         self._guarded(self.instance.process_batches)
         self.batch_due = now + float(self.instance.secs_between_batches)
 
-    def drain(self, *, wait: bool = False) -> bool:
-        """Let the bolt write out what it holds: by ``drain``, or by processing its batches; maybe wait for the end.
+    def drain(self, *, wait: bool = False, due: bool = False) -> bool:
+        """Let the bolt write out what it holds: by ``drain``, or by processing its batches; maybe wait for the end, or
+        what is due alone.
 
         Return whether it is a bolt that may hold something.
         """
-        waiting = offered(self.instance, BoltOffers.drain_and_wait) if wait else None
-        if (drain := waiting or offered(self.instance, BoltOffers.drain)) is not None:
+        other = BoltOffers.drain_and_wait if wait else BoltOffers.drain_old if due else None
+        special = offered(self.instance, other) if other is not None else None
+        if (drain := special or offered(self.instance, BoltOffers.drain)) is not None:
             self._guarded(drain)
         elif self.is_batching:
             for _ in range(len(self.instance._batches)):  # one that raises leaves those behind it

@@ -348,7 +348,7 @@ class Engine:
                 bolt.run_batches(now)
                 worked = True
             if now >= bolt.drain_due():
-                bolt.drain()
+                bolt.drain(due=True)
                 worked = True
         is_busy = self._has_queued() or not self.active or self._waits()
         for spout in self.spouts:

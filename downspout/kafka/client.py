@@ -124,10 +124,10 @@ class KafkaCluster(Cluster):
             for net in made:
                 net.close()
             if isinstance(error, errors.KafkaTimeoutError):
-                raise BrokerError(
-                    f"Kafka at {self.bootstrap} cannot be used: {error}",
-                    cure="look at security_protocol and at the broker's log",
-                ) from error
+                cure = "look at security_protocol and at the broker's log"
+                if client.get("api_version") is not None:
+                    cure = "leave kafka.client.api_version out: the client asks the brokers for theirs"
+                raise BrokerError(f"Kafka at {self.bootstrap} cannot be used: {error}", cure=cure) from error
             raise
 
     def consumer(
@@ -162,6 +162,8 @@ class KafkaCluster(Cluster):
                 kafka_client=factory,
                 **properties,
             )
+            if properties.get("api_version") is not None:  # else it has learnt who the brokers are, with their version
+                made.bootstrap(properties["bootstrap_timeout_ms"])
         return KafkaConsumerPort(made, starts_at_beginning, columns)
 
     def producer(

@@ -148,12 +148,18 @@ def describe(error: BaseException) -> str:
 
 
 def cure_of(error: BaseException, otherwise: str) -> str:
-    """Return what may help: where rights are missing these, and ``otherwise`` else."""
+    """Return what may help: where rights are missing these, and ``otherwise`` else.
+
+    >>> cure_of(errors.IncompatibleBrokerVersion(), "wait")
+    'leave kafka.client.api_version out: the client asks the brokers for theirs; or newer brokers'
+    """
     if isinstance(error, LOGIN):
         return "kafka.client.sasl_plain_username and sasl_plain_password: they may have changed since the start"
     if isinstance(error, UnreadableBatchError):
         return error.cure
     if isinstance(error, errors.CorruptRecordError):
         return "look at the broker's log and its disk: it cannot read a batch; another replica may have it whole"
+    if isinstance(error, errors.IncompatibleBrokerVersion):
+        return "leave kafka.client.api_version out: the client asks the brokers for theirs; or newer brokers"
     kind = DENIED.get(type(error))
     return f"grant the {kind} to this client (an ACL of the broker)" if kind else otherwise

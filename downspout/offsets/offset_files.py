@@ -25,7 +25,7 @@ FORMAT = "downspout-offsets-1"
 OFFSET_MAX = 2**63 - 1
 _NUMBER = re.compile(r"[0-9]{1,30}")
 _IS_JSON = re.compile(r'\s*\{\s*(?:"|\}|\Z)')  # The name of a group may begin with a brace, too
-Row = tuple[str, TopicPartition, Place]
+Row = tuple[int, str, TopicPartition, Place]  # Its line, or the number of its entry; group, partition and place
 
 
 def to_csv(groups: Mapping[str, Sequence[Standing]]) -> str:
@@ -64,7 +64,7 @@ def read_places(path: Path, groups: Sequence[str]) -> dict[str, dict[TopicPartit
         raise ConfigError(f"{path} cannot be read: {error}", cure="a file of `downspout offsets export`") from None
     rows = _json_rows(path, text) if _IS_JSON.match(text) else _csv_rows(path, text)
     found: dict[str, dict[TopicPartition, Place]] = {group: {} for group in groups}
-    for number, (named, tp, place) in enumerate(rows, 1):
+    for number, named, tp, place in rows:
         if not named and len(groups) > 1:
             raise ConfigError(
                 f"{path}:{number} does not say of which group it is, and {', '.join(groups)} are given",
@@ -83,7 +83,7 @@ def read_places(path: Path, groups: Sequence[str]) -> dict[str, dict[TopicPartit
 
 def _csv_rows(path: Path, text: str) -> Iterator[Row]:
     width = 0
-    for number, cells in enumerate(_cells(path, text), 1):
+    for number, cells in _cells(path, text):
         if not cells:
             continue
         width = width or len(cells)
@@ -95,10 +95,11 @@ def _csv_rows(path: Path, text: str) -> Iterator[Row]:
         yield _row(path, number, group, topic, int(partition), int(offset))
 
 
-def _cells(path: Path, text: str) -> Iterator[list[str]]:
+def _cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     rows = csv.reader(io.StringIO(text))
     try:
-        yield from rows
+        for cells in rows:
+            yield rows.line_num, cells
     except csv.Error:  # a cell of more than 128 KiB
         raise _malformed(path, rows.line_num, "a very long line") from None
 
@@ -131,7 +132,7 @@ def _row(
 ) -> Row:  # fmt: skip
     if not 0 <= partition < 2**31 or not 0 <= offset <= OFFSET_MAX:
         raise _malformed(path, number, coordinates(topic, partition, offset))
-    return group, TopicPartition(topic, partition), Place(Kind.OFFSET, offset, done, topic_id)
+    return number, group, TopicPartition(topic, partition), Place(Kind.OFFSET, offset, done, topic_id)
 
 
 def _malformed(path: Path, number: int, text: str) -> ConfigError:

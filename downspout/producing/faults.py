@@ -33,7 +33,7 @@ CURES: dict[type[BaseException], str] = {
     "produce.request_bytes_max)",
     errors.RecordListTooLargeError: "lower produce.batch_bytes, or raise segment.bytes of the topic",
     errors.InvalidTimestampError: "correct the time, or message.timestamp.after.max.ms and before.max.ms of the topic",
-    errors.InvalidRecordError: "give it a key: the topic is compacted",
+    errors.InvalidRecordError: "make it one that the topic takes",
     errors.UnknownTopicOrPartitionError: "create the topic (`downspout kafka create`), or correct its name",
     errors.InvalidTopicError: "name another topic: this one is Kafka's own, or no topic can have this name",
     errors.TopicAuthorizationFailedError: "grant this client WRITE and DESCRIBE on the topic (an ACL of the broker)",
@@ -43,6 +43,11 @@ CURES: dict[type[BaseException], str] = {
     errors.KafkaTimeoutError: "see whether the brokers answer, and how far the topic's replicas are",
     errors.PolicyViolationError: "see the broker's policy for this topic",
 }
+OF_INVALID = {
+    "without key": "give it a key: the topic is compacted",
+    "imestamp": CURES[errors.InvalidTimestampError],
+}
+"""What helps against an InvalidRecordError, by a word of its text."""
 NO_REPLICAS = (errors.NotEnoughReplicasError, errors.NotEnoughReplicasAfterAppendError)
 
 
@@ -124,6 +129,8 @@ def error_of_record(component: str, place: str, where: str, error: BaseException
     elif type(error) is ValueError:
         what, otherwise = str(error), "name a topic and a partition that there are"
     cures = [cure for kind, cure in CURES.items() if isinstance(error, kind)]
+    if isinstance(error, errors.InvalidRecordError):  # what brokers say of each of several bad records in a batch
+        cures = [cure for word, cure in OF_INVALID.items() if word in str(error)] + cures
     who = f"{component}: " if component else ""
     kind = UnavailableError if is_outage(error) else RecordError
     found = kind(f"{place}{who}{what}", cure=cures[0] if cures else otherwise)

@@ -152,12 +152,14 @@ class Why:
         """Return the reason and what may help."""
         if part is None:
             return "where to start is not known yet", f"look at the broker: {self._error or 'its log'}"
-        if (emitted_at := part.ledger.emitted_at(offset)) is not None:
-            return self._out(part, offset, emitted_at)
+        emitted_at, retry = part.ledger.emitted_at(offset), part.ledger.retry_state(offset)
+        if emitted_at is not None:
+            out, cure = self._out(part, offset, emitted_at)
+            return (out, cure) if retry is None else self._retry(part.last_failures.get(offset), retry, out)
         if offset in part.exhausted:
             topic = self._setup.dead_letter_topic
             return f"it failed for good, and its dead letter is not written to {topic}", "look at that topic's settings"
-        if (retry := part.ledger.retry_state(offset)) is not None:
+        if retry is not None:
             return self._retry(part.last_failures.get(offset), retry)
         return self._unread(part)
 
@@ -171,13 +173,14 @@ class Why:
             cure += f"; or smaller chunks, kafka.chunk_records_max (now {self._setup.settings['chunk_records_max']:,})"
         return f"not acked for {seconds:.0f} s{where}", cure
 
-    def _retry(self, last: LastFailure | None, retry: Any) -> tuple[str, str]:
+    def _retry(self, last: LastFailure | None, retry: Any, out: str = "") -> tuple[str, str]:
         failure = last.failure if last else None
         error = f", last with {failure.error or failure.kind}" if failure else ""
         left = (retry.ready_at - self._now) / 1000
         when = (
             f"its retry is due in {left:.0f} s" if left > 0 else "its retry is due, but it has not been read again yet"
         )
+        when = f"its retry is {out}" if out else when
         cure = "repair the bolt, or fewer tries: kafka.retries_max, kafka.retry_delay_ms_max"
         if failure is not None and failure.kind == "timeout":
             cure = (

@@ -154,6 +154,19 @@ def test_the_fast_checksum_is_in_use() -> None:
 # --- topics ---
 
 
+def test_a_version_that_is_given_is_no_hindrance(kafka_broker: EmbeddedKafka, topic_name: str) -> None:
+    """A client that does not ask the broker's version knows its brokers all the same; a wrong one is named."""
+    known = KafkaCluster(kafka_broker.bootstrap, {"api_version": "2.8"})
+    known.ensure_topic(topic_name, 2)
+    consumer = known.consumer(group=None)
+    assert consumer.partitions_for(topic_name) == {0, 1}
+    consumer.close()
+    consumer = KafkaCluster(kafka_broker.bootstrap, {"api_version": "0.10"}).consumer(group=None)
+    with pytest.raises(errors.IncompatibleBrokerVersion):
+        consumer.end_offsets([TopicPartition(topic_name, 0)])
+    consumer.close()
+
+
 def test_a_topic_is_listed_and_deleted(cluster: KafkaCluster, topic_name: str) -> None:
     """Topics are listed with their partitions, without Kafka's own, until they are deleted."""
     cluster.ensure_topic(topic_name, 3)

@@ -285,6 +285,35 @@ def test_an_engine_waits_for_what_a_bolt_wants_drained():
     assert all(0 <= late < 0.02 for late in bolt.drained)
 
 
+def test_what_is_due_is_drained_alone_where_a_bolt_can():
+    """At the moment of drain_at, drain_old is called where there is one; at the end of the run, drain."""
+
+    class Lingers(Bolt):
+        clock = SYSTEM_CLOCK
+
+        def initialize(self, conf, context):
+            self.calls = []
+
+        def process(self, tup):
+            pass
+
+        def drain_at(self):
+            return None if self.calls else 0.5
+
+        def drain_old(self):
+            self.calls.append("old")
+
+        def drain(self):
+            self.calls.append("all")
+
+    class Lingering(Topology):
+        words = Words.spec()
+        lingers = Lingers.spec(inputs=[words])
+
+    bolt = run_topology(Lingering, spouts={"words": []}, for_s=3).components["lingers"][0]
+    assert (bolt.calls[0], set(bolt.calls[1:])) == ("old", {"all"})
+
+
 def test_a_drain_at_that_raises_ends_the_run_by_name():
     """What a bolt's drain_at raises ends the run, and names the bolt."""
 

@@ -189,3 +189,16 @@ def test_lines_without_a_group_need_one_group(tmp_path: Path) -> None:
     path.write_text("orders,0,5\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="does not say of which group"):
         read_places(path, ["g", "h"])
+
+
+def test_blank_lines_count(tmp_path: Path) -> None:
+    """An error names the line that an editor shows."""
+    path = tmp_path / "offsets"
+    for text, groups, said in (
+        ("\n\norders,0,5\n\norders,0,6\n", ["g"], r"offsets:5 names orders\[0\] again"),
+        ("\n\norders,0,5\n", ["g", "h"], "offsets:3 does not say of which group"),
+        ("\n\norders,0,5\n\norders,x,6\n", ["g"], "offsets:5: 'orders,x,6' is no offset"),
+    ):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match=said):
+            read_places(path, groups)

@@ -299,6 +299,14 @@ def test_a_record_that_is_refused_becomes_a_dead_letter(kafka: Kafka, emit: str)
     assert "MessageSizeTooLargeError" in str(letter.error)
 
 
+@pytest.mark.fake_only("how long it takes is the clock of the fake")
+def test_records_linger_for_others(fake: Any) -> None:
+    """With ``linger_ms`` records that come one by one wait for it, also where the topology is idle meanwhile."""
+    fake.create_topic(OUT, 1)
+    result = run(fake, ["message"], [["1"]], topic=OUT, linger_ms=700)
+    assert result.run.reports["bolt"]["answer_s"] == pytest.approx(0.7, abs=0.1)
+
+
 def test_an_answer_that_is_lost_fails_the_tuple(kafka: Kafka) -> None:
     """It is written, and comes again: at least once."""
     kafka.faults.fail_next("produce", errors.KafkaTimeoutError("no answer"), applied=True)
@@ -317,6 +325,16 @@ def test_a_time_out_names_the_last_answer_and_its_cure() -> None:
     error.__cause__ = errors.NotLeaderForPartitionError()
     found = error_of_record("bolt", "", "out[0]", error)
     assert re.search(r"KafkaTimeoutError.*; the last answer was NotLeaderForPartitionError", found.message)
+
+
+@pytest.mark.parametrize(("text", "cure"), [
+    ("Timestamp 4102444800000 of message with offset 0 is out of range", "message.timestamp.after.max.ms"),
+    ("Compacted topic cannot accept message without key in topic partition out-0", "give it a key"),
+    ("", "make it one that the topic takes"),
+])  # fmt: skip
+def test_one_of_several_bad_records_has_the_cure_of_its_own(text: str, cure: str) -> None:
+    """For several bad records in a batch, brokers have one error; its text alone says what is wrong with each."""
+    assert cure in str(error_of_record("bolt", "", "out[0]", errors.InvalidRecordError(text)).cure)
 
 
 @pytest.mark.fake_only("a single broker has all the replicas that a topic of its can have")
@@ -386,7 +404,7 @@ def test_a_full_buffer_slows_down_and_times_nothing_out(fake: Any) -> None:
 
 
 @pytest.mark.parametrize(("settings", "match"), [
-    ({"topic_field": "a", "topic_index": 1}, "produce.topic_field and produce.topic_index are set"),
+    ({"topic_field": "a", "topic_function": "a.b"}, "produce.topic_field and produce.topic_function are set"),
     ({"topic": "t", "acks": 1, "idempotence": True}, "enable_idempotence does not go with acks=1"),
     ({"topic": "t", "partitioner": "stcky"}, "produce.partitioner = 'stcky' is not a partitioner"),
     ({"topic": "t", "compression": "zip"}, "produce.compression = 'zip'"),

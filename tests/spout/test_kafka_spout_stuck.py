@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -61,6 +62,22 @@ def test_a_record_that_waits_for_its_retry_is_named_with_its_failure(
     [warning] = said(caplog)
     assert f"{TOPIC}[0]@4" in warning
     assert "it failed 1 time, last with fail; its retry is due in 5" in warning
+
+
+def test_a_retry_that_is_out_is_named_with_the_failures_before_it(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record that fails again and again is mostly out: not that, but how often it failed, is why it blocks."""
+    driver = Driver(kafka, retry_delay_ms=1_000, retry_delay_ms_max=1_000, retries_max=-1)
+    driver.run()
+    driver.ack([n for n in range(10) if n != 4])
+    for _ in range(5):
+        driver.fail([4])
+        let_pass(driver, 2)
+        driver.run()
+    let_pass(driver, LIMIT_S)
+    [warning] = said(caplog)
+    assert re.search(r"it failed 5 times, last with fail; its retry is not acked for \d+ s. Try: repair", warning)
 
 
 def test_a_partition_that_is_done_is_not_stuck(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
