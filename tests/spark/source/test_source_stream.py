@@ -98,6 +98,9 @@ def test_transactions_leave_no_rest(bench: Bench) -> None:
     bench.send([3])
     (last,) = bench.run(startingOffsets="earliest")
     assert (last["numInputRows"], bench.written()) == (1, ["0", "1", "3"])
+    # Cut into tasks of one offset, some have nothing but a marker, or an aborted record.
+    bench.run("cut", startingOffsets="earliest", minPartitions="10")
+    assert bench.written("cut") == bench.values(minPartitions="10") == ["0", "1", "3"]
 
 
 def test_a_crash_before_the_first_commit_loses_nothing(bench: Bench) -> None:
