@@ -202,14 +202,15 @@ class PartitionLedger(LedgerState):
     def fail(self, offset: int, now: int) -> RetryState | None:
         """Count a failed attempt and schedule the next; None where nothing of it is out. O(log f).
 
-        Of a range none is counted: it is split.
+        Of a range none is counted: it is split. Its parts were not tried yet, so they wait for the shortest back-off:
+        were it twice as long with each split, a bad record among 10,000 would take 16 s to find.
         """
         retry = self._take_back(offset)
         if retry is not None:
             if retry.end == offset + 1:
                 retry.failures += 1
             else:
-                retry.most = (retry.records + 1) // 2
+                retry.most, retry.backoffs = (retry.records + 1) // 2, 0
             self._reschedule(offset, retry, now)
         return retry
 

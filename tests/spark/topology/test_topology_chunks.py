@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,8 +22,9 @@ from bolts.parse import JsonParseBolt
 from downspout.kafka import ColumnRecord, RecordColumns
 from downspout.spark import ChunkPlace
 from downspout.spark.topology.rows import places_of
+from downspout.spark.topology.stages import record_input
 from downspout.spark.topology.stages.record_ranges import cut
-from downspout.testing import FakeKafka, run_topology
+from downspout.testing import FakeKafka, VirtualClock, run_topology
 from tests.spark import topology_bolts as b
 from tests.spark.topology_support import InProcess, rows_in
 
@@ -200,6 +202,23 @@ def test_a_culprit_is_found_by_halves(kafka: FakeKafka, tmp_path: Path, upper: A
     assert [letter.value for letter in letters] == [b"poison"] * 5
     assert {dict(letter.headers)["__downspout.errors.attempts"] for letter in letters} == {b"3"}
     assert query.batches.totals.again == 0
+
+
+def test_a_culprit_is_found_without_ever_longer_waits(
+    kafka: FakeKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each half is tried for the first time: only the retries of the record itself wait longer and longer."""
+    clock = VirtualClock()
+    now = SimpleNamespace(monotonic=clock.monotonic, sleep=clock.advance, time=clock.wall)
+    monkeypatch.setattr(record_input, "time", now)
+    send(kafka, *["line"] * 700, "poison", *["line"] * 300)
+    settings = {**CHUNK, "kafka.breaker_ratio": 0, "kafka.retry_delay_ms": 100, "kafka.retries_max": 0}
+    query = InProcess(shouting(tmp_path), kafka, settings)
+    query.batch_rows = 1001
+    began = clock.monotonic()
+    query.run()
+    assert [letter.value for letter in query.letters()] == [b"poison"]
+    assert clock.monotonic() - began <= 1.5  # 10 halvings and no retry; with doubled waits 102 s
 
 
 def test_letters_are_those_of_record_mode(kafka: FakeKafka, tmp_path: Path) -> None:

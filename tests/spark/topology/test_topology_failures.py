@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from streamparse import Grouping
 
-from downspout.errors import ComponentError, RecordError, UnreadableError
+from downspout.errors import ComponentError, RecordError, UnavailableError, UnreadableError
 from downspout.ledger import Breaker
 from downspout.sink import HIDDEN, layout_of
 from downspout.testing import FakeKafka, Killed
@@ -112,6 +112,44 @@ def test_a_tuple_that_fails_in_a_later_batch_is_not_lost(kafka: FakeKafka, tmp_p
     query.run()
     assert [letter.value for letter in query.letters()] == [b"refused first"]
     assert rows_in(tmp_path / "counts", "word", "n") == [("a", 2)]
+
+
+class Away(b.Split):
+    """Splits once a service has answered: not before the 30th try."""
+
+    tries: ClassVar[Counter[str]] = Counter()
+
+    def process(self, tup: Any) -> None:
+        """Split a line."""
+        self.tries[tup.values.value] += 1
+        if self.tries[tup.values.value] < 30:
+            raise UnavailableError("the service does not answer")
+        super().process(tup)
+
+
+class AwayCount(b.Count):
+    """A stateful bolt of the same kind."""
+
+    tries: ClassVar[list[int]] = []
+
+    def process(self, tup: Any) -> None:
+        """Count a word."""
+        AwayCount.tries.append(1)
+        if len(AwayCount.tries) < 30:
+            raise UnavailableError("the service does not answer")
+        super().process(tup)
+
+
+@pytest.mark.parametrize("bolts", [{"split": Away}, {"count": AwayCount}])
+def test_an_outage_costs_no_record(kafka: FakeKafka, tmp_path: Path, bolts: dict[str, Any]) -> None:
+    """What a bolt needs and cannot reach is waited for, longer than retries and time-outs last; in each stage."""
+    Away.tries.clear()
+    AwayCount.tries.clear()
+    query = InProcess(b.counting(tmp_path, **bolts), kafka, {"kafka.timeouts_max": 3, "kafka.retries_max": 2})
+    send(kafka, "a b", "b")
+    query.run()
+    assert rows_in(tmp_path / "counts", "word", "n") == counted("a", "b", "b")
+    assert query.letters() == []
 
 
 def test_tuples_that_nobody_acks_time_out_at_the_end_of_the_batch(kafka: FakeKafka, tmp_path: Path) -> None:

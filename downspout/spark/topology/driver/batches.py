@@ -155,6 +155,7 @@ class _RetryState:
 
     failures: int = 0
     timeouts: int = 0
+    tries: int = 0  # also those that an outage ended, which count for nothing
     first_ms: int = 0
 
 
@@ -287,7 +288,8 @@ class Batches:
         for place, (component, failure) in last.items():
             state = self._retry_states.setdefault(place, _RetryState(first_ms=now_ms))
             state.failures += failure.kind != "timeout"
-            state.timeouts += failure.kind == "timeout"
+            state.timeouts += failure.kind == "timeout" and not failure.outage
+            state.tries += 1
             wait_ms = max(wait_ms, self._wait_or_exhaust(place, state, component, failure, now_ms))
         log.warning("%s: the batch is computed again", _failed_text(last, self._retry_states))
         time.sleep(wait_ms / 1000)
@@ -313,9 +315,9 @@ class Batches:
         if isinstance(place, ChunkPlace):  # an attempt of many says nothing about any of them
             if state.failures or state.timeouts >= spout.settings["timeouts_max"]:
                 self.chunk_limits[place] = max(1, place.size // PARTS)
-            return spout.backoff.delay(attempts)
+            return spout.backoff.delay(state.tries)
         if state.failures <= spout.settings["retries_max"] and state.timeouts < spout.settings["timeouts_max"]:
-            return spout.backoff.delay(state.failures)
+            return spout.backoff.delay(state.tries)
         if place is None or place in self.exhausted:
             raise ComponentError(
                 f"{component} failed {attempts} times, on no tuple that came from a record of this batch: "
@@ -357,8 +359,7 @@ def _failed_text(failed: Mapping[_Blamed, tuple[str, Failure]], states: Mapping[
     named = [where_is(place) if place is not None else "a tuple that came from no record" for place in failed]
     shown = ", ".join(named[:_SHOWN]) + (f" and {len(named) - _SHOWN:,} more" if len(named) > _SHOWN else "")
     place, (component, failure) = next(iter(failed.items()))
-    tries = states[place].failures + states[place].timeouts
-    return f"{shown} failed in {component}, try {tries}, the first by {failure.error or failure.kind}"
+    return f"{shown} failed in {component}, try {states[place].tries}, the first by {failure.error or failure.kind}"
 
 
 def _commits_batches(task: Any) -> None:

@@ -39,7 +39,7 @@ class TrackedRecord(Root):
 
     __slots__ = (
         *("topic", "partition", "offset", "timestamp", "key", "value", "headers", "topic_id"),
-        *("failure", "failures", "first_ms", "spout", "timeouts", "unreadable"),
+        *("failure", "failures", "first_ms", "spout", "timeouts", "tries", "unreadable"),
     )
 
     def __init__(
@@ -52,7 +52,7 @@ class TrackedRecord(Root):
         self.key, self.value, self.headers = key, value, headers
         self.unreadable = unreadable
         self.failure: Failure | None = None
-        self.failures = self.timeouts = self.first_ms = 0
+        self.failures = self.timeouts = self.tries = self.first_ms = 0
 
     @property
     def place(self) -> Place:
@@ -179,7 +179,7 @@ class RecordInput(TaskInput):
             chunk = maker.make(item.rows)
         except chunk_maker.Unreadable:
             for part in item.without(maker.unreadable(item.rows)):
-                self._emit(stage_spout, _tracked(item.spout, item.topic_id, part, item.failures, item.timeouts))
+                self._emit(stage_spout, _tracked(item.spout, item.topic_id, part, item.tries, item.timeouts))
             return
         item.failure, item.left = None, 1
         stage_spout.emit(chunk, tup_id=item)
@@ -241,21 +241,22 @@ class RecordInput(TaskInput):
             return
         if isinstance(item, TrackedRange):
             for part in item.after(failure):  # no attempt is counted: one of many says nothing about any of them
-                self._try_later(_tracked(item.spout, item.topic_id, part, item.failures, item.timeouts), item.failures)
+                self._try_later(_tracked(item.spout, item.topic_id, part, item.tries, item.timeouts), item.tries)
             return
         item.first_ms = item.first_ms or _now_ms()
-        if failure.kind == "timeout":
-            item.timeouts += 1
-        else:
+        item.tries += 1
+        if failure.kind != "timeout":
             item.failures += 1
+        elif not failure.outage:  # an outage says nothing about the record, however long it is
+            item.timeouts += 1
         settings = item.spout.settings
         if item.failures > settings["retries_max"] or item.timeouts >= settings["timeouts_max"]:
             self._exhaust(item, failure)
             return
-        self._try_later(item, item.failures)
+        self._try_later(item, item.tries)
 
-    def _try_later(self, item: TrackedRecord | TrackedRange, failures: int) -> None:
-        self._push(time.monotonic() + item.spout.backoff.delay(failures) / 1000, item)
+    def _try_later(self, item: TrackedRecord | TrackedRange, tries: int) -> None:
+        self._push(time.monotonic() + item.spout.backoff.delay(tries) / 1000, item)
 
     def _push(self, due: float, item: Any) -> None:
         heapq.heappush(self._retries, (due, next(self._number), item))
@@ -274,11 +275,11 @@ class RecordInput(TaskInput):
 
 
 def _tracked(
-    spout: SpoutSettings, topic_id: str, rows: RecordColumns, failures: int = 0, timeouts: int = 0
+    spout: SpoutSettings, topic_id: str, rows: RecordColumns, tries: int = 0, timeouts: int = 0
 ) -> TrackedRecord | TrackedRange:
     """Return what goes together, or a record alone: that has no past."""
     if len(rows) > 1:
-        return TrackedRange(spout, topic_id, rows, failures, timeouts)
+        return TrackedRange(spout, topic_id, rows, tries, timeouts)
     record = rows[0]
     place = rows.topic, topic_id, rows.partition
     return TrackedRecord(spout, *place, record.offset, record.timestamp, record.key, record.value, record.headers)

@@ -30,14 +30,14 @@ ChunkLimits = Mapping[ChunkPlace, int]
 class TrackedRange(Root):
     """Two records or more that go as one chunk, and how often it, or what they were part of, has failed so far."""
 
-    __slots__ = ("failure", "failures", "rows", "spout", "timeouts", "topic_id")
+    __slots__ = ("failure", "rows", "spout", "timeouts", "topic_id", "tries")
 
     def __init__(
-        self, spout: SpoutSettings, topic_id: str, rows: RecordColumns, failures: int = 0, timeouts: int = 0
+        self, spout: SpoutSettings, topic_id: str, rows: RecordColumns, tries: int = 0, timeouts: int = 0
     ) -> None:
         super().__init__()
         self.spout, self.topic_id, self.rows = spout, topic_id, rows
-        self.failures, self.timeouts = failures, timeouts
+        self.tries, self.timeouts = tries, timeouts  # ``tries`` in a row, by which the back-off grows
         self.failure: Failure | None = None
 
     @property
@@ -49,11 +49,13 @@ class TrackedRange(Root):
 
     def after(self, failure: Failure) -> list[RecordColumns]:
         """Take note of a failure; return what is tried next: halves, or after a timeout the same again."""
-        self.failures += 1
-        self.timeouts += failure.kind == "timeout"
+        timed_out = failure.kind == "timeout"
+        self.timeouts += timed_out and not failure.outage
         # One that timed out too often is halved too: a bolt may have forgotten one record's ack.
-        if failure.kind == "timeout" and self.timeouts < self.spout.settings["timeouts_max"]:
+        if timed_out and self.timeouts < self.spout.settings["timeouts_max"]:
+            self.tries += 1
             return [self.rows]
+        self.tries = 1  # halves were not tried yet: were the back-off twice as long with each, a culprit took 10 s
         half = (len(self.rows) + 1) // 2
         return [self.rows[:half], self.rows[half:]]
 
