@@ -74,6 +74,25 @@ def test_a_range_that_fails_goes_out_again_in_halves() -> None:
     ledger._check()
 
 
+def test_halves_wait_for_the_shortest_back_off() -> None:
+    """They were not tried yet: only what is tried again as it was, after a time-out, waits longer and longer."""
+    ledger = ranges((0, 1024, 1024))
+    waits = []
+    for size in (1024, 512, 256, 128):
+        trouble = ledger.fail(0, now=0)
+        assert trouble is not None
+        waits.append(trouble.ready_at)
+        ledger.emit_part(0, 0, size // 2, size // 2, now=0)
+    assert len(set(waits)) == 1
+    again = []
+    for _ in range(3):
+        trouble = ledger.timeout(0, now=0)
+        assert trouble is not None
+        again.append(trouble.ready_at)
+        ledger.emit_part(0, 0, 64, 64, now=0)
+    assert again == [2 * waits[0], 4 * waits[0], 8 * waits[0]]
+
+
 def test_a_record_that_stands_alone_has_no_past() -> None:
     """Neither the fails of the ranges that it was in, nor their timeouts, are its own."""
     ledger = ranges((0, 2, 2), (2, 3, 1))
