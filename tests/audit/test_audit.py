@@ -165,15 +165,19 @@ def test_a_removed_file_is_missing(tmp_path: Path, kafka: Kafka) -> None:
     assert any("gone" in note for note in report.notes)
 
 
-def test_a_copied_file_is_a_duplicate(tmp_path: Path, kafka: Kafka) -> None:
-    """A data file that somebody copied shows every row of it twice."""
+@pytest.mark.parametrize("copies", [["copy.parquet"], ["copy.parquet", "month=7/copy.parquet"]], ids=["once", "twice"])
+def test_a_copied_file_is_a_duplicate(tmp_path: Path, kafka: Kafka, copies: list[str]) -> None:
+    """Each copy that somebody made of a data file, in a folder too, shows every row of it once more."""
     put(tmp_path, kafka, range(10))
     (path,) = files(tmp_path)
-    shutil.copy(path, path.with_name("copy.parquet"))
-    report = audit(tmp_path, cluster=kafka)
-    assert (report.exit_code, kinds(report)) == (11, {"duplicate": [(0, 10)]})
-    assert report.found.unknown == ["copy.parquet"]
-    assert report.partitions[0].rows_of["duplicate"] == 10
+    for copy in copies:
+        tmp_path.joinpath(copy).parent.mkdir(exist_ok=True)
+        shutil.copy(path, tmp_path / copy)
+    for cluster in (kafka, None):
+        report = audit(tmp_path, cluster=cluster)
+        assert (report.exit_code, kinds(report)) == (11, {"duplicate": [(0, 10)]})
+        assert report.found.unknown == copies
+        assert report.partitions[0].rows_of["duplicate"] == 10 * len(copies)
 
 
 def test_a_row_that_the_log_does_not_know_is_extra(tmp_path: Path, kafka: Kafka) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from downspout.errors import BrokerError, TakenOverError
 from downspout.kafka import GroupMembership, TopicPartition, cluster_for
 from downspout.ledger import Origin
 from downspout.origins import column_of
-from downspout.producing import Message, Outgoing, Progress
+from downspout.producing import Message, Outgoing, Progress, SentDeadLetter
 from downspout.producing.sending import TransactionalSending
 from downspout.producing.spout_transaction import Refused
 from downspout.producing.transactions import Transactions
@@ -120,6 +121,36 @@ def test_a_task_takes_over_several_partitions_of_another_at_once(sink: Sink) -> 
     assert committed(sink.kafka) == {b"lines.1": 1}
 
 
+def visible_after_a_plain_record(kafka: Kafka) -> Counter[bytes | None]:
+    """Return what a read_committed reader sees behind a record outside transactions: nothing while one is open."""
+    kafka.produce(OUT, b"plain", partition=0)
+    return committed(kafka)
+
+
+@pytest.mark.parametrize(
+    ("offset", "dead"), [(1, []), (2, [SentDeadLetter(TP, 1, "dead", None, b"1", [], None)])], ids=["to come", "dead"]
+)
+def test_the_result_of_a_record_that_failed_aborts_its_transaction(sink: Sink, offset: int, dead: list[Any]) -> None:
+    """Whether the record comes again or is a dead letter: none of it is seen, and no reader waits for a time-out."""
+    sink.begin()
+    sink.send(0, b"0")
+    sink.send(1, b"1")
+    sink.transactions.flush(10)
+    with pytest.raises(Refused, match=r"in\[0\]@1 failed after a result of it was sent"):
+        sink.say("commit", offset=offset, dead_letters=dead)
+    assert visible_after_a_plain_record(sink.kafka) == {b"plain": 1}
+    assert sink.transactions.report()["transactions_aborted"] == 1
+
+
+def test_what_is_open_at_the_end_is_aborted(sink: Sink) -> None:
+    """So no reader waits for its time-out."""
+    sink.begin()
+    sink.send(0, b"0")
+    sink.transactions.flush(10)
+    sink.transactions.close(1)
+    assert visible_after_a_plain_record(sink.kafka) == {b"plain": 1}
+
+
 @pytest.mark.fake_only("faults of transactions are injected in the fake only")
 @pytest.mark.parametrize("operation", ["send_offsets", "commit_transaction"])
 def test_a_transaction_that_fails_is_aborted_and_a_new_session_goes_on(sink: Sink, operation: str) -> None:
@@ -131,11 +162,12 @@ def test_a_transaction_that_fails_is_aborted_and_a_new_session_goes_on(sink: Sin
     with pytest.raises(Refused, match="CoordinatorNotAvailable"):
         sink.say("commit", offset=1)
     assert sink.transactions.report()["transactions_aborted"] == 1
+    assert visible_after_a_plain_record(sink.kafka) == {b"plain": 1}
     sink.begin("s2")
     sink.send(0, b"0")
     sink.transactions.flush(10)
     sink.say("commit", "s2", offset=1)
-    assert committed(sink.kafka) == {b"0": 1}
+    assert committed(sink.kafka) == {b"plain": 1, b"0": 1}
 
 
 def test_a_producer_that_is_fenced_before_its_session_begins_is_replaced(sink: Sink) -> None:

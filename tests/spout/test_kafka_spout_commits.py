@@ -65,6 +65,20 @@ def stored(kafka: FakeKafka, partition: int = 0) -> list[int]:
 # --- on the way ---
 
 
+@pytest.mark.fake_only("how much a fetch of a broker brings is not said")
+def test_a_commit_leads_a_reader_that_went_back_past_what_it_covers(kafka: Kafka) -> None:
+    """After a retry it stands in the middle of what is done: none of that is read again."""
+    driver = Driver(kafka, poll_records_max=4)
+    driver.run()
+    driver.ack(range(1, 9))
+    driver.fail([0])
+    assert driver.run(1) == [0]
+    driver.ack([0])
+    driver.spout.deactivate()
+    assert driver.committed() == 9
+    assert driver.spout.session.consumer.position(TopicPartition(TOPIC, 0)) == 9
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_acked_is_committed(kafka: Kafka, way: str) -> None:
     """Each way commits the acked prefix by the timer, tells the listener, and goes on with the next one."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 import pytest
 from kafka import errors
@@ -134,6 +135,36 @@ def test_partitions_that_stay_keep_their_state(wide: Kafka) -> None:
     driver.commit()
     assert [driver.committed(p) for p in range(PARTITIONS)] == [RECORDS] * PARTITIONS
     assert driver.figure("stale") == 0
+
+
+@pytest.mark.fake_only("it is said when the client forgets")
+def test_positions_that_a_client_forgets_in_a_rebalance_are_set_again(
+    wide: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of partitions that return, of which Java's client keeps none, and of those that never left."""
+    driver = Driver(wide, drain_ms_max=0)
+    driver.run()
+    session = driver.spout.session
+    listener, consumer = session.assignment.listener, session.consumer
+    hear = listener.on_partitions_assigned
+
+    def forget(partitions: Collection[TopicPartition]) -> None:
+        hear(partitions)
+        for tp in consumer.assignment():
+            consumer.seek(tp, 0)
+
+    monkeypatch.setattr(listener, "on_partitions_assigned", forget)
+    wide.add_partitions(TOPIC, PARTITIONS + 1)
+    for _ in range(50):
+        wide.clock.sleep(1)
+        driver.run(1)
+        if listener.facts:
+            break
+    assert listener.facts
+    session.catch_up()
+    session.assignment.start_partitions()
+    positions = {tp.partition: consumer.position(tp) for tp in consumer.assignment()}
+    assert positions == {**dict.fromkeys(range(PARTITIONS), RECORDS), PARTITIONS: 0}
 
 
 def test_the_drain_waits_only_so_long(wide: Kafka) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -22,6 +23,11 @@ from tests.command import PYTHON_CODE, cli
 from tests.web.running import FOR_EVER, GROUP, SCRIPT, TOPIC, WAIT_S, CheckBolt, Running, running, shop
 
 RECORDS = 400
+MARKUP = re.compile(
+    r"""innerHTML|outerHTML|insertAdjacentHTML|document\s*\.\s*write|DOMParser|ContextualFragment|setHTML|srcdoc"""
+    r"""|\beval\b|\bFunction\(|javascript:|setAttribute\(["'](?:on|href|src|style)|el\(["'](?:script|iframe|object|embed|style)"""
+)
+"""What makes elements, or code, of a text."""
 
 
 @pytest.fixture(scope="module")
@@ -254,3 +260,11 @@ def test_a_run_without_ui_imports_nothing_of_it() -> None:
     code = "import sys, downspout.cli.run, downspout.run.runner, downspout.run.workers.supervise\nprint(*sys.modules)"
     done = cli(code, program=PYTHON_CODE, ends_s=120)
     assert not {"downspout.web", "starlette", "uvicorn", "psutil"} & set(done.stdout.split())
+
+
+def test_no_script_of_the_page_takes_text_for_markup() -> None:
+    """Each way to do so is missing in all of them, so what a record or an error says stays text in every panel."""
+    scripts = [path for path in server.STATIC.rglob("*.js") if path.parent.name != "vendor"]
+    assert len(scripts) >= 5
+    for path in scripts:
+        assert not MARKUP.search(path.read_text(encoding="utf-8")), path.name
