@@ -55,7 +55,7 @@ class StoredGroups:
 
     def delete_groups(self, groups: Collection[str]) -> Sequence[str]:
         """Delete what the store holds of groups, and the groups; return those that have members still, and so stay."""
-        left = self._cluster.delete_groups(groups)
+        left = self._cluster.delete_groups([group for group in groups if self._cluster.group_offsets(group)])
         for group in set(groups).difference(left):
             self.delete_offsets(group, self.group_offsets(group).keys())
         return left

@@ -203,22 +203,20 @@ def _read_batches(nodes: Nodes, found: Found, path: str, topic: str, name: str, 
         topic, number = match[1], int(match[2])
     else:
         return
-    batches: dict[int, tuple[TopicPartition, int, int]] = {}
+    batches: dict[TopicPartition, dict[int, tuple[int, int]]] = {}  # partition_N may hold several topics
     for text in nodes.children(path):
         if not text.isdecimal():
             continue
         where = f"{path}/{text}"
         try:
-            batches[int(text)] = _read_batch(_look(nodes, found, where), number, topic)
+            tp, *bounds = _read_batch(_look(nodes, found, where), number, topic)
         except ValueError as error:
             found.notes.append(f"{where} counts as no node: {error}")
-    committed = [number for number in batches if currtx is not None and number < currtx]
-    if committed:
-        tp, _, end = batches[max(committed)]
-        found._add(path, tp, end)
-    elif batches:
-        tp, start, _ = batches[min(batches)]
-        found._add(path, tp, start)
+            continue
+        batches.setdefault(tp, {})[int(text)] = bounds[0], bounds[1]
+    for tp, by_txid in batches.items():
+        committed = [txid for txid in by_txid if currtx is not None and txid < currtx]
+        found._add(path, tp, by_txid[max(committed)][1] if committed else by_txid[min(by_txid)][0])
 
 
 def _read_batch(data: bytes, number: int, topic: str) -> tuple[TopicPartition, int, int]:
@@ -227,12 +225,14 @@ def _read_batch(data: bytes, number: int, topic: str) -> tuple[TopicPartition, i
     found = values.get("topic", topic)
     if not isinstance(found, str) or not found:
         raise ValueError("it names no topic")
+    if (found, values.get("partition", number)) != (topic or found, number):
+        raise ValueError(f"it is of {found}[{values.get('partition', number)}]")
     if "firstOffset" in values:  # storm-kafka-client; its last offset is in the batch
         start, last = _offset(values["firstOffset"]), _offset(values.get("lastOffset"))
         end = None if last is None else last + 1
     else:
         start, end = _offset(values.get("offset")), _offset(values.get("nextOffset"))
-    if start is None or end is None:
+    if start is None or end is None or end < start:
         raise ValueError("it holds no first and last offset")
     return TopicPartition(found, number), start, end
 

@@ -179,6 +179,29 @@ def test_a_group_that_cannot_be_a_node_is_refused() -> None:
         open_zookeeper_store("zookeeper://zk:1/x", StoreContext("a/b"))
 
 
+# --- Trident's ---
+
+
+def test_batches_count_for_the_topic_and_partition_that_they_name() -> None:
+    """A ``partition_N`` of Kafka 0.8's spout may hold several topics; what contradicts its path counts as no node."""
+    nodes = FakeNodes()
+    put(nodes, "/t/coordinator/currtx", b"3")
+    for path, text in {
+        "partition_0/1": '{"topic":"a","partition":0,"offset":0,"nextOffset":5}',
+        "partition_0/2": '{"topic":"b","partition":0,"offset":0,"nextOffset":9}',
+        "c@1/2": '{"topic":"a","firstOffset":3,"lastOffset":7}',
+        "d@1/2": '{"partition":0,"firstOffset":3,"lastOffset":7}',
+        "e@0/2": '{"firstOffset":9,"lastOffset":3}',
+    }.items():
+        put(nodes, f"/t/user/{path}", text.encode())
+    found = read_state(nodes, "/t")
+    assert found.offsets == {TopicPartition("a", 0): 5, TopicPartition("b", 0): 9}
+    notes = " ".join(found.notes)
+    assert "/t/user/c@1/2 counts as no node: it is of a[1]" in notes
+    assert "/t/user/d@1/2 counts as no node: it is of d[0]" in notes
+    assert "/t/user/e@0/2 counts as no node: it holds no first and last offset" in notes
+
+
 # --- a topology that still runs ---
 
 

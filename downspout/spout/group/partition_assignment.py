@@ -83,7 +83,7 @@ class PartitionAssignment:
         self._unverified: set[TopicPartition] = set()
         self._backoff = policy_of(settings, log)
         self._starts = Starts(settings, identity, metrics, log, self._loss, self._backoff, bounds)
-        self._notes = StartNotes(settings["start"], group, identity.topology_id, log)
+        self._notes = StartNotes(settings["start"], group, identity.topology_id, log, settings["offset_store"])
         self._ages = ages
 
     @property

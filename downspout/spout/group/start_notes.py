@@ -25,6 +25,8 @@ from downspout.formatting import counted, lasting
 from downspout.kafka.port import Cluster, OffsetAndMetadata, TopicPartition
 from downspout.kafka.retry_gate import describe
 from downspout.ledger.metadata import CommitMetadata, author_for_another_topic, decode
+from downspout.settings.secrets import shown
+from downspout.spout.offset_store import KAFKA, SETTING
 from downspout.spout.setup import Setup, topology_of
 
 Commits = Mapping[TopicPartition, OffsetAndMetadata | None]
@@ -72,8 +74,13 @@ def refuse_other_topologies(cluster: Cluster, setup: Setup, log: logging.Logger)
 class StartNotes:
     """Looks at the commits from which partitions start that were never ours."""
 
-    def __init__(self, strategy: str, group: str, topology_id: str, log: logging.Logger) -> None:
+    def __init__(
+        self, strategy: str, group: str, topology_id: str, log: logging.Logger, offset_store: str = KAFKA
+    ) -> None:
         self._strategy, self._group, self._topology_id, self._log = strategy, group, topology_id, log
+        self._seek = f"downspout offsets seek {group}"
+        if offset_store != KAFKA:
+            self._seek += f" --store {shown(SETTING, offset_store)}"
 
     def refuse_live(self, committed: Commits, topic_ids: Mapping[str, str], ages: Ages, commit_period_s: float) -> None:
         """Look whether another topology commits for this group; without a coordinator only this keeps the two apart.
@@ -130,9 +137,9 @@ class StartNotes:
             return
         self._log.warning(
             "group %s: the commits for %s name no topology (%s): kafka.start = %s does not go by them. "
-            "Try: `downspout offsets seek %s --to-current --topology-id %s`, which keeps their place, or "
+            "Try: `%s --to-current --topology-id %s`, which keeps their place, or "
             "kafka.start=UNCOMMITTED_%s",
-            self._group, _shown(bare), moved, self._strategy, self._group, self._topology_id, self._strategy,
+            self._group, _shown(bare), moved, self._strategy, self._seek, self._topology_id, self._strategy,
         )  # fmt: skip
 
     def _refuse_young(
@@ -147,8 +154,8 @@ class StartNotes:
                 f"group {self._group}: topology {found.topology_id} (task {found.task}) committed "
                 f"{coordinates(tp.topic, tp.partition, offset)} {when} and has not ended since. With kafka.mode=assign "
                 f"it and this topology, {self._topology_id}, would overwrite each other's commits",
-                cure="another kafka.group; or end that topology in order. If it was killed: `downspout offsets seek "
-                f"{self._group} --to-current --force --yes --topology-id {self._topology_id}`, or wait until the "
+                cure="another kafka.group; or end that topology in order. If it was killed: "
+                f"`{self._seek} --to-current --force --yes --topology-id {self._topology_id}`, or wait until the "
                 f"commit is {lasting(within_s)} old",
             )
 
