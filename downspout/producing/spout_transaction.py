@@ -6,6 +6,7 @@ How they fit together with other tasks and with late tuples is said in :mod:`dow
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from kafka import errors
@@ -51,6 +52,7 @@ class SpoutTransaction:
         """Why the transaction can only be aborted; empty: it can be committed."""
         self.results: dict[TopicPartition, PartitionResults] = {}
         """By partition of the input, as soon as it is known what is committed of it."""
+        self._counted = Counter[str]()  # by producers before the present one
         self.committed = self.aborted = self.fenced = self.repeated = 0
 
     # --- the session ------------------------------------------------------------------------------------
@@ -77,6 +79,7 @@ class SpoutTransaction:
         if is_needed and (self._producer is None or self._producer.is_over):
             if self.sending is not None:
                 self.sending.release()
+                self._counted.update(self.sending.report())
             self._producer, self.sending = self._new(self._id)
             self.sending.check = self.check
         self.session = session
@@ -84,6 +87,13 @@ class SpoutTransaction:
     def start(self, positions: Mapping[TopicPartition, Progress]) -> None:
         """Take note of what is committed already."""
         self.results = {tp: PartitionResults(progress) for tp, progress in positions.items()}
+
+    def report(self) -> Counter[str]:
+        """Return the metrics of all that was sent."""
+        found = self._counted.copy()
+        if self.sending is not None:
+            found.update(self.sending.report())
+        return found
 
     def taint(self, why: str) -> None:
         """Let the transaction be aborted when its end comes."""

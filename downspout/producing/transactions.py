@@ -194,9 +194,9 @@ class Transactions:
     def report(self) -> dict[str, float]:
         """Return the metrics of all."""
         found: Counter[str] = Counter()
-        for each in self._sendings:
-            found.update(each.report())
         transactions = self.by_spout.values()
+        for transaction in transactions:
+            found.update(transaction.report())
         return {
             **found,
             "answer_s": max((each.latency_s for each in self._sendings), default=0.0),

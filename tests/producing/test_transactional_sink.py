@@ -181,7 +181,7 @@ def test_a_producer_that_is_fenced_before_its_session_begins_is_replaced(sink: S
     sink.transactions.flush(10)
     sink.say("commit", "s2", offset=1)
     assert committed(sink.kafka) == {b"again": 1}
-    assert len(sink.producers) == 2
+    assert (len(sink.producers), sink.transactions.report()["sent"]) == (2, 2)
 
 
 def test_a_transaction_that_another_producer_fences_is_counted(sink: Sink) -> None:
