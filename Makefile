@@ -26,19 +26,19 @@ demo: $(VENV)/.demo  ## the main job on 336,776 real flights: Kafka, spout, bolt
 	@$(BIN)/python -m demos --on local $(if $(FRESH),--fresh)
 
 kafka-demo: $(VENV)/.demo  ## from Kafka to Kafka exactly once, through ten kills and two of the broker (FLIGHTS=20000: fewer; KILLS=3)
-	@$(BIN)/python -m demos.to_kafka $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
+	@$(BIN)/python -m demos.drill kafka $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
 sql-demo: $(VENV)/.demo  ## from Kafka into SQLite and PostgreSQL exactly once, through ten kills each (FLIGHTS=20000: fewer; KILLS=3)
-	@$(BIN)/python -m demos.to_sql $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
+	@$(BIN)/python -m demos.drill sql $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
 batch-demo: $(VENV)/.demo  ## words and flights counted in batches, opaque and transactional, locally, on Storm and on Spark, through kills (FLIGHTS=20000: fewer; KILLS=3; ENGINES=local)
-	@$(BIN)/python -m demos.to_batches $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS)) $(if $(ENGINES),--engines $(ENGINES))
+	@$(BIN)/python -m demos.drill batches $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS)) $(if $(ENGINES),--engines $(ENGINES))
 
 s3-demo: $(VENV)/.demo  ## the main job into an S3 bucket exactly once, through five kills, 503 and lost answers; read by four (FLIGHTS=20000: fewer; KILLS=3)
-	@$(BIN)/python -m demos.to_s3 $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
+	@$(BIN)/python -m demos.drill s3 $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
 formats-demo: $(VENV)/.demo  ## Avro by a schema registry into Parquet, Delta and Iceberg, each once, each killed five times (FLIGHTS=20000: fewer; KILLS=3)
-	@$(BIN)/python -m demos.to_formats $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
+	@$(BIN)/python -m demos.drill formats $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(KILLS),--kills $(KILLS))
 
 ui-demo: $(VENV)/.demo  ## the main job at a constant rate with some poison, and its web page, until Ctrl-C (RATE=2000; POISON=5000: one of 5,000 records; PORT=8650)
 	@$(BIN)/python -m demos.ui $(if $(RATE),--rate $(RATE)) $(if $(POISON),--poison $(POISON)) $(if $(PORT),--port $(PORT))

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
 
 import pandas as pd
 
@@ -154,29 +153,6 @@ def parse(arguments: Sequence[str] | None, *, command: str, about: str, output: 
     parser.add_argument("--flights", type=_count, default=TOTAL, help="how many flights, the earliest first")
     given = parser.parse_args(arguments)
     return Options(given.output, given.flights, given.fresh, command)
-
-
-class KilledDemo(Protocol):
-    """A demo whose processes are killed."""
-
-    def run(self) -> int:
-        """Do all steps; return the exit code."""
-
-
-def run_killed(
-    program: str,
-    about: str,
-    demo: Callable[[int, int, Screen], KilledDemo],
-    arguments: Sequence[str] | None,
-    kills: int = 10,
-) -> int:
-    """Run a demo whose processes are killed, as the command line says; return its exit code."""
-    parser = argparse.ArgumentParser(prog=program, description=about)
-    parser.add_argument("--flights", type=int, default=TOTAL, help="how many flights, the earliest first")
-    parser.add_argument("--kills", type=int, default=kills, help=f"how often the topology is killed ({kills})")
-    given = parser.parse_args(arguments)
-    screen = Screen()
-    return run_alone(screen, demo(given.flights, given.kills, screen).run)
 
 
 def _count(text: str) -> int:

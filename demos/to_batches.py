@@ -1,6 +1,6 @@
 """Batches of text and of flights into states, on three engines and of both kinds, while the processes are killed.
 
-    python -m demos.to_batches            # or: make batch-demo
+    python -m demos.drill batches            # or: make batch-demo
 
 1. starts its own Kafka broker, and publishes the project's own pages as lines, and the flights;
 2. counts words (``topologies/batch_word_count.py``) and adds up flights (``topologies/batch_flights.py``), in opaque
@@ -15,29 +15,24 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import random
-import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 from rich.table import Table
 
-from demos.audit import Finding, say_all
+from demos.audit import Finding
 from demos.batch_engines import ENGINES, Counted, Engine, Job
-from demos.flights_data import TOTAL, Flights, load_flights
+from demos.drill import Drill, Step
 from demos.killed import count_of
 from demos.screen import Screen
-from demos.shared import flights_topic, run_alone, started
-from downspout.broker.embedded import EmbeddedKafka
 from downspout.errors import BrokerError
 from downspout.kafka.clusters import cluster_for
 from downspout.kafka.port import TopicPartition
-from downspout.settings import folders
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("opaque", "transactional")
@@ -62,37 +57,48 @@ PARSE = """\
 """
 
 
-class BatchDemo:
+class BatchDemo(Drill):
     """One run of the demo."""
+
+    NAME, PUBLISHES = "batches", "Start Kafka and publish lines and flights"
 
     def __init__(
         self, flights: int, kills: int, screen: Screen, seed: int | None = None, engines: Sequence[str] = tuple(ENGINES)
     ) -> None:
-        self.count, self.kills, self.screen, self.engines = flights, kills, screen, engines
-        self.kafka = EmbeddedKafka(folders.home() / "demo" / "kafka-to-kafka")  # that of `make kafka-demo`
-        self.folder = folders.home() / "demo" / "batches"
-        self.random = random.Random(seed)
+        super().__init__(flights, kills, screen, seed)
+        self.engines = engines
+        self.jars = ["storm"] if "storm" in engines else []
+        self.counted: dict[str, list[Counted]] = {}
 
-    def run(self) -> int:
-        """Do all steps; return the exit code."""
-        self.screen.step(1, "Start Kafka and publish lines and flights")
-        counted: dict[str, list[Counted]] = {}
-        right = True
-        with started(self.screen, self.kafka, *(["storm"] if "storm" in self.engines else [])):
-            jobs = [self.words(), self.flights()]
-            for number, name in enumerate(self.engines, 2):
-                engine = ENGINES[name](self.kafka, self.folder, self.screen, self.random)
-                self.screen.step(number, f"{engine.name}: {engine.does}")
-                with engine.running():
-                    for job, kind, kills in self.runs(engine, jobs):
-                        found = engine.count(job, kind, kills)
-                        counted.setdefault(job.name, []).append(found)
-                        right = say_all(self.screen, [self.audit(job, found)]) and right
-            self.screen.step(len(self.engines) + 2, "The states, side by side")
-            for job in jobs:
-                self.screen.table(beside(job, counted[job.name]))
-        self.screen.end_step()
-        return 0 if right else 1
+    def publish(self) -> None:
+        """Bring lines and flights into their topics."""
+        super().publish()
+        flights = Job(
+            "flights", "batch_flights", self.topic, "carriers", len(self.frame), carriers_of(self.frame), PARSE,
+            'value_format="json",',
+        )  # fmt: skip
+        self.jobs = [self.words(), flights]
+
+    def steps(self) -> Iterator[Step]:
+        """Yield a step for each engine, and their results side by side."""
+        for name in self.engines:
+            engine = ENGINES[name](self.kafka, self.folder, self.screen, self.random)
+            yield f"{engine.name}: {engine.does}", partial(self.count_on, engine)
+        yield "The states, side by side", self.show
+
+    def count_on(self, engine: Engine) -> Iterator[Finding]:
+        """Run all jobs on an engine."""
+        with engine.running():
+            for job, kind, kills in self.runs(engine, self.jobs):
+                found = engine.count(job, kind, kills)
+                self.counted.setdefault(job.name, []).append(found)
+                yield self.audit(job, found)
+
+    def show(self) -> Iterator[Finding]:
+        """Print the tables; nothing is found."""
+        for job in self.jobs:
+            self.screen.table(beside(job, self.counted[job.name]))
+        return iter(())
 
     def runs(self, engine: Engine, jobs: Sequence[Job]) -> list[tuple[Job, str, int]]:
         """Return what an engine runs, and how often each is killed."""
@@ -112,13 +118,6 @@ class BatchDemo:
         self.screen.say(f"{len(lines):,} lines are in {name}")
         wanted = dict(Counter(word for line in lines for word in line.split()))
         return Job("words", "batch_word_count", name, "counts", len(lines), wanted, SPLIT)
-
-    def flights(self) -> Job:
-        """Publish the flights, and add them up with pandas."""
-        frame = load_flights(self.count)
-        topic = flights_topic(self.screen, self.kafka.bootstrap, Flights(frame))
-        wanted = carriers_of(frame)
-        return Job("flights", "batch_flights", topic, "carriers", len(frame), wanted, PARSE, 'value_format="json",')
 
     # --- what is found ---
 
@@ -177,18 +176,3 @@ def beside(job: Job, counted: Sequence[Counted]) -> Table:
         values = (each.found.get(key, "none") for each in counted)
         table.add_row(key, job.show(job.wanted[key]), *(job.show(value) for value in values))
     return table
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; return the exit code: 0 right, 1 something is wrong, 130 interrupted."""
-    parser = argparse.ArgumentParser(prog="demos.to_batches", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--flights", type=int, default=TOTAL, help="how many flights, the earliest first")
-    parser.add_argument("--kills", type=int, default=10, help="how often processes are killed (10)")
-    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES), help="on which (all)")
-    given = parser.parse_args(arguments)
-    screen = Screen()
-    return run_alone(screen, BatchDemo(given.flights, given.kills, screen, engines=given.engines).run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Flights as Avro, by a schema registry whose schemas grow, into Parquet, a Delta table and an Iceberg table.
 
-    python -m demos.to_formats            # or: make formats-demo
+    python -m demos.drill formats            # or: make formats-demo
 
 1. starts its own Kafka broker and a schema registry, and publishes the flights as Avro: half with one schema, half with
    a later one that adds a column, and a few with a schema whose distance is a text;
@@ -22,22 +22,18 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from demos.audit import Finding, audited, say_all
-from demos.flights_data import PARTITIONS, load_flights, partition_of
-from demos.killed import KilledRun, count_of, kill_again_and_again
+from demos.audit import Finding, audited
+from demos.drill import Drill, Step
+from demos.flights_data import PARTITIONS, partition_of
 from demos.screen import Screen
-from demos.shared import run_killed, started
-from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.client import KafkaCluster
-from downspout.settings import folders
 from downspout.sink.log.commit_log import CommitLog
 from downspout.system import jars
 from downspout.testing.schema_registry import SchemaRegistry
@@ -60,44 +56,36 @@ SQL = """SELECT count(*), count(DISTINCT CAST(_partition AS BIGINT) * 1000000000
 FROM flights"""
 
 
-class FormatsDemo:
+class FormatsDemo(Drill):
     """One run of the demo."""
 
-    def __init__(self, flights: int, kills: int, screen: Screen) -> None:
-        self.count, self.kills, self.screen = flights, kills, screen
-        self.kafka = EmbeddedKafka(folders.home() / "demo" / "kafka-to-kafka")  # that of `make kafka-demo`
-        self.folder = (folders.home() / "demo" / "formats").absolute()
-        self.directory = self.folder / "flights"
-        self.random = random.Random()
+    NAME, KILLS = "formats", 5
+    PUBLISHES = "Start Kafka and a schema registry, and publish the flights as Avro"
 
-    def run(self, *, with_spark: bool = True) -> int:
-        """Do all steps; return the exit code."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        self.screen.step(1, "Start Kafka and a schema registry, and publish the flights as Avro")
-        with started(self.screen, self.kafka, *(["spark-delta"] if with_spark else [])):
-            with SchemaRegistry() as registry:
-                frame = load_flights(self.count)
-                self.publish(registry, frame)
-                self.screen.step(2, f"downspout run {TARGET}, and two exports, each killed {self.kills} times")
-                right = say_all(self.screen, self.write(registry))
-            self.screen.step(3, "downspout audit, and the dead letters")
-            right = say_all(self.screen, self.audit()) and right
-            self.screen.step(4, "Read the Parquet files, the Delta table and the Iceberg table")
-            right = say_all(self.screen, self.read(wanted(frame), with_spark=with_spark)) and right
-        self.screen.end_step()
-        return 0 if right else 1
+    def __init__(self, flights: int, kills: int, screen: Screen, *, with_spark: bool = True) -> None:
+        super().__init__(flights, kills, screen)
+        self.directory, self.with_spark = self.folder / "flights", with_spark
+        self.jars = ["spark-delta"] if with_spark else []
+
+    def steps(self) -> Iterator[Step]:
+        """Yield what is done with the flights."""
+        yield f"downspout run {TARGET}, and two exports, each killed {self.kills} times", self.write
+        yield "downspout audit, and the dead letters", self.audit
+        yield "Read the Parquet files, the Delta table and the Iceberg table", lambda: self.read(wanted(self.frame))
 
     # --- 1 ---
 
-    def publish(self, registry: SchemaRegistry, frame: pd.DataFrame) -> None:
+    def publish(self) -> None:
         """Write the flights into a new topic, and the odd ones among them."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.registry = self.opened.enter_context(SchemaRegistry())
         cluster = KafkaCluster(self.kafka.bootstrap)
         for topic in (TOPIC, DEAD_LETTERS):
             cluster.delete_topic(topic)
             cluster.ensure_topic(topic, PARTITIONS)
-        first, later, odd = (Writer(registry, fields) for fields in (FIRST, LATER, INCOMPATIBLE))
-        rows, half = documents(frame), len(frame) // 2
+        first, later, odd = (Writer(self.registry, fields) for fields in (FIRST, LATER, INCOMPATIBLE))
+        rows, half = documents(self.frame), len(self.frame) // 2
         odd_at = {len(rows) * (number + 1) // (ODD + 1) for number in range(ODD)}
         producer = cluster.producer(client={"linger_ms": 20, "batch_size": 256 * 1024})
         try:
@@ -119,42 +107,35 @@ class FormatsDemo:
 
     # --- 2 ---
 
-    def write(self, registry: SchemaRegistry) -> Iterator[Finding]:
+    def write(self) -> Iterator[Finding]:
         """Run and export to the end, through all kills, and yield what there is to say."""
-        began, ended = time.monotonic(), threading.Event()
+        ended = threading.Event()
         exports = {form: Killed(self.export(form), self.folder / f"{form}.log", self.kills, ended) for form in FORMS}
         for export in exports.values():
             export.start()
         try:
-            kills = self.run_topology(registry)
+            yield from self.run_topology()
         finally:
             ended.set()
             for export in exports.values():
                 export.join()
-        yield Finding(kills > 0 or not self.kills, f"topology: {count_of(kills, self.kills)}")
         for form, export in exports.items():
             with (self.folder / f"{form}.log").open("ab") as log:
                 code = subprocess.run(self.export(form), stdout=log, stderr=log, check=False).returncode
             said = (self.folder / f"{form}.log").read_text(encoding="utf-8")
             text = f"{form}: {export.kills} kills of the export, {said.count(' → ')} commits told"
             yield Finding(code == 0, text if code == 0 else said)
-        yield Finding(True, f"{time.monotonic() - began:.0f} s")
 
-    def run_topology(self, registry: SchemaRegistry) -> int:
-        """Run the topology to the end; return how often it was killed."""
+    def run_topology(self) -> Iterator[Finding]:
+        """Run the topology to the end, through all kills."""
         step = max(self.count // (self.kills + 2), 50)
         settings = [
             f"kafka.bootstrap={self.kafka.bootstrap}", f"kafka.group=formats-demo-{uuid.uuid4().hex[:8]}",
             f"kafka.dead_letter_topic={DEAD_LETTERS}", "kafka.emit=chunk", "kafka.retries_max=0",
-            f"parse.registry={registry.url}", f"parquet.directory={self.directory}",
+            f"parse.registry={self.registry.url}", f"parquet.directory={self.directory}",
             f"parquet.flush_rows={max(min(step // 4, 20_000), 50)}",
         ]  # fmt: skip
-        run = KilledRun(TARGET, settings, self.folder / "run.log", self.written, self.screen)
-
-        def say(pid: int) -> None:
-            self.screen.say(f"kill -9 of process {pid}: {self.written():,} rows are in the directory")
-
-        return kill_again_and_again(run, self.kills, lambda: self.random.randint(1, step), say)
+        return self.run_killed(TARGET, settings, self.written, "rows are in the directory", step)
 
     def written(self) -> int:
         """Return how many rows are committed. It is asked all the time, so only the log is read."""
@@ -184,10 +165,10 @@ class FormatsDemo:
 
     # --- 4 ---
 
-    def read(self, right: Sums, *, with_spark: bool = True) -> Iterator[Finding]:
+    def read(self, right: Sums) -> Iterator[Finding]:
         """Yield what each reader finds."""
         for name, reader in readers(self.directory).items():
-            if "Spark" in name and not with_spark:
+            if "Spark" in name and not self.with_spark:
                 continue
             with self.screen.busy(f"reading: {name}"):
                 found = reader()
@@ -321,12 +302,3 @@ def by_spark(table: str) -> Sums:
 def _plain(row: Any) -> Sums:
     rows, records, distance, named = (int(value) for value in row)
     return rows, records, distance, named
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; return the exit code: 0 right, 1 something is wrong, 130 interrupted."""
-    return run_killed("demos.to_formats", (__doc__ or "").split("\n")[0], FormatsDemo, arguments, kills=5)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

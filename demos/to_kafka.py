@@ -1,6 +1,6 @@
 """From Kafka to Kafka, exactly once, while the processes are killed and the broker is restarted.
 
-    python -m demos.to_kafka            # or: make kafka-demo
+    python -m demos.drill kafka            # or: make kafka-demo
 
 1. starts its own Kafka broker and publishes the flights;
 2. runs ``topologies/flight_topics.py``; kills it ten times with ``kill -9``, each time while it works on a transaction,
@@ -16,10 +16,8 @@ takes fewer, ``KILLS=3`` kills less. ``make chaos TO=kafka`` kills a hundred tim
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -29,17 +27,14 @@ from dataclasses import dataclass, field
 from statistics import median
 
 import orjson
-import pandas as pd
 
-from demos.audit import Finding, say_all
-from demos.flights_data import PARTITIONS, Flights, load_flights
+from demos.audit import Finding
+from demos.drill import Drill, Step
+from demos.flights_data import PARTITIONS
 from demos.killed import LOOK_S, KilledRun
 from demos.screen import Screen
-from demos.shared import flights_topic, run_killed, started
-from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.client import KafkaCluster
 from downspout.kafka.port import ConsumerPort, Record, TopicPartition
-from downspout.settings import folders
 from topologies.flight_topics import DELAYS, REJECTS
 
 TARGET = "topologies/flight_topics.py"
@@ -65,63 +60,65 @@ class Fire:
     """When the last one began, and what was committed by then, until it commits."""
 
 
-class KafkaDemo:
+class KafkaDemo(Drill):
     """One run of the demo."""
 
-    def __init__(
-        self, flights: int, kills: int, screen: Screen, broker_kills: int = BROKER_KILLS, seed: int | None = None
-    ) -> None:
-        self.count, self.kills, self.broker_kills, self.screen = flights, kills, broker_kills, screen
-        self.group = f"kafka-demo-{uuid.uuid4().hex[:8]}"
-        self.kafka = EmbeddedKafka(folders.home() / "demo" / "kafka-to-kafka")
-        self.random = random.Random(seed)
+    NAME = "kafka"
 
-    def run(self, *, with_spark: bool = True) -> int:
-        """Do all steps; return the exit code."""
-        self.screen.step(1, "Start Kafka and publish the flights")
-        with started(self.screen, self.kafka):
-            frame = load_flights(self.count)
-            flights = Flights(frame)
-            self.publish(flights)
-            title = f"downspout run {TARGET}, killed {self.kills} times; the broker, {self.broker_kills} times"
-            self.screen.step(2, title)
-            self.loose, self.strict = self.reader("read_uncommitted"), self.reader("read_committed")
-            self.group_reader = self.reader("read_uncommitted", self.group)  # else it waits for who died in a commit
-            with closing(self.loose), closing(self.strict), closing(self.group_reader):
-                fire = self.burn(len(flights))
-            self.screen.step(3, "Audit")
-            right = say_all(self.screen, self.audit(flights, fire))
-            if with_spark:
-                self.screen.step(4, "PySpark reads the delays, and writes their means")
-                right = say_all(self.screen, [self.with_spark(frame)]) and right
-        self.screen.end_step()
-        return 0 if right else 1
+    def __init__(
+        self,
+        flights: int,
+        kills: int,
+        screen: Screen,
+        broker_kills: int = BROKER_KILLS,
+        seed: int | None = None,
+        *,
+        with_spark: bool = True,
+    ) -> None:
+        super().__init__(flights, kills, screen, seed)
+        self.broker_kills, self.with_spark = broker_kills, with_spark
+        self.group = f"kafka-demo-{uuid.uuid4().hex[:8]}"
+
+    def steps(self) -> Iterator[Step]:
+        """Yield what is done with the flights."""
+        self.fire = Fire()
+        title = f"downspout run {TARGET}, killed {self.kills} times; the broker, {self.broker_kills} times"
+        yield title, self.burn
+        yield "Audit", self.audit
+        if self.with_spark:
+            yield "PySpark reads the delays, and writes their means", lambda: [self.means_by_spark()]
 
     # --- 1 ---
 
-    def publish(self, flights: Flights) -> None:
+    def publish(self) -> None:
         """Publish the flights to the input topic, and make the topics to write to."""
+        super().publish()
         cluster = KafkaCluster(self.kafka.bootstrap)
-        self.topic = flights_topic(self.screen, self.kafka.bootstrap, flights)
         for topic in (DELAYS, REJECTS, MEANS):
             cluster.delete_topic(topic)
             cluster.ensure_topic(topic, OUT_PARTITIONS)
 
     # --- 2 ---
 
-    def burn(self, flights: int) -> Fire:
-        """Run the topology to the end, through all kills."""
-        fire, began = Fire(), time.monotonic()
-        step = max(flights // (2 * self.kills + 4), 50)
+    def burn(self) -> Iterator[Finding]:
+        """Run the topology to the end, through all kills; what is found, the audit says."""
+        self.loose, self.strict = self.reader("read_uncommitted"), self.reader("read_committed")
+        self.group_reader = self.reader("read_uncommitted", self.group)  # else it waits for who died in a commit
+        with closing(self.loose), closing(self.strict), closing(self.group_reader):
+            self.run_through_kills(self.fire)
+        return iter(())
+
+    def run_through_kills(self, fire: Fire) -> None:
+        """Start processes until one comes to the end."""
+        began, step = time.monotonic(), max(len(self.flights) // (2 * self.kills + 4), 50)
         given = {"bootstrap": self.kafka.bootstrap, "topics": self.topic, "group": self.group}
         settings = [f"kafka.{key}={value}" for key, value in given.items()]
-        log = folders.home() / "demo" / "kafka-to-kafka.log"
+        log = self.folder / "run.log"
         self.killed_run = KilledRun(TARGET, settings, log, self.written, self.screen)
         broker_at = {self.kills * (number + 1) // (self.broker_kills + 1) for number in range(self.broker_kills)}
         while self.live(fire, self.random.randint(step // 2, step), kills_broker=fire.kills in broker_at):
             broker_at.discard(fire.kills - 1)
         fire.seconds = time.monotonic() - began
-        return fire
 
     def live(self, fire: Fire, records: int, *, kills_broker: bool) -> bool:
         """Run a process until it is killed; return whether it was, and did not end."""
@@ -228,8 +225,9 @@ class KafkaDemo:
         records = self.records(level, self.partitions())
         return Counter(dict(record.headers)["flight"].decode() for record in records)
 
-    def audit(self, flights: Flights, fire: Fire) -> Iterator[Finding]:
+    def audit(self) -> Iterator[Finding]:
         """Yield the answers to the audit's questions."""
+        flights, fire = self.flights, self.fire
         wanted = {f"{number}@{offset}" for number, rows in enumerate(flights.rows) for offset in range(len(rows))}
         found, loose = self.seen("read_committed"), self.seen("read_uncommitted")
         doubled = sum(count > 1 for count in found.values())
@@ -257,7 +255,7 @@ class KafkaDemo:
 
     # --- 4 ---
 
-    def with_spark(self, frame: pd.DataFrame) -> Finding:
+    def means_by_spark(self) -> Finding:
         """Read the delays with PySpark, write means by route to a topic, read those, and compare them with pandas'."""
         from pyspark.sql import functions
 
@@ -277,7 +275,7 @@ class KafkaDemo:
             )
             means.write.format("downspout-kafka").options(**brokers, topic=MEANS).mode("append").save()
         found = self.read_means()
-        arrived = frame.dropna(subset=["arr_delay"])
+        arrived = self.frame.dropna(subset=["arr_delay"])
         groups = arrived.groupby(arrived["origin"] + "-" + arrived["dest"])["arr_delay"]
         wanted = {route: (len(delays), int(delays.sum())) for route, delays in groups}
         return Finding(
@@ -289,12 +287,3 @@ class KafkaDemo:
         partitions = [TopicPartition(MEANS, number) for number in range(OUT_PARTITIONS)]
         rows = [orjson.loads(record.value or b"null") for record in self.records("read_committed", partitions)]
         return {row["route"]: (row["flights"], row["minutes"]) for row in rows}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; return the exit code: 0 right, 1 something is wrong, 130 interrupted."""
-    return run_killed("demos.to_kafka", (__doc__ or "").split("\n")[0], KafkaDemo, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

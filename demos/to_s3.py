@@ -1,6 +1,6 @@
 """The main job into an S3 bucket, exactly once, while the process is killed and requests go wrong.
 
-    python -m demos.to_s3            # or: make s3-demo
+    python -m demos.drill s3            # or: make s3-demo
 
 1. starts its own Kafka broker and publishes the flights;
 2. starts an S3 server, and before it a proxy that answers one request in forty with ``503 SlowDown`` and loses the
@@ -17,24 +17,17 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import threading
-import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
-from demos.audit import Finding, audited, say_all
-from demos.flights_data import Flights, load_flights
-from demos.killed import KilledRun, count_of, kill_again_and_again
+from demos.audit import Finding, audited
+from demos.drill import Drill, Step
 from demos.s3 import KEYS, FaultProxy, s3_server
-from demos.screen import Screen
-from demos.shared import flights_topic, run_killed, started
-from downspout.broker.embedded import EmbeddedKafka
-from downspout.settings import folders
 from downspout.system import jars
 
 TARGET = "topologies/flight_delays.py"
@@ -67,51 +60,33 @@ class Weather:
             return what
 
 
-class S3Demo:
+class S3Demo(Drill):
     """One run of the demo."""
 
-    def __init__(self, flights: int, kills: int, screen: Screen) -> None:
-        self.count, self.kills, self.screen = flights, kills, screen
-        self.kafka = EmbeddedKafka(folders.home() / "demo" / "kafka-to-kafka")  # that of `make kafka-demo`
-        self.folder = folders.home() / "demo" / "s3"
-        self.random = random.Random()
+    NAME, KILLS, jars = "s3", 5, ("spark-s3",)
 
-    def run(self) -> int:
-        """Do all steps; return the exit code."""
-        self.screen.step(1, "Start Kafka and publish the flights")
-        with started(self.screen, self.kafka, "spark-s3"):
-            frame = load_flights(self.count)
-            flights = Flights(frame)
-            self.topic = flights_topic(self.screen, self.kafka.bootstrap, flights)
-            weather = Weather(self.random.randrange(1 << 32))
-            with s3_server() as url, FaultProxy(url, weather) as proxy:
-                self.screen.step(2, f"downspout run {TARGET} into s3://bucket, killed {self.kills} times")
-                right = say_all(self.screen, self.write(proxy.url, weather, len(flights)))
-                self.screen.step(3, "downspout audit --deep")
-                right = say_all(self.screen, self.audit(url)) and right
-                self.screen.step(4, "Read the flights")
-                right = say_all(self.screen, self.read(url, frame)) and right
-        self.screen.end_step()
-        return 0 if right else 1
+    def steps(self) -> Iterator[Step]:
+        """Yield what is done with a server."""
+        weather = Weather(self.random.randrange(1 << 32))
+        url = self.opened.enter_context(s3_server())
+        proxy = self.opened.enter_context(FaultProxy(url, weather))
+        title = f"downspout run {TARGET} into s3://bucket, killed {self.kills} times"
+        yield title, lambda: self.write(proxy.url, weather)
+        yield "downspout audit --deep", lambda: self.audit(url)
+        yield "Read the flights", lambda: self.read(url, self.frame)
 
-    def write(self, url: str, weather: Weather, count: int) -> Iterator[Finding]:
+    def write(self, url: str, weather: Weather) -> Iterator[Finding]:
         """Run the topology to the end, through all kills, and yield what there is to say."""
-        flush_rows = max(min(count // (2 * self.kills + 2), 30_000), 50)
+        flush_rows = max(min(self.count // (2 * self.kills + 2), 30_000), 50)
         settings = [
             f"kafka.bootstrap={self.kafka.bootstrap}", f"kafka.topics={self.topic}",
             f"kafka.group=s3-demo-{uuid.uuid4().hex[:8]}", "kafka.emit=chunk", "kafka.commit_period_ms=500",
             f"parquet.flush_rows={flush_rows}", "parquet.flush_age_s=1",
             *(f"{name}:parquet.directory={place}" for name, place in PLACES.items()),
         ]  # fmt: skip
-        run = KilledRun(TARGET, settings, self.folder / "run.log", lambda: weather.puts, self.screen, environment(url))
-
-        def say(pid: int) -> None:
-            self.screen.say(f"kill -9 of process {pid}: {weather.puts:,} objects were put")
-
-        began = time.monotonic()
-        kills = kill_again_and_again(run, self.kills, lambda: self.random.randint(1, PUTS_PER_KILL), say)
-        took = f"{time.monotonic() - began:.0f} s"
-        yield Finding(kills > 0 or not self.kills, f"{count_of(kills, self.kills, ' while it put objects')}, {took}")
+        yield from self.run_killed(
+            TARGET, settings, lambda: weather.puts, "objects were put", PUTS_PER_KILL, environment=environment(url)
+        )
         faults = f"{weather.done['slow']} answers of 503 SlowDown, {weather.done['lose']} lost answers"
         yield Finding(
             weather.done["slow"] > 0 and weather.done["lose"] > 0,
@@ -218,12 +193,3 @@ def spark_config(url: str) -> dict[str, str]:
 READERS: dict[str, Any] = {
     "pandas": with_pandas, "Polars": with_polars, "DuckDB": with_duckdb, "PySpark (s3a)": with_spark
 }  # fmt: skip
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; return the exit code: 0 right, 1 something is wrong, 130 interrupted."""
-    return run_killed("demos.to_s3", (__doc__ or "").split("\n")[0], S3Demo, arguments, kills=5)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """From Kafka into SQLite and PostgreSQL, exactly once, while the processes are killed.
 
-    python -m demos.to_sql            # or: make sql-demo
+    python -m demos.drill sql            # or: make sql-demo
 
 1. starts its own Kafka broker and publishes the flights;
 2. runs ``topologies/flight_sql.py`` into SQLite, its offsets in the same database; kills it ten times with
@@ -13,28 +13,21 @@ begins anew. ``FLIGHTS=20000`` takes fewer, ``KILLS=3`` kills less.
 
 from __future__ import annotations
 
-import random
 import sqlite3
-import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from demos.audit import Finding, say_all
-from demos.flights_data import PARTITIONS, Flights, load_flights
-from demos.killed import KilledRun, count_of, kill_again_and_again
+from demos.audit import Finding
+from demos.drill import Drill, Step
+from demos.flights_data import PARTITIONS
 from demos.postgres import PostgresServer, find_programs, postgres_server
-from demos.screen import Screen
-from demos.shared import flights_topic, run_killed, started
-from downspout.broker.embedded import EmbeddedKafka
 from downspout.kafka.clusters import cluster_for
-from downspout.settings import folders
 
 TARGET = "topologies/flight_sql.py"
 CREATE = """CREATE TABLE flights (
@@ -65,33 +58,23 @@ class Target:
         return int(self.query("SELECT count(*) FROM flights")[0][0])
 
 
-class SqlDemo:
+class SqlDemo(Drill):
     """One run of the demo."""
 
-    def __init__(self, flights: int, kills: int, screen: Screen) -> None:
-        self.count, self.kills, self.screen = flights, kills, screen
-        self.kafka = EmbeddedKafka(folders.home() / "demo" / "kafka-to-kafka")  # that of `make kafka-demo`
-        self.folder = folders.home() / "demo" / "sql"
-        self.random = random.Random()
+    NAME = "sql"
 
-    def run(self) -> int:
-        """Do all steps; return the exit code."""
-        self.screen.step(1, "Start Kafka and publish the flights")
-        with started(self.screen, self.kafka):
-            frame = load_flights(self.count)
-            flights = Flights(frame)
-            self.topic = flights_topic(self.screen, self.kafka.bootstrap, flights)
-            self.screen.step(2, f"downspout run {TARGET} into SQLite, killed {self.kills} times")
-            right = self.write(self.sqlite(), frame, flights)
-            self.screen.step(3, f"downspout run {TARGET} into PostgreSQL, killed {self.kills} times")
-            programs = find_programs()
-            if programs is None:
-                self.screen.say("left out: PostgreSQL is not installed (apt-get install postgresql)")
-            with postgres_server(programs) if programs else nullcontext() as server:
-                if server is not None:
-                    right = self.write(self.postgres(server), frame, flights) and right
-        self.screen.end_step()
-        return 0 if right else 1
+    def steps(self) -> Iterator[Step]:
+        """Yield a step for each database."""
+        yield f"downspout run {TARGET} into SQLite, killed {self.kills} times", lambda: self.write(self.sqlite())
+        yield f"downspout run {TARGET} into PostgreSQL, killed {self.kills} times", self.into_postgres
+
+    def into_postgres(self) -> Iterator[Finding]:
+        """Write to a server, where its programs are installed."""
+        if (programs := find_programs()) is None:
+            self.screen.say("left out: PostgreSQL is not installed (apt-get install postgresql)")
+            return
+        with postgres_server(programs) as server:
+            yield from self.write(self.postgres(server))
 
     # --- databases ---
 
@@ -119,39 +102,30 @@ class SqlDemo:
 
     # --- a run ---
 
-    def write(self, target: Target, frame: pd.DataFrame, flights: Flights) -> bool:
-        """Run the topology to the end, through all kills; return whether all is right then."""
+    def write(self, target: Target) -> Iterator[Finding]:
+        """Run the topology to the end, through all kills; yield what is found then."""
         group = f"sql-demo-{uuid.uuid4().hex[:8]}"
-        step = max(len(flights) // (self.kills + 2), 50)
+        step = max(len(self.flights) // (self.kills + 2), 50)
         settings = [
             f"kafka.bootstrap={self.kafka.bootstrap}", f"kafka.topics={self.topic}", f"kafka.group={group}",
             f"sql.flush_rows={min(step // 4, 5_000)}",  # of few flights too, several flushes for each kill
             f"kafka.offset_store={target.url}", f"sql.database={target.url}", *target.settings,
         ]  # fmt: skip
-        run = KilledRun(TARGET, settings, self.folder / f"{target.name}.log", target.written, self.screen)
-
-        def say(pid: int) -> None:
-            self.screen.say(f"kill -9 of process {pid}: {target.written():,} rows are in the table")
-
-        began = time.monotonic()
-        kills = kill_again_and_again(
-            run, self.kills, lambda: self.random.randint(1, step), say, lambda: self.random.uniform(0.0, 0.2)
+        yield from self.run_killed(
+            TARGET, settings, target.written, "rows are in the table", step, log=target.name, pause_s=0.2
         )
-        seconds = time.monotonic() - began
-        return say_all(self.screen, self.audit(target, group, kills, seconds, frame, flights))
+        yield from self.audit(target, group)
 
-    def audit(
-        self, target: Target, group: str, kills: int, seconds: float, frame: pd.DataFrame, flights: Flights
-    ) -> Iterator[Finding]:
+    def audit(self, target: Target, group: str) -> Iterator[Finding]:
         """Yield the answers to the audit's questions."""
-        yield Finding(kills > 0 or not self.kills, f"{count_of(kills, self.kills)}, {seconds:.0f} s")
+        flights = self.flights
         rows, distinct = target.query(COUNTS)[0]
         yield Finding(
             rows == distinct == len(flights),
             f"{rows:,} rows of {distinct:,} records are in {target.name}, for {len(flights):,} flights",
         )
         found = [tuple(row) for row in target.query(SUMS)]
-        yield Finding(found == sums_of(frame), f"counts and sums of {len(found)} carriers equal pandas'")
+        yield Finding(found == sums_of(self.frame), f"counts and sums of {len(found)} carriers equal pandas'")
         ends = {number: len(flights.rows[number]) for number in range(PARTITIONS) if flights.rows[number]}
         stored = dict(
             target.query(
@@ -175,12 +149,3 @@ def sums_of(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
         (carrier, int(counts[carrier]), *(None if pd.isna(value) else int(value) for value in groups.loc[carrier]))
         for carrier in sorted(groups.index)
     ]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; return the exit code: 0 right, 1 something is wrong, 130 interrupted."""
-    return run_killed("demos.to_sql", (__doc__ or "").split("\n")[0], SqlDemo, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -25,7 +25,7 @@ def test_the_demo_is_exact(tmp_path: Path) -> None:
     """Topology and exports are killed; audit, dead letters and all readers but Spark find what they should."""
     code = (
         "import sys; from demos.screen import Screen; from demos.to_formats import FormatsDemo\n"
-        f"sys.exit(FormatsDemo({FLIGHTS}, {KILLS}, Screen()).run(with_spark=False))"
+        f"sys.exit(FormatsDemo({FLIGHTS}, {KILLS}, Screen(), with_spark=False).run())"
     )
     environment = {**os.environ, "DOWNSPOUT_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
     done = subprocess.run(

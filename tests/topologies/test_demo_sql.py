@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from demos import to_sql
+from demos import drill, to_sql
 from demos.screen import Screen
 from demos.to_sql import SqlDemo
 from downspout.cli import main
@@ -29,7 +29,7 @@ class RunHere:
     """Runs a topology in this process; each that is killed dies in another way."""
 
     def __init__(
-        self, target: str, settings: Iterable[str], log: Path, written: Callable[[], int], screen: Screen
+        self, target: str, settings: Iterable[str], log: Path, written: Callable[[], int], screen: Screen, *_: object
     ) -> None:
         self.arguments = ["run", target, "--until", "end", "--quiet", *(f"--set={each}" for each in settings)]
         self.written, self.before_commit = written, itertools.cycle([True, False])
@@ -80,7 +80,7 @@ class RunHere:
 @pytest.fixture
 def demo(bare_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> SqlDemo:
     """The demo, with a Kafka that is there already."""
-    monkeypatch.setattr(to_sql, "KilledRun", RunHere)
+    monkeypatch.setattr(drill, "KilledRun", RunHere)
     monkeypatch.setattr(to_sql, "find_programs", lambda: None)
     monkeypatch.setattr("demos.shared.jars.resolve", lambda *given, **options: None)
     made = SqlDemo(FLIGHTS, KILLS, Screen(Console(file=io.StringIO(), width=200)))

@@ -21,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     screen = Screen()
     broker_kills = given.kills // 10 if given.broker_kills is None else given.broker_kills
-    fire = KafkaDemo(given.flights, given.kills, screen, broker_kills, given.seed)
-    return run_alone(screen, lambda: fire.run(with_spark=False))
+    demo = KafkaDemo(given.flights, given.kills, screen, broker_kills, given.seed, with_spark=False)
+    return run_alone(screen, demo.run)
 
 
 if __name__ == "__main__":

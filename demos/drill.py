@@ -1,0 +1,139 @@
+"""The demos whose processes are killed: each publishes the flights, runs while it is killed, and compares.
+
+    python -m demos.drill kafka|sql|s3|formats|batches       # or: make kafka-demo, make sql-demo, …
+
+Each run begins anew. ``--flights 20000`` takes fewer, ``--kills 3`` kills less; with ``make``, ``FLIGHTS=20000`` and
+``KILLS=3``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import random
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import ClassVar
+
+from demos.audit import Finding, say_all
+from demos.flights_data import TOTAL, Flights, load_flights
+from demos.killed import KilledRun, count_of, kill_again_and_again
+from demos.screen import Screen
+from demos.shared import flights_topic, run_alone, started
+from downspout.broker.embedded import EmbeddedKafka
+from downspout.settings import folders
+
+JOBS = {
+    "kafka": "demos.to_kafka:KafkaDemo",
+    "sql": "demos.to_sql:SqlDemo",
+    "s3": "demos.to_s3:S3Demo",
+    "formats": "demos.to_formats:FormatsDemo",
+    "batches": "demos.to_batches:BatchDemo",
+}
+Step = tuple[str, Callable[[], Iterable[Finding]]]
+"""What a step does, and what does it and yields what it finds."""
+
+
+class Drill(ABC):
+    """One run of a demo.
+
+    Attributes:
+        flights: once they are published.
+        topic: that they are in.
+        opened: is closed at the end, before the broker stops.
+    """
+
+    NAME: ClassVar[str]
+    KILLS: ClassVar[int] = 10  # Where the command line says nothing
+    PUBLISHES: ClassVar[str] = "Start Kafka and publish the flights"
+    jars: Sequence[str] = ()  # sets that it needs besides Kafka's
+    flights: Flights
+    topic: str
+
+    def __init__(self, flights: int, kills: int, screen: Screen, seed: int | None = None) -> None:
+        self.count, self.kills, self.screen = flights, kills, screen
+        self.kafka = EmbeddedKafka(folders.home() / "demo" / "kafka-to-kafka")
+        self.folder = (folders.home() / "demo" / self.NAME).absolute()
+        self.random = random.Random(seed)
+        self.opened = ExitStack()
+
+    def run(self) -> int:
+        """Do all steps; return the exit code: 0 right, 1 something is wrong."""
+        right = True
+        self.screen.step(1, self.PUBLISHES)
+        with started(self.screen, self.kafka, *self.jars), self.opened:
+            self.frame = load_flights(self.count)
+            self.publish()
+            for number, (title, find) in enumerate(self.steps(), 2):
+                self.screen.step(number, title)
+                right = say_all(self.screen, find()) and right
+        self.screen.end_step()
+        return 0 if right else 1
+
+    def publish(self) -> None:
+        """Bring the flights into their topic."""
+        self.flights = Flights(self.frame)
+        self.topic = flights_topic(self.screen, self.kafka.bootstrap, self.flights)
+
+    @abstractmethod
+    def steps(self) -> Iterable[Step]:
+        """Yield what comes after the flights are published."""
+
+    def run_killed(
+        self,
+        target: str,
+        settings: Iterable[str],
+        written: Callable[[], int],
+        unit: str,
+        most: int,
+        *,
+        log: str = "run",
+        environment: Mapping[str, str] | None = None,
+        pause_s: float = 0.0,
+    ) -> Iterator[Finding]:
+        """Run a topology to the end, through all kills; yield how often it was killed, and the time.
+
+        Args:
+            target: the topology's file.
+            settings: of the run.
+            written: how much it has written so far.
+            unit: what that is, and where.
+            most: how much it writes at most before the next kill.
+            log: the log's name.
+            environment: of the process.
+            pause_s: how long the kill may come after that.
+        """
+        run = KilledRun(target, settings, self.folder / f"{log}.log", written, self.screen, environment)
+
+        def say(pid: int) -> None:
+            self.screen.say(f"kill -9 of process {pid}: {written():,} {unit}")
+
+        began = time.monotonic()
+        kills = kill_again_and_again(
+            run, self.kills, lambda: self.random.randint(1, most), say, lambda: self.random.uniform(0.0, pause_s)
+        )
+        seconds = time.monotonic() - began
+        yield Finding(kills > 0 or not self.kills, f"{count_of(kills, self.kills)}, {seconds:.0f} s")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a demo; return its exit code, or 130 where it was interrupted."""
+    parser = argparse.ArgumentParser(prog="demos.drill", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("job", choices=JOBS)
+    parser.add_argument("--flights", type=int, default=TOTAL, help="how many flights, the earliest first")
+    parser.add_argument("--kills", type=int, help="how often a process is killed (10; s3, formats: 5)")
+    parser.add_argument("--engines", nargs="+", choices=("local", "storm", "spark"), help="of batches: on which (all)")
+    given = parser.parse_args(arguments)
+    module, _, name = JOBS[given.job].partition(":")
+    drill = getattr(importlib.import_module(module), name)
+    more = {} if given.engines is None else {"engines": given.engines}
+    screen = Screen()
+    made = drill(given.flights, drill.KILLS if given.kills is None else given.kills, screen, **more)
+    return run_alone(screen, made.run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
