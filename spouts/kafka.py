@@ -367,8 +367,7 @@ class KafkaSpout(Wired, streamparse.Spout):
             self._services, name, self.clock, self._write_down, self._other_isolations, emit_many
         )
         self._tracing = self._traced(name)
-        has_ids = self._guarantee.tracks or self._settings["tuple_tracking"]
-        self._open, self._open_max = 0, setup.pending_max if has_ids else 0
+        self._open, self._open_max = 0, setup.pending_max
         self._stalls = Stalls(setup, self._services.gates, self._log, self._now())
         self._outlet = Outlet(self.emit, self._refused, storm_conf) if self.on_wire else None
         self._flush_requests = FlushRequests.of(self, context)

@@ -47,8 +47,6 @@ class KafkaOptions(TypedDict, total=False):
     """Where a run with ``run.until=end`` stops, as ``topic[partition]=offset``."""
     guarantee: Literal["AT_LEAST_ONCE", "AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT"]
     """Processing guarantee."""
-    tuple_tracking: bool
-    """Whether tuples carry ids even if the guarantee needs none, for max spout pending and latencies."""
     poll_timeout_ms: int
     """Longest wait for records in one poll."""
     poll_records_max: int

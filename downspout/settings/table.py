@@ -138,7 +138,6 @@ TABLE: tuple[Setting, ...] = (
     Setting("kafka.start_offsets", list, None, "Offsets for the `OFFSETS` strategies, as `topic[partition]=offset`.", note="A partition that is not named starts at its beginning."),
     Setting("kafka.stop_offsets", list, None, "Where a run with `run.until=end` stops, as `topic[partition]=offset`.", note="The offset itself is not read. A partition that is not named ends where its log does."),
     Setting("kafka.guarantee", str, "AT_LEAST_ONCE", "Processing guarantee.", choices=("AT_LEAST_ONCE", "AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT")),
-    Setting("kafka.tuple_tracking", bool, False, "Whether tuples carry ids even if the guarantee needs none, for max spout pending and latencies."),
     Setting("kafka.poll_timeout_ms", int, 200, "Longest wait for records in one poll.", minimum=0, maximum=5_000),
     Setting("kafka.poll_records_max", int, 2_000, "Most records in one poll.", minimum=1, maximum=100_000),
     Setting("kafka.emits_per_next_max", int, 500, "Most tuples that one call of `next_tuple` emits; Storm's spout emits 1.", minimum=1),

@@ -10,6 +10,7 @@ import pytest
 
 from downspout.dead_letters import read_dead_letters
 from tests.broker.scene import Scene, run_until
+from tests.spout.spout_driver import MANY
 
 if TYPE_CHECKING:
     from downspout.broker import EmbeddedKafka
@@ -148,14 +149,14 @@ def test_leaves_when_idle_and_joins_again(real: Scene) -> None:
 def test_auto_commit_loses_what_was_polled_and_not_processed(real: Scene) -> None:
     """The client commits what its polls returned: killed then, half of the records are never processed."""
     real.fill(100)
-    first = real.member(guarantee="AUTO_COMMIT", tuple_tracking=True, commit_period_ms=200)
+    first = real.member(guarantee="AUTO_COMMIT", topology__max__spout__pending=MANY, commit_period_ms=200)
     run_until(lambda: len(first.emitted) == 100, first)
     first.ack(range(50))
     first.fail([50])
     run_until(lambda: real.committed() == 100, first)
     first.kill()
     real.fill(1)
-    second = real.member(guarantee="AUTO_COMMIT", tuple_tracking=True)
+    second = real.member(guarantee="AUTO_COMMIT", topology__max__spout__pending=MANY)
     run_until(lambda: bool(second.emitted), second)
     assert second.offsets == [100]
 
@@ -163,11 +164,11 @@ def test_auto_commit_loses_what_was_polled_and_not_processed(real: Scene) -> Non
 def test_at_most_once_repeats_nothing_after_a_kill(real: Scene) -> None:
     """Killed in the middle, a spout leaves nothing behind that comes twice."""
     real.fill(100)
-    first = real.member(guarantee="AT_MOST_ONCE", tuple_tracking=True, emits_per_next_max=30)
+    first = real.member(guarantee="AT_MOST_ONCE", topology__max__spout__pending=MANY, emits_per_next_max=30)
     run_until(lambda: len(first.emitted) == 30, first)
     first.kill()
     real.fill(1)
-    second = real.member(guarantee="AT_MOST_ONCE", tuple_tracking=True)
+    second = real.member(guarantee="AT_MOST_ONCE", topology__max__spout__pending=MANY)
     run_until(lambda: 100 in second.offsets, second)
     assert set(first.offsets).isdisjoint(second.offsets)
 

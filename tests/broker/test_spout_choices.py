@@ -12,6 +12,7 @@ import pytest
 from downspout.kafka import OffsetAndMetadata, Record
 from tests.broker.scene import Scene, repeated, run_until
 from tests.kafka.stage import unique
+from tests.spout.spout_driver import MANY
 
 if TYPE_CHECKING:
     from downspout.broker import EmbeddedKafka
@@ -77,7 +78,7 @@ def test_where_reading_starts(
             start_timestamp_ms=1000 + TIMESTAMP,
             start_offsets=[f"{topic}[{partition}]={OFFSET}" for partition in range(3)],
             guarantee=guarantee,
-            tuple_tracking=True,
+            topology__max__spout__pending=MANY,
             commit_period_ms=200 if guarantee == "AUTO_COMMIT" else 30_000,
         )
         expected = {(p, o) for p, first in enumerate(STARTS[start]) for o in range(first, RECORDS)}
@@ -91,7 +92,7 @@ def test_where_reading_starts(
 def test_a_planned_restart_goes_on_behind_the_last_record(scene: Scene, guarantee: str) -> None:
     """Closed after all was answered and started again, a spout emits what is new, under each guarantee."""
     scene.fill(RECORDS)
-    settings = {"guarantee": guarantee, "tuple_tracking": True}
+    settings = {"guarantee": guarantee, "topology__max__spout__pending": MANY}
     first = scene.member(**settings)
     run_until(lambda: len(first.emitted) == RECORDS, first, answer=True)
     first.spout.close()

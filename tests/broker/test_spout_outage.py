@@ -18,6 +18,7 @@ from downspout.broker import EmbeddedKafka
 from downspout.dead_letters import read_dead_letters
 from tests.broker.scene import PATIENCE_S, Member, Scene, repeated, run_until
 from tests.kafka.stage import unique
+from tests.spout.spout_driver import MANY
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.usefixtures("hurried")]
 
@@ -197,8 +198,8 @@ def test_a_broker_that_is_away_costs_neither_records_nor_answers(
 def test_at_most_once_waits_for_a_silent_broker_in_short_calls(broker: EmbeddedKafka, scene: Scene) -> None:
     """Nothing leaves that is not committed, no call outlasts 5 s, and nothing comes twice."""
     member = scene.member(
-        session_timeout_ms=SHORTEST_MS, guarantee="AT_MOST_ONCE", tuple_tracking=True, poll_records_max=20,
-        emits_per_next_max=20,
+        session_timeout_ms=SHORTEST_MS, guarantee="AT_MOST_ONCE", topology__max__spout__pending=MANY,
+        poll_records_max=20, emits_per_next_max=20,
     )  # fmt: skip
     run_until(lambda: len(member.emitted) >= 100, member)
     with frozen(broker):

@@ -21,6 +21,8 @@ Kafka = FakeKafka | BrokerKafka
 
 GROUP = "readers"
 TOPIC = "orders"
+MANY = 100_000
+"""As `topology.max.spout.pending`, so that tuples carry ids whatever the guarantee."""
 FEW_AT_A_TIME: dict[str, Any] = {"client.max_partition_fetch_bytes": 1}
 """Settings with which the client fetches one batch (here: one record) at a time, and holds no others."""
 PARTITIONS = 4

@@ -14,7 +14,7 @@ from downspout.spout.guarantee import GUARANTEES
 from downspout.testing import run_topology
 from spouts.kafka import KafkaSpout
 from tests.spout.reasons import CLIENT_TIMER
-from tests.spout.spout_driver import GROUP, TOPIC, Driver, Kafka, fill
+from tests.spout.spout_driver import GROUP, MANY, TOPIC, Driver, Kafka, fill
 
 UNTRACKED = [name for name, guarantee in GUARANTEES.items() if not guarantee.tracks]
 
@@ -102,7 +102,7 @@ def test_no_guarantee_does_not_wait_for_its_commits(kafka: Kafka) -> None:
 @pytest.mark.fake_only(CLIENT_TIMER)
 def test_auto_commit_loses_what_was_polled_and_not_processed(kafka: Kafka) -> None:
     """The client commits what its polls returned: what failed, what is out and what was never emitted is gone."""
-    first = Driver(kafka, guarantee="AUTO_COMMIT", tuple_tracking=True, commit_period_ms=5_000)
+    first = Driver(kafka, guarantee="AUTO_COMMIT", topology__max__spout__pending=MANY, commit_period_ms=5_000)
     first.run(4)
     first.ack(range(5))
     first.fail([5])
@@ -128,7 +128,7 @@ def test_auto_commit_loses_what_was_polled_and_not_processed(kafka: Kafka) -> No
 
 def test_auto_commit_repeats_what_it_had_not_committed(kafka: Kafka) -> None:
     """A crash before the client's timer is over brings back even what was processed."""
-    first = Driver(kafka, guarantee="AUTO_COMMIT", tuple_tracking=True)
+    first = Driver(kafka, guarantee="AUTO_COMMIT", topology__max__spout__pending=MANY)
     first.run(4)
     first.ack_all()
     first.crash()
@@ -140,7 +140,7 @@ def test_auto_commit_repeats_what_it_had_not_committed(kafka: Kafka) -> None:
 @pytest.mark.fake_only(CLIENT_TIMER)
 def test_auto_commit_repeats_what_came_since_its_last_commit(kafka: Kafka) -> None:
     """A crash 3 s after the last commit brings back the records of those 3 s, processed or not, and no others."""
-    first = Driver(kafka, guarantee="AUTO_COMMIT", tuple_tracking=True, commit_period_ms=5_000)
+    first = Driver(kafka, guarantee="AUTO_COMMIT", topology__max__spout__pending=MANY, commit_period_ms=5_000)
     first.run(4)
     first.ack_all()
     kafka.clock.sleep(6)
@@ -162,7 +162,7 @@ def test_auto_commit_repeats_what_came_since_its_last_commit(kafka: Kafka) -> No
 @pytest.mark.parametrize("guarantee", ["AUTO_COMMIT", "AT_LEAST_ONCE"])
 def test_auto_commit_skips_what_raised_before_its_batch_was_done(kafka: Kafka, guarantee: str) -> None:
     """A bolt raises in the middle of a batch, and the process ends later: what the timer covered is never done."""
-    first = Driver(kafka, guarantee=guarantee, tuple_tracking=True, commit_period_ms=5_000)
+    first = Driver(kafka, guarantee=guarantee, topology__max__spout__pending=MANY, commit_period_ms=5_000)
     first.run(4)
     for offset in range(10):  # one batch of ten, in order
         if offset == 6:
@@ -180,7 +180,7 @@ def test_auto_commit_skips_what_raised_before_its_batch_was_done(kafka: Kafka, g
 
 @pytest.mark.parametrize("guarantee", UNTRACKED)
 def test_untracked_tuples_have_no_id(kafka: Kafka, guarantee: str) -> None:
-    """Without tuple tracking Storm need not track them."""
+    """Without max spout pending Storm need not track them."""
     driver = Driver(kafka, guarantee=guarantee)
     driver.run()
     assert [tup_id for tup_id, _ in driver.emitted] == [None] * 10
@@ -188,8 +188,8 @@ def test_untracked_tuples_have_no_id(kafka: Kafka, guarantee: str) -> None:
 
 @pytest.mark.parametrize("guarantee", UNTRACKED)
 def test_tracked_tuples_have_ids_that_decide_nothing(kafka: Kafka, guarantee: str) -> None:
-    """With tuple tracking tuples carry ids; acks and fails are counted, and nothing comes again."""
-    driver = Driver(kafka, guarantee=guarantee, tuple_tracking=True)
+    """With max spout pending tuples carry ids; acks and fails are counted, and nothing comes again."""
+    driver = Driver(kafka, guarantee=guarantee, topology__max__spout__pending=MANY)
     assert driver.run() == list(range(10))
     before = driver.committed()
     driver.ack(range(5))
@@ -261,9 +261,18 @@ def test_a_second_member_takes_over(kafka: Kafka, guarantee: str) -> None:
     """A planned hand-over in the middle neither loses nor repeats a record."""
     kafka.add_partitions(TOPIC, 2)
     fill(kafka, 10, partition=1)
-    one = Driver(kafka, guarantee=guarantee, poll_records_max=3, emits_per_next_max=2, tuple_tracking=True)
+    one = Driver(
+        kafka, guarantee=guarantee, poll_records_max=3, emits_per_next_max=2, topology__max__spout__pending=MANY
+    )
     one.run(3)
-    two = Driver(kafka, member=2, guarantee=guarantee, poll_records_max=3, emits_per_next_max=2, tuple_tracking=True)
+    two = Driver(
+        kafka,
+        member=2,
+        guarantee=guarantee,
+        poll_records_max=3,
+        emits_per_next_max=2,
+        topology__max__spout__pending=MANY,
+    )
     two.ask_to_join()
     for _ in range(40):
         one.run(1)
@@ -297,7 +306,7 @@ def test_a_bounded_run_ends_with_all_processed_and_committed(kafka: Kafka, guara
             group=GROUP,
             fields=["offset"],
             guarantee=guarantee,
-            tuple_tracking=tracking,
+            config={"topology.max.spout.pending": MANY if tracking else None},
             poll_records_max=3,
             emits_per_next_max=2,
         )
@@ -311,7 +320,7 @@ def test_a_bounded_run_ends_with_all_processed_and_committed(kafka: Kafka, guara
 
 def test_acks_keep_the_timer_going(kafka: Kafka) -> None:
     """While max spout pending holds `next_tuple` back, an ack looks at the commit timer."""
-    driver = Driver(kafka, guarantee="NO_GUARANTEE", tuple_tracking=True)
+    driver = Driver(kafka, guarantee="NO_GUARANTEE", topology__max__spout__pending=MANY)
     driver.run()
     kafka.clock.sleep(31)
     driver.ack([0])

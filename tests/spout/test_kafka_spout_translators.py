@@ -13,7 +13,7 @@ from downspout.errors import ConfigError
 from downspout.kafka import Record
 from spouts.kafka import KafkaSpout
 from tests.spout.reasons import NO_KAFKA_YET
-from tests.spout.spout_driver import TOPIC, Driver, Kafka
+from tests.spout.spout_driver import MANY, TOPIC, Driver, Kafka
 
 HERE = "tests.spout.test_kafka_spout_translators"
 
@@ -165,7 +165,9 @@ def test_a_translator_may_exit_on_a_retry(kafka: Kafka) -> None:
 @pytest.mark.parametrize("guarantee", ["AT_MOST_ONCE", "NO_GUARANTEE", "AUTO_COMMIT"])
 def test_untracked_tuples_are_translated(kafka: Kafka, guarantee: str) -> None:
     """Translators work under each guarantee, with ids that decide nothing."""
-    driver = Driver(kafka, translator=[f"{HERE}.three(letter)"], guarantee=guarantee, tuple_tracking=True)
+    driver = Driver(
+        kafka, translator=[f"{HERE}.three(letter)"], guarantee=guarantee, topology__max__spout__pending=MANY
+    )
     driver.run()
     driver.ack_all()
     assert len(driver.emitted) == 30

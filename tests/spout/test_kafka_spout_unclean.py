@@ -15,7 +15,7 @@ from downspout.spout.flush_requests import FlushRequests
 from downspout.wire import FLUSH
 from tests.spout.deaths import LETTERS, SINGLE, deaths, die, live, told
 from tests.spout.reasons import ACKS_DECIDE
-from tests.spout.spout_driver import GROUP, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill, offset_of, place_of
+from tests.spout.spout_driver import GROUP, MANY, PARTITIONS, RECORDS, TOPIC, Driver, Kafka, fill, offset_of, place_of
 
 
 def test_a_crash_before_the_dead_letter_gives_no_further_try(kafka: Kafka) -> None:
@@ -343,7 +343,7 @@ def test_the_metadata_of_an_orderly_end_counts_nothing(kafka: Kafka) -> None:
 def test_other_guarantees_keep_no_watch(kafka: Kafka) -> None:
     """Under AT_MOST_ONCE nothing comes again, so nothing needs to be suspected: it takes over at full speed."""
     die(kafka, 3)
-    driver = Driver(kafka, guarantee="AT_MOST_ONCE", tuple_tracking=True)
+    driver = Driver(kafka, guarantee="AT_MOST_ONCE", topology__max__spout__pending=MANY)
     assert driver.run() == list(range(10))
     assert told(kafka) == ENDED
 

@@ -8,7 +8,7 @@ from downspout.dead_letters import DeadLetter, plan_replay, read_dead_letters
 from downspout.errors import BrokerError, ConfigError
 from downspout.testing import FakeKafka
 from tests.spout.reasons import ACKS_DECIDE
-from tests.spout.spout_driver import GROUP, TOPIC, Driver
+from tests.spout.spout_driver import GROUP, MANY, TOPIC, Driver
 
 LETTERS = f"{GROUP}.dead-letters"
 FAKE = pytest.mark.fake_only("a real broker's log is damaged in tests/broker/test_unreadable_broker.py")
@@ -127,7 +127,7 @@ def test_a_letter_without_the_whole_record_is_not_replayed(kafka: FakeKafka) -> 
 def test_without_acks_a_damaged_batch_becomes_a_dead_letter_too(kafka: FakeKafka, guarantee: str) -> None:
     """Under each guarantee the letter is written, and no record of the batch is emitted."""
     kafka.damage(TOPIC, 0, 3, 7)
-    driver = Driver(kafka, guarantee=guarantee, tuple_tracking=True, on_corrupt_batch="dead_letter")
+    driver = Driver(kafka, guarantee=guarantee, topology__max__spout__pending=MANY, on_corrupt_batch="dead_letter")
     driver.run(12)
     assert sorted(driver.offsets) == [0, 1, 2, 7, 8, 9]
     assert [letter.offsets for letter in letters(kafka)] == [range(3, 7)]

@@ -25,7 +25,7 @@ class UntrackedEmitter:
     def __init__(self, services: SpoutServices, component: str, clock: Clock) -> None:
         self.by_key: dict[str, Partition] = {}
         """As in ``RecordEmitter``, where answers are looked up; here they decide nothing."""
-        self._with_ids = services.setup.settings["tuple_tracking"]
+        self._with_ids = services.setup.pending_max > 0
         self._metrics = services.metrics
         self._dead_lettering = services.dead_lettering
         self._hooks = services.hooks
