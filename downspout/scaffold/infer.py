@@ -13,7 +13,7 @@ from downspout.errors import ConfigError
 from downspout.parse.json import JsonParser
 from downspout.parse.paths import Paths
 from downspout.scaffold.sample import CURE, Sample
-from downspout.scaffold.seen import Seen, Verdict, is_text
+from downspout.scaffold.value_types import Verdict, by_key, is_map, is_text, verdict
 from downspout.sink.columns.schema import Columns
 
 DEPTH_MAX = 8
@@ -54,39 +54,35 @@ def infer(sample: Sample) -> Inferred:
     >>> [(field.name, field.path, field.type) for field in found.fields]
     [('id', 'id', 'int64'), ('at', 'at', 'timestamp'), ('customer_id', 'customer.id', 'string')]
     """
-    root = Seen()
-    for each in sample.objects:
-        root.add(each)
     taken: set[str] = set()
     fields: list[Field] = []
     left_out: list[tuple[str, str]] = []
-    for keys, seen, verdict in _places(root, ()):
+    for keys, known, found in _places(sample.objects, ()):
         path = _path(keys)
-        if verdict.type is None or not all(map(is_text, keys)):
-            left_out.append((path, verdict.remark if verdict.type is None else "its name is not UTF-8"))
+        if found.type is None or not all(map(is_text, keys)):
+            left_out.append((path, found.remark if found.type is None else "its name is not UTF-8"))
             continue
-        remarks = [verdict.remark, _absent(seen, len(sample.objects))]
+        remarks = [found.remark, _absent(known, len(sample.objects))]
         name = _name(keys, taken)
-        fields.append(Field(name, path, verdict.type, "; ".join(filter(None, remarks)), verdict.is_open))
+        fields.append(Field(name, path, found.type, "; ".join(filter(None, remarks)), found.is_open))
     if not fields:
         raise ConfigError("the records have no field whose type is clear", cure=CURE)
     return Inferred(fields, left_out, _unfit(sample.lines, fields))
 
 
-def _places(seen: Seen, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Seen, Verdict]]:
-    """Yield each place that becomes a column, or could."""
-    for key, inner in seen.fields.items():
-        here = (*keys, key)
-        is_nested = set(inner.kinds) == {"object"} and bool(inner.fields) and not inner.is_map()
+def _places(objects: Sequence[Any], keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int, Verdict]]:
+    """Yield each place that becomes a column, or could: the way to it, how many values it has, and its type."""
+    for key, values in by_key(objects).items():
+        here, known = (*keys, key), [value for value in values if value is not None]
+        is_nested = any(known) and all(type(value) is dict for value in known) and not is_map(known)
         if is_nested and len(here) < DEPTH_MAX:
-            yield from _places(inner, here)
+            yield from _places(known, here)
         else:
-            yield here, inner, inner.verdict(key)
+            yield here, len(known), verdict(known, key)
 
 
-def _absent(seen: Seen, records: int) -> str:
-    missing = records - seen.kinds.total()
-    return f"null or missing in {missing:,} of {records:,}" if missing and seen.kinds else ""
+def _absent(known: int, records: int) -> str:
+    return f"null or missing in {records - known:,} of {records:,}" if 0 < known < records else ""
 
 
 def _path(keys: Iterable[str]) -> str:
