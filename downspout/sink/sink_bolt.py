@@ -152,10 +152,13 @@ class SinkBolt(RowSink):
 
     def write(self, batch: Batch) -> tuple[Batch, Flushed]:
         """Write the rows that are not in the directory yet."""
-        flushed = self.writer.flush(batch.identities, self.builder(batch.table))
+        return batch, self.writer.flush(batch.identities, self.builder(batch.table))
+
+    def process_tick(self, tup: Any) -> None:
+        """Flush what has become old enough, and look after the compaction."""
+        super().process_tick(tup)
         if self._alongside is not None:
             self._alongside.look()
-        return batch, flushed
 
     def report(self) -> Mapping[str, float]:
         """Return what was written, what is held, and how long the log is."""

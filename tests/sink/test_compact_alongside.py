@@ -7,8 +7,10 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pystorm.component import Tuple
 
 from bolts.parquet import ParquetBolt
 from demos.s3 import KEYS
@@ -20,6 +22,7 @@ from tests.sink.support import sink, tup
 from tests.waiting import eventually
 
 PATIENCE_S = 60.0
+TICK = Tuple("tick", "__system", "__tick", -1, (1,))
 
 
 def writing(directory: Path, **conf: object) -> Callable[[int], None]:
@@ -31,6 +34,7 @@ def writing(directory: Path, **conf: object) -> Callable[[int], None]:
         bolt.clock.advance(1)
         bolt.process(tup(("t", "id", 0, n, ""), n))
         bolt.drain()
+        bolt.process_tick(TICK)
 
     return flush
 
@@ -92,3 +96,77 @@ def test_what_goes_wrong_is_told(
             break
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+class Started:
+    """A compaction that ends as the test says."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.returncode: int | None = None
+        STARTED.append(self)
+
+    def poll(self) -> int | None:
+        """Return how it ended."""
+        return self.returncode
+
+    def terminate(self) -> None:
+        """End."""
+        self.returncode = -15
+
+    def wait(self, _: float | None = None) -> None:
+        """It has ended."""
+
+
+STARTED: list[Started] = []
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
+    """Return the compactions that were started; none of them does anything."""
+    monkeypatch.setattr("downspout.sink.compaction.alongside.subprocess.Popen", Started)
+    STARTED.clear()
+    return STARTED
+
+
+def lives(bolt: Any, seconds: int) -> list[float]:
+    """Let a sink tick each second, without a record; return when it started compactions."""
+    began = []
+    for _ in range(seconds):
+        bolt.clock.advance(1)
+        before = len(STARTED)
+        bolt.process_tick(TICK)
+        began += [bolt.clock.monotonic()] * (len(STARTED) - before)
+    return began
+
+
+def idle(directory: Path) -> Any:
+    """Return a sink that compacts every ten minutes."""
+    return sink(
+        ParquetBolt, directory, fields=["origin", "n"],
+        **{"parquet.schema": ["n:int64"], "parquet.compact_every_s": 600.0},
+    )  # fmt: skip
+
+
+def test_a_sink_that_is_restarted_again_and_again_compacts_all_the_same(tmp_path: Path, started: list[Started]) -> None:
+    """Its lives are shorter than the time from one compaction to the next; each begins one soon."""
+    for life in range(1, 4):
+        bolt = idle(tmp_path)
+        assert lives(bolt, 30) == [5.0]
+        assert len(started) == life
+        bolt._alongside.stop()
+
+
+def test_a_compaction_that_was_stopped_is_taken_up_soon(
+    tmp_path: Path, started: list[Started], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without any record, after pauses that grow; one that was through is followed by the next in its time."""
+    bolt = idle(tmp_path)
+    assert lives(bolt, 10) == [5.0]
+    for pause in (5, 10, 20):
+        started[-1].returncode = -9
+        (again,) = lives(bolt, pause + 1)
+        assert f"compaction ended with -9: it said nothing. It is taken up in {pause} s" in caplog.messages[-1]
+    started[-1].returncode = 0
+    (after,) = lives(bolt, 601)
+    assert 590 <= after - again <= 601
+    bolt._alongside.stop()

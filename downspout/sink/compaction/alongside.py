@@ -2,7 +2,8 @@
 
 A process, because a compaction takes memory and a processor for a while, and the sink's task is to go on. It needs no
 care: it may end at any moment, and may run beside any other (``compactor.py``). So nobody waits for it, and it is
-stopped when the sink's process ends.
+stopped when the sink's process ends. What it has merged by then stays merged, and the next one takes up the rest: soon
+after a sink's start, so that one that is often restarted compacts too, and soon after an error.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ logger = logging.getLogger("downspout.sink")
 
 NICE = 10
 STOP_S_MAX = 10.0
+SOON_S = 5.0  # From a sink's start to its first compaction; to the next try after an error, doubled with each in a row
 
 
 class Alongside:
@@ -32,7 +34,7 @@ class Alongside:
 
     Args:
         directory: the sink's.
-        every_s: seconds from the start of one to the start of the next.
+        every_s: seconds from the start of one to the start of the next; less up to the first, and after an error.
         clock: what says when.
         storage_options: how an object store is reached.
     """
@@ -40,7 +42,8 @@ class Alongside:
     def __init__(self, directory: Path, every_s: float, clock: Clock, storage_options: Sequence[str] = ()) -> None:
         self._directory, self._every_s, self._clock = directory, every_s, clock
         self._options = ",".join(storage_options)
-        self._due = clock.monotonic() + every_s
+        self._due = clock.monotonic() + min(every_s, SOON_S)
+        self._failures = 0  # in a row
         self._process: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] | None = None
 
@@ -76,8 +79,12 @@ class Alongside:
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").splitlines()
         self._forget()
+        self._failures = self._failures + 1 if code else 0
         if code:
-            logger.warning("compaction ended with %d: %s", code, "; ".join(lines[-3:]))
+            wait_s = min(self._every_s, SOON_S * 2 ** min(self._failures - 1, 16))
+            self._due = self._clock.monotonic() + wait_s
+            said = "; ".join(lines[-3:]) or "it said nothing"
+            logger.warning("compaction ended with %d: %s. It is taken up in %g s", code, said, wait_s)
         elif lines:
             logger.info("%s", lines[-1])
 
