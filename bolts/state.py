@@ -46,6 +46,7 @@ from downspout.batches.updates import Update, meaning_of, path_of, update_of
 from downspout.component import Bolt, input_fields, task_number
 from downspout.errors import USER_ERRORS, ConfigError, RecordError, TopologyError, UserError
 from downspout.kafka.retry_gate import LogThrottle
+from downspout.offsets.stores.database import PassesError
 from downspout.settings.folders import of_project_url
 from downspout.settings.secrets import with_secrets
 from downspout.settings.table import SETTINGS, component_config, parse_scope
@@ -290,7 +291,9 @@ class StateBolt(Bolt):
             changed = self.apply_attempt(attempt, batch.tuples)
         except (BatchStoreError, ForeignValueError) as error:
             passes = isinstance(error, BatchStoreError) and error.passes
-            self._refuse(tup, BatchStoreError(f"{self.component_name}: {attempt}: {error}", passes=passes))
+            refused = BatchStoreError(f"{self.component_name}: {attempt}: {error}", passes=passes)
+            refused.__cause__ = error.__cause__
+            self._refuse(tup, refused)
             return
         batch.is_applied = True
         for row in changed:
@@ -303,7 +306,8 @@ class StateBolt(Bolt):
         if not error.passes:
             self.fail_because(tup, error)
             return
-        if self._throttle.due("refused", int(self.clock.monotonic() * 1000)):
+        is_told = isinstance(error.__cause__, PassesError)  # a database that is away, full or locked
+        if not is_told and self._throttle.due("refused", int(self.clock.monotonic() * 1000)):
             logger.warning("%s", error)
         self.fail(tup)
 

@@ -182,6 +182,12 @@ class Outages:
                         state, why = found
                         self.waiting(request.service, request.who, why, request.since, state)
 
+    def forget(self) -> None:
+        """Forget all: nobody waits any more, since a run is over."""
+        with self._lock:
+            self._open.clear()
+            self._quiet.clear()
+
     def current(self) -> list[Outage]:
         """Return what does not answer at the moment, for longer than a moment."""
         with self._lock:

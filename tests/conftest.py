@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("tests.kafka", "tests.spout")
 
+from downspout.outages import OUTAGES  # noqa: E402
 from downspout.sink import Disk  # noqa: E402
 from tests import twins  # noqa: E402
 from tests.offsets.postgres_fixtures import postgres  # noqa: E402, F401   (likewise)
@@ -143,6 +144,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 _HOMES = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _no_outage_lasts() -> Iterator[None]:
+    """Forget what a test waited for: others would see it."""
+    yield
+    OUTAGES.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ from downspout.batches.stores import BatchStore, BatchStoreError
 from downspout.batches.streams import BATCH, COMMIT, SUCCESS, message_id, of_message_id
 from downspout.errors import ComponentError
 from downspout.kafka.retry_gate import LogThrottle
+from downspout.offsets.stores.database import PassesError
 from downspout.protocols import Failure
 
 AGAIN_MS = 200
@@ -128,7 +129,8 @@ class Coordinating:
             if not error.passes:
                 raise
             self._again_at = now + AGAIN_MS
-            if self._throttle.due("store", now):
+            # Of a database that is away, full or locked the log tells already (``told``).
+            if not isinstance(error.__cause__, PassesError) and self._throttle.due("store", now):
                 self._log.warning("%s; goes on trying", error)
 
     def _claim(self) -> None:

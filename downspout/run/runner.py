@@ -18,6 +18,7 @@ from downspout.engine.loop import Bounds, Engine, View
 from downspout.engine.required_fields import require_fields
 from downspout.engine.result import RunResult
 from downspout.engine.values import resolve
+from downspout.outages import OUTAGES
 from downspout.run.watchdog import Watchdog, watched
 from downspout.sink.runs import hand_over_run
 from downspout.system.signals import handled_by
@@ -61,6 +62,8 @@ def run(
             if not received:
                 raise
             result = engine.result()
+        finally:
+            OUTAGES.forget()
     result.signal = received[0] if received else None
     return result
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from demos.postgres import PostgresServer, find_programs, postgres_server
+from demos.postgres import PASSWORD, PostgresServer, find_programs, postgres_server
 from downspout.errors import SinkError
+from downspout.kafka import TopicPartition
 from downspout.offsets import LostError
 from downspout.offsets.stores import postgres
+from downspout.spout import OffsetStoreError, StoreContext, StoredOffset, open_store
 from tests.sql.databases import CREATE, FIELDS, TestDatabase, make, postgres_database, process, tup, wait
 from tests.waiting import eventually
 
@@ -263,3 +266,28 @@ def test_a_statement_that_waits_says_for_whom(served: TestDatabase) -> None:
         other.execute("ROLLBACK")
         thread.join(30)
     assert bolt.acked == ["0"]
+
+
+def test_offsets_that_another_session_holds_are_waited_for_and_told(
+    served: TestDatabase, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An offset store has the same bounds and the same lines; its error says that it passes."""
+    monkeypatch.setattr("downspout.outages.SOON_S", 0.0)
+    monkeypatch.setattr("downspout.offsets.stores.sql.WAIT_S", 0.1)
+    offsets = {TopicPartition("lines", 0): StoredOffset(7, "", 1)}
+    with (
+        closing(open_store(served.url, StoreContext("lines", password=PASSWORD))) as store,
+        served.connected() as other,
+    ):
+        store.claim(offsets)
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM downspout_offsets FOR UPDATE")
+        with pytest.raises(OffsetStoreError) as caught:
+            store.store(offsets)
+        assert caught.value.passes
+        (line,) = caplog.messages
+        assert re.search(rf"{served.url} has been locked since .*process {other.info.backend_pid} \(unnamed", line)
+        assert line.endswith("; group lines waits for it and goes on when it answers")
+        other.execute("ROLLBACK")
+        store.store(offsets)
+    assert "can be used again" in caplog.messages[-1]

@@ -31,6 +31,7 @@ from downspout.offsets.stores.database import (
     DatabaseError,
     PassesError,
     create_tables,
+    told,
     transaction,
 )
 from downspout.offsets.stores.open_database import open_database
@@ -281,10 +282,11 @@ class SqlMetadata:
     def _ready(self) -> Iterator[None]:
         """Make the tables at the first need, and say errors as the port does."""
         try:
-            if not self._is_ready:
-                create_tables(self._database, CREATE)
-                self._is_ready = True
-            yield
+            with told(self._database, f"batches {self._id}"):
+                if not self._is_ready:
+                    create_tables(self._database, CREATE)
+                    self._is_ready = True
+                yield
         except DatabaseError as error:
             passes = isinstance(error, PassesError)
             raise BatchStoreError(error.message, cure=error.cure or None, passes=passes) from error

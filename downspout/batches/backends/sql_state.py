@@ -24,6 +24,7 @@ from downspout.offsets.stores.database import (
     DatabaseError,
     PassesError,
     create_tables,
+    told,
     transaction,
 )
 from downspout.offsets.stores.open_database import open_database
@@ -112,7 +113,7 @@ class SqlState:
     def open(self) -> None:
         """Make the tables and the state's row where they are missing; raise where the state is another's."""
         context = self._context
-        with _errors():
+        with self._errors():
             create_tables(self._database, CREATE)
             with transaction(self._database):
                 self._database.run(self._add, (context.name, context.owner, context.kind.value))
@@ -135,7 +136,7 @@ class SqlState:
     def transaction(self, attempt: Attempt) -> Iterator[SqlStateTransaction]:
         """Begin an attempt, and store what the block writes."""
         txid, number, context = *attempt, self._context
-        with _errors(), transaction(self._database):
+        with self._errors(), transaction(self._database):
             if context.kind is StateKind.NON_TRANSACTIONAL:
                 self._database.run(self._note, (txid, context.name))
             else:
@@ -172,13 +173,13 @@ class SqlState:
 
     def newest(self) -> int | None:
         """Return the last transaction that was applied; of a state without transactions, the first."""
-        with _errors():
+        with self._errors():
             rows = self._database.run(self._look, (self._context.name,))
         return int(rows[0][2]) if rows and rows[0][2] >= 0 else None
 
     def read_all(self) -> Mapping[Key, Any]:
         """Return all keys."""
-        with _errors():
+        with self._errors():
             return self._parsed(self._database.run(self._list, (self._context.name,)))
 
     def _parsed(self, rows: Iterable[tuple[Any, ...]]) -> dict[Key, Any]:
@@ -187,6 +188,11 @@ class SqlState:
     def close(self) -> None:
         """Release the connection."""
         self._database.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        with _errors(), told(self._database, f"state {self._context.name}"):
+            yield
 
 
 class SqlStateTransaction:

@@ -6,6 +6,7 @@ behind :class:`Database`; the SQL that we send is one for both, but for the mark
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from downspout.errors import ConfigError
-from downspout.outages import State
+from downspout.outages import OUTAGES, State
 from downspout.settings.secrets import HIDDEN, is_secret
 
 Row = tuple[Any, ...]
@@ -109,6 +110,25 @@ class Database(Protocol):
 
     def close(self) -> None:
         """Release the connection."""
+
+
+@contextmanager
+def told(database: Database, who: str) -> Iterator[None]:
+    """Let the log say that ``who`` waits, and for what, where what the block does with a database lasts or is in vain.
+
+    Who cannot wait tries again later, and comes by here at each try.
+    """
+    since = time.monotonic()
+    try:
+        with OUTAGES.asking(database.location, who, since=since, look=database.waits_for):
+            yield
+    except PassesError as error:
+        OUTAGES.waiting(database.location, who, error.why, since, error.state)
+        raise
+    except BaseException:
+        OUTAGES.over(database.location, who)
+        raise
+    OUTAGES.over(database.location, who)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from downspout.offsets.stores.database import (
     DatabaseError,
     PassesError,
     create_tables,
+    told,
     transaction,
 )
 from downspout.offsets.stores.open_database import open_database
@@ -127,10 +128,11 @@ class SqlStore:
     def _ready(self) -> Iterator[None]:
         """Make the table at the first need, and say errors as the port does."""
         try:
-            if not self._is_ready:
-                create_tables(self._database, [CREATE])
-                self._is_ready = True
-            yield
+            with told(self._database, f"group {self._group}"):
+                if not self._is_ready:
+                    create_tables(self._database, [CREATE])
+                    self._is_ready = True
+                yield
         except DatabaseError as error:
             _raise(error)
 

@@ -22,7 +22,9 @@ FATES = {
     "UnavailableError": FINAL,
     "DataLossError": FINAL,
     "SinkError": FINAL,
+    "StoreAwayError": FINAL,
     "StormError": FINAL,
+    "SparkError": FINAL,
     "RunsAlready": FINAL,
 }
 
