@@ -27,7 +27,7 @@ def program() -> int:
     from downspout.exit_guard import guard
 
     # Nearly all that imports make stays, and with Python's thresholds each dozen of them is looked through in vain.
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(200_000, 20, 50)
     guard()
     from downspout.cli import main
 

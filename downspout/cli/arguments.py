@@ -67,7 +67,7 @@ def add_actions(parser: argparse.ArgumentParser) -> Any:
 
 def add_topology(parser: argparse.ArgumentParser) -> None:
     """Add the topology: ``FILE`` and ``--topology``."""
-    parser.add_argument("target", metavar="FILE", help="topologies/x.py, or module:Class")
+    parser.add_argument("target", metavar="FILE", help="topologies/x.py, topologies/x.py:Class, or module:Class")
     parser.add_argument("--topology", metavar="NAME", help="name of the class, if the file holds several")
 
 

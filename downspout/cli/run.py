@@ -93,7 +93,6 @@ def seconds(text: str, option: str = "--for") -> float:
 def handle(arguments: argparse.Namespace) -> int:
     """Run, show, sum up."""
     from downspout.cli.logs import log_to_stderr
-    from downspout.run.workers.serve import serve
 
     handler = None
     if arguments.log_format == "json":
@@ -102,6 +101,8 @@ def handle(arguments: argparse.Namespace) -> int:
         handler = json_log.install()
     log_to_stderr(arguments.quiet, handler)
     if arguments.channel is not None:
+        from downspout.run.workers.serve import serve
+
         return serve(arguments.channel, exit_code_of)
     # What is printed goes to standard error with --json -, and there each line is to be JSON too.
     prints_are_log = handler is not None and arguments.json_path == "-"
@@ -113,18 +114,20 @@ def handle(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> tuple[str, RunResult]:
     """Run the topology and sum up; return its name and what came of it."""
-    from downspout.engine import configuration
     from downspout.engine.load import load
     from downspout.engine.values import resolve
-    from downspout.run import live
-    from downspout.run.views import make_view
 
     options = _options(arguments)
-    view = make_view(quiet=arguments.quiet)
     graph = load(arguments.target, arguments.topology)
     settings = resolve(graph, arguments.overrides, options=options)
     if not arguments.quiet:
         print(f"{graph.name} starts: {', '.join(graph.components)}", file=sys.stderr, flush=True)
+    # Only now: the rest of what a run imports is a third of its start.
+    from downspout.engine import configuration
+    from downspout.run import live
+    from downspout.run.views import make_view
+
+    view = make_view(quiet=arguments.quiet)
     try:
         result = _shown(graph, settings, arguments, view, options)
     finally:

@@ -25,7 +25,8 @@ def load(target: str, topology: str | None = None) -> Graph:
     """Return the graph of the topology that ``target`` names.
 
     Args:
-        target: a file (``topologies/word_count.py``), or a module and class (``topologies.word_count:WordCount``).
+        target: a file (``topologies/word_count.py``), a file and a class (``topologies/word_count.py:WordCount``), or a
+            module and a class (``topologies.word_count:WordCount``).
         topology: which class, where the file holds several.
 
     Raises:
@@ -38,11 +39,11 @@ def load(target: str, topology: str | None = None) -> Graph:
 
 def load_class(target: str, topology: str | None = None) -> tuple[Any, str]:
     """Return the topology's class as streamparse made it, and the topology's name; see :func:`load`."""
-    module_name, colon, class_name = target.partition(":")
-    if colon and not os.path.exists(target):
-        module, name = _import_module(module_name), module_name.rpartition(".")[2]
+    place, colon, class_name = (target, "", "") if os.path.exists(target) else target.partition(":")
+    if colon and not place.endswith(".py"):
+        module, name = _import_module(place), place.rpartition(".")[2]
     else:
-        module, class_name, name = _import_file(Path(target)), "", Path(target).stem
+        module, name = _import_file(Path(place)), Path(place).stem
     classes = _classes(module)
     cls = _choose(classes, target, topology or class_name or None)
     return cls, _name(cls, name, classes)

@@ -78,6 +78,22 @@ def test_a_short_run_imports_what_it_needs(words: list[str], tmp_path: Path) -> 
     assert not imported & (NEEDLESS if writes else NEEDLESS | {"pandas"}), done.stderr
 
 
+def test_a_start_says_so_before_it_builds_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first line of a run comes once its topology and its settings are read, and no component is made yet."""
+    monkeypatch.chdir(tmp_path)
+    Path("late.py").write_text(
+        TOPOLOGY.replace("self.left = [", "raise ValueError('too early')\n        self.left = [")
+    )
+    assert main(["run", "late.py"]) == 8
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "late starts: spout, sink"
+    assert "too early" in last
+    assert main(["run", "late.py", "--set", "parquet.flush_rows=none"]) == 2
+    assert "starts" not in capsys.readouterr().err
+
+
 def test_settings_are_found_by_scope_and_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     """A scope lists its settings, a name is that setting alone, and anything else is an error with the nearest one."""
     assert main(["settings", "kafka.emit"]) == 0

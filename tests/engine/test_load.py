@@ -194,6 +194,16 @@ def test_a_topology_can_be_named_by_module_and_class(write):
         load("flows.by_modul:One")
 
 
+def test_a_topology_can_be_named_by_file_and_class(write):
+    """FILE.py:Class is that class of the file."""
+    path = write(TWO)
+    assert load(f"{path}:Two").name == "made-Two"
+    with pytest.raises(TopologyError, match=r"contains no topology 'Tow'\. Try: 'Two'"):
+        load(f"{path}:Tow")
+    with pytest.raises(TopologyError, match=r"topologies/mad\.py does not exist\. Try: 'topologies/made\.py'"):
+        load("topologies/mad.py:Two")
+
+
 def test_an_imported_topology_counts_only_where_none_is_defined(write):
     """A file that imports another file's topology to extend it holds one topology, its own."""
     body = "    words = Words.spec()\n    count = Count.spec(inputs=[words])\n"
