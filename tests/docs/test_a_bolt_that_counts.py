@@ -34,17 +34,20 @@ class Killed(Count):
             os.kill(os.getpid(), signal.SIGKILL)
 
 class Words(Topology):
+    config = {{"topology.max.spout.pending": 100}}
     spout = KafkaSpout.spec(topics=["words"], fields=["value"], commit_period_ms=1)
-    count = Killed.spec(inputs=[spout], config={{"topology.tick.tuple.freq.secs": 1}})
+    count = Killed.spec(inputs=[spout], config={{"topology.tick.tuple.freq.secs": {tick_s}}})
     sink = ParquetBolt.spec(inputs=[count], directory="counts", schema={{"word": "string", "count": "int64"}})
 """
 
 pytestmark = pytest.mark.broker
 
 
-@pytest.mark.parametrize(("example", "loses"), [(0, True), (1, False)], ids=["acks, then emits", "BatchingBolt"])
+@pytest.mark.parametrize(
+    ("example", "tick_s", "loses"), [(0, 3600, True), (1, 1, False)], ids=["acks, then emits", "BatchingBolt"]
+)
 def test_what_a_kill_loses(
-    kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path, example: int, loses: bool
+    kafka_broker: EmbeddedKafka, topic_name: str, tmp_path: Path, example: int, tick_s: int, loses: bool
 ) -> None:
     """A bolt that acks before it emits loses counts at a kill; a BatchingBolt loses none."""
     cluster = KafkaCluster(kafka_broker.bootstrap)
@@ -56,7 +59,9 @@ def test_what_a_kill_loses(
     producer.close()
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     file = tmp_path / "words.py"
-    file.write_text(TOPOLOGY.format(page=blocks[example]).replace('["words"]', f'["{topic_name}"]'), encoding="utf-8")
+    file.write_text(
+        TOPOLOGY.format(page=blocks[example], tick_s=tick_s).replace('["words"]', f'["{topic_name}"]'), encoding="utf-8"
+    )
     command = ("run", file, "--until", "end", "--set", f"kafka.bootstrap={kafka_broker.bootstrap}")
     cli(*command, "--set", f"kafka.group={topic_name}", cwd=tmp_path, code=-signal.SIGKILL)
     cli(*command, "--set", f"kafka.group={topic_name}", cwd=tmp_path)
