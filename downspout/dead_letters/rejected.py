@@ -28,7 +28,7 @@ from downspout.dead_letters.dead_letter import INCOMPLETE, DeadLetters
 from downspout.errors import BrokerError, RecordError, coordinates
 from downspout.kafka.port import Record
 from downspout.kafka.rereading import Place, Rereader
-from downspout.kafka.retry_gate import LogThrottle, describe
+from downspout.kafka.retry_gate import LogThrottle, describe, may_pass
 from downspout.ledger.origin import Origin
 from downspout.ledger.retry_schedule import Backoff
 
@@ -244,7 +244,7 @@ class DeadLetterWriter:
         cause: BaseException | None = error
         while isinstance(cause, BrokerError):
             cause = cause.__cause__
-        refusal = cause if isinstance(cause, KafkaError) and not cause.retriable else None
+        refusal = cause if isinstance(cause, KafkaError) and not may_pass(cause) else None
         if self._throttle.due(type(cause).__name__, int(now * 1000)):
             self._log.warning("%s", error if isinstance(error, BrokerError) else describe(error))
         if refusal is None or len(batch) > 1:

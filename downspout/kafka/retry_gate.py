@@ -24,6 +24,26 @@ MEMBERSHIP = (*THROWN_OUT, errors.RebalanceInProgressError, errors.MemberIdRequi
 """The group goes on without this member. The next poll joins again, and then reports its partitions."""
 
 
+FORGOTTEN = (
+    errors.OutOfOrderSequenceNumberError, errors.UnknownProducerIdError, errors.InvalidProducerIdMappingError,
+    errors.DuplicateSequenceNumberError,
+)  # fmt: skip
+"""What brokers have forgotten, or do not understand, of a producer; an idle one's id expires after a week, say."""
+
+
+def may_pass(error: errors.KafkaError) -> bool:
+    """Return whether a record that was refused so may be written later, perhaps by another producer.
+
+    kafka-python has a bare KafkaError for some of what producers are refused for.
+
+    >>> may_pass(errors.KafkaTimeoutError()), may_pass(errors.KafkaError(errors.InvalidProducerIdMappingError()))
+    (True, True)
+    >>> may_pass(errors.MessageSizeTooLargeError())
+    False
+    """
+    return type(error) is errors.KafkaError or isinstance(error, FORGOTTEN) or bool(error.retriable)
+
+
 class LogThrottle:
     """Decides whether a warning may be repeated.
 

@@ -27,7 +27,7 @@ from downspout.dead_letters.dead_letter import DeadLetters
 from downspout.errors import BrokerError, RecordError
 from downspout.formatting import counted
 from downspout.kafka.port import Record, TopicPartition
-from downspout.kafka.retry_gate import LogThrottle, describe
+from downspout.kafka.retry_gate import LogThrottle, describe, may_pass
 from downspout.ledger.offsets import NEVER
 from downspout.ledger.retry_schedule import Backoff
 from downspout.spout.emit.retry_cache import size_of
@@ -287,7 +287,7 @@ class DeadLettering:
         cause: BaseException | None = error
         while isinstance(cause, BrokerError):
             cause = cause.__cause__
-        passes = not isinstance(cause, KafkaError) or getattr(cause, "retriable", False)
+        passes = not isinstance(cause, KafkaError) or may_pass(cause)
         # What does not pass by itself may be this letter's own trouble, so that each is to be heard of.
         if self._throttle.due((type(cause).__name__, None if passes else tuple((p, r.offset) for p, r in batch)), now):
             self._log.warning("%s", error)

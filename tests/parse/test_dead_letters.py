@@ -274,6 +274,18 @@ def test_an_error_is_tried_again(box: Box, operation: str) -> None:
     assert box.refused == []
 
 
+@pytest.mark.parametrize(
+    "error", [errors.UnknownProducerIdError(), errors.KafkaError(errors.InvalidProducerIdMappingError())]
+)
+def test_an_error_of_the_producer_is_no_letters(box: Box, error: errors.KafkaError) -> None:
+    """Brokers have forgotten it: that is tried again with another one, and fails no tuple."""
+    box.kafka.faults.fail_next("send", error, times=3)
+    box.box.add("one", [box.row(2)])
+    box.work()
+    box.box.drain()
+    assert (box.done, box.refused, [letter.offset for letter in box.letters()]) == (["one"], [], [2])
+
+
 def test_a_letter_that_can_never_be_written_fails_its_tuple_alone(box: Box) -> None:
     """An error that does not pass is blamed on one letter, whose tuple fails with the topic's name; others pass."""
     box.kafka.faults.fail_next("send", errors.MessageSizeTooLargeError("too large"), times=2)

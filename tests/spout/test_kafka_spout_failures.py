@@ -138,6 +138,19 @@ def test_a_letter_that_cannot_be_written_is_told(
     assert "Try: check the broker" in told[0]
 
 
+def test_an_error_of_the_producer_ends_no_bounded_run(kafka: Kafka) -> None:
+    """Brokers have forgotten it: the letter is written by the next one."""
+    driver = Driver(kafka, retries_max=0, run__until="end")
+    driver.run()
+    driver.ack([*range(4), *range(5, 10)])
+    kafka.faults.fail_next("flush", errors.UnknownProducerIdError)
+    driver.fail([4])
+    driver.run()
+    kafka.clock.sleep(60)
+    driver.run()
+    assert [letter.offset for letter in read_dead_letters(kafka, LETTERS)] == [4]
+
+
 @pytest.fixture
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Collect how many letters are sent together, each time."""
