@@ -121,6 +121,19 @@ def test_after_a_lost_claim_the_next_one_is_higher() -> None:
     assert store.claim([P0])[P0].epoch == 2
 
 
+def test_a_command_that_moves_a_node_leaves_it_to_its_topology(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spout of old starts anew at a node of another topology."""
+    nodes = FakeNodes()
+    monkeypatch.setattr("downspout.offsets.stores.zookeeper.open_nodes", lambda location, password=None: nodes)
+    for context in (StoreContext("g", "shop", "shop-7"), StoreContext("g")):
+        store = open_zookeeper_store("zookeeper://zk:1/x", context)
+        epoch = store.claim([P0])[P0].epoch
+        store.store({P0: StoredOffset(epoch, "", epoch)})
+    (path,) = [path for path in nodes.tree if path.endswith("partition_0")]
+    found = read_node(nodes.tree[path].data, 0)
+    assert (found.offset, found.topology_id, found.topology_name) == (2, "shop-7", "shop")
+
+
 # --- bad input ---
 
 
