@@ -62,6 +62,10 @@ class BrokerError(DownspoutError):
     exit_code = 4
 
 
+class SilentBrokersError(BrokerError):
+    """No broker answers now. That passes: what runs tries again."""
+
+
 class TakenOverError(BrokerError):
     """Another process has taken this one's place: in the consumer group, or as the owner of offsets, batches or a
     transactional id. To try again would throw that one out."""

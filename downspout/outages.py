@@ -52,6 +52,7 @@ class Outage:
     why: str = ""
     waiting: dict[str, None] = field(default_factory=dict)
     said_at: float | None = None  # when a line was logged last
+    last: float = 0.0  # when anything waited for it last
 
     def __str__(self) -> str:
         who = list(self.waiting)
@@ -90,6 +91,7 @@ class Outages:
         self._requests: set[_Request] = set()
         self._quiet: dict[str, float] = {}  # until when a service that was slow is not mentioned for being so again
         self._thread: threading.Thread | None = None
+        self._ended: dict[str, float] = {}  # when outages were over, on the monotonic clock
 
     def waiting(self, service: str, who: str, why: str = "", since: float | None = None, state: str = SILENT) -> None:
         """Say that ``who`` waits for a service; to be called again at each try that fails.
@@ -104,11 +106,12 @@ class Outages:
         now = self._clock.monotonic()
         with self._lock:
             if (outage := self._open.get(service)) is None:
-                began = now if since is None else since
+                # What others have found to be over is a new outage.
+                began = now if since is None else max(since, self._ended.get(service, since))
                 outage = self._open[service] = Outage(service, began, self._clock.wall() - (now - began))
             outage.why = why or (outage.why if state == outage.state else "")
             outage.state = state
-            outage.waiting[who] = None
+            outage.waiting[who], outage.last = None, now
             lasted = now - outage.since
             due = lasted >= SOON_S if outage.said_at is None else now - outage.said_at >= AGAIN_S
             text = f"{outage}" if outage.said_at is None else f"for {lasting(lasted)}: {outage}"
@@ -187,11 +190,22 @@ class Outages:
         with self._lock:
             self._open.clear()
             self._quiet.clear()
+            self._ended.clear()
+
+    def end(self, service: str, how: str = "answers again") -> None:
+        """Say that a service answers, or is not needed any more, whoever waited for it. Most calls cost nothing."""
+        if service not in self._open:
+            return
+        with self._lock:
+            outage, self._ended[service] = self._open.pop(service, None), self._clock.monotonic()
+        if outage is not None and outage.said_at is not None:
+            logger.warning("%s %s, after %s", service, how, lasting(self._clock.monotonic() - outage.since))
 
     def current(self) -> list[Outage]:
-        """Return what does not answer at the moment, for longer than a moment."""
+        """Return what does not answer at the moment, and is waited for."""
+        now = self._clock.monotonic()
         with self._lock:
-            return list(self._open.values())
+            return [outage for outage in self._open.values() if now - outage.last < AGAIN_S]
 
 
 OUTAGES = Outages()

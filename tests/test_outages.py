@@ -46,6 +46,9 @@ def test_what_answers_again_at_once_is_not_worth_a_line(caplog: pytest.LogCaptur
     (line,) = caplog.records
     assert line.getMessage().endswith("; out waits for it and goes on when it answers")
     assert [outage.waiting for outage in outages.current()] == [{"out": None}]
+    outages.end("broker 1 (a:9092)", "is not waited for any more")
+    assert caplog.records[-1].getMessage() == "broker 1 (a:9092) is not waited for any more, after 4 s"
+    assert not outages.current()
 
 
 def test_a_thread_says_what_a_request_without_an_answer_waits_for(

@@ -24,7 +24,7 @@ __getattr__, __all__ = offered(
         "patches.silent_expiry": "keep_reasons",
         "patches.lost_seeks": "atomic_seek",
         "patches.fetches_alike": "gathering",
-        "address": "troubles",
+        "address": "ask_all",
         "client": "KafkaCluster",
         "clusters": "cluster_for",
         "columns": "ColumnRecord RecordColumns",

@@ -7,9 +7,11 @@ refuses us, or a broker of this cluster answers.
 
 from __future__ import annotations
 
+import queue
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +19,7 @@ from downspout.errors import ConfigError
 from downspout.kafka import handshake
 from downspout.kafka.frames import NotKafkaError, exchange
 
-__all__ = ["START", "Answer", "NotKafkaError", "Trouble", "ask", "parse_bootstrap", "troubles"]
+__all__ = ["START", "Answer", "NotKafkaError", "Trouble", "ask", "ask_all", "parse_bootstrap"]
 
 METADATA = 3
 VERSION = 2  # the oldest version that has the cluster's id; still spoken by Kafka 4
@@ -25,6 +27,7 @@ PORT_DEFAULT = 9092
 ANSWER_S_MAX = 3.0
 ADVERTISED_S_MAX = 1.0  # For a connection to an address that a broker names
 SILENT_S_MAX = 0.5
+NEXT_S = 0.3  # So long after one address the next one is asked too: a healthy broker takes a few milliseconds
 START = "start the broker (`downspout kafka start`), or correct kafka.bootstrap"
 
 
@@ -91,22 +94,45 @@ def _parse(answer: Any) -> Answer:
     return Answer(answer.text(), tuple(brokers))
 
 
-def troubles(addresses: Sequence[tuple[str, int]], client: Mapping[str, Any] | None = None) -> list[Trouble]:
-    """Return what is wrong with each address; nothing if one of them can be used.
+Address = tuple[str, int]
 
-    They are asked one after the other, each for 3 or 4 s at most.
+
+def ask_all(
+    addresses: Sequence[Address], client: Mapping[str, Any] | None = None
+) -> tuple[Address | None, list[Trouble]]:
+    """Return the first address that can be used, or None and what is wrong with each.
+
+    A silent one does not hold the others up. All together take 3 to 5 s at most.
 
     Raises:
         ConfigError: the properties make no sense.
     """
     client = client or {}
     handshake.check_client(client)
-    wrong = []
-    for host, port in addresses:
-        if (trouble := _trouble(host, port, client)) is None:
-            return []
-        wrong.append(trouble)
-    return wrong
+    answers: queue.SimpleQueue[tuple[int, Trouble | Exception | None]] = queue.SimpleQueue()
+
+    def ask_one(number: int) -> None:
+        try:
+            answers.put((number, _trouble(*addresses[number], client)))
+        except Exception as error:
+            answers.put((number, error))
+
+    wrong: dict[int, Trouble] = {}
+    asked = 0
+    while len(wrong) < len(addresses):
+        if asked < len(addresses):
+            threading.Thread(target=ask_one, args=(asked,), name="ask-kafka", daemon=True).start()
+            asked += 1
+        try:
+            number, found = answers.get(timeout=NEXT_S if asked < len(addresses) else None)
+        except queue.Empty:
+            continue
+        if isinstance(found, Exception):
+            raise found
+        if found is None:
+            return addresses[number], []
+        wrong[number] = found
+    return None, [wrong[number] for number in sorted(wrong)]
 
 
 def _trouble(host: str, port: int, client: Mapping[str, Any]) -> Trouble | None:
@@ -139,10 +165,10 @@ def _advertised(host: str, port: int, answer: Answer) -> Trouble | None:
     that works.
     """
     wrong = []
+    if f"{host}:{port}" in answer.brokers:
+        return None
     for broker in answer.brokers:
         name, _, number = broker.rpartition(":")
-        if (name, int(number)) == (host, port):
-            return None
         try:
             socket.create_connection((name, int(number)), timeout=ADVERTISED_S_MAX).close()
         except socket.gaierror:

@@ -17,16 +17,17 @@ from kafka import errors
 from kafka.admin import KafkaAdminClient, MemberToRemove
 from kafka.net.compat import KafkaNetClient
 
-from downspout.errors import BrokerError, ConfigError, coordinates
+from downspout.errors import BrokerError, ConfigError, SilentBrokersError, coordinates
 from downspout.kafka import noise
-from downspout.kafka.address import START, parse_bootstrap, troubles
+from downspout.kafka.address import START, Address, ask_all, parse_bootstrap
 from downspout.kafka.client_values import client_values
 from downspout.kafka.commit_ages import commit_ages
 from downspout.kafka.consumer import KafkaConsumerPort
 from downspout.kafka.describing import coordinator_of, describe_logs, group_description
 from downspout.kafka.open_transactions import open_transactions
 from downspout.kafka.partitioners import Choose, make_partitioner
-from downspout.kafka.patches.bootstrap_draws import skip_dead_addresses
+from downspout.kafka.patches.bootstrap_draws import prefer_brokers_that_answer
+from downspout.kafka.patches.unseen_silence import Watch
 from downspout.kafka.port import (
     Cluster,
     GroupDescription,
@@ -37,7 +38,7 @@ from downspout.kafka.port import (
 )
 from downspout.kafka.producer import KafkaProducerPort
 from downspout.kafka.producer_properties import producer_properties
-from downspout.kafka.retry_gate import cure_of
+from downspout.kafka.retry_gate import cure_of, describe
 from downspout.kafka.transactions import KafkaTransactionalPort
 
 TOPIC_READY_S = 10
@@ -49,6 +50,9 @@ CONNECTION = {
     "bootstrap_timeout_ms": 5000,
     "reconnect_backoff_max_ms": 2000,  # the default of 30 s would let a broker that is back wait for us that long
 }
+SETUP = {"socket_connection_setup_timeout_ms": 3000, "socket_connection_setup_timeout_max_ms": 10_000}
+"""How long a connection may take, doubled after each failure: so much costs a silent broker (10 s to 30 s by default).
+No property of a consumer or producer: it goes to the network's client below."""
 CONSUMER = {
     "enable_auto_commit": False,
     "isolation_level": "read_committed",
@@ -98,24 +102,37 @@ class KafkaCluster(Cluster):
         self._client = {**CONNECTION, **client_values(client or {})}
         self._check(self._client)
 
-    def _check(self, client: Mapping[str, Any]) -> None:
-        """Raise unless one address answers: a client would say so only after its time-out, and not why."""
-        if found := troubles(self._addresses, client):
+    def _check(self, client: Mapping[str, Any]) -> Address:
+        """Return an address that answers; without one, a client would say so only after its time-out, and not why.
+
+        Raises:
+            BrokerError: there is none (SilentBrokersError: and no broker refuses us).
+        """
+        usable, found = ask_all(self._addresses, client)
+        if usable is None:
             cures = [trouble.cure for trouble in found if trouble.cure != START]
             what = "; ".join(trouble.what for trouble in found)
-            raise BrokerError(f"No Kafka at {self.bootstrap}: {what}", cure=(cures or [START])[0])
+            kind = BrokerError if cures else SilentBrokersError
+            raise kind(f"No Kafka at {self.bootstrap}: {what}", cure=(cures or [START])[0])
+        return usable
 
     @contextmanager
-    def _connecting(self, client: Mapping[str, Any]) -> Iterator[Callable[..., Any]]:
-        """Give a client factory; if the client cannot be made, end its thread and say what is wrong."""
+    def _connecting(
+        self, client: Mapping[str, Any], watch: Callable[[Any], Any] = lambda net: None
+    ) -> Iterator[Callable[..., Any]]:
+        """Give a client factory; if the client cannot be made, end its thread and say what is wrong.
+
+        ``watch`` is given the network's client, where it is to say which brokers it waits for.
+        """
         made: list[Any] = []
+        usable = self._check(client)
 
         def factory(**properties: Any) -> Any:
-            made.append(KafkaNetClient(**properties))
-            skip_dead_addresses(made[-1])
+            made.append(KafkaNetClient(**{**SETUP, **properties}))
+            prefer_brokers_that_answer(made[-1], usable)
+            watch(made[-1])
             return made[-1]
 
-        self._check(client)
         try:
             yield factory
         except errors.KafkaConfigurationError as error:
@@ -124,10 +141,11 @@ class KafkaCluster(Cluster):
             for net in made:
                 net.close()
             if isinstance(error, errors.KafkaTimeoutError):
-                cure = "look at security_protocol and at the broker's log"
+                cure = "see whether the brokers run and can be reached; then the broker's log"
                 if client.get("api_version") is not None:
                     cure = "leave kafka.client.api_version out: the client asks the brokers for theirs"
-                raise BrokerError(f"Kafka at {self.bootstrap} cannot be used: {error}", cure=cure) from error
+                what = f"Kafka at {self.bootstrap} answers, and then no more: {describe(error)}"
+                raise SilentBrokersError(what, cure=cure) from error
             raise
 
     def consumer(
@@ -154,7 +172,10 @@ class KafkaCluster(Cluster):
             properties["auto_offset_reset"] = "none"
         if (session_ms := properties.get("session_timeout_ms")) is not None:
             properties.setdefault("heartbeat_interval_ms", max(min(3000, session_ms // 3), 1))
-        with self._connecting(properties) as factory:
+        watches: list[Watch] = []
+        with self._connecting(
+            properties, lambda net: watches.append(Watch(net, f"reading for group {group}" if group else "reading"))
+        ) as factory:
             made = kafka.KafkaConsumer(
                 bootstrap_servers=self.bootstrap.split(","),
                 group_id=group,
@@ -164,6 +185,7 @@ class KafkaCluster(Cluster):
             )
             if properties.get("api_version") is not None:  # else it has learnt who the brokers are, with their version
                 made.bootstrap(properties["bootstrap_timeout_ms"])
+        watches[0].heed_joins(made)
         return KafkaConsumerPort(made, starts_at_beginning, columns)
 
     def producer(
@@ -182,7 +204,7 @@ class KafkaCluster(Cluster):
         properties = {**wanted, "linger_ms": 0}
 
         def make() -> Any:
-            with self._connecting(properties) as factory:
+            with self._connecting(properties, lambda net: Watch(net, "writing")) as factory:
                 return kafka.KafkaProducer(
                     bootstrap_servers=self.bootstrap.split(","),
                     kafka_client=factory,
@@ -207,13 +229,19 @@ class KafkaCluster(Cluster):
         properties = {**wanted, "linger_ms": 0, "transactional_id": transactional_id}
 
         def make() -> Any:
-            with self._connecting(properties) as factory:
+            with self._connecting(properties, lambda net: Watch(net, f"writing as {transactional_id}")) as factory:
                 return kafka.KafkaProducer(
                     bootstrap_servers=self.bootstrap.split(","), kafka_client=factory, **properties
                 )
 
+        def described() -> tuple[str, int, int]:
+            what = f"transactional id {transactional_id}"
+            found = self._ask_again(what, lambda admin: admin.describe_transactions([transactional_id]))
+            (each,) = found.values()
+            return str(each.state.value), each.producer_id, each.producer_epoch
+
         chooser = make_partitioner(partitioner, random.Random(), "partitioner")
-        return KafkaTransactionalPort(make, chooser, wanted["linger_ms"] / 1000)
+        return KafkaTransactionalPort(make, described, chooser, wanted["linger_ms"] / 1000)
 
     @contextmanager
     def _admin(self, made: Callable[[Any], None] = lambda net: None) -> Iterator[KafkaAdminClient]:
@@ -246,9 +274,9 @@ class KafkaCluster(Cluster):
             except errors.TopicAlreadyExistsError:
                 return False
             except errors.KafkaError as error:
-                raise BrokerError(
-                    f"{topic} cannot be created: {_brief(error)}", cure=cure_of(error, "another name or setting")
-                ) from error
+                kind = SilentBrokersError if error.retriable else BrokerError
+                otherwise = "see whether the brokers answer" if error.retriable else "another name or setting"
+                raise kind(f"{topic} cannot be created: {_brief(error)}", cure=cure_of(error, otherwise)) from error
         return True
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
@@ -271,7 +299,7 @@ class KafkaCluster(Cluster):
 
     def open_transactions(self, group: str) -> list[OpenTransaction]:
         """Return the transactions that may hold back what a group commits; empty where the brokers do not say."""
-        with suppress(errors.KafkaError), self._admin() as admin:
+        with suppress(errors.KafkaError, SilentBrokersError), self._admin() as admin:
             return open_transactions(admin, group)
         return []
 
@@ -313,7 +341,10 @@ class KafkaCluster(Cluster):
 
     def commit_ages(self, group: str, within_s: float) -> dict[TopicPartition, float] | None:
         """Return the ages in seconds of the commits that are younger than that; None where it cannot be known."""
-        consumer = self.consumer(group=None, client={"isolation_level": "read_uncommitted"})
+        try:
+            consumer = self.consumer(group=None, client={"isolation_level": "read_uncommitted"})
+        except SilentBrokersError as error:
+            raise errors.KafkaTimeoutError(error.message) from error
         try:
             return commit_ages(consumer, group, time.time(), within_s)
         except errors.KafkaError:  # mostly: no right to read Kafka's own topic
@@ -399,17 +430,12 @@ class KafkaCluster(Cluster):
 
     def leaders(self, topic: str) -> dict[int, int]:
         """Return the node that leads each partition of a topic; -1: none does at the moment. Empty: no such topic."""
-        with self._admin() as admin:
-            try:
-                (found,) = admin.describe_topics([topic])
-            except errors.KafkaError as error:
-                raise BrokerError(f"{topic} cannot be looked at: {_brief(error)}") from error
+        (found,) = self._ask_again(topic, lambda admin: admin.describe_topics([topic]))
         return {part["partition_index"]: part["leader_id"] for part in found["partitions"]}
 
     def topics(self) -> dict[str, int]:
         """Return all topics that are not Kafka's own, sorted, with their numbers of partitions."""
-        with self._admin() as admin:
-            found = admin.describe_topics()
+        found = self._ask_again("the list of topics", lambda admin: admin.describe_topics())
         return {t["name"]: len(t["partitions"]) for t in sorted(found, key=lambda t: t["name"]) if not t["is_internal"]}
 
 

@@ -19,6 +19,9 @@ SLOW = "kafka.net.selector"
 AT_CLOSE = {"kafka.cluster": "Metadata refresh: failed ", "kafka.producer.sender": "Error sending produce request"}
 """What a request says that is out when its client is closed. What the answer would have meant for a record is told
 by the record's own future: :class:`~downspout.kafka.producer.KafkaProducerPort` raises it."""
+GIVEN_UP = "has not answered for"
+"""Of a connection that we give up; ``downspout.outages`` has said so, in one line and not in four."""
+HEARING = ("kafka.net.transport", "kafka.net.connection", "kafka.consumer.fetcher", "kafka.producer.sender")
 UNSTABLE = "kafka.coordinator.consumer"
 """Calls an offset that a transaction is about to commit an unknown error; it is asked for again."""
 BYTES = "kafka.protocol.parser"
@@ -28,7 +31,7 @@ TALKING = (BYTES, "kafka.net.connection", "kafka.admin.client")
 
 def leave_out() -> None:
     """Filter at the loggers, whatever handles them. A second call changes nothing."""
-    for name in (SLOW, UNSTABLE, *AT_CLOSE):
+    for name in {SLOW, UNSTABLE, *AT_CLOSE, *HEARING}:
         logging.getLogger(name).addFilter(is_news)
     for name in TALKING:
         logging.getLogger(name).addFilter(cover)
@@ -58,6 +61,8 @@ def is_news(record: logging.LogRecord) -> bool:
         return "blocking the event loop" not in str(record.msg)
     if record.name == UNSTABLE:
         return not any(isinstance(value, UnstableOffsetCommitError) for value in record.args or ())
+    if record.name in HEARING and GIVEN_UP in record.getMessage():
+        return False
     said = AT_CLOSE.get(record.name)
     return said is None or said not in str(record.msg) or not _is_cancelled(record.args)
 

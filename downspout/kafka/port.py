@@ -285,6 +285,10 @@ class ProducerPort(Protocol):
     def buffered_bytes(self) -> int:
         """How many bytes wait for an answer, or to be sent."""
 
+    def refuse_when_stuck(self, seconds: float) -> None:
+        """Refuse records for a partition that has had no answer for so long while others have: they would wait in the
+        place of records that can be written."""
+
     def oldest_s(self) -> float:
         """Return for how long the oldest record has waited for its answer, in seconds; 0: none waits."""
 
@@ -313,6 +317,15 @@ class TransactionalPort(ProducerPort, Protocol):
 
     def begin(self) -> None:
         """Begin a transaction."""
+
+    def has_successor(self) -> bool:
+        """Return whether another producer has taken the transactional id; asked of one that is over.
+
+        Brokers fence a producer likewise when they abort a transaction that took too long.
+
+        Raises:
+            KafkaError, BrokerError: that is not known now.
+        """
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: GroupMembership, timeout_s: float = 30.0

@@ -7,11 +7,13 @@ has taken its place) answers all further batches with that same error, so a new 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka import errors
 
+from downspout.errors import SilentBrokersError
 from downspout.kafka.partitioners import Partitioner
 from downspout.kafka.patches.stuck_close import abandon
 from downspout.kafka.port import ProducerPort, Sent
@@ -32,11 +34,13 @@ class KafkaProducerPort(ProducerPort):
     def __init__(self, make: Callable[[], Any], partitioner: Partitioner | None = None, linger_s: float = 0.0) -> None:
         self._make, self._partitioner, self._linger_s = make, partitioner, linger_s
         self._retried = 0  # by the producers before the present one
+        self._stuck_s = float("inf")
         self._renew()
 
     def _renew(self) -> None:
         self._producer = self._make()
         self._batches = Batches(self._producer, self._partitioner, self._linger_s)
+        self._batches.stuck.after_s = self._stuck_s
         self._late = self._closed = False
 
     def send(
@@ -59,8 +63,19 @@ class KafkaProducerPort(ProducerPort):
             self._batches.collect()
             self._raise()
         if self._batches.is_over:
-            self._give_up()
+            try:
+                self._give_up()
+            except SilentBrokersError as error:  # that passes: the next record's turn comes when they answer
+                if token is None:
+                    raise
+                lost = errors.KafkaTimeoutError(error.message)
+                self._batches.keep([Sent([token], topic, -1, -1, lost, time.monotonic())])
+                return
         self._batches.add(topic, key, value, headers, partition, timestamp_ms, token)
+
+    def refuse_when_stuck(self, seconds: float) -> None:
+        """Refuse records for a partition that has not answered for so long while others have."""
+        self._stuck_s = self._batches.stuck.after_s = seconds
 
     def _give_up(self) -> None:
         """Make a new producer; what the old one still holds fails, and is told."""

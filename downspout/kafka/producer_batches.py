@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -24,12 +24,14 @@ from downspout.kafka.answers import Answer
 from downspout.kafka.partitioners import Partitioner, Partitions, Sticky, check_partition
 from downspout.kafka.patches.check import check_producer
 from downspout.kafka.patches.costly_send import BatchQueue
+from downspout.kafka.patches.deadly_silence import ask_again_after_silence
 from downspout.kafka.patches.dropped_properties import hand_on_to_producer
 from downspout.kafka.patches.fatal_refusals import go_on_after_refusals, is_over
 from downspout.kafka.patches.lost_producer_id import ask_for_another
 from downspout.kafka.patches.silent_expiry import keep_reasons
 from downspout.kafka.patches.split_batches import flushing, is_bystander, records_of, report_splits
 from downspout.kafka.port import Sent
+from downspout.kafka.stuck_partitions import StuckPartitions
 
 __all__ = ["Batches", "check_time", "encode_record"]
 
@@ -38,6 +40,7 @@ KEPT_MAX = 4_096  # Numbers and header names whose bytes are kept
 _NULL = b"\x01"  # A length of -1
 ASK_S = 0.1  # How often the client is asked for a topic that it does not know
 WAIT_S = 0.01  # How often a flush looks whether such a topic is known by now
+STUCK_LOOK_S = 0.1  # How often to look which partitions are stuck
 
 TIME_MAX = (1 << 63) - 1
 
@@ -153,6 +156,7 @@ class Batches:
         hand_on_to_producer(producer)
         go_on_after_refusals(producer)
         ask_for_another(producer)
+        ask_again_after_silence(producer)
         keep_reasons(producer)
         self._producer = producer
         self._partitioner = partitioner or Sticky(random.Random())
@@ -169,6 +173,9 @@ class Batches:
         self.error: BaseException | None = None
         """The first one of a record without a token; who has raised it takes it away."""
         self._handed_bytes = 0
+        self.stuck = StuckPartitions()
+        self._stuck_bytes = 0
+        self._stuck_due = 0.0
         self.retried = 0  # How often records were sent again, of those that are answered
 
     @property
@@ -180,11 +187,11 @@ class Batches:
     def buffered_bytes(self) -> int:
         """How many bytes are here and on their way."""
         held = sum(batch.size for batch in self._open.values()) + sum(each.size for each in self._unknown.values())
-        return self._handed_bytes + held
+        return self._handed_bytes + held - self._stuck_bytes
 
     def oldest_s(self) -> float:
-        """Return for how long the oldest batch has had no answer, in seconds."""
-        starts = [answer.since for answer in islice(self._pending, 1)]
+        """Return for how long the oldest batch has had no answer, in seconds; of a partition that is not stuck."""
+        starts = [answer.since for answer in islice(self._free(), 1)]
         starts += [batch.since for batch in self._open.values()] + [held.since for held in self._unknown.values()]
         return time.monotonic() - min(starts) if starts else 0.0
 
@@ -233,12 +240,16 @@ class Batches:
         token: Any,
     ) -> None:
         at = int(time.time() * 1000) if timestamp_ms is None else check_time(timestamp_ms)
+        if self.stuck:
+            partitions = self.stuck.without(topic, partitions)
         while True:
             if partition is None:
                 number = self._partitioner.choose(topic, key, value, partitions)
             else:
                 number = check_partition(partition, topic, partitions.count)
             tp = (topic, number)
+            if self.stuck and tp not in self._open and not self.stuck.takes(*tp):
+                raise self.stuck.refusal(*tp)
             batch = self._open.get(tp) or _Open(at)
             made = encode_record(len(batch.parts), at - batch.start_ms, key, value, headers)
             if not batch.parts or batch.size + len(made) <= self._size_max:
@@ -254,6 +265,25 @@ class Batches:
         batch.size += len(made)
         if at > batch.end_ms:
             batch.end_ms = at
+
+    # --- partitions that do not answer -------------------------------------------------------------------
+
+    def _is_stuck(self, answer: Answer) -> bool:
+        return bool(self.stuck) and tuple(answer.partition) in self.stuck
+
+    def _free(self) -> Iterator[Answer]:
+        return (answer for answer in self._pending if not self._is_stuck(answer))
+
+    def _look_for_stuck(self) -> None:
+        now = time.monotonic()
+        if now < self._stuck_due or not (self._pending or self.stuck):
+            return
+        self._stuck_due, was_any = now + STUCK_LOOK_S, bool(self.stuck)
+        self.stuck.look(
+            (((answer.partition.topic, answer.partition.partition), answer.since) for answer in self._pending), now
+        )
+        if self.stuck or was_any:
+            self._stuck_bytes = sum(answer.size for answer in self._pending if self._is_stuck(answer))
 
     # --- topics that are not known yet ------------------------------------------------------------------
 
@@ -348,6 +378,7 @@ class Batches:
         """Take the answers that are there; send again what was refused for the sake of others."""
         if self._unknown:
             self._look_for_topics()
+        self._look_for_stuck()
         finished = self._finished
         while finished:
             answer = finished.popleft()
@@ -356,6 +387,7 @@ class Batches:
             self.retried += answer.retried
             for places, sent in answer.results():
                 if sent.error is None:
+                    self.stuck.answered((sent.topic, sent.partition), time.monotonic())
                     if not self._tells_offsets:
                         sent = sent._replace(offset=-1)
                 elif is_bystander(sent.error):

@@ -153,8 +153,8 @@ DENIED = {errors.TopicAuthorizationFailedError: "topic", errors.GroupAuthorizati
 def describe(error: BaseException) -> str:
     """Return class and message of an error in one line; of one about rights, for what they are missing.
 
-    >>> describe(ValueError("no")), describe(KeyError())
-    ('ValueError: no', 'KeyError')
+    >>> describe(ValueError("no")), describe(KeyError()), describe(errors.KafkaTimeoutError(None))
+    ('ValueError: no', 'KeyError', 'KafkaTimeoutError')
     >>> describe(errors.TopicAuthorizationFailedError({"orders"}))
     'no permission for topic orders (TopicAuthorizationFailedError)'
     """
@@ -163,7 +163,7 @@ def describe(error: BaseException) -> str:
         given = error.args[0]
         names = given if isinstance(given, set | frozenset | list | tuple) else [given]
         return f"no permission for {DENIED[type(error)]} {', '.join(sorted(map(str, names)))} ({name})"
-    text = re.sub(r"\A\[Error -?\d+\] ", "", " ".join(str(error).split()))
+    text = re.sub(r"\A\[Error -?\d+\] |: None\Z", "", " ".join(str(error).split()))
     return text if text.startswith(name) else f"{name}: {text}" if text else name
 
 

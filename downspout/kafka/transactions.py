@@ -27,20 +27,43 @@ OVER = (
 """Errors after which the producer is not used again."""
 
 
+Described = Callable[[], tuple[str, int, int]]
+"""Asks the coordinator for the state of a transactional id, and the id and epoch of its producer."""
+
+
 class KafkaTransactionalPort(KafkaProducerPort, TransactionalPort):
     """A transactional producer; see :class:`~downspout.kafka.port.TransactionalPort`.
+
+    Args:
+        described: says who has the transactional id now.
 
     Raises:
         KafkaTimeoutError: an older transaction of this id could not be ended in time (``max_block_ms``).
     """
 
-    def __init__(self, make: Callable[[], Any], partitioner: Partitioner | None = None, linger_s: float = 0.0) -> None:
+    def __init__(
+        self, make: Callable[[], Any], described: Described, partitioner: Partitioner | None = None,
+        linger_s: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(make, partitioner, linger_s)
+        self._described = described
         self.is_over = False
         self._guarded(self._producer.init_transactions)
 
     def _give_up(self) -> None:
         """Make no new producer: what is sent fails, with the error of this one."""
+
+    def has_successor(self) -> bool:
+        """Return whether another producer has taken the transactional id.
+
+        When brokers abort a transaction for its age they raise its producer's epoch by one, and it stays aborted until
+        somebody begins with the id. Whoever does leaves another state, or another epoch.
+        """
+        state, producer_id, epoch = self._described()
+        if state in ("PrepareAbort", "PrepareEpochFence"):
+            raise errors.ConcurrentTransactionsError("the brokers are still ending the transaction")
+        ours, our_epoch = endless_transactions.identity(self._producer)
+        return (state, producer_id, epoch) != ("CompleteAbort", ours, our_epoch + 1)
 
     def begin(self) -> None:
         """Begin a transaction."""

@@ -214,16 +214,16 @@ class PartitionLedger(LedgerState):
             self._reschedule(offset, retry, now)
         return retry
 
-    def timeout(self, offset: int, now: int) -> RetryState | None:
+    def timeout(self, offset: int, now: int, *, outage: bool = False) -> RetryState | None:
         """Back off without counting an attempt; None where nothing of it is out.
 
         A timeout says nothing about the record while nothing else gets through either. So ``timeouts``
-        counts only those during which other records of the partition were acked. A range is tried again as it is,
-        until the caller says :meth:`split`.
+        counts only those during which other records of the partition were acked, and no ``outage``. A range is tried
+        again as it is, until the caller says :meth:`split`.
         """
         retry = self._take_back(offset)
         if retry is not None:
-            retry.timeouts += self._acks > retry.acks_seen
+            retry.timeouts += not outage and self._acks > retry.acks_seen
             self._reschedule(offset, retry, now)
         return retry
 

@@ -76,8 +76,9 @@ class LedgerState:
         self._ranges_out = RangesInFlight()  # Which of them are ranges
         self._retries = RetrySchedule()
         self._retrying = self._retries.entries
-        self.earlier_failures: dict[int, int] = {o: n for o, n in (failures or {}).items() if o >= base and n > 0}
-        """Failed attempts as an earlier owner counted them, of records that were not seen yet."""
+        self.earlier_failures: dict[int, int] = {o: n for o, n in (failures or {}).items() if o >= base}
+        """Failed attempts as an earlier owner counted them, of records that were not seen yet; 0: none, and the record
+        leaves alone."""
         self._acks = 0
 
     @property
@@ -207,7 +208,7 @@ class LedgerState:
         """Yield (offset, failed attempts) from ``offset`` on, in order, of this and of earlier owners."""
         yield from ((o, t.failures) for o, t in self._retrying.items() if o >= offset and t.failures)
         # History lies above all that was seen, so the order holds.
-        yield from sorted((o, n) for o, n in self.earlier_failures.items() if o >= offset)
+        yield from sorted((o, n) for o, n in self.earlier_failures.items() if o >= offset and n)
 
     # --- inside ---
 

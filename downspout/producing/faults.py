@@ -5,7 +5,7 @@ concerns            what happens
 ==================  ================================================================================
 one record          its tuple fails, alone; its spout tries again, and dead-letters it in the end
 brokers, producer   its tuple fails, and that counts no attempt: another record would have fared no better
-all                 the component stops, and the error names what to grant, or who has taken over
+all                 the component stops, and the error names what to grant
 ==================  ================================================================================
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from kafka import errors
 
-from downspout.errors import BrokerError, RecordError, TakenOverError, UnavailableError
+from downspout.errors import BrokerError, RecordError, UnavailableError
 from downspout.kafka.patches.fatal_refusals import REFUSALS
 from downspout.kafka.retry_gate import describe
 
@@ -22,8 +22,7 @@ __all__ = ["FENCED", "concerns_all", "error_of_all", "error_of_record", "is_its_
 FENCED = (errors.ProducerFencedError, errors.InvalidProducerEpochError)
 ALL = (
     errors.ClusterAuthorizationFailedError, errors.TransactionalIdAuthorizationFailedError,
-    errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, *FENCED,
-    errors.InvalidTxnStateError, errors.UnsupportedVersionError,
+    errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, errors.UnsupportedVersionError,
 )  # fmt: skip
 OF_A_TOPIC = (errors.TopicAuthorizationFailedError, errors.UnknownTopicOrPartitionError)
 """What concerns all records where one topic takes them all."""
@@ -70,6 +69,8 @@ def is_outage(error: BaseException) -> bool:
     (True, True)
     >>> is_outage(errors.MessageSizeTooLargeError()), is_outage(errors.UnknownTopicOrPartitionError())
     (False, False)
+    >>> is_outage(errors.KafkaError("Could not execute transactional request for unknown reasons"))
+    True
     """
     if isinstance(error, errors.KafkaTimeoutError) and error.__cause__ is not None:
         return is_outage(error.__cause__)
@@ -93,11 +94,6 @@ def is_its_own(error: BaseException, partition: int) -> bool:
 
 def error_of_all(component: str, topic: str, error: BaseException) -> BrokerError:
     """Return the error that stops the component."""
-    if isinstance(error, FENCED):
-        return TakenOverError(
-            f"{component}: another producer has taken this one's place ({describe(error)})",
-            cure="see which other instance of this topology runs, and end one of them",
-        )
     cure = CURES.get(type(error))
     if isinstance(error, errors.ClusterAuthorizationFailedError):
         cure = "grant this client IDEMPOTENT_WRITE on the cluster, or set produce.idempotence=false"

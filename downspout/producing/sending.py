@@ -4,9 +4,10 @@ Everything happens in the component's own thread. It asks the producer for resul
 engine asks when it wants to be called (:meth:`Sending.look_at`).
 
 **Back-pressure.** The buffer is full at so many bytes, or once its oldest record has waited for a quarter of the
-message timeout. Then :meth:`Sending.send` waits for answers, at most ``FULL_S_MAX`` in one call. In the local engine no
-spout emits while a bolt has something in its queue; on Storm ``topology.max.spout.pending`` bounds what is out. Either
-way a record that is taken is answered before its tuple times out, as long as the brokers answer at all.
+message timeout. Then :meth:`Sending.send` waits for answers, at most ``FULL_S_MAX`` in one call. Where one partition
+alone has no answer for so long, its tuples fail at once instead, and count no attempt: the others go on. In the local
+engine no spout emits while a bolt has something in its queue; on Storm ``topology.max.spout.pending`` bounds what is
+out. Either way a record that is taken is answered before its tuple times out, as long as the brokers answer at all.
 
 **Modes.** *asynchronous*: acked when the broker has answered. *synchronous*: so too, and each tuple waits for that, one
 after the other. *fire_and_forget*: acked at once; errors are counted and logged.
@@ -117,6 +118,7 @@ class Sending:
         heard: Heard | None = None,
     ) -> None:
         self._producer, self._bolt, self._clock, self._log = producer, bolt, clock, log
+        producer.refuse_when_stuck(age_s_max)
         self._mode, self._buffer_bytes, self._age_s_max = mode, buffer_bytes, age_s_max
         self._one_topic, self._heard = one_topic, heard
         self._since_look = 0

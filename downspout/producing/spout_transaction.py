@@ -50,6 +50,8 @@ class SpoutTransaction:
         self._is_begun = False
         self._why = ""
         """Why the transaction can only be aborted; empty: it can be committed."""
+        self._fenced: errors.KafkaError | None = None
+        """With what the brokers refuse the producer; whether another has its place is asked before the next one."""
         self.results: dict[TopicPartition, PartitionResults] = {}
         """By partition of the input, as soon as it is known what is committed of it."""
         self._counted = Counter[str]()  # by producers before the present one
@@ -65,16 +67,13 @@ class SpoutTransaction:
             is_needed: whether results are to come.
 
         Raises:
-            KafkaError: the brokers do not answer in time; open again.
+            KafkaError, SilentBrokersError: the brokers do not answer in time; open again.
             TakenOverError: another instance has taken over.
         """
         self.session = ""
-        try:
-            self._end()
-        except TakenOverError:  # by our own time-out, perhaps: a second instance would fence the next producer, too
-            assert self._producer is not None
-            self._producer.is_over = True
-            self._end()  # nothing is left to abort: what was in it comes again, and is none of the next transaction
+        self._end()
+        if is_needed:
+            self._look_for_successor()
         self.results = {}
         if is_needed and (self._producer is None or self._producer.is_over):
             if self.sending is not None:
@@ -83,6 +82,17 @@ class SpoutTransaction:
             self._producer, self.sending = self._new(self._id)
             self.sending.check = self.check
         self.session = session
+
+    def _look_for_successor(self) -> None:
+        """Raise if another producer has fenced ours: to begin anew would fence that one in turn."""
+        error, producer = self._fenced, self._producer
+        if error is not None and producer is not None and producer.has_successor():
+            raise TakenOverError(
+                f"{self._name}: another producer has the transactional id {self._id} ({describe(error)}); nothing of "
+                "the transaction that was open here is visible",
+                cure=f"see who else is in group {self.group or 'of the spout'}, and end one of the two runs",
+            ) from error
+        self._fenced = None  # the brokers have aborted a transaction that took too long: this process stood still
 
     def start(self, positions: Mapping[TopicPartition, Progress]) -> None:
         """Take note of what is committed already."""
@@ -158,7 +168,6 @@ class SpoutTransaction:
 
         Raises:
             Refused: it is aborted, or its outcome is not known.
-            TakenOverError: another instance has taken over.
             BrokerError: nothing can be written any more.
         """
         if why := self.why() or self._uncovered(message):
@@ -182,8 +191,9 @@ class SpoutTransaction:
             producer.commit(ANSWER_S_MAX)
         except errors.KafkaError as error:
             self.check(error)
+            why = self._why or describe(error)
             self._end()
-            raise Refused(describe(error)) from error
+            raise Refused(why) from error
         self.committed += 1
         for tp, progress in message.partitions.items():
             self.results[tp].committed(progress)
@@ -222,15 +232,16 @@ class SpoutTransaction:
         return ""
 
     def check(self, error: BaseException) -> None:
-        """Raise what concerns all transactions to come."""
+        """Take an error of the transaction; raise what concerns all transactions to come."""
         if isinstance(error, FENCED):
-            self.fenced += 1
-            raise TakenOverError(
-                f"{self._name}: another producer has the transactional id {self._id}, or the broker has aborted a "
-                f"transaction that took too long ({describe(error)}); nothing of it is visible",
-                cure=f"see who else is in group {self.group or 'of the spout'}, and end one of the two runs. If there "
-                "is one only, it stood still for longer than produce.transaction_timeout_ms: start it again",
-            ) from error
+            self.fenced += self._fenced is None
+            self._fenced = error
+            self.taint(
+                "it took longer than produce.transaction_timeout_ms, or another producer has its transactional id "
+                f"({describe(error)})"
+            )
+            if self._producer is not None:
+                self._producer.is_over = True
         if concerns_all(error, one_topic=False):
             raise error_of_all(self._name, "the transaction", error) from error
 
@@ -259,8 +270,6 @@ class SpoutTransaction:
         """Abort what is open, so that no reader waits for its time-out, and release the producer."""
         try:
             self._end()
-        except TakenOverError:
-            pass
         except (errors.KafkaError, BrokerError) as error:
             log.warning(
                 "%s: the open transaction %s is left to its time-out: %s", self._name, self._id, describe(error)

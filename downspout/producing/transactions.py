@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from kafka import errors
 
-from downspout.errors import BrokerError, RecordError
+from downspout.errors import BrokerError, RecordError, SilentBrokersError
 from downspout.kafka.port import TopicPartition
 from downspout.kafka.retry_gate import describe
 from downspout.ledger.origin import Origin
@@ -245,6 +245,8 @@ class Transactions:
         transaction.group = message.membership.group
         try:
             transaction.open(message.session, is_needed=bool(mine))
+        except SilentBrokersError as error:
+            raise Refused(f"no transaction can be begun: {error.message}") from error
         except errors.KafkaError as error:
             transaction.check(error)
             raise Refused(f"no transaction can be begun: {describe(error)}") from error

@@ -35,6 +35,7 @@ class Tried:
     attempts: int
     last: LastFailure | None
     is_exhausted: bool = False
+    timeouts: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +70,8 @@ class Partition:
     on_compacted: Callable[[Partition, int], None] = lambda part, offset: None
     # by offset, what failed since the last commit, resolved meanwhile or not; None where that is not needed
     tried: dict[int, Tried] | None = None
+    # by offset, timeouts before the partition was started anew with its transaction
+    timed_out: dict[int, int] = field(default_factory=dict)
     fails: int = 0  # failed attempts that count before the first ack (``kafka.behind_max``)
     prefix: str = field(init=False)  # What all its message ids begin with
 
@@ -159,13 +162,15 @@ class Partition:
 
     # --- what failed ---
 
-    def remember(self, offset: int, attempts: int, *, is_exhausted: bool = False, end: int | None = None) -> None:
+    def remember(
+        self, offset: int, attempts: int, *, is_exhausted: bool = False, end: int | None = None, timeouts: int = 0
+    ) -> None:
         """Keep how often a record, or each of a range, failed: an aborted transaction takes the ledger along."""
         if self.tried is not None:
             last = self.last_failures.get(offset)
             for each in range(offset, offset + 1 if end is None else end):
                 if (before := self.tried.get(each)) is None or before.attempts <= attempts:
-                    self.tried[each] = Tried(attempts, last, is_exhausted)
+                    self.tried[each] = Tried(attempts, last, is_exhausted, timeouts)
 
     def cached_retry(self, now: int) -> int | None:
         """Return the lowest retry that is due, if it is in memory."""
@@ -192,6 +197,7 @@ class Partition:
     def forget(self, offset: int) -> None:
         """Drop what was kept about the failures of a record that is resolved."""
         self.last_failures.pop(offset, None)
+        self.timed_out.pop(offset, None)
         self.exhausted.discard(offset)
         if self.broken:
             self.broken.pop(offset, None)

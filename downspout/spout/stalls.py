@@ -16,6 +16,7 @@ from downspout.formatting import counted
 from downspout.kafka.port import TopicPartition
 from downspout.kafka.retry_gate import RetryGate
 from downspout.ledger.progress import Progress, StallReport
+from downspout.outages import OUTAGES
 from downspout.spout.group.group_session import GroupSession, SessionState
 from downspout.spout.partition import LastFailure, Partition
 from downspout.spout.setup import Setup
@@ -127,6 +128,10 @@ class Stalls:
         self._log.warning("%s: makes no progress for %.0f s: %s. Try: %s", place, seconds, reason, cure)
 
 
+def _is_outage(last: LastFailure) -> bool:
+    return last.failure is not None and last.failure.kind == "timeout"
+
+
 def _first_emit(part: Partition, offset: int) -> int | None:
     return part.ledger.emitted_at(offset) if part.ledger.retry_state(offset) is None else None
 
@@ -150,6 +155,8 @@ class Why:
 
     def of(self, part: Partition | None, offset: int) -> tuple[str, str]:
         """Return the reason and what may help."""
+        if (away := self._away(part, offset)) is not None:
+            return away, "see whether it runs and can be reached; nothing else is to be done"
         if part is None:
             return "where to start is not known yet", f"look at the broker: {self._error or 'its log'}"
         emitted_at, retry = part.ledger.emitted_at(offset), part.ledger.retry_state(offset)
@@ -162,6 +169,13 @@ class Why:
         if retry is not None:
             return self._retry(part.last_failures.get(offset), retry)
         return self._unread(part)
+
+    def _away(self, part: Partition | None, offset: int) -> str | None:
+        """Return what does not answer, where the partition may wait for that; None where it does not."""
+        told = [outage for outage in OUTAGES.current() if outage.said_at is not None]
+        if not told or (part is not None and (last := part.last_failures.get(offset)) and not _is_outage(last)):
+            return None
+        return str(told[0])
 
     def _out(self, part: Partition, offset: int, emitted_at: int) -> tuple[str, str]:
         bolts = self._whereabouts(part.tup_id(offset))

@@ -71,7 +71,8 @@ class FakeKafka:
         self.is_up = True
         self.has_coordinator = True
         self.leaderless: set[TopicPartition] = set()
-        """Partitions without a leader: they are not read, nor is known where their logs end. They take records."""
+        """Partitions without a leader: they are not read, nor is known where their logs end, and no producer has an
+        answer from them; :meth:`produce` puts records there all the same."""
         self._cooperative = cooperative
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}

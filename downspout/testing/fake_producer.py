@@ -11,6 +11,8 @@ operation    what fails
 ``produce``  the answer for a batch; with ``applied`` its records are in the log and only the answer was lost
 ===========  ===================================================================================================
 
+A partition of :attr:`FakeKafka.leaderless` gives no answer, until the time for delivery is over.
+
 Single records are refused by :attr:`FakeKafka.refuses`, and as a broker does: too large for the topic, without a key
 in a compacted topic, later than ``message.timestamp.after.max.ms`` allows.
 """
@@ -22,12 +24,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafka import errors
+from kafka.structs import TopicPartition
 from kafka.util import ensure_valid_topic_name
 
 from downspout.kafka.partitioners import Partitions, check_partition, make_partitioner
 from downspout.kafka.port import Sent
 from downspout.kafka.producer_batches import check_time
 from downspout.kafka.producer_properties import producer_properties
+from downspout.kafka.stuck_partitions import StuckPartitions
 
 if TYPE_CHECKING:
     from downspout.kafka.partitioners import Choose
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from downspout.testing.fake_log import Header, Topic
 
 TOPIC_WAIT_MS = 10_000
+DELIVERY_MS = 120_000
 OVERHEAD_BYTES = 61
 HOUR_MS = 3_600_000
 INTERNAL = ("__consumer_offsets", "__transaction_state")
@@ -72,6 +77,8 @@ class FakeProducer:
         self._results: list[Sent] = []
         self._error: BaseException | None = None
         self._closed = False
+        self._stuck = StuckPartitions()
+        self._delivery_s = float(properties.get("delivery_timeout_ms", DELIVERY_MS)) / 1000
         self.retried = 0  # always: a record is in the log, or refused, at its first try
 
     def send(
@@ -96,8 +103,11 @@ class FakeProducer:
             ensure_valid_topic_name(topic)
             if timestamp_ms is not None:
                 check_time(timestamp_ms)
-            self._queue.append(self._placed(record, chosen=partition is not None))
-        except ValueError as error:
+            record = self._placed(record, chosen=partition is not None)
+            if not self._stuck.takes(topic, record.partition):
+                raise self._stuck.refusal(topic, record.partition)
+            self._queue.append(record)
+        except (ValueError, errors.KafkaTimeoutError) as error:
             if token is None:
                 raise
             number = partition if isinstance(partition, int) else -1
@@ -110,7 +120,8 @@ class FakeProducer:
             return record
         if chosen:
             return record._replace(partition=check_partition(record.partition, record.topic, count))
-        where = self._partitioner.choose(record.topic, record.key, record.value, Partitions(count, range(count)))
+        free = self._stuck.without(record.topic, Partitions(count, range(count)))
+        where = self._partitioner.choose(record.topic, record.key, record.value, free)
         return record._replace(partition=where)
 
     def _raise(self) -> None:
@@ -126,9 +137,27 @@ class FakeProducer:
         if self._closed:
             self._fail_all(errors.IllegalStateError("the producer is closed"))
         elif self._cluster.is_up:
-            self._append([r for r in self._queue if now >= r.at + self._linger_s + self._cluster.acks_after_s])
+            self._give_up(now)
+            due = [r for r in self._queue if now >= r.at + self._linger_s + self._cluster.acks_after_s]
+            self._append([record for record in due if not self._is_silent(record)])
+            self._stuck.look((((r.topic, r.partition), r.at) for r in self._queue), now)
         found, self._results = self._results, []
         return found
+
+    def refuse_when_stuck(self, seconds: float) -> None:
+        """Refuse records for a partition that has had no answer for so long while others have."""
+        self._stuck.after_s = seconds
+
+    def _is_silent(self, record: SentRecord) -> bool:
+        return TopicPartition(record.topic, record.partition) in self._cluster.leaderless
+
+    def _give_up(self, now: float) -> None:
+        """Let what a leader has not answered for too long fail."""
+        late = [r for r in self._queue if self._is_silent(r) and now >= r.at + self._delivery_s]
+        self._queue = [record for record in self._queue if record not in late]
+        for record in late:
+            error = errors.KafkaTimeoutError(f"no answer within {self._delivery_s:g} s")
+            self._note(Sent([record.token], record.topic, record.partition, -1, error, record.at))
 
     def _fail_all(self, error: BaseException) -> None:
         queue, self._queue = self._queue, []
@@ -213,6 +242,8 @@ class FakeProducer:
         return None
 
     def _note(self, sent: Sent) -> None:
+        if sent.error is None:
+            self._stuck.answered((sent.topic, sent.partition), self._cluster.clock.monotonic())
         if sent.error is not None and self._error is None and None in sent.tokens:
             self._error = sent.error
         if any(token is not None for token in sent.tokens):
@@ -223,11 +254,15 @@ class FakeProducer:
     @property
     def buffered_bytes(self) -> int:
         """How many bytes wait for an answer."""
-        return sum(record.size + OVERHEAD_BYTES for record in self._queue)
+        return sum(record.size + OVERHEAD_BYTES for record in self._queue if not self._is_stuck(record))
+
+    def _is_stuck(self, record: SentRecord) -> bool:
+        return bool(self._stuck) and (record.topic, record.partition) in self._stuck
 
     def oldest_s(self) -> float:
         """Return for how long the oldest record has waited for its answer."""
-        return self._cluster.clock.monotonic() - self._queue[0].at if self._queue else 0.0
+        oldest = next((record.at for record in self._queue if not self._is_stuck(record)), None)
+        return 0.0 if oldest is None else self._cluster.clock.monotonic() - oldest
 
     def flush(self, timeout_s: float = 30.0) -> None:
         """Append what is queued; raise if that fails (what failed is not kept, as with a real producer)."""
@@ -238,14 +273,14 @@ class FakeProducer:
             raise errors.KafkaTimeoutError(f"not acknowledged within {timeout_s:g} s")
         untold = [record for record in self._queue if record.token is None]
         try:
-            cluster.run_remote("flush", lambda: self._append(list(self._queue)))
+            cluster.run_remote("flush", lambda: self._append([r for r in self._queue if not self._is_silent(r)]))
         except errors.KafkaError:
             gone = {id(record) for record in untold}
             self._queue = [record for record in self._queue if id(record) not in gone]
             raise
-        if self._queue:  # a topic is not there
+        if self._queue:  # a topic is not there, or has no leader
             cluster.clock.sleep(timeout_s)
-            self._append(list(self._queue))
+            self._append([record for record in self._queue if not self._is_silent(record)])
         if self._queue:
             raise errors.KafkaTimeoutError(f"not acknowledged within {timeout_s:g} s")
         self._raise()
@@ -254,6 +289,9 @@ class FakeProducer:
         """Return whether all is in the log; what was sent gets there in ``acks_after_s`` seconds without a flush."""
         if self._queue:
             if self._cluster.clock.monotonic() < self._queue[-1].at + self._cluster.acks_after_s:
+                return False
+            if any(map(self._is_silent, self._queue)):
+                self._append([record for record in self._queue if not self._is_silent(record)])
                 return False
             self.flush()
         self._raise()

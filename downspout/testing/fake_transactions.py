@@ -38,6 +38,7 @@ class FakeTransactionalProducer(FakeProducer):
         self._refused: BaseException | None = None
         self.timeout_ms = int(client.get("transaction_timeout_ms", 60_000))
         self._begun_s = 0.0
+        self._is_late = False  # whether the coordinator has aborted a transaction for its age
         cluster.run_remote("begin", lambda: None)
         if (older := cluster.transactional.get(transactional_id)) is not None:
             older.end_by_coordinator()
@@ -49,10 +50,15 @@ class FakeTransactionalProducer(FakeProducer):
         if opened is not None:
             opened.abort()
 
+    def _end_if_late(self) -> None:
+        """Let the coordinator abort what is open for too long, and fence its producer."""
+        if self._open is not None and self._cluster.clock.monotonic() - self._begun_s > self.timeout_ms / 1000:
+            self.end_by_coordinator()
+            self._is_late = True
+
     def held(self, group: Group) -> set[TopicPartition]:
         """Return the partitions whose commits for a group are held back by what is open; what is too old is aborted."""
-        if self._cluster.clock.monotonic() - self._begun_s > self.timeout_ms / 1000:
-            self.end_by_coordinator()
+        self._end_if_late()
         if self._open is None:
             return set()
         return {
@@ -63,6 +69,10 @@ class FakeTransactionalProducer(FakeProducer):
         }
 
     # --- the port ---
+
+    def has_successor(self) -> bool:
+        """Return whether another producer has taken the transactional id."""
+        return self._cluster.transactional.get(self._id) is not self
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -123,7 +133,8 @@ class FakeTransactionalProducer(FakeProducer):
     # --- how ---
 
     def _owns(self) -> bool:
-        return self._cluster.transactional.get(self._id) is self
+        self._end_if_late()
+        return not self._is_late and not self.has_successor()
 
     def _opened(self) -> Transaction:
         if self._open is None:

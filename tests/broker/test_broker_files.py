@@ -16,7 +16,7 @@ import pytest
 from downspout.broker import EmbeddedKafka, broker_files, embedded, find_bootstrap
 from downspout.broker.broker_files import Broker, Cluster
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka import address, cluster_for, troubles
+from downspout.kafka import address, ask_all, cluster_for
 from downspout.kafka.address import parse_bootstrap
 from downspout.system import FileLock, ports, process
 from tests.kafka.programs import program
@@ -254,7 +254,7 @@ def test_what_is_no_broker_is_named(listener: socket.socket, answer: bytes) -> N
     """Something that listens and is no Kafka broker is told from a broker."""
     port = listener.getsockname()[1]
     ended = _answering(listener, answer)
-    trouble = "; ".join(each.what for each in troubles([("127.0.0.1", port)]))
+    trouble = "; ".join(each.what for each in ask_all([("127.0.0.1", port)])[1])
     ended()
     assert f"127.0.0.1:{port} is not a Kafka broker" in trouble
 
@@ -270,7 +270,7 @@ def test_every_address_is_explained() -> None:
     with socket.socket() as dead:  # its port is nobody else's meanwhile, and nobody listens
         dead.bind(("127.0.0.1", 0))
         port = dead.getsockname()[1]
-        found = troubles([("127.0.0.1", port), ("no-such-host.invalid", 9092)])
+        _, found = ask_all([("127.0.0.1", port), ("no-such-host.invalid", 9092)])
         trouble = "; ".join(each.what for each in found)
     assert f"127.0.0.1:{port}: connection refused" in trouble
     assert "no-such-host.invalid is unknown" in trouble

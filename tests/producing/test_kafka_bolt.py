@@ -351,10 +351,9 @@ def test_too_few_replicas_name_topic_isr_and_cure(fake: Any) -> None:
 @pytest.mark.parametrize(("error", "cure"), [
     (errors.TopicAuthorizationFailedError("out"), "grant this client WRITE and DESCRIBE on the topic"),
     (errors.ClusterAuthorizationFailedError(), "grant this client IDEMPOTENT_WRITE on the cluster"),
-    (errors.ProducerFencedError(), "see which other instance of this topology runs"),
 ])  # fmt: skip
 def test_errors_of_all_stop_the_component(fake: Any, error: Exception, cure: str) -> None:
-    """And name what to grant, or who has taken over."""
+    """And name what to grant."""
     fake.create_topic(OUT)
     fake.faults.fail_next("produce", error)
     with pytest.raises(BrokerError) as raised:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kafka import errors
 
-from downspout.errors import BrokerError, TakenOverError
+from downspout.errors import BrokerError, SilentBrokersError, TakenOverError
 from downspout.kafka import GroupMembership, TopicPartition, cluster_for
 from downspout.ledger import Origin
 from downspout.origins import column_of
@@ -170,18 +170,47 @@ def test_a_transaction_that_fails_is_aborted_and_a_new_session_goes_on(sink: Sin
     assert committed(sink.kafka) == {b"plain": 1, b"0": 1}
 
 
-def test_a_producer_that_is_fenced_before_its_session_begins_is_replaced(sink: Sink) -> None:
-    """By the coordinator, after the time-out of a transaction: the next producer takes its place."""
+@pytest.mark.fake_only("a real broker would take the time-out's time")
+@pytest.mark.parametrize("meets", ["commit", "open", "send"])
+def test_a_task_that_stood_still_longer_than_the_transaction_may_take_goes_on(sink: Sink, meets: str) -> None:
+    """The brokers have aborted what was open and fenced its producer: another takes its place, whatever hears first."""
     sink.begin()
     sink.send(0, b"0")
     sink.transactions.flush(10)
-    cluster_for(sink.kafka.bootstrap).transactional_producer("t.out.0.lines.0").close()
+    sink.kafka.clock.sleep(100)
+    if meets == "send":
+        sink.send(1, b"1")
+        sink.transactions.flush(10)
+    if meets != "open":
+        with pytest.raises(Refused, match=r"transaction_timeout_ms|refused"):
+            sink.say("commit", offset=1)
     sink.begin("s2")
     sink.send(0, b"again")
     sink.transactions.flush(10)
     sink.say("commit", "s2", offset=1)
     assert committed(sink.kafka) == {b"again": 1}
     assert (len(sink.producers), sink.transactions.report()["sent"]) == (2, 2)
+    assert not sink.failed
+
+
+def test_no_broker_answers_as_a_session_begins(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spout is told, and opens again: it passes."""
+    made, tries = sink._new, []
+
+    def new(transactional_id: str) -> Any:
+        tries.append(transactional_id)
+        if len(tries) == 1:
+            raise SilentBrokersError("No Kafka at b:9092: b:9092 does not answer")
+        return made(transactional_id)
+
+    monkeypatch.setattr(sink.transactions, "_new", new)
+    with pytest.raises(Refused, match="b:9092 does not answer"):
+        sink.say("open")
+    sink.begin()
+    sink.send(0, b"0")
+    sink.transactions.flush(10)
+    sink.say("commit", offset=1)
+    assert committed(sink.kafka) == {b"0": 1}
 
 
 def test_a_transaction_that_another_producer_fences_is_counted(sink: Sink) -> None:
@@ -191,8 +220,10 @@ def test_a_transaction_that_another_producer_fences_is_counted(sink: Sink) -> No
         each.begin()
         each.send(0, b"%d" % number)
     other.say("commit", offset=1)
-    with pytest.raises(TakenOverError, match=r"another producer has the transactional id t\.out\.0\.lines\.0"):
+    with pytest.raises(Refused, match="another producer has its transactional id"):
         sink.say("commit", offset=1)
+    with pytest.raises(TakenOverError, match=r"another producer has the transactional id t\.out\.0\.lines\.0"):
+        sink.say("open", "s2")
     assert [each.transactions.report()["transactions_fenced"] for each in (sink, other)] == [1, 0]
     assert committed(sink.kafka) == {b"1": 1}
     other.transactions.close(1)

@@ -104,8 +104,9 @@ def test_a_record_that_fails_between_its_results_comes_again_with_its_transactio
     assert Double.attempts["bad"] == 3
 
 
-def test_a_record_that_kafka_refuses_is_a_dead_letter_and_no_other_is(kafka: Kafka) -> None:
-    """The others of its transaction come again, and do not count as failed."""
+@pytest.mark.parametrize("retries_max", [0, 2])
+def test_a_record_that_kafka_refuses_is_a_dead_letter_and_no_other_is(kafka: Kafka, retries_max: int) -> None:
+    """The others of its transaction, and of its chunk, come again, and do not count as failed."""
     kafka.create_topic("small", 1, {"max.message.bytes": "2000"})
     kafka.produce(IN, b"x" * 3000, partition=0)
 
@@ -113,7 +114,7 @@ def test_a_record_that_kafka_refuses_is_a_dead_letter_and_no_other_is(kafka: Kaf
         lines = KafkaSpout.spec(topics=[IN], group="copies", fields=["origin", "value"], transaction_ms=50)
         out = KafkaBolt.spec(inputs=[lines], topic="small", message_field="value", transactional=True)
 
-    run(Small, kafka)
+    run(Small, kafka, **{"kafka.retries_max": retries_max})
     assert committed(kafka, "small") == Counter(b"%d" % number for number in range(300))
     assert committed(kafka, "copies.dead-letters") == {b"x" * 3000: 1}
 

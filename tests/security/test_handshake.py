@@ -14,7 +14,7 @@ import pytest
 
 from downspout.broker import EmbeddedKafka, find_access, security
 from downspout.errors import BrokerError, ConfigError
-from downspout.kafka import KafkaCluster, NotKafkaError, address, handshake, troubles
+from downspout.kafka import KafkaCluster, NotKafkaError, address, ask_all, handshake
 from downspout.kafka.frames import HungUpError
 from downspout.kafka.handshake import Listener, RefusedError
 from downspout.system import jars
@@ -47,7 +47,7 @@ def test_the_controller_wants_a_certificate(scram_kafka: EmbeddedKafka) -> None:
     properties = properties_of(scram_kafka)
     port = int(properties["listeners"].rpartition(":")[2])
     client = {"security_protocol": "SSL", "ssl_cafile": scram_kafka.client["ssl_cafile"]}
-    (trouble,) = troubles([("127.0.0.1", port)], client)
+    _, (trouble,) = ask_all([("127.0.0.1", port)], client)
     assert "127.0.0.1" in trouble.what
     assert "certificate of the client" in trouble.cure
     assert handshake.listener_at("127.0.0.1", port) == Listener("SSL")

@@ -9,6 +9,8 @@ import pytest
 import streamparse
 from kafka import errors
 
+from downspout.outages import Outages
+from downspout.spout import stalls
 from downspout.testing import FakeKafka, run_topology
 from spouts.kafka import KafkaSpout
 from tests.spout.reasons import OTHERS_NEED_IT
@@ -48,6 +50,22 @@ def test_a_tuple_without_an_answer_is_named_once(kafka: Kafka, caplog: pytest.Lo
     assert f"{TOPIC}[0]@3: moves again, after" in said(caplog)[1]
     assert driver.figure("stuck") == 0
     assert driver.figure("still_s") < LIMIT_S
+
+
+def test_what_does_not_answer_is_named_and_no_bolt_is_blamed(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a component of this process waits for a service, that is why tuples have no answer."""
+    outages = Outages(kafka.clock)
+    monkeypatch.setattr(stalls, "OUTAGES", outages)
+    driver = Driver(kafka)
+    driver.run()
+    for _ in range(LIMIT_S + 5):
+        outages.waiting("broker 2 (b:9092)", "writing")
+        let_pass(driver, 1)
+    (line,) = said(caplog)
+    assert ": broker 2 (b:9092) has not answered since " in line
+    assert "a bolt must" not in line
 
 
 def test_a_record_that_waits_for_its_retry_is_named_with_its_failure(

@@ -31,7 +31,10 @@ def test_a_crash_before_the_dead_letter_gives_no_further_try(kafka: Kafka) -> No
     successor = Driver(kafka, retries_max=1)
     assert successor.run() == []
     successor.commit()
-    assert [(letter.offset, letter.attempts) for letter in read_dead_letters(kafka, LETTERS)] == [(4, 2)]
+    (letter,) = read_dead_letters(kafka, LETTERS)
+    assert (letter.offset, letter.attempts, letter.kind, letter.error_class) == (4, 2, "crash", "ProcessDied")
+    assert letter.error == "the process that tried it died; 2 failed attempts in all"
+    assert letter.component is not None
     assert successor.committed() == 10
 
 

@@ -1,27 +1,79 @@
-"""A start that draws dead addresses until its time is up.
+"""Questions that wait for a silent broker while others would answer.
 
-Wrong: a client that begins draws one address of its bootstrap list by chance, and again after a failure, from the
-    whole list, and waits for what it draws, longer after each failure. With half of the list dead, one start in
-    thirty used up its time by five such draws, without a look at the rest.
-Patch: it draws among the addresses that have not refused it a moment ago, as long as there are any.
-Self-test: the delays of connections can be asked.
+Wrong: a client that begins draws one address of its bootstrap list by chance, from the whole list again after each
+    failure, and waits for what it draws until all its time is up: one silent broker of three fails half of all starts.
+    Later, what any broker could answer (where leaders are, a coordinator, a producer's id) goes to a broker that it
+    has no connection to rather than to one that is busy: to the silent one, again and again, for up to 30 s each.
+Patch: it begins with the address that has just answered us, and gives each draw no more time than any connection has.
+    What any broker can answer goes to one that has failed, or is silent, only where there is no other.
+Self-test: connections, their failures and delays, and both choices.
 Since: 3.0.9 or before; that and 3.0.12 were read.
-Goes when: the client goes through the whole list before it comes back to an address that has failed.
+Goes when: the client goes through the whole list before it comes back to an address that has failed, and remembers
+    which brokers do not answer.
 """
 
 from __future__ import annotations
 
+import random
+import time
 from typing import Any
 
-CONSUMER = {"_manager.connection_delay": "method"}
+# Both choices are ours by the time of the test.
+CONSUMER = {
+    "_manager.connection_delay": "method",
+    "_manager.get_connection": "function",
+    "_manager.least_loaded_node": "function",
+    "_manager.socket_connection_setup_timeout_ms": "method",
+    "_manager._backoff": "dict",
+    "_manager._conns": "dict",
+    "_manager.cluster.is_bootstrap": "method",
+}
+SILENT_S = 3.0
+"""A broker that has left a question without an answer for so long is not asked another one."""
 
 
-def skip_dead_addresses(client: Any) -> None:
-    """Let a client (a ``KafkaNetClient``) that begins ask those addresses that have not refused it a moment ago."""
+def prefer_brokers_that_answer(client: Any, first: tuple[str, int] | None) -> None:
+    """Let a client (a ``KafkaNetClient``) ask those brokers that answer; ``first`` is the address of one."""
     manager = client._manager
-    known = manager.cluster.bootstrap_brokers
+    cluster = manager.cluster
+    known, connect = cluster.bootstrap_brokers, manager.get_connection
+
+    def failed(node: Any) -> bool:
+        return bool(manager._backoff.get(node.node_id, (0,))[0])
 
     def bootstrap_brokers() -> list[Any]:
-        return [broker for broker in known() if not manager.connection_delay(broker.node_id)] or known()
+        ready = [node for node in known() if not manager.connection_delay(node.node_id)] or known()
+        return [node for node in ready if (node.host, node.port) == first and not failed(node)] or ready
 
-    manager.cluster.bootstrap_brokers = bootstrap_brokers
+    def get_connection(node_id: Any, timeout_ms: float | None = None, **more: Any) -> Any:
+        if timeout_ms is not None and cluster.is_bootstrap(node_id):
+            timeout_ms = min(timeout_ms, manager.socket_connection_setup_timeout_ms(node_id))
+        return connect(node_id, timeout_ms, **more)
+
+    def rank(node: Any) -> tuple[bool, bool, int, bool, float]:
+        connection = manager._conns.get(node.node_id)
+        waits = 0 if connection is None else len(connection.in_flight_requests) + connection.initializing
+        is_idle = connection is not None and connection.connected and not waits
+        shuns = failed(node) or (connection is not None and _is_silent(connection))
+        return shuns, not is_idle, waits, (node.host, node.port) != first, random.random()
+
+    def least_loaded_node() -> Any:
+        ready = [node for node in cluster.brokers() if not _is_barred(manager, node.node_id)]
+        return min(ready, key=rank).node_id if ready else None
+
+    cluster.bootstrap_brokers, manager.get_connection = bootstrap_brokers, get_connection
+    manager.least_loaded_node = least_loaded_node
+
+
+def _is_barred(manager: Any, node_id: Any) -> bool:
+    connection = manager._conns.get(node_id)
+    return bool((connection is not None and connection.paused) or manager.connection_delay(node_id) > 0)
+
+
+def _is_silent(connection: Any) -> bool:
+    """Return whether a question waits for long, and nothing was heard since it was asked."""
+    asked, transport = list(connection.in_flight_requests)[:1], connection.transport
+    if not asked or transport is None:
+        return False
+    _, _, sent_at, *_ = asked[0]
+    return bool(time.monotonic() - max(sent_at, transport.last_read) > SILENT_S)

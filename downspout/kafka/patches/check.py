@@ -11,6 +11,7 @@ from downspout.kafka.patches import (
     bootstrap_draws,
     commits_one_by_one,
     costly_send,
+    deadly_silence,
     dropped_properties,
     endless_transactions,
     errors_once,
@@ -36,6 +37,7 @@ from downspout.kafka.patches import (
     unheard_fencing,
     unknown_leaders,
     unseen_connections,
+    unseen_silence,
     unstable_commits,
     untimed_fetches,
 )
@@ -46,6 +48,7 @@ PATCHES = (
     bootstrap_draws,
     commits_one_by_one,
     costly_send,
+    deadly_silence,
     dropped_properties,
     endless_transactions,
     errors_once,
@@ -69,6 +72,7 @@ PATCHES = (
     unheard_fencing,
     unknown_leaders,
     unseen_connections,
+    unseen_silence,
     untimed_fetches,
     unstable_commits,
 )
@@ -94,7 +98,7 @@ def check_producer(producer: Any) -> None:
     probe = SimpleNamespace(producer=producer, batch=costly_send.empty_batch())
     path = absent(probe, PRODUCER)
     if path is None and producer.config["enable_idempotence"]:
-        path = absent(probe, fatal_refusals.IDEMPOTENT | lost_producer_id.IDEMPOTENT)
+        path = absent(probe, deadly_silence.IDEMPOTENT | fatal_refusals.IDEMPOTENT | lost_producer_id.IDEMPOTENT)
     if path is None and producer.config["transactional_id"]:
         path = absent(probe, endless_transactions.TRANSACTIONAL)
     if path:

@@ -23,6 +23,7 @@ TRANSACTIONAL = {
     "producer._transaction_manager.maybe_add_partition_to_transaction": "method",
     "producer._transaction_manager.is_transactional": "method",
     "producer._transaction_manager.has_abortable_error": "method",
+    "producer._transaction_manager.producer_id_and_epoch": "ProducerIdAndEpoch",
     "producer._sender.wakeup": "method",
 }
 """What a transactional producer must have."""
@@ -32,6 +33,12 @@ def is_transactional(producer: Any) -> bool:
     """Return whether what a producer sends is part of transactions."""
     manager = producer._transaction_manager
     return manager is not None and bool(manager.is_transactional())
+
+
+def identity(producer: Any) -> tuple[int, int]:
+    """Return the id and the epoch under which a transactional producer is known to the brokers."""
+    found = producer._transaction_manager.producer_id_and_epoch
+    return found.producer_id, found.epoch
 
 
 def add_partition(producer: Any, partition: Any) -> None:

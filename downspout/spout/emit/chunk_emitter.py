@@ -271,19 +271,21 @@ class ChunkEmitter(RecordEmitter):
             return super()._retry_or_exhaust(part, offset, failure, now)
         timed_out = failure.kind == "timeout"
         counted = before.timeouts if (before := part.ledger.retry_state(offset)) is not None else 0
-        retry = (part.ledger.timeout if timed_out else part.ledger.fail)(offset, now)
+        retry = self._take_back(part, offset, failure, now)
         if retry is None:
             return False
         if timed_out:
             self._metrics.timeouts += retry.records
-            if retry.timeouts == counted or retry.timeouts >= self._settings["timeouts_max"]:
+            # What is away may be so for some records of it only: the others need not be written again each time.
+            if failure.outage or retry.timeouts == counted or retry.timeouts >= self._settings["timeouts_max"]:
                 part.ledger.split(offset)
         self._metrics.splits += retry.most < retry.records
         part.retry_cache.keep_failed(offset, retry.end, part.cursor.waiting)
         for each in listened or (offset,):  # the listener hears of each, also of those that the log's cleaner takes
             self._set_back(part, each, failure)
             self._hooks.retried(part, each)
-        part.remember(offset, 1, end=retry.end)  # if its transaction is aborted, they leave one by one
+        if not failure.outage:
+            part.remember(offset, 0, end=retry.end)  # if its transaction is aborted, they leave one by one
         return True
 
 

@@ -197,14 +197,13 @@ class RecordEmitter(Settling):
 
     def _exhaust_after_crash(self, part: Partition, record: Any, now: int) -> None:
         """Exhaust a record whose last try failed in a process that died before it wrote the dead letter."""
-        failures = part.ledger.earlier_failures[record.offset]
+        failures, was_alone = part.ledger.earlier_failures[record.offset], record.offset == part.isolation.killed_by
         part.ledger.recall(record.offset, now)
-        if record.offset == part.isolation.killed_by:
-            what = f"ProcessDied: the process died while this record was out alone; {failures} failed attempts in all"
-            part.last_failures[record.offset] = LastFailure(
-                None, self._wall_ms()
-            )  # who saw the first death, died of it
-            self._set_back(part, record.offset, Failure("crash", error=what))
+        if was_alone or record.offset not in part.last_failures:  # who knew why died before its dead letter was written
+            died = "the process died while this record was out alone" if was_alone else "the process that tried it died"
+            what = f"ProcessDied: {died}; {failures} failed attempts in all"
+            part.last_failures[record.offset] = LastFailure(None, self._wall_ms())
+            self._set_back(part, record.offset, Failure("crash", self._component, error=what))
         part.retry_cache.hold(record)
         self._dead_lettering.exhaust(part, record.offset)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from downspout.clock import Clock
 from downspout.component import Failure
+from downspout.ledger.retry_schedule import RetryState
 from downspout.spout.behind import BehindLimit
 from downspout.spout.partition import LastFailure, Partition
 from downspout.spout.services import SpoutServices
@@ -121,23 +122,29 @@ class Settling:
     def _retry_or_exhaust(self, part: Partition, offset: int, failure: Failure, now: int) -> bool:
         """Take a fail of what is out."""
         timed_out = failure.kind == "timeout"
-        retry = (part.ledger.timeout if timed_out else part.ledger.fail)(offset, now)
+        retry = self._take_back(part, offset, failure, now)
         if retry is None:
             return False
         self._metrics.timeouts += timed_out
         self._metrics.failed += not timed_out
         self._set_back(part, offset, failure)
-        part.remember(offset, retry.failures + retry.timeouts)
+        timeouts = retry.timeouts + part.timed_out.get(offset, 0)
+        part.remember(offset, retry.failures, timeouts=timeouts)
         part.retry_cache.keep_failed(offset, offset + 1, part.cursor.waiting)
         # A retry that fails says nothing of other records: at the end of a topic only those of bad ones are left.
         if not timed_out and retry.failures == 1 and offset >= part.ledger.known_end:
             self._streak.note(part, offset, failure, self.by_key.values(), now)
-        too_late = retry.timeouts >= self._settings["timeouts_max"] and not failure.outage
+        too_late = timeouts >= self._settings["timeouts_max"]
         if retry.failures > self._settings["retries_max"] or too_late:
             self._dead_lettering.exhaust(part, offset)
         else:
             self._hooks.retried(part, offset)
         return True
+
+    def _take_back(self, part: Partition, offset: int, failure: Failure, now: int) -> RetryState | None:
+        if failure.kind == "timeout":
+            return part.ledger.timeout(offset, now, outage=failure.outage)
+        return part.ledger.fail(offset, now)
 
     def _set_back(self, part: Partition, offset: int, failure: Failure) -> None:
         """Note when and why a record failed, for its dead letter."""

@@ -131,6 +131,7 @@ class PartitionAssignment:
                 attempted=attempted.get(tp),
                 failures={**dict(part.ledger.failures_from(0)), **failures},
                 reasons={at: each.last for at, each in tried.items() if each.last is not None},
+                timeouts={at: each.timeouts for at, each in tried.items() if each.timeouts},
             )
 
     def expect(self) -> None:
@@ -266,7 +267,8 @@ class PartitionAssignment:
         for holder in (self.parts, self._aside):
             if (part := holder.pop(tp, None)) is not None:
                 self.by_key.pop(part.key, None)
-                self._earlier[tp] = Earlier(part.topic_id, part.ledger.pending, part.commits.last)
+                last, why = part.commits.last, dict(part.last_failures)
+                self._earlier[tp] = Earlier(part.topic_id, part.ledger.pending, last, reasons=why)
         self._unstarted.discard(tp)
         self._unverified.discard(tp)
 
@@ -346,6 +348,7 @@ class PartitionAssignment:
             breaker=Breaker(settings["breaker_ratio"]),
             on_compacted=self.on_compacted,
             tried={} if self.in_transactions else None,
+            timed_out=dict(self._earlier.get(tp, NEVER_OURS).timeouts),
         )
         self.parts[tp] = part
         self.by_key[part.key] = part

@@ -60,6 +60,7 @@ class Earlier(NamedTuple):
     failures: Mapping[int, int] = {}  # Failed attempts by offset, where we go on ourselves
     reasons: Mapping[int, Any] = {}
     """And why: :class:`~downspout.spout.partition.LastFailure`."""
+    timeouts: Mapping[int, int] = {}
 
 
 NEVER_OURS = Earlier()
