@@ -26,7 +26,7 @@ from pathlib import Path
 
 from downspout.errors import DownspoutError
 from downspout.settings import folders
-from downspout.sink.storage.layout import layout_of
+from downspout.sink.storage.layout import Layout
 
 SINKS = ("flights", "route_delays")
 MADE = (*SINKS, "report", "charts", "demo.json")
@@ -132,7 +132,7 @@ class Output:
         """Return what changes when the sinks' logs, or the files ``inputs``, change. O(log entries)."""
         digest = hashlib.sha256()
         for name in SINKS:
-            for entry in sorted(layout_of(self.directory / name).log.glob("*.json")):
+            for entry in sorted(Layout(self.directory / name).log.glob("*.json")):
                 digest.update(f"{name}/{entry.name}:{entry.stat().st_size}:{entry.stat().st_mtime_ns}\n".encode())
         for path in inputs:
             digest.update(path.read_bytes())

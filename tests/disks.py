@@ -89,7 +89,7 @@ class SimulatedDisk(SteppedDisk):
 def visible(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the data files that a plain reader of a directory sees, of those that :meth:`Volume.files` returns.
 
-    >>> sorted(visible({"out/a.parquet": b"", "out/k=1/b.parquet": b"", "_out.downspout/1/staging/c.parquet": b""}))
+    >>> sorted(visible({"out/a.parquet": b"", "out/k=1/b.parquet": b"", "out/_downspout/staging/c.parquet": b""}))
     ['out/a.parquet', 'out/k=1/b.parquet']
     """
     return {

@@ -28,7 +28,7 @@ from downspout.sink.ownership import SPARK_LOG
 from downspout.sink.readers.view import logged_schema
 from downspout.sink.storage.data_files import below
 from downspout.sink.storage.hashing import hash_of, hash_of_file
-from downspout.sink.storage.layout import incarnation_of, is_visible, layout_of
+from downspout.sink.storage.layout import Layout, incarnation_of, is_visible
 from downspout.sink.storage.places import storage_of
 from downspout.sink.storage.port import Storage
 
@@ -98,7 +98,7 @@ def visible_files(directory: Path, disk: Storage | None = None) -> Iterator[Path
 
 
 def hidden_files(directory: Path) -> list[str]:
-    """Return the files that globs read and listings leave out; also what an earlier version has left with the log."""
+    """Return the files that globs read and listings leave out."""
     paths = (
         (path for path in storage_of(directory).files_below(directory) if path.suffix == ".parquet")
         if isinstance(directory, ObjectPath)
@@ -139,7 +139,7 @@ class _Look:
     def __init__(self, directory: Path, clock: Clock, *, deep: bool) -> None:
         self._directory = directory
         self._disk = storage_of(directory)
-        self._layout = layout_of(directory, self._disk)
+        self._layout = Layout(directory)
         self._clock = clock
         self._found = Found(deep=deep)
         self._reader = _OriginReader()
@@ -193,7 +193,7 @@ class _Look:
 
     def _is_elsewhere(self, name: str) -> bool:
         """Return whether a file that counts is not in staging: gone, or replaced since we read the log."""
-        if any(self._disk.exists(path) for path in self._layout.names(self._layout.staging, name)):
+        if self._disk.exists(self._layout.staged(name)):
             return False
         if self._read(name):  # it came into sight between two looks
             return True
@@ -201,7 +201,7 @@ class _Look:
             self._later = read_log(self._directory)
         if name in self._later.files:
             self._found.gone.append(name)
-        elif not any(self._read(name, path) for path in reversed(self._layout.names(self._layout.replaced, name))):
+        elif not self._read(name, self._layout.at(self._layout.replaced, name)):
             raise _MovedOnError
         return True
 

@@ -13,7 +13,6 @@ from downspout.formatting import counted
 from downspout.offset_ranges import OffsetRanges
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.ownership import log_is_gone
-from downspout.sink.storage.layout import OURS
 
 EXIT_CODES = {"missing": 10, "duplicate": 11, "lost": 12, "extra": 13}
 EXPLAINED = ("filtered", "dead_lettered", "skipped", "compacted", "replayed")
@@ -162,11 +161,7 @@ def take_notes(report: AuditReport) -> None:
             + (f"; no sink starts here without it. Try: {cure}" if cure else "")
         )
     for names, what in (
-        (
-            found.gone,
-            "named by the log, but gone; if an older copy of the directory was restored without its log: "
-            f"downspout compact {report.directory} --restored",
-        ),
+        (found.gone, "named by the log, but gone"),
         (found.staged, "committed but not in sight yet; the next start of the topology renames them"),
         (found.replaced, "replaced by a compaction and still in sight; downspout compact moves them away"),
         (found.outdated, "from before the last rebuild and still in sight; the topology's next start moves them away"),
@@ -175,15 +170,7 @@ def take_notes(report: AuditReport) -> None:
             found.unknown if found.entries else [],
             "not named by the log, but readers read what is there: move it elsewhere",
         ),
-        (
-            [name for name in found.hidden if not name.startswith(f"{OURS}/")],
-            "hidden from listings, but not from `**/*.parquet` of DuckDB and Polars: move it elsewhere",
-        ),
-        (
-            [name for name in found.hidden if name.startswith(f"{OURS}/")],
-            "left by an earlier version, and read by `**/*.parquet` of DuckDB and Polars; downspout compact hides what "
-            "was replaced, and deletes snapshots (--keep) and what was never committed when they are old enough",
-        ),
+        (found.hidden, "hidden from listings, but not from `**/*.parquet` of DuckDB and Polars: move it elsewhere"),
         (found.foreign, "not Parquet; readers fail there: move it elsewhere"),
         (found.spark_log, "of a Spark job; Spark reads only the files that it names: move it and them elsewhere"),
         (found.changed, "of another size, number of rows or other columns than the log says"),

@@ -49,11 +49,6 @@ def add_parser(commands: Any) -> None:
         help="go on without files that the log names and that are gone; their rows will not be written again",
     )  # fmt: skip
     parser.add_argument(
-        "--restored", action="store_true",
-        help="for an older copy of the directory, restored without the log beside it: let the log end where the copy "
-        "does, and do nothing else; the next run names the records to read again; no topology may write meanwhile",
-    )  # fmt: skip
-    parser.add_argument(
         "--json", action="store_true", help="print the summary as JSON, and the progress on standard error"
     )
     parser.set_defaults(handler=handle)
@@ -66,8 +61,6 @@ def handle(arguments: argparse.Namespace) -> int:
     from downspout.sink.compaction.compactor import Compactor
 
     log_to_stderr(quiet=True)
-    if arguments.restored:
-        return _cut(arguments.directory, as_json=arguments.json)
     compactor = Compactor(
         arguments.directory,
         target_bytes=parse_size("--target-size", arguments.target_size),
@@ -80,26 +73,6 @@ def handle(arguments: argparse.Namespace) -> int:
     with sigterm_as_ctrl_c():
         done = compactor.run()
     print(json.dumps(asdict(done), indent=2) if arguments.json else render(arguments.directory, done))
-    return 0
-
-
-def _cut(directory: Path, *, as_json: bool) -> int:
-    from downspout.errors import SinkError
-    from downspout.sink.compaction.restored import cut_to_copy
-
-    try:
-        cut = cut_to_copy(directory)
-    except OSError as error:
-        raise SinkError(
-            f"{error.filename or directory}: {error.strerror}; nothing was changed", cure="correct the permissions"
-        ) from error
-    if as_json:
-        print(json.dumps({"entries_before": cut.before, "entries_after": cut.after, "former_log": str(cut.former)}))
-        return 0
-    print(
-        f"{directory}: of the {counted(cut.before, 'entry', 'entries')} of its log, the first {cut.after:,} are what "
-        f"the copy holds: the log ends there now. The longer one stays in {cut.former}"
-    )
     return 0
 
 

@@ -1,7 +1,7 @@
 """Folders on object stores: how they are named, and what stands for one in the place of a local path.
 
 ``s3://bucket/name`` (also R2, MinIO, Ceph), ``gs://bucket/name`` and ``az://container/name``. There is at least one
-name below the bucket, because a sink keeps its log beside its directory.
+name below the bucket.
 """
 
 from __future__ import annotations
@@ -127,9 +127,7 @@ def _object_url(text: str, what: str) -> str:
             cure="s3://bucket/name, gs://bucket/name or az://container/name, without a query, a user or ..",
         )
     if not found[3]:
-        raise ConfigError(
-            f"{what} is a whole bucket, and a sink keeps its log beside its directory", cure=f"{text.rstrip('/')}/name"
-        )
+        raise ConfigError(f"{what} is a whole bucket: a directory has a name in it", cure=f"{text.rstrip('/')}/name")
     return f"{found[1]}://{found[2]}{found[3]}"
 
 

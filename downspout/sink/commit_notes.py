@@ -19,7 +19,7 @@ from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.offset_store import DirectoryStore, State
 from downspout.sink.runs import read_runs
 from downspout.sink.storage.disk import Disk
-from downspout.sink.storage.layout import layout_of
+from downspout.sink.storage.layout import Layout
 from downspout.spout.offset_store import StoredOffset
 
 
@@ -31,7 +31,7 @@ class SinkNotes:
 
     def _store(self) -> DirectoryStore | None:
         """Return where they are; None before a sink has opened the directory. It may have begun a new log meanwhile."""
-        layout = layout_of(self.directory, self._disk)
+        layout = Layout(self.directory)
         if not self._disk.exists(layout.log):
             return None
         folder = layout.home / "commits" / f"group-{quote(self._group, safe='')}"

@@ -25,7 +25,6 @@ from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.row_sink import too_old
 from downspout.sink.runs import hand_over_run
 from downspout.sink.sink_bolt import SinkBolt, directory_of
-from downspout.sink.storage.layout import temporary_name
 from downspout.sink.storage.places import storage_of
 from downspout.sink.storage.probing import probe
 
@@ -109,7 +108,7 @@ def _on_object_store(graph: Graph, component: Component, conf: dict[str, Any]) -
     directory = directory_of(conf["parquet.directory"], conf)
     try:
         log = CommitLog(directory, storage_of(directory, conf["parquet.storage_options"]))
-        probe(log.disk, log.layout, temporary_name(f"check-{uuid.uuid4().hex[:12]}", 0))
+        probe(log.disk, log.layout, f"check-{uuid.uuid4().hex[:12]}")
         refusal = _refusal(graph, component, conf)
     except DownspoutError as error:
         refusal = error

@@ -26,7 +26,7 @@ from downspout.errors import SinkError
 from downspout.formatting import counted
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.runs import Run
-from downspout.sink.storage.layout import OURS, former_home, incarnation_of, is_visible
+from downspout.sink.storage.layout import OURS, incarnation_of, is_visible
 from downspout.sink.storage.port import Storage
 
 logger = logging.getLogger("downspout.sink")
@@ -81,7 +81,7 @@ def foreign(log: CommitLog) -> SinkError | None:
     directory, disk = log.directory, log.disk
     if disk.has_names(log.folder):
         return None
-    below = (path.relative_to(directory).as_posix() for path in disk.files_below(directory))
+    below = (path.relative_to(directory).as_posix() for path in disk.files_below(directory, without=OURS))
     found = sorted(islice((path for path in below if is_visible(path) or path.startswith(f"{SPARK_LOG}/")), LOOK_MAX))
     if not found or disk.has_names(log.folder):
         return None
@@ -104,14 +104,11 @@ def lost_log(log: CommitLog) -> SinkError | None:
 
 def log_is_gone(log: CommitLog, names: Sequence[str]) -> SinkError:
     """Return what to say of a directory that has data files of ours and no log."""
-    directory, former = log.directory, former_home(log.directory, log.disk)
-    cure = f"restore {log.layout.home} from a backup (if the directory was moved or copied, do so with its log)"
-    if former:
-        cure = f"if {former} is its log, make the empty file {directory / OURS / former.name} again"
     return SinkError(
-        f"{directory} holds data files ({some(names)}) but no commit log: what was written is not known, and rows "
+        f"{log.directory} holds data files ({some(names)}) but no commit log: what was written is not known, and rows "
         "would be written twice",
-        cure=f"{cure}; or use another parquet.directory",
+        cure=f"restore {log.layout.home} from a backup (if the directory was moved or copied, do so with all that is "
+        "in it); or use another parquet.directory",
     )
 
 

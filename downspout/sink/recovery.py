@@ -105,8 +105,7 @@ class Recovery:
             how = "compacted away" if removers[-1].files else "forgotten with --forget-missing"
             raise SinkError(
                 f"{self._directory / path} was {how} (entry {removers[-1].number}), and is there again",
-                cure="move it away; rows that were forgotten come again after a rebuild (parquet.rebuild). "
-                + self._if_restored(),
+                cure="move it away; rows that were forgotten come again after a rebuild (parquet.rebuild)",
             )
 
     def _unknown(self, visible: set[str]) -> set[str]:
@@ -129,15 +128,9 @@ class Recovery:
                 f"{self._directory / gone[0]} is gone, and the commit log names it "
                 f"({counted(len(gone), 'such file')}{self._records_of(gone)}): its rows are missing, and would not be "
                 "written again",
-                cure=f"restore it from a backup. {self._if_restored()} If the rows are not wanted any more: downspout "
+                cure=f"restore it from a backup; or, if the rows are not wanted any more, downspout "
                 f"compact {self._directory} --forget-missing",
             )
-
-    def _if_restored(self) -> str:
-        return (
-            f"If an older copy of the directory was restored without its log ({self._log.layout.home}): restore that "
-            f"of the same copy, or downspout compact {self._directory} --restored."
-        )
 
     def _records_of(self, gone: Sequence[str]) -> str:
         """Return which records the flushes of some files were made of; other files of these flushes may be there."""
@@ -186,15 +179,14 @@ class Recovery:
         swept = 0
         for name in (name for writer in sorted(dead) for name in leftovers[writer] if name not in self._log.removed):
             swept += self._log.layout.holds(self._disk, self._log.layout.staging, name)
-            for path in self._log.layout.names(self._log.layout.staging, name):
-                self._disk.remove(path)
+            self._disk.remove(self._log.layout.staged(name))
         if swept:
             logger.info("%s: swept %s of stopped writers", self._directory, counted(swept, "file"))
         return swept
 
     def _last_sign_of_life(self, names: Iterable[str]) -> float:
         layout = self._log.layout
-        return max(self._disk.modified(path) for name in names for path in layout.names(layout.staging, name))
+        return max(self._disk.modified(layout.staged(name)) for name in names)
 
     def _leftovers(self) -> dict[str, list[str]]:
         """Return the staged files that no entry names, by writer."""

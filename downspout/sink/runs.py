@@ -24,7 +24,7 @@ from downspout.settings.layers import Resolved
 from downspout.settings.secrets import is_secret
 from downspout.settings.table import CLIENT_PREFIX, SETTINGS, parse_scope
 from downspout.sink.log.entry import from_document, listed, text, to_document
-from downspout.sink.storage.layout import layout_of, temporary_name
+from downspout.sink.storage.layout import Layout, temporary_name
 from downspout.sink.storage.places import storage_of
 from downspout.sink.storage.port import Storage
 from downspout.spout.validation import dead_letter_topic
@@ -192,7 +192,7 @@ def run_of(conf: Mapping[str, Any]) -> Run | None:
 def read_runs(directory: Path, disk: Storage | None = None) -> list[Run]:
     """Return the runs that a directory remembers, the latest first; none where there are none that can be read."""
     try:
-        document = from_document((disk or storage_of(directory)).read(layout_of(directory, disk).runs))
+        document = from_document((disk or storage_of(directory)).read(Layout(directory).runs))
         if document.get("format") != FORMAT:
             return []
         return [Run.from_json(one) for one in listed(document.get("runs"))]
@@ -213,7 +213,7 @@ def note_run(directory: Path, run: Run, disk: Storage, writer: str) -> None:
     if known[:1] == [run]:
         return
     runs = [run, *(one for one in known if one != run)][:RUNS_MAX]
-    layout = layout_of(directory, disk)
+    layout = Layout(directory)
     content = to_document({"format": FORMAT, "runs": [one.to_json() for one in runs]})
     disk.replace(layout.runs, content, layout.staging / temporary_name(writer, 0))
 

@@ -21,7 +21,7 @@ from downspout.offset_ranges import OffsetRanges
 from downspout.sink.identity.coverage import Stream
 from downspout.sink.log.commit_log import CommitLog
 from downspout.sink.log.entry import from_document, listed, text, to_document
-from downspout.sink.storage.layout import layout_of, temporary_name
+from downspout.sink.storage.layout import Layout, temporary_name
 from downspout.sink.storage.places import storage_of
 from downspout.sink.storage.port import Storage
 
@@ -42,7 +42,7 @@ class Step(NamedTuple):
 def read_skips(directory: Path, disk: Storage | None = None) -> dict[Source, OffsetRanges]:
     """Return the offsets that were skipped on purpose; none where there is no note of any."""
     try:
-        document = from_document((disk or storage_of(directory)).read(layout_of(directory, disk).skips))
+        document = from_document((disk or storage_of(directory)).read(Layout(directory).skips))
         if document.get("format") != FORMAT:
             return {}
         return dict(map(_from_json, listed(document.get("skips"))))
@@ -89,7 +89,7 @@ def note_skips(directory: Path, steps: Iterable[Step], log: CommitLog, writer: s
         for (topic, topic_id, partition), ranges in sorted(skips.items())
         if ranges
     ]
-    layout = layout_of(directory, disk)
+    layout = Layout(directory)
     content = to_document({"format": FORMAT, "skips": noted})
     try:
         disk.replace(layout.skips, content, layout.staging / temporary_name(writer, 0))

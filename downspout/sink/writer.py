@@ -38,7 +38,7 @@ from downspout.sink.recovery import Recovery
 from downspout.sink.runs import Run, note_run
 from downspout.sink.storage.data_files import discard, move, stage
 from downspout.sink.storage.hashing import hash_of
-from downspout.sink.storage.layout import OURS, Layout, data_name, former_home, temporary_name
+from downspout.sink.storage.layout import data_name
 from downspout.sink.storage.places import storage_of
 from downspout.sink.storage.port import Storage, refused
 from downspout.sink.storage.probing import probe
@@ -111,7 +111,7 @@ class SinkWriter:
             refuse_foreign(self.log)
             self._make_directory()
             # See that a file can be written and brought into sight, before anything is committed.
-            probe(self.disk, self.log.layout, temporary_name(self._writer, 0))
+            probe(self.disk, self.log.layout, self._writer)
             self._catch_up()
             self.log.check_complete()  # before the data files: without an entry they are named by none
             self._begin_rebuild()
@@ -132,17 +132,11 @@ class SinkWriter:
     def _make_directory(self) -> None:
         """Make the directory durable: else a power cut may take all of it."""
         if self.disk.is_remote:
-            self._warn_of_a_former_log(self.log.begin())
             return
-        ours, above = [self.directory / OURS, self.directory], list(self.directory.absolute().parents)
+        layout = self.log.layout
+        ours, above = [layout.home, self.directory], list(self.directory.absolute().parents)
         new = {place.parent for place in [*ours, *above] if not place.exists()}
         # First, and then the look at what is in it: on NFS, a folder that was just made is not one of a stale listing.
-        self.disk.make_folder(self.directory / OURS)
-        layout = self.log.begin()
-        if not layout.is_inside:
-            ours += [layout.home, layout.home.parent]
-            new |= {place.parent for place in ours if not place.exists()}
-            self._warn_of_a_former_log(layout)
         self.disk.make_folder(layout.log)
         # The folders above it may be there, and not durable: who made them was killed before it could sync them. So all
         # are synced up to the top; but of those that were there before, some may not be ours to sync.
@@ -152,15 +146,6 @@ class SinkWriter:
             except OSError as error:
                 if place in new or place in ours or error.errno not in _NOT_OURS_TO_SYNC:
                     raise
-
-    def _warn_of_a_former_log(self, layout: Layout) -> None:
-        former = former_home(self.directory, self.disk)
-        if former not in (None, layout.home) and not self.disk.exists(layout.mark):
-            logger.warning(
-                "%s is new: it begins without a row. The log of the directory that had this name before is still in "
-                "%s; delete that if no copy of the old directory is to be restored",
-                self.directory, former,
-            )  # fmt: skip
 
     def _catch_up(self) -> list[Entry]:
         """Read new entries, durably."""

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlparse
 from downspout.errors import SinkError
 from downspout.settings.folders import local_folder
 from downspout.sink.ownership import SPARK_LOG
-from downspout.sink.storage.layout import OURS, home_beside
+from downspout.sink.storage.layout import OURS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,7 +34,7 @@ def check_output(directory: str | Path) -> None:
     """
     path = _absolute(directory, "directory")
     below = (folder.parent for folder in path.rglob(OURS)) if path.is_dir() else iter(())
-    above = (place for place in (path, *path.parents) if (place / OURS).is_dir() or home_beside(place).is_dir())
+    above = (place for place in (path, *path.parents) if (place / OURS).is_dir())
     if (owner := next(above, None) or next(below, None)) is not None:
         place = "is" if owner == path else "lies in" if owner in path.parents else "holds"
         raise SinkError(

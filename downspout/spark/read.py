@@ -178,7 +178,7 @@ def _frame_in_place(spark: SparkSession, view: View, files: Iterable[DataFile]) 
     found: dict[Path, list[str]] = {}
     for file in files:
         path = wherever(view.layout, file.path, lambda path: path.stat() and path)
-        top = next(top for top in view.layout.places if path in view.layout.names(top, file.path))
+        top = next(top for top in view.layout.places if path == view.layout.at(top, file.path))
         found.setdefault(top, []).append(str(path))
     frames = [
         _reader(spark, view).option("basePath", str(top)).parquet(*found[top])

@@ -19,7 +19,7 @@ from downspout.cli import main
 from downspout.dead_letters import DeadLetters
 from downspout.errors import BrokerError, SinkError
 from downspout.kafka import OffsetAndMetadata, Record, TopicPartition
-from downspout.sink import CommitLog, Identities, SinkWriter, layout_of
+from downspout.sink import CommitLog, Identities, Layout, SinkWriter
 from downspout.testing import FakeKafka
 from tests.sampling import examples
 from tests.sink.support import Origins, rows_of, sink, tup, write_rows
@@ -100,7 +100,7 @@ def test_what_a_seek_back_reads_again_is_not_skipped_any_more(tmp_path: Path, ka
     moved(tmp_path, kafka, 3, 8)
     moved(tmp_path, kafka, 8, 6)
     assert kinds(audit(tmp_path, cluster=kafka)) == {"skipped": [(3, 6)], "missing": [(6, 8)]}
-    path = layout_of(tmp_path).skips
+    path = Layout(tmp_path).skips
     path.write_bytes(path.read_bytes()[:-9])
     assert kinds(audit(tmp_path, cluster=kafka)) == {"missing": [(3, 8)]}
 
@@ -125,8 +125,8 @@ def test_a_note_that_cannot_be_made_says_that_the_group_was_moved(
     """The move is made before it is noted: the error says so, and how the note is made all the same."""
     put(tmp_path, kafka, [0, 1, 2])
     moved(tmp_path, kafka, 3, 3)
-    layout_of(tmp_path).skips.unlink()
-    layout_of(tmp_path).skips.mkdir()
+    Layout(tmp_path).skips.unlink()
+    Layout(tmp_path).skips.mkdir()
     words = ["offsets", "seek", "g", "--to-offset", "6", "--sink", str(tmp_path), "--yes"]
     assert main([*words, "--bootstrap", kafka.bootstrap]) == SinkError.exit_code
     said = capsys.readouterr().err
@@ -215,7 +215,7 @@ def test_what_is_committed_and_not_in_sight_is_missing(tmp_path: Path, kafka: Ka
     """A file that waits for its renaming cannot be read yet: its rows are missing, and the note says what helps."""
     put(tmp_path, kafka, range(10))
     (path,) = files(tmp_path)
-    path.rename(layout_of(tmp_path).staging / path.name)
+    path.rename(Layout(tmp_path).staged(path.name))
     report = audit(tmp_path, cluster=kafka)
     assert report.exit_code == 10
     assert any("not in sight yet" in note for note in report.notes)
@@ -226,7 +226,7 @@ def test_what_is_committed_and_not_in_sight_is_missing(tmp_path: Path, kafka: Ka
 def test_staged_leftovers_are_harmless(tmp_path: Path, kafka: Kafka) -> None:
     """A staged file that no entry names is mentioned and changes nothing."""
     put(tmp_path, kafka, range(10))
-    (layout_of(tmp_path).staging / "part-dead-0.parquet").write_bytes(b"half")
+    (Layout(tmp_path).staging / "part-dead-0.hidden").write_bytes(b"half")
     report = audit(tmp_path, cluster=kafka)
     assert (report.exit_code, report.found.leftovers) == (0, 1)
 

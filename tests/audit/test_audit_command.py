@@ -10,7 +10,7 @@ from downspout.cli import audit as command
 from downspout.cli import main
 from downspout.engine.load import load
 from downspout.errors import ConfigError, SinkError, TopologyError
-from downspout.sink import Compactor, layout_of
+from downspout.sink import Compactor, Layout
 from downspout.testing import FakeKafka, run_topology
 from tests.audit.command_support import LETTERS, WITH_TOPOLOGY, run
 
@@ -50,7 +50,7 @@ def test_compaction_changes_nothing_that_is_found(
 
 def forget_runs(directory: str) -> None:
     """Delete what a directory knows of the settings of its runs."""
-    (layout_of(Path(directory)).runs).unlink()
+    (Layout(Path(directory)).runs).unlink()
 
 
 def test_without_them_it_is_missing(project: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,8 @@ from bolts.aggregate import AggregateBolt
 from downspout.audit import AuditReport, files
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
-from downspout.sink import CommitLog, layout_of
+from downspout.sink import CommitLog, Layout
 from downspout.testing import Killed
-from tests.audit.copies import copy_sink
 from tests.disks import SteppedDisk
 from tests.sink.compaction_support import compact, expected, flush, opened, plain
 from tests.sink.support import rows_of, sink, tup
@@ -113,7 +113,7 @@ def test_a_stopped_compaction_is_told_as_a_plain_reader_meets_it(tmp_path: Path)
     template, verdicts = fill(tmp_path / "filled"), set[int]()
     for step in itertools.count(1):
         directory = tmp_path / str(step)
-        copy_sink(template, directory)
+        shutil.copytree(template, directory)
         if not stopped_before(step, lambda disk, at=directory: compact(at, disk)):  # type: ignore[misc]
             break
         report, seen = audit(directory), plain(directory)
@@ -152,7 +152,7 @@ def test_aggregates_of_a_stopped_compaction_are_counted_as_they_are_in_sight(tmp
         add_up(template, range(start, start + 5))
     for step in itertools.count(1):
         directory = tmp_path / str(step)
-        copy_sink(template, directory)
+        shutil.copytree(template, directory)
         if not stopped_before(step, lambda disk, at=directory: compact(at, disk)):  # type: ignore[misc]
             break
         report, total = audit(directory), sum(row["count"] for row in rows_of(directory))
@@ -182,7 +182,7 @@ def test_files_of_an_earlier_generation_in_sight_are_extra(tmp_path: Path) -> No
     flush(directory, range(5), "new")
     report = audit(directory)
     assert report.verdict.startswith("exact: 5 offsets")
-    assert len(list(layout_of(directory).replaced.rglob("*.hidden"))) == 6
+    assert len(list(Layout(directory).replaced.rglob("*.hidden"))) == 6
 
 
 def test_rows_of_before_a_generation_are_not_missing(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from downspout.audit.audit import audit
 from downspout.dead_letters import DeadLetters
 from downspout.errors import BrokerError, SinkError
 from downspout.kafka import TopicPartition, Unreadable
-from downspout.sink import FENCE, ORIGIN_SCHEMA, CommitLog, Coverage, DataFile, Entry, Stream, layout_of
+from downspout.sink import FENCE, ORIGIN_SCHEMA, CommitLog, Coverage, DataFile, Entry, Layout, Stream
 from downspout.testing import FakeKafka
 from tests.spout.spout_driver import Kafka
 
@@ -41,7 +41,7 @@ def put(
     *,
     table: pa.Table | None = None,
     origins: bool = True,
-    folder: Path = Path(),
+    staged: bool = False,
 ) -> str:
     """Commit a file with a row per offset, or with another content, and return its name."""
     log = CommitLog(directory)
@@ -50,8 +50,8 @@ def put(
     if origins:
         covered.add(Stream(TOPIC, topic_id, 0, ""), offsets)
     rows = [{"_topic": TOPIC, "_topic_id": topic_id, "_partition": 0, "_offset": o, "_path": ""} for o in offsets]
-    (directory / folder).mkdir(parents=True, exist_ok=True)
-    path = directory / folder / name
+    path = Layout(directory).staged(name) if staged else directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=ORIGIN_SCHEMA) if table is None else table, path)
     entry = Entry(log.length, "w", "topo", ("n:int64",), 1, (DataFile(name, len(rows), path.stat().st_size),), covered)
     assert log.append(entry)
@@ -142,7 +142,7 @@ def test_a_group_ends_the_audit_at_its_commit(tmp_path: Path, kafka: Kafka) -> N
 def test_what_is_staged_beyond_a_groups_commit_is_no_problem(tmp_path: Path, kafka: Kafka) -> None:
     """A flush between its log entry and its renames is a matter of course while a topology runs."""
     put(tmp_path, kafka.topic_id(TOPIC), range(5))
-    put(tmp_path, kafka.topic_id(TOPIC), range(5, 10), folder=layout_of(tmp_path).staging)
+    put(tmp_path, kafka.topic_id(TOPIC), range(5, 10), staged=True)
     kafka.consumer(group="g").commit({PARTITION: OffsetAndMetadata(5, "", -1)})
     assert audit(tmp_path, cluster=kafka, group="g").exit_code == 0
     report = audit(tmp_path, cluster=kafka)

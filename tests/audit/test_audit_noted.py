@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,10 @@ from downspout.cli import audit as command
 from downspout.component import RUN
 from downspout.engine import from_class
 from downspout.run import runner
-from downspout.sink import Disk, Run, layout_of, note_run
+from downspout.sink import Disk, Layout, Run, note_run
 from downspout.sink.runs import RUNS_MAX, read_runs, run_of
 from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
-from tests.audit.copies import move_sink
 
 pytestmark = pytest.mark.fake_only("the run is the command line's own, in real time; Kafka is a detail of it")
 
@@ -99,7 +99,7 @@ def test_what_bounded_a_run_does_not_bound_its_audit(tmp_path: Path, monkeypatch
 
 def test_a_copy_is_audited_like_the_directory(project: FakeKafka) -> None:
     """A directory that was moved with its log is still that of its sink, which the log names."""
-    move_sink(Path("elsewhere"), Path("archive"))
+    shutil.move(Path("elsewhere"), Path("archive"))
     assert audit("archive", "--topology", "words.py") == 0
 
 
@@ -119,7 +119,7 @@ def test_a_record_that_is_missing_stays_missing(project: FakeKafka, capsys: pyte
 
 def test_no_secret_is_noted(project: FakeKafka) -> None:
     """What a directory remembers of its runs holds no password, and what it needs."""
-    content = (layout_of(Path("elsewhere")).runs).read_text(encoding="utf-8")
+    content = (Layout(Path("elsewhere")).runs).read_text(encoding="utf-8")
     assert "hush" not in content
     (run,) = read_runs(Path("elsewhere"))
     assert (run.topology, run.file, run.cls, run.topics) == ("words", "words.py", "Words", ["lines"])
@@ -137,8 +137,8 @@ def test_equal_runs_are_noted_once_and_the_latest_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format":1,"runs":[1]}'])
 def test_a_torn_note_is_no_note(tmp_path: Path, content: str) -> None:
     """Notes help, and what cannot be read hinders nothing: the next run writes them anew."""
-    layout_of(tmp_path).runs.parent.mkdir(parents=True)
-    layout_of(tmp_path).runs.write_text(content, encoding="utf-8")
+    Layout(tmp_path).runs.parent.mkdir(parents=True)
+    Layout(tmp_path).runs.write_text(content, encoding="utf-8")
     assert read_runs(tmp_path) == []
     note_run(tmp_path, Run("t"), Disk(), "w")
     assert read_runs(tmp_path) == [Run("t")]

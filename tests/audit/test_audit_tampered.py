@@ -16,7 +16,7 @@ import pytest
 from downspout.audit import AuditReport, visible_files
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
-from downspout.sink import COMPACT, CommitLog, layout_of, read_entries, to_document, wherever
+from downspout.sink import COMPACT, CommitLog, Layout, read_entries, to_document, wherever
 from downspout.sink.log import commit_log as log_module
 from tests.sink.compaction_support import compact, flush, opened
 
@@ -30,8 +30,8 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "out"
     for number in range(3):
         flush(directory, range(number * 10, number * 10 + 10), f"first-{number}")
-    staging = layout_of(directory).staging
-    (staging / "part-dead-0.parquet").write_bytes(b"half")
+    staging = Layout(directory).staging
+    (staging / "part-dead-0.hidden").write_bytes(b"half")
     compact(directory, sweep_after_s=0.0)
     flush(directory, range(30, 40), "last")
     assert [entry.kind for entry in read_entries(directory)] == ["flush"] * 3 + ["fence", "compact", "compact", "flush"]
@@ -121,7 +121,7 @@ def test_a_replaced_file_copied_back_is_a_duplicate(sink: Path, month: int) -> N
     """A file that was compacted away and that somebody has brought back shows its rows twice, and is named; the next
     start moves it away, or refuses to start, where it was known to be out of sight for good."""
     name = f"month={month}/part-first-1-0.parquet"
-    (sink / name).write_bytes(wherever(layout_of(sink), name, Path.read_bytes))
+    (sink / name).write_bytes(wherever(Layout(sink), name, Path.read_bytes))
     report = audit(sink)
     assert (report.exit_code, report.found.replaced, report.found.unknown) == (11, [name], [])
     assert kinds(report) == {"duplicate": set(pq.ParquetFile(sink / name).read(["_offset"])["_offset"].to_pylist())}
@@ -176,7 +176,7 @@ BY_FILES: dict[str, tuple[str, Change, int]] = {
 @pytest.mark.parametrize(("kind", "change", "code"), BY_FILES.values(), ids=BY_FILES)
 def test_an_edited_entry_shows_by_the_files(sink: Path, kind: str, change: Change, code: int) -> None:
     """An entry that was edited, checksum and all, does not fit the files, and the audit ends with the code of how."""
-    shutil.rmtree(layout_of(sink).checkpoints)
+    shutil.rmtree(Layout(sink).checkpoints)
     edit(entry_path(sink, kind), change)
     assert audit(sink).exit_code == code
 
@@ -220,7 +220,7 @@ CONTRADICTIONS: dict[str, tuple[str, Change]] = {
 @pytest.mark.parametrize(("kind", "change"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 def test_an_entry_that_cannot_be_so_ends_the_audit(sink: Path, kind: str, change: Change) -> None:
     """An entry that contradicts those before it, though its checksum fits, is named, and nothing is called exact."""
-    shutil.rmtree(layout_of(sink).checkpoints)
+    shutil.rmtree(Layout(sink).checkpoints)
     path = entry_path(sink, kind)
     edit(path, change)
     with pytest.raises(SinkError, match=r"damaged|holds entry") as caught:
@@ -232,7 +232,7 @@ def test_an_entry_that_cannot_be_so_ends_the_audit(sink: Path, kind: str, change
 
 def test_a_removal_that_was_dropped_is_noticed(sink: Path) -> None:
     """A compaction that was turned into another with none of its files makes what it replaced count, and be gone."""
-    shutil.rmtree(layout_of(sink).checkpoints)
+    shutil.rmtree(Layout(sink).checkpoints)
     edit(entry_path(sink, "compact"), lambda d: (d["files"].clear(), d["removed"].clear()))
     report = audit(sink)
     assert report.exit_code == 10
@@ -242,7 +242,7 @@ def test_a_removal_that_was_dropped_is_noticed(sink: Path) -> None:
 
 def test_a_removal_without_files_is_missing_and_noted(sink: Path) -> None:
     """A compaction whose made file was struck out is taken for one that forgets: its rows do not count as there."""
-    shutil.rmtree(layout_of(sink).checkpoints)
+    shutil.rmtree(Layout(sink).checkpoints)
     edit(entry_path(sink, "compact"), lambda d: d["files"].clear())
     file_with(sink, "compact").unlink()
     report = audit(sink)
@@ -280,7 +280,7 @@ CHECKPOINTS: dict[str, Change] = {
 @pytest.mark.parametrize("change", CHECKPOINTS.values(), ids=CHECKPOINTS)
 def test_a_checkpoint_that_differs_from_the_entries_ends_the_audit(sink: Path, change: Change) -> None:
     """A checkpoint that was edited, checksum and all, would be believed by the next writer: it is named, code 7."""
-    path = max(layout_of(sink).checkpoints.glob("*.json"))
+    path = max(Layout(sink).checkpoints.glob("*.json"))
     edit(path, change)
     with pytest.raises(SinkError, match="does not say what the") as caught:
         audit(sink)
@@ -291,7 +291,7 @@ def test_a_checkpoint_that_differs_from_the_entries_ends_the_audit(sink: Path, c
 
 def test_a_torn_checkpoint_is_no_witness(sink: Path) -> None:
     """A checkpoint that no writer believes changes nothing."""
-    path = max(layout_of(sink).checkpoints.glob("*.json"))
+    path = max(Layout(sink).checkpoints.glob("*.json"))
     path.write_bytes(path.read_bytes()[:50])
     (path.parent / "notes.txt").write_text("x")
     assert audit(sink).exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,6 @@ from downspout.cli import main
 from downspout.dead_letters import DeadLetters
 from downspout.kafka import Cluster, TopicPartition, cluster_for
 from downspout.sink import ORIGIN_SCHEMA, CommitLog, Coverage, DataFile, Entry, Stream
-from tests.audit.copies import copy_sink, delete_sink, move_sink
 from tests.broker.scene import run_until
 
 if TYPE_CHECKING:
@@ -180,12 +180,12 @@ def test_a_run_and_an_audit_need_no_more_than_their_names(
     capsys.readouterr()
     assert main(["audit", "words"]) == 0
     assert "each exactly once; 1 filtered, 1 dead-lettered" in capsys.readouterr().out
-    copy_sink(Path("words"), Path("copy"))
+    shutil.copytree(Path("words"), Path("copy"))
     produce(cluster, topic_name, 3)
     assert main(["run", file, *given]) == 0
     assert "is behind" not in capsys.readouterr().err
-    delete_sink(Path("words"))
-    move_sink(Path("copy"), Path("words"))
+    shutil.rmtree(Path("words"))
+    shutil.move(Path("copy"), Path("words"))
     assert main(["run", file, *given]) == 0
     assert f"it has no rows of {topic_name}[0]@5 to @7" in capsys.readouterr().err
     assert main(["audit", "words"]) == 10

@@ -16,7 +16,7 @@ import pytest
 
 from downspout.broker import EmbeddedKafka
 from downspout.kafka import cluster_for
-from downspout.sink import layout_of
+from downspout.sink import Layout
 
 ROOT = Path(__file__).resolve().parents[2]
 # The run, which keeps its entries in the log below a number: it waits there to be killed, however late we are.
@@ -89,7 +89,7 @@ def test_finished_counts_are_exact_after_kill_9(
         process = subprocess.Popen(held, cwd=ROOT, env=environment)
         processes.append(process)
         deadline = time.monotonic() + WAIT_S
-        while len(list(layout_of(out).log.glob("*.json"))) < entries:
+        while len(list(Layout(out).log.glob("*.json"))) < entries:
             assert process.poll() is None, "the run was over before it could be killed"
             assert time.monotonic() < deadline, "the run writes nothing"
             time.sleep(0.01)

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from downspout.sink import SWEEP_AFTER_S, layout_of, read_entries
+from downspout.sink import SWEEP_AFTER_S, Layout, read_entries
 from downspout.sink.log import commit_log as log
 from tests.crash import words
 from tests.crash.world import GROUP, LATER, LOG, Life, Violation, World
@@ -311,7 +311,7 @@ class Matrix:
             story = Story(world, at)
             self.tell(story)
             story.end()
-            self.outcome.made = {path.parent.name for path in layout_of(world.directory).home.glob("*/*")}
+            self.outcome.made = {path.parent.name for path in Layout(world.directory).home.glob("*/*")}
             self.outcome.made |= {entry.kind for entry in read_entries(world.directory)}
             self._settle(world)
             return story.heard

@@ -14,7 +14,7 @@ import pytest
 
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
-from downspout.sink import layout_of
+from downspout.sink import Layout
 from tests.crash import words
 from tests.crash.words import TOPIC
 from tests.crash.world import HastyClock, Life, World
@@ -109,7 +109,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 def entries(directory: Path) -> list[Path]:
     """Return the log's files."""
-    return sorted(layout_of(directory).log.glob("*.json"))
+    return sorted(Layout(directory).log.glob("*.json"))
 
 
 @pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
@@ -175,7 +175,7 @@ def test_a_staged_file_that_was_deleted_is_named(world: World, operation: str) -
 
     def before(life: Life, step: Step) -> None:
         is_it = step.operation == operation and step.where.endswith((".parquet", ".hidden"))
-        staged = sorted(layout_of(world.directory).staging.rglob("*.hidden"))
+        staged = sorted(Layout(world.directory).staging.rglob("*.hidden"))
         if is_it and staged and not deleted:
             deleted.append(staged[0])
             staged[0].rename(world.root.parent / "kept")

@@ -23,8 +23,7 @@ from downspout.audit.audit import audit
 from downspout.engine import Bounds, Engine, Graph, from_class, resolve
 from downspout.kafka import TopicPartition
 from downspout.origins import each
-from downspout.sink import Entry, History
-from downspout.sink.storage.layout import Layout
+from downspout.sink import Entry, History, Layout
 from downspout.testing import ROUND_S, FakeKafka, Killed, VirtualClock
 from tests.crash import words
 from tests.crash.kafka_handle import KafkaHandle
@@ -33,7 +32,7 @@ from tests.disks import SimulatedDisk, visible
 from tests.machine import Loss, Process, Step, Volume
 
 OUT = "out"
-HOME = f"_{OUT}.downspout/1"
+HOME = f"{OUT}/_downspout"
 LOG = f"{HOME}/log/"
 STUCK_S = 100_000.0
 """Virtual seconds after which a process is taken for stuck; one may sleep for hours."""
@@ -254,7 +253,7 @@ class World:
             history = History()
             for path in sorted(path for path in there if path.startswith(LOG) and path.endswith(".json")):
                 history.take(_entry(there[path]))
-            layout = Layout(Path(OUT), Path(HOME), Path(OUT))
+            layout = Layout(Path(OUT))
             places = {path: (f"{OUT}/{path}", layout.staged(path).as_posix()) for path in history.files}
             return {
                 both[0]: content

@@ -18,7 +18,7 @@ from downspout.sink import (
     DataFile,
     Disk,
     Entry,
-    layout_of,
+    Layout,
     read_table,
     wherever,
 )
@@ -86,7 +86,7 @@ def start_anew(directory: Path) -> None:
 
 def delete_replaced(directory: Path) -> None:
     """Delete what was kept for slow readers."""
-    for path in layout_of(directory).replaced.rglob("*.hidden"):
+    for path in Layout(directory).replaced.rglob("*.hidden"):
         path.unlink()
 
 

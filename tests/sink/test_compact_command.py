@@ -15,7 +15,7 @@ import pytest
 
 from downspout.audit import visible_files
 from downspout.cli import main
-from downspout.sink import Disk, layout_of, read_entries
+from downspout.sink import Disk, Layout, read_entries
 from tests.sink.compaction_support import expected, flush, plain
 
 
@@ -138,6 +138,6 @@ def test_a_signal_ends_it_cleanly(directory: Path, number: int, code: int) -> No
     command: list[Any] = [sys.executable, "-c", program, "compact", str(directory)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode, ended.stderr) == (code, "downspout: interrupted\n")
-    assert not list(layout_of(directory).staging.rglob("*.hidden"))
+    assert not list(Layout(directory).staging.rglob("*.hidden"))
     assert len(read_entries(directory)) == 3
     assert plain(directory) == expected(range(30))

@@ -19,7 +19,7 @@ from bolts.parquet import ParquetBolt
 from downspout.audit import look_at_files, visible_files
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
-from downspout.sink import CommitLog, Compactor, DataFile, Disk, encode, layout_of, read_entries, read_table
+from downspout.sink import CommitLog, Compactor, DataFile, Disk, Layout, encode, read_entries, read_table
 from downspout.sink.compaction import merge as merge_module
 from downspout.sink.compaction.merge import Source, alike, check, merge
 from downspout.sink.compaction.packing import OUTWEIGHS, SMALL_BYTES, plan
@@ -261,7 +261,7 @@ def test_aggregates_are_compacted_and_audited(tmp_path: Path) -> None:
     assert report.verdict.startswith("exact: 20 offsets are added up")
     assert sum(row["count"] for row in rows_of(tmp_path)) == 20
     (name,) = names(tmp_path)
-    replaced = next(layout_of(tmp_path).replaced.glob("part-compact-*"))
+    replaced = next(Layout(tmp_path).replaced.glob("part-compact-*"))
     os.link(replaced, again := tmp_path / logged(replaced.name))
     assert audit(tmp_path).partitions[0].offsets == {"duplicate": [(0, 18)]}
     (tmp_path / name).unlink()
@@ -283,15 +283,15 @@ def test_replaced_files_and_snapshots_are_deleted_when_they_are_old(tmp_path: Pa
     """What was replaced, and what a reader had frozen, stays for a while and is then deleted; nothing else is."""
     directory = fill(tmp_path / "out")
     compact(directory)
-    snapshot = layout_of(directory).snapshots / "a" / "month=0"
+    snapshot = Layout(directory).snapshots / "a" / "month=0"
     snapshot.mkdir(parents=True)
     (snapshot / "part-w0-0.parquet").write_bytes(b"x")
     assert compact(directory).deleted == 0
-    assert len(list(layout_of(directory).replaced.rglob("*.hidden"))) == 6
+    assert len(list(Layout(directory).replaced.rglob("*.hidden"))) == 6
     done = compact(directory, keep_s=0.0)
     assert (done.deleted, done.snapshots) == (6, 1)
-    assert not any(layout_of(directory).snapshots.iterdir())
-    assert not list(layout_of(directory).replaced.rglob("*.hidden"))
+    assert not any(Layout(directory).snapshots.iterdir())
+    assert not list(Layout(directory).replaced.rglob("*.hidden"))
     assert plain(directory) == expected(range(30))
     assert audit(directory).exit_code == 0
 

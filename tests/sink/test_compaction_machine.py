@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from downspout.audit import look_at_files
-from downspout.sink import SinkWriter, layout_of
+from downspout.sink import Layout, SinkWriter
 from downspout.testing import Killed, VirtualClock
 from tests.disks import SteppedDisk
 from tests.sampling import examples
@@ -47,7 +47,7 @@ class Machine(RuleBasedStateMachine):
     @property
     def has_log(self) -> bool:
         """Whether there is an entry."""
-        return any(layout_of(self.directory).log.glob("*.json"))
+        return any(Layout(self.directory).log.glob("*.json"))
 
     def name(self) -> str:
         """Return a name that was never given."""

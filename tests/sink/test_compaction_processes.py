@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from downspout.audit.audit import audit
-from downspout.sink import CommitLog, Compactor, Disk, layout_of, read_entries, wherever
+from downspout.sink import CommitLog, Compactor, Disk, Layout, read_entries, wherever
 from tests.sink.compaction_support import expected, opened, plain, through_the_log, write
 
 ROWS = 40
@@ -40,7 +40,7 @@ def write_all(directory: Path, name: str, start: int, stop: Event, results: Resu
 def compact_all(directory: Path, name: str, start: int, stop: Event, results: Results, count: Count) -> None:
     """Compact again and again."""
     while not stop.is_set():
-        if any(layout_of(directory).log.glob("*.json")):
+        if any(Layout(directory).log.glob("*.json")):
             Compactor(directory, say=lambda line: None, target_bytes=40_000).run()
             count.value += 1
     results.put((name, 0, 0))
@@ -65,7 +65,7 @@ def read_all(directory: Path, name: str, start: int, stop: Event, results: Resul
 
 
 def _table(directory: Path, path: str) -> pa.Table:
-    content = wherever(layout_of(directory), path, Path.read_bytes)
+    content = wherever(Layout(directory), path, Path.read_bytes)
     return pq.ParquetFile(pa.BufferReader(content)).read()
 
 
@@ -73,7 +73,7 @@ def audit_all(directory: Path, name: str, start: int, stop: Event, results: Resu
     """Audit again and again: nothing is ever out of order."""
     wrong = ""
     while not stop.is_set():
-        if any(layout_of(directory).log.glob("*.json")):
+        if any(Layout(directory).log.glob("*.json")):
             report = audit(directory)
             wrong = wrong or (report.verdict if report.exit_code else "")
             count.value += 1

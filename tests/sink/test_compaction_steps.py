@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,8 @@ import pytest
 from downspout.audit import look_at_files
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
-from downspout.sink import CommitLog, layout_of
+from downspout.sink import CommitLog, Layout
 from downspout.testing import Killed, VirtualClock
-from tests.audit.copies import copy_sink
 from tests.disks import SteppedDisk
 from tests.sampling import WHOLE
 from tests.sink.compaction_support import compact, expected, flush, opened, plain, sweep, through_the_log, write
@@ -26,7 +26,7 @@ def fill(directory: Path) -> Path:
     if not template.exists():
         for number in range(3):
             flush(template, range(number * 10, number * 10 + 10), f"first-{number}")
-    copy_sink(template, directory)
+    shutil.copytree(template, directory)
     return directory
 
 
@@ -203,7 +203,7 @@ def test_what_a_stopped_compaction_has_staged_is_swept(tmp_path: Path) -> None:
     for number in range(1, steps.steps):
         with pytest.raises(Killed):
             compact(directory, at(number, stop), writer="dead")
-        if any(layout_of(directory).staging.rglob("part-dead-*")):
+        if any(Layout(directory).staging.rglob("part-dead-*")):
             break
     else:
         pytest.fail("no step left a staged file")

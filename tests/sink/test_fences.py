@@ -18,10 +18,10 @@ from downspout.sink import (
     Disk,
     Flushed,
     Identities,
+    Layout,
     OutdatedError,
     SinkWriter,
     StagingWriter,
-    layout_of,
     read_entries,
 )
 from downspout.testing import Killed, VirtualClock
@@ -69,7 +69,7 @@ def visible(directory: Path) -> Counter[int]:
 
 def hidden(directory: Path) -> list[str]:
     """Return what waits in the staging folder and among the entries."""
-    return sorted(path.name for path in layout_of(directory).staging.rglob("*") if path.is_file())
+    return sorted(path.name for path in Layout(directory).staging.rglob("*") if path.is_file())
 
 
 def steps_of_a_flush(directory: Path) -> int:

@@ -12,8 +12,10 @@ from pystorm.component import Tuple
 from bolts.parquet import ParquetBolt
 from downspout.audit import visible_files
 from downspout.origins import origins
-from downspout.sink import HIDDEN, Disk, read_entries
-from tests.sink.support import SteppedDisk, Stopped, sink, tup
+from downspout.sink import Disk, Layout, read_entries
+from downspout.testing import Killed
+from tests.disks import SteppedDisk
+from tests.sink.support import sink, tup
 
 
 class FewFiles(ParquetBolt):
@@ -68,14 +70,14 @@ def test_a_stop_repeats_one_part(tmp_path: Path) -> None:
 
         def before(step: int, stop: int = stop) -> None:
             if step == stop:
-                raise Stopped
+                raise Killed
 
         hold(bolt := make(directory, SteppedDisk(before)), range(10))
-        with pytest.raises(Stopped):
+        with pytest.raises(Killed):
             bolt.drain()
         assert bolt.acked == acked(range(len(bolt.acked)))
         assert len(bolt.acked) % 3 == 0
-        assert len([path for path in (directory / HIDDEN).rglob("*.parquet") if path.is_file()]) <= 3
+        assert len(list(Layout(directory).staging.rglob("part-*"))) <= 3
         hold(again := make(directory), range(10))
         again.drain()
         assert again.report()["covered"] >= len(bolt.acked)

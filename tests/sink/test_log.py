@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downspout.errors import SinkError
-from downspout.sink import FENCE, CommitLog, Coverage, DataFile, Disk, Entry, Stream, layout_of, read_entries
+from downspout.sink import FENCE, CommitLog, Coverage, DataFile, Disk, Entry, Layout, Stream, read_entries
 from downspout.sink.log.commit_log import FencedError
 from downspout.sink.log.entry import checksum_of
 
@@ -78,7 +78,7 @@ def test_a_log_that_is_deleted_under_its_writer_is_noticed(tmp_path: Path) -> No
     reader.refresh()
     shutil.rmtree(directory)
     for log in (writer, reader):
-        with pytest.raises(SinkError, match=r"_downspout/1 was there and is gone: .*sink was deleted") as caught:
+        with pytest.raises(SinkError, match=r"2\.json was there and is gone: .*sink was deleted") as caught:
             log.refresh()
         assert "another kafka.group" in (caught.value.cure or "")
     assert not directory.exists()
@@ -91,6 +91,8 @@ def test_a_log_that_is_deleted_between_a_look_and_an_entry_is_noticed(tmp_path: 
     class Deleted(Disk):
         def write(self, path: Path, content: bytes) -> None:
             shutil.rmtree(directory)
+            for folder in (path.parent, log.folder):
+                folder.mkdir(parents=True)
             super().write(path, content)
 
     fill(directory, 3)
@@ -327,7 +329,7 @@ def test_a_failed_step_after_the_link_leaves_the_entry(tmp_path: Path, operation
 
 
 def test_the_content_is_on_disk_before_it_is_linked(tmp_path: Path) -> None:
-    """The steps come in the order that the promise needs: the mark; then write, sync, link, sync of the folder."""
+    """The steps come in the order that the promise needs: the log's folder; then write, sync, link, sync of it."""
     steps: list[str] = []
 
     class Noting(Disk):
@@ -344,8 +346,7 @@ def test_the_content_is_on_disk_before_it_is_linked(tmp_path: Path) -> None:
             super().link(source, target)
 
     CommitLog(tmp_path, Noting()).append(entry(0))
-    mark = ["write", "sync file", "sync folder"]
-    assert steps == [*mark, "write", "sync file", "link", "sync folder"]
+    assert steps == ["sync folder", "write", "sync file", "link", "sync folder"]
 
 
 def test_a_write_that_fails_half_way_leaves_no_file(tmp_path: Path) -> None:
@@ -365,8 +366,8 @@ def test_a_write_that_fails_half_way_leaves_no_file(tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
     """A log folder that is a file ends in a SinkError that names it, not in an empty log."""
-    layout_of(tmp_path).home.mkdir(parents=True)
-    layout_of(tmp_path).log.write_text("not a folder")
+    Layout(tmp_path).home.mkdir(parents=True)
+    Layout(tmp_path).log.write_text("not a folder")
     with pytest.raises(SinkError, match="log"):
         read_entries(tmp_path)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from downspout.errors import ConfigError, SinkError
-from downspout.sink import CommitLog, DataFile, Disk, layout_of, wherever
+from downspout.sink import CommitLog, DataFile, Disk, Layout, wherever
 from downspout.sink.log import commit_log
 from downspout.sink.readers.log_stream import Follower, Position, files_before
 from downspout.testing import Killed
@@ -33,7 +33,7 @@ def write(directory: Path, *offsets: int, **options: Any) -> None:
 
 def numbers(directory: Path, files: list[DataFile]) -> list[int]:
     """Return the rows of files, in the order in which a stream has them."""
-    return [number for file in files for number in wherever(layout_of(directory), file.path, _numbers_in)]
+    return [number for file in files for number in wherever(Layout(directory), file.path, _numbers_in)]
 
 
 def _numbers_in(path: Path) -> list[int]:
@@ -78,7 +78,7 @@ class Streams(RuleBasedStateMachine):
     @rule()
     def flush_and_die(self) -> None:
         """New rows that are committed, and not in sight."""
-        entry = CommitLog(self.directory).path(len(list(layout_of(self.directory).log.glob("*.json"))))
+        entry = CommitLog(self.directory).path(len(list(Layout(self.directory).log.glob("*.json"))))
 
         def stop(_: int) -> None:
             if entry.exists():

@@ -18,7 +18,6 @@ from downspout.errors import ConfigError, SinkError, TopologyError
 from downspout.settings import STORAGE_OPTIONS, ObjectPath, place, shown
 from downspout.sink import CommitLog, Compactor, Identities, ObjectStore
 from downspout.sink.storage import object_store
-from downspout.sink.storage.layout import temporary_name
 from downspout.sink.storage.object_store import TornError, as_os_error
 from downspout.sink.storage.places import RETRIES, resolve
 from downspout.sink.storage.probing import probe
@@ -153,10 +152,10 @@ def test_objects_that_stand_for_folders_are_no_files(server: str) -> None:
     client = boto3.client(
         "s3", endpoint_url=server, aws_access_key_id="test", aws_secret_access_key="test", region_name="us-east-1"
     )
-    for key in ("made/", "made/n=1/", "_made.downspout/", "made/n=1/empty"):
+    for key in ("made/", "made/n=1/", "made/_downspout/", "made/n=1/empty"):
         client.put_object(Bucket="bucket", Key=key, Body=b"")
     disk, top = ObjectStore(s3_client(server)), out("made")
-    assert disk.names(top) == ["n=1"]
+    assert disk.names(top) == ["_downspout", "n=1"]
     assert list(disk.files_below(top)) == [top / "n=1" / "empty"]
     client.delete_object(Bucket="bucket", Key="made/n=1/empty")
     write_rows(top, origins(0, 4), writer="w", disk=disk)
@@ -167,20 +166,22 @@ def test_objects_that_stand_for_folders_are_no_files(server: str) -> None:
     assert visible(disk, top) == sorted(log.files)
 
 
-def test_a_look_before_a_run_leaves_nothing_in_the_directory_that_readers_refuse() -> None:
-    """Polars refuses a folder with a file of another kind that is not empty: at no moment of the probe there is one."""
-    disk, seen = Meddled(memory()._client), list[int]()
+def test_a_look_before_a_run_leaves_nothing() -> None:
+    """What the probe puts, it removes."""
+    disk = memory()
+    probe(disk, CommitLog(TOP, disk).layout, "w")
+    assert list(disk.files_below(TOP)) == []
 
-    def look(kind: str, path: Path, send: Callable[[], Any]) -> None:
-        if kind == "delete":
-            below = ObjectStore(disk._client).files_below(TOP)
-            seen.extend(len(ObjectStore(disk._client).read(file)) for file in below)
 
-    disk.before = look
-    log = CommitLog(TOP, disk)
-    probe(disk, log.layout, temporary_name("w", 0))
-    assert seen
-    assert not any(seen)
+def test_a_long_log_is_not_listed_with_the_data() -> None:
+    """The files of a directory take one page or two, however many entries its log has."""
+    disk, pages = Meddled(memory()._client), list[str]()
+    for name in ("A/1", "_downspout0/2", "z/3", *(f"_downspout/log/{number:020d}.json" for number in range(500))):
+        disk.write(TOP / name, b"x")
+    disk.before = lambda kind, path, send: pages.append(kind)
+    found = [path.relative_to(TOP).as_posix() for path in disk.files_below(TOP, without="_downspout")]
+    assert found == ["A/1", "_downspout0/2", "z/3"]
+    assert len(pages) < 5
 
 
 # --- words ---------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Readers that know nothing of the commit log: by the directory, and by the globs that their manuals recommend.
+"""Readers that know nothing of the commit log: by the directory, or by the globs that their manuals recommend.
 
-Of directories whose log lies beside them, and of those that have it inside.
+Each in the form that ``docs/how-to/read-a-directory.md`` gives.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,10 +20,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from downspout.sink import View, layout_of, read_entries, wherever
+from downspout.sink import Layout, View, read_entries, wherever
 from downspout.sink.readers.snapshot import snapshot
 from downspout.testing import Killed
-from tests.audit.copies import copy_sink
 from tests.disks import SteppedDisk
 from tests.sink.compaction_support import compact, flush, opened, write
 
@@ -37,46 +37,42 @@ def _duckdb(pattern: str) -> list[int]:
 READERS: dict[str, Read] = {
     "duckdb **": lambda path: _duckdb(f"{path}/**/*.parquet"),
     "duckdb hive": lambda path: _duckdb(f"{path}/*/*.parquet"),
-    "polars **": lambda path: pl.read_parquet(f"{path}/**/*.parquet")["value"].to_list(),
+    "polars **": lambda path: pl.scan_parquet(f"{path}/**/*.parquet").collect()["value"].to_list(),
+    "polars hive": lambda path: (
+        pl.scan_parquet(f"{path}/*/*.parquet", hive_partitioning=True).collect()["value"].to_list()
+    ),
     "pandas": lambda path: pd.read_parquet(path)["value"].tolist(),
     "pyarrow": lambda path: ds.dataset(path, partitioning="hive").to_table()["value"].to_pylist(),
     "pathlib": lambda path: pd.concat(map(pd.read_parquet, path.rglob("*.parquet")))["value"].tolist(),
 }
 
-BESIDE: dict[str, Read] = {"polars directory": lambda path: pl.scan_parquet(path).collect()["value"].to_list()}
-"""Readers that fail where the log is inside."""
 ABOVE: dict[str, Read] = {"duckdb above": lambda path: _duckdb(f"{path.parent}/**/*.parquet")}
 """Readers that count what snapshots hold, for these are below ``output`` too."""
 
 
 def values(directory: Path, *, above: bool = True) -> Values:
     """Return what all readers see, which must be the same."""
-    readers = READERS | ({} if layout_of(directory).is_inside else BESIDE) | (ABOVE if above else {})
+    readers = READERS | (ABOVE if above else {})
     found = {name: Counter(read(directory)) for name, read in readers.items()}
     assert len({tuple(sorted(seen.items())) for seen in found.values()}) == 1, found
     return found["pandas"]
 
 
-@pytest.fixture(params=["beside", "inside"])
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
     """A directory with two flushes of ten rows, in two Hive folders."""
-    if request.param == "inside":
-        (tmp_path / "output" / "rows" / "_downspout" / "log").mkdir(parents=True)
     for number in range(2):
         flush(tmp_path / "output" / "rows", range(number * 10, number * 10 + 10), f"w{number}")
     return tmp_path / "output" / "rows"
 
 
 def test_nothing_but_committed_rows_is_in_the_directory(directory: Path) -> None:
-    """The directory holds data files; beside them an empty mark, or the log with nothing that ends in .parquet."""
+    """The directory holds data files, and one folder of ours with nothing that ends in .parquet."""
     compact(directory)
     data = {path.relative_to(directory).as_posix() for path in directory.rglob("*.parquet")}
     assert data == {file.path for file in View.of(directory).files}
     others = [path for path in directory.rglob("*") if path.is_file() and path.suffix != ".parquet"]
-    if layout_of(directory).is_inside:
-        assert all(path.is_relative_to(directory / "_downspout") for path in others)
-    else:
-        assert [(path.parent.name, path.name, path.stat().st_size) for path in others] == [("_downspout", "1", 0)]
+    assert all(path.is_relative_to(directory / "_downspout") for path in others)
 
 
 def test_a_snapshot_counts_nothing_twice(directory: Path) -> None:
@@ -115,7 +111,7 @@ def test_a_flush_shows_committed_rows_alone(directory: Path) -> None:
 def test_wherever_a_flush_is_stopped_all_readers_agree(directory: Path, tmp_path: Path) -> None:
     """A flush that is stopped at any step leaves nothing that a reader would count; the next one makes it whole."""
     for stop in range(1, 100):
-        copy = copy_sink(directory, tmp_path / f"stopped-{stop}" / "rows")
+        copy = shutil.copytree(directory, tmp_path / f"stopped-{stop}" / "rows")
         with suppress(Killed):
             flush(copy, range(20, 30), "w2", SteppedDisk(_stop_at(stop)))
             break
@@ -135,7 +131,7 @@ def test_wherever_a_compaction_is_stopped_the_next_start_makes_all_readers_agree
     be there twice, and no others; the next start of the sink, or the next compaction, ends that."""
     twice: list[Values] = []
     for stop in range(1, 200):
-        copy = copy_sink(directory, tmp_path / f"stopped-{stop}" / "rows")
+        copy = shutil.copytree(directory, tmp_path / f"stopped-{stop}" / "rows")
         with suppress(Killed):
             compact(copy, SteppedDisk(_stop_at(stop)))
             break
@@ -151,7 +147,7 @@ def test_wherever_a_compaction_is_stopped_the_next_start_makes_all_readers_agree
 
 def _replaced_last(directory: Path) -> Values:
     """Return the rows of the files that the log's last entry has replaced."""
-    layout = layout_of(directory)
+    layout = Layout(directory)
     removed = (wherever(layout, path, Path.read_bytes) for path in read_entries(directory)[-1].removed)
     return Counter(chain.from_iterable(pq.read_table(pa.BufferReader(c))["value"].to_pylist() for c in removed))
 

@@ -12,7 +12,7 @@ import pytest
 
 from bolts.parquet import ParquetBolt
 from downspout.errors import SinkError
-from downspout.sink import BatchWriter, Disk, Identities, SinkWriter, StagingWriter, layout_of, read_entries
+from downspout.sink import BatchWriter, Disk, Identities, Layout, SinkWriter, StagingWriter, read_entries
 from downspout.testing import Killed
 from tests.disks import SteppedDisk
 from tests.sink.support import rows_of, sink, tup
@@ -49,7 +49,7 @@ def test_a_new_rebuild_writes_the_same_records_anew(tmp_path: Path) -> None:
     assert values(tmp_path) == []
     flush(again, range(5), factor=10)
     assert values(tmp_path) == [0, 10, 20, 30, 40]
-    kept = [pq.read_table(path)["n"].to_pylist() for path in layout_of(tmp_path).replaced.rglob("*.hidden")]
+    kept = [pq.read_table(path)["n"].to_pylist() for path in Layout(tmp_path).replaced.rglob("*.hidden")]
     assert kept == [[0, 1, 2, 3, 4]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -22,11 +23,10 @@ from hypothesis import strategies as st
 
 from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, SinkError
-from downspout.sink import CommitLog, Disk, layout_of, read_table, take_snapshot, wherever
+from downspout.sink import CommitLog, Disk, Layout, read_table, take_snapshot, wherever
 from downspout.sink.columns import hive
 from downspout.sink.readers.snapshot import snapshot
 from downspout.testing import Killed, VirtualClock
-from tests.audit.copies import copy_sink
 from tests.disks import SteppedDisk
 from tests.sink.readers_support import compact, delete_replaced, seen, start_anew
 from tests.sink.support import sink, tup, write_rows
@@ -63,13 +63,13 @@ def test_the_same_rows_at_every_step_of_a_compaction(tmp_path: Path) -> None:
         looks += 1
         assert seen(directory) == list(range(8))
 
-    directory = copy_sink(source, tmp_path / "whole")
+    directory = shutil.copytree(source, tmp_path / "whole")
     compact(directory, SteppedDisk(look))
     assert seen(directory) == list(range(8))
     assert len(list(directory.glob("*.parquet"))) == 1
     assert looks > 10
     for stop in range(1, looks + 1):
-        directory = copy_sink(source, tmp_path / f"stopped-{stop}")
+        directory = shutil.copytree(source, tmp_path / f"stopped-{stop}")
 
         def halt(step: int, stop: int = stop) -> None:
             if step == stop:
@@ -86,9 +86,9 @@ def test_rows_come_with_the_commit(tmp_path: Path) -> None:
     found: list[list[int]] = []
 
     def look(_: int) -> None:
-        committed = len(list(layout_of(tmp_path).log.glob("*.json"))) == 2
+        committed = len(list(Layout(tmp_path).log.glob("*.json"))) == 2
         assert seen(tmp_path) == ([0, 1, 2, 3] if committed else [0, 1])
-        if committed and list(layout_of(tmp_path).staging.glob("*.hidden")):
+        if committed and list(Layout(tmp_path).staging.glob("*.hidden")):
             found.append(seen(tmp_path))
 
     write(tmp_path, 2, 3, disk=SteppedDisk(look))
@@ -110,19 +110,17 @@ def test_files_that_move_on_while_they_are_linked(tmp_path: Path) -> None:
 
         path = take_snapshot(directory, disk=SteppedDisk(interfere))
         assert sorted(pq.read_table(path)["n"].to_pylist()) == [0, 1, 2, 3]
-        assert len(list(layout_of(directory).snapshots.iterdir())) == 1
+        assert len(list(Layout(directory).snapshots.iterdir())) == 1
 
 
 @pytest.mark.parametrize("first", range(6))
 @pytest.mark.parametrize("second", range(6))
-@pytest.mark.parametrize("before", [False, True])
-def test_a_file_is_found_wherever_it_moves(tmp_path: Path, first: int, second: int, *, before: bool) -> None:
-    """A file that moves into sight and away, before any of the looks, is found: looks follow the way of the files. So
-    do those that an earlier version moves, which gives them no other names."""
-    layout, name = layout_of(tmp_path), "part-w-0.parquet"
+def test_a_file_is_found_wherever_it_moves(tmp_path: Path, first: int, second: int) -> None:
+    """A file that moves into sight and away, before any of the looks, is found: looks follow the way of the files."""
+    layout, name = Layout(tmp_path), "part-w-0.parquet"
     for folder in layout.places:
         folder.mkdir(parents=True, exist_ok=True)
-    way = [layout.names(folder, name)[-1 if before else 0] for folder in layout.places]
+    way = layout.way(name)
     path = way[0]
     path.touch()
     looks = 0
@@ -255,7 +253,7 @@ def test_a_snapshot_is_removed_after_an_error(tmp_path: Path) -> None:
     write(tmp_path, 0)
     with pytest.raises(ZeroDivisionError), snapshot(tmp_path):
         assert 1 / 0
-    assert list(layout_of(tmp_path).snapshots.iterdir()) == []
+    assert list(Layout(tmp_path).snapshots.iterdir()) == []
 
 
 def test_what_a_killed_reader_leaves_harms_nobody(tmp_path: Path) -> None:
@@ -264,7 +262,7 @@ def test_what_a_killed_reader_leaves_harms_nobody(tmp_path: Path) -> None:
     program = "import os, sys, downspout.sink.readers.snapshot as s; s.take_snapshot(sys.argv[1]); os._exit(9)"
     killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert killed.returncode == 9
-    (left,) = layout_of(tmp_path).snapshots.iterdir()
+    (left,) = Layout(tmp_path).snapshots.iterdir()
     write(tmp_path, 1)
     compact(tmp_path)
     delete_replaced(tmp_path)
@@ -284,8 +282,8 @@ def test_where_no_links_can_be_made(tmp_path: Path) -> None:
 
     with pytest.raises(SinkError, match=r"snapshots: Operation not permitted.*Try: read_table, which needs no links"):
         take_snapshot(tmp_path, disk=ReadOnly())
-    assert list(layout_of(tmp_path).snapshots.iterdir()) == []
-    layout_of(tmp_path).snapshots.rmdir()
+    assert list(Layout(tmp_path).snapshots.iterdir()) == []
+    Layout(tmp_path).snapshots.rmdir()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert sorted(read_table(tmp_path)["n"].to_pylist()) == [0, 1]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before

@@ -12,7 +12,7 @@ import pytest
 
 from bolts.parquet import with_origins
 from downspout.errors import SinkError
-from downspout.sink import BatchWriter, CommitLog, Disk, Identities, OutdatedError, SinkWriter, StagingWriter, layout_of
+from downspout.sink import BatchWriter, CommitLog, Disk, Identities, Layout, OutdatedError, SinkWriter, StagingWriter
 from downspout.sink.staged import Staged
 from downspout.testing import Killed
 from tests.disks import SteppedDisk
@@ -70,7 +70,7 @@ def visible(directory: Path) -> Counter[int]:
 
 def hidden(directory: Path) -> list[Path]:
     """Return the files that wait in the staging folder."""
-    return list(layout_of(directory).staging.rglob("*.hidden"))
+    return list(Layout(directory).staging.rglob("*.hidden"))
 
 
 def test_a_batch_comes_into_sight_at_its_commit(tmp_path: Path) -> None:

@@ -73,6 +73,15 @@ def test_what_was_written_is_read_listed_and_removed(place: tuple[Storage, Path]
         disk.read(top / name)
 
 
+def test_a_folder_is_left_out(place: tuple[Storage, Path]) -> None:
+    """Files before, beside and behind it in the order of names are listed, and none that is in it."""
+    disk, top = place
+    names = ["A.parquet", "_downspout0.parquet", "_downspouts/b", "m=1/_downspout/c", "z.parquet"]
+    for name in [*names, "_downspout/log/0.json", "_downspout/z"]:
+        put(disk, top / name)
+    assert sorted(disk.files_below(top, without="_downspout")) == [top / name for name in names]
+
+
 def test_a_folder_is_there_where_something_is_in_it(place: tuple[Storage, Path]) -> None:
     """A folder's names are those directly in it; a name that another begins with is no folder of it."""
     disk, top = place

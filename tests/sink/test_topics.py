@@ -14,7 +14,7 @@ from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.audit.audit import audit
 from downspout.errors import SinkError
-from downspout.sink import CommitLog, Disk, Identities, Run, SinkWriter, layout_of
+from downspout.sink import CommitLog, Disk, Identities, Layout, Run, SinkWriter
 from downspout.sink.ownership import refuse_other_topics
 from downspout.testing import FakeKafka, run_topology
 from spouts.kafka import KafkaSpout
@@ -160,7 +160,7 @@ def test_of_two_that_start_together_the_second_is_refused(tmp_path: Path, when: 
         flush(returns, ("returns", 0))
     flush(orders, ("orders", 1))
     assert {stream.topic for stream in audit(tmp_path).found.streams} == {"orders"}
-    assert not list(layout_of(tmp_path).staging.rglob("*.parquet"))
+    assert not list(Layout(tmp_path).staging.rglob("*.parquet"))
 
 
 def test_those_that_start_together_with_a_topic_in_common_go_on(tmp_path: Path) -> None:

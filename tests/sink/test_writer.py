@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from downspout.errors import SinkError
-from downspout.sink import HIDDEN, CommitLog, Disk, Flushed, Identities, SinkWriter, layout_of
+from downspout.sink import HIDDEN, CommitLog, Disk, Flushed, Identities, Layout, SinkWriter
 from downspout.testing import Killed
 from tests.disks import SteppedDisk
 from tests.sampling import WHOLE
@@ -134,7 +134,7 @@ def test_a_fully_covered_flush_after_a_conflict_writes_nothing(tmp_path: Path) -
     result = flush(tmp_path / "out", range(10), "late", SteppedDisk(before))
     assert result.rows + done[0].rows == 10
     assert visible(tmp_path / "out") == Counter(range(10))
-    assert not list((layout_of(tmp_path / "out").staging).rglob("*.hidden"))
+    assert not list((Layout(tmp_path / "out").staging).rglob("*.hidden"))
 
 
 def test_an_error_after_the_link_still_counts_as_committed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from demos.flights_data import load_flights, reference_routes
 from demos.on_local import CHARTS
-from downspout.sink import layout_of
+from downspout.sink import Layout
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
@@ -68,7 +68,7 @@ class Demo:
 
     def flushes(self) -> int:
         """How many flushes of flights are committed."""
-        return len(list((layout_of(self.output / "flights").log).glob("*.json")))
+        return len(list((Layout(self.output / "flights").log).glob("*.json")))
 
     def end(self) -> None:
         """Kill what still runs; the broker ends with its demo."""

@@ -12,7 +12,7 @@ import pytest
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.errors import ConfigError, SinkError
-from downspout.sink import layout_of
+from downspout.sink import Layout
 from downspout.spark import read_sink, sink_schema, stream_sink
 from downspout.testing import Killed
 from tests.disks import SteppedDisk
@@ -57,7 +57,7 @@ def test_a_stream_sees_each_row_once(spark: SparkSession, words: Words, tmp_path
 def test_a_stream_sees_nothing_that_is_staged(spark: SparkSession, words: Words, tmp_path: Path) -> None:
     """Half a file in the staging folder does not disturb a query, and its rows are not read."""
     words.flush(("a", 1, 0))
-    staged = layout_of(words.directory).staging / "word=a" / "part-x-1.parquet"
+    staged = Layout(words.directory).staging / "word=a" / "part-x-1.parquet"
     staged.parent.mkdir(parents=True, exist_ok=True)
     staged.write_bytes(b"half a file")
     drain(stream_sink(spark, words.directory).select("word", "n"), tmp_path / "out")
@@ -70,12 +70,12 @@ def test_what_is_committed_is_read_though_its_writer_died(spark: SparkSession, t
     write_rows(directory, [("t", "", 0, 0, "")], writer="first")
 
     def crash_before_rename(_: int) -> None:
-        if list(layout_of(directory).log.glob("*1.json")):
+        if list(Layout(directory).log.glob("*1.json")):
             raise Killed
 
     with pytest.raises(Killed):
         write_rows(directory, [("t", "", 0, 1, "")], writer="died", disk=SteppedDisk(crash_before_rename))
-    (staged,) = layout_of(directory).staging.glob("*.hidden")
+    (staged,) = Layout(directory).staging.glob("*.hidden")
     weeks_ago = time.time() - 30 * 86_400
     os.utime(staged, (weeks_ago, weeks_ago))
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, words: Words, tmp_pat
     words.flush(("a", 1, 0))
     with pytest.raises(SinkError, match=r"word:string, n:int32.*the sink has scheduled_at"):
         stream_sink(spark, words.directory, sink=FlightDelays.flights)
-    (entry,) = layout_of(words.directory).log.glob("*.json")
+    (entry,) = Layout(words.directory).log.glob("*.json")
     entry.write_bytes(entry.read_bytes()[:-9])
     with pytest.raises(SinkError, match="is damaged"):
         stream_sink(spark, words.directory)

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from downspout.errors import DownspoutError, SinkError
-from downspout.sink import home_beside
 from downspout.spark import parquet_stream, read_sink, sink_schema, stream_sink
 from downspout.spark.output import check_output, committed_files
 from tests.spark.pipelines_support import Words, drain, rows_in
@@ -85,7 +84,6 @@ def test_a_directory_is_known_by_its_log(spark: SparkSession, words: Words, tmp_
     drain(stream_sink(spark, link), out)
     assert [row[0] for row in rows_in(spark, out)] == [1, 2]
     moved = words.directory.rename(tmp_path / "moved")
-    home_beside(words.directory).rename(home_beside(moved))
     Words(moved).flush(("b", 3, 0), partition=1)
     drain(stream_sink(spark, moved), out)
     assert [row[0] for row in rows_in(spark, out)] == [1, 2, 3]

@@ -17,7 +17,7 @@ import pytest
 
 from bolts.aggregate import AggregateBolt
 from downspout.errors import ConfigError, SinkError
-from downspout.sink import layout_of
+from downspout.sink import Layout
 from downspout.spark import ORIGIN_COLUMNS, read_sink, spark_session
 from downspout.spark.read import finish_aggregates
 from tests.sink.support import sink, tup
@@ -89,7 +89,7 @@ def test_read_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"does not exist\. Try: run the topology"):
         read_sink(spark, tmp_path / "none")
     (tmp_path / "sink").mkdir()
-    write(layout_of(tmp_path / "sink").staging / "x.parquet", a=[1])
+    write(Layout(tmp_path / "sink").staging / "x.parquet", a=[1])
     with pytest.raises(SinkError, match="no sink has flushed"):
         read_sink(spark, tmp_path / "sink")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,13 @@ from bolts.parquet import ParquetBolt
 from downspout.component import SINKS
 from downspout.errors import SinkError
 from downspout.kafka import OffsetAndMetadata, TopicPartition
-from downspout.sink import Disk, layout_of
+from downspout.sink import Disk, Layout
 from downspout.sink.commit_notes import SinkNotes
 from downspout.sink.skips import Step, note_skips
 from downspout.sink.skips import rows_of as log_of
 from downspout.spout import Setup
 from downspout.testing import FakeKafka
 from spouts.kafka import KafkaSpout
-from tests.audit.copies import copy_sink, delete_sink, move_sink
 from tests.sink.support import write_rows
 from tests.spout.spout_driver import GROUP, TOPIC, Driver
 
@@ -60,8 +60,8 @@ class Job:
 
     def restore(self) -> None:
         """Put the copy in the place of the directory."""
-        delete_sink(self.out)
-        move_sink(self.copy, self.out)
+        shutil.rmtree(self.out)
+        shutil.move(self.copy, self.out)
 
     def commit(self, offset: int, metadata: str = "") -> None:
         """Commit as another program does."""
@@ -76,7 +76,7 @@ def job(kafka: FakeKafka, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> J
     made = Job(kafka, tmp_path, caplog)
     made.write(range(9))
     assert made.run() == []
-    copy_sink(made.out, made.copy)
+    shutil.copytree(made.out, made.copy)
     return made
 
 
@@ -158,12 +158,12 @@ def test_what_a_seek_has_skipped_is_no_alarm(job: Job) -> None:
     for _ in range(10, 15):
         job.kafka.produce(TOPIC, b"more", partition=0)
     metadata = job.kafka.committed(GROUP)[ZERO].metadata
-    copy_sink(job.out, job.copy.with_name("noted"))
+    shutil.copytree(job.out, job.copy.with_name("noted"))
     job.commit(15, metadata)
     (warning,) = job.run()
     assert f"{TOPIC}[0]@10 to @14" in warning
-    delete_sink(job.out)
-    move_sink(job.copy.with_name("noted"), job.out)
+    shutil.rmtree(job.out)
+    shutil.move(job.copy.with_name("noted"), job.out)
     note_skips(job.out, [Step((TOPIC, job.topic_id, 0), [(10, 15)], [])], log_of(job.out), "w")
     assert job.run() == []
 
@@ -181,8 +181,8 @@ def test_a_group_that_was_moved_back_is_known_from_there(job: Job) -> None:
 
 def test_a_directory_that_was_deleted_is_said_to_be_new(job: Job) -> None:
     """The group goes on at its commit, so the new directory lacks all rows before: said at the first start after."""
-    delete_sink(job.out)
-    layout_of(job.out).log.mkdir(parents=True)  # as the sink does when it opens
+    shutil.rmtree(job.out)
+    Layout(job.out).log.mkdir(parents=True)  # as the sink does when it opens
     (warning,) = job.run()
     assert f"{job.out} is behind group {GROUP}: it is new, and the group has committed {TOPIC}[0] up to @9. " in warning
     assert f"--set kafka.group={GROUP}.again --set kafka.start=EARLIEST" in warning
@@ -194,7 +194,7 @@ def test_a_directory_that_was_deleted_is_said_to_be_new(job: Job) -> None:
 def test_a_directory_whose_records_have_no_row_is_not_new(kafka: FakeKafka, tmp_path: Path, caplog: Any) -> None:
     """All was filtered or dead-lettered: there is a commit and no row, and the note tells it from a deleted one."""
     job = Job(kafka, tmp_path, caplog)
-    layout_of(job.out).log.mkdir(parents=True)
+    Layout(job.out).log.mkdir(parents=True)
     assert job.run() == []
     assert job.kafka.committed(GROUP)[ZERO].offset == 10
     assert job.run() == []
@@ -202,15 +202,15 @@ def test_a_directory_whose_records_have_no_row_is_not_new(kafka: FakeKafka, tmp_
 
 def test_where_reading_does_not_go_on_at_the_commit_nothing_is_behind(job: Job) -> None:
     """With EARLIEST a new topology reads all again, and the same one goes on."""
-    delete_sink(job.out)
-    layout_of(job.out).log.mkdir(parents=True)
+    shutil.rmtree(job.out)
+    Layout(job.out).log.mkdir(parents=True)
     assert job.run(start="EARLIEST", topology_id="orders-2") == []
 
 
 def test_the_same_topology_goes_on_whatever_its_start(job: Job) -> None:
     """Its own commit counts with EARLIEST as well, so a deleted directory is told."""
-    delete_sink(job.out)
-    layout_of(job.out).log.mkdir(parents=True)
+    shutil.rmtree(job.out)
+    Layout(job.out).log.mkdir(parents=True)
     assert len(job.run(start="EARLIEST")) == 1
 
 
@@ -255,7 +255,7 @@ def test_a_log_that_cannot_be_read_stops_no_start(job: Job) -> None:
     """Where there is no looking a line says why, and the spout does its work: the sink says what is wrong."""
     more(job, range(10, 12), [10])
     job.restore()
-    next(layout_of(job.out).log.glob("*0.json")).write_text("torn", encoding="utf-8")
+    next(Layout(job.out).log.glob("*0.json")).write_text("torn", encoding="utf-8")
     job.run()
     assert job.said("cannot compare the notes")
     with pytest.raises(SinkError):

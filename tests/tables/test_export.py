@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,6 @@ from downspout.errors import SinkError
 from downspout.sink import read_table
 from downspout.tables import Export
 from downspout.tables.target import Overtaken
-from tests.audit.copies import copy_sink
 from tests.sink.readers_support import compact, delete_replaced, start_anew
 from tests.sink.support import sink, tup
 from tests.tables.tables_support import NAME, export, numbers, open_catalog, table, target, write
@@ -204,7 +204,7 @@ def test_a_table_of_others_is_left_alone(kind: str, directory: Path, tmp_path: P
 
 def test_an_older_copy_of_the_directory_is_noticed(kind: str, directory: Path, tmp_path: Path) -> None:
     """A directory that knows less than the table has taken is an older copy, and is refused."""
-    copy_sink(directory, tmp_path / "copy" / "flights")
+    shutil.copytree(directory, tmp_path / "copy" / "flights")
     write(directory, 5)
     export(kind, directory, tmp_path / "table").step()
     with pytest.raises(SinkError, match=r"has taken 3 entries of the log of .*, which has 2: .*older copy"):

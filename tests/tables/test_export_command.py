@@ -96,7 +96,7 @@ def test_options_that_do_not_fit_are_errors(
     shown = capsys.readouterr().err
     assert said in shown
     assert "Try:" in shown
-    assert sorted(path.name for path in (project / "output").iterdir()) == ["_flights.downspout", "flights"]
+    assert sorted(path.name for path in (project / "output").iterdir()) == ["flights"]
 
 
 @pytest.mark.parametrize(("form", "library"), [("--delta", "deltalake"), ("--iceberg", "pyiceberg")])

@@ -11,7 +11,7 @@ import pytest
 from demos import state
 from demos.state import Output
 from downspout.errors import DownspoutError
-from downspout.sink import layout_of
+from downspout.sink import Layout
 
 
 def put(path: Path, text: str = "x") -> Path:
@@ -61,7 +61,7 @@ def test_files_that_the_demo_did_not_make_are_kept(tmp_path: Path) -> None:
 def test_report_is_current_until_something_moves(tmp_path: Path) -> None:
     """A noted report is current until a log entry appears, an input changes, or a file of it is gone."""
     output, program = Output(tmp_path), put(tmp_path / "pipeline.py")
-    entry = put(layout_of(tmp_path / "flights").log / "1.json")
+    entry = put(Layout(tmp_path / "flights").log / "1.json")
     chart = put(tmp_path / "charts" / "a.png")
     assert not output.report_is_current(output.fingerprint(program), [chart])
     output.note_report(noted := output.fingerprint(program))

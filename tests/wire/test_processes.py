@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downspout.kafka import TopicPartition, cluster_for
-from tests.audit.copies import copy_sink, delete_sink, move_sink
 from tests.sink.support import write_rows
 from tests.wire.storm_pipe import ROOT, Storm, handshake
 
@@ -152,11 +152,11 @@ def test_an_older_copy_of_the_output_is_said_in_the_workers_log(kafka: Kafka) ->
     out, copy = kafka.directory / "out", kafka.directory / "copy"
     write_rows(out, [(kafka.topic, "", 0, 0, "")])
     first = process(kafka, out)
-    copy_sink(out, copy)
+    shutil.copytree(out, copy)
     second = process(kafka, out)
     assert not any("is behind group" in said for said in first + second)
-    delete_sink(out)
-    move_sink(copy, out)
+    shutil.rmtree(out)
+    shutil.move(copy, out)
     (warning,) = [said for said in process(kafka, out) if "is behind group" in said]
     assert f"{out} is behind group {kafka.topic}" in warning
     assert f"has no rows of {kafka.topic}[0]@1 to @1" in warning

@@ -3,7 +3,7 @@
 A compactor is one more writer. It reads small files that count, writes their rows to a staged file of its own, and
 appends a ``compact`` entry: *this file took the place of those*. The entry is the commit point, as a flush's is. Before
 it nothing has happened; after it, whoever opens the directory can finish: the new file comes into sight first, then the
-old ones go to the folder ``replaced/`` beside the log, where they stay for a while.
+old ones go to the folder ``replaced/``, where they stay for a while.
 
 Who can come in between, and what then:
 
@@ -24,7 +24,6 @@ import logging
 import sys
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -281,7 +280,7 @@ class Compactor:
     def _content(self, path: str) -> bytes | None:
         # Its writer may be moving it from staging into sight: who looks there first and then here finds it.
         layout = self.log.layout
-        for name in (self.directory / path, *layout.names(layout.staging, path), self.directory / path):
+        for name in (self.directory / path, layout.staged(path), self.directory / path):
             try:
                 return self.disk.read(name)
             except FileNotFoundError:
@@ -391,10 +390,7 @@ class Compactor:
     # --- what is old ------------------------------------------------------------------------------------
 
     def _delete_old(self) -> None:
-        """Delete what was replaced or frozen so long ago that no reader should want it any more.
-
-        What an earlier version has replaced, and is to be kept, is hidden from ``**/*.parquet`` at least.
-        """
+        """Delete what was replaced or frozen so long ago that no reader should want it any more."""
         before = self._clock.wall() - self._keep_s
         layout = self.log.layout
         top = layout.replaced
@@ -403,13 +399,9 @@ class Compactor:
             if name not in self.log.files and self.disk.changed(path) <= before:
                 self.disk.remove(path)
                 self._done.deleted += 1
-            elif path.suffix == ".parquet":
-                with suppress(FileNotFoundError):  # another compaction was faster
-                    self.disk.rename(path, layout.names(top, name)[0])
-        for top in dict.fromkeys((layout.snapshots, layout.home / "snapshots")):
-            for name in self.disk.names(top):
-                if name.startswith(SWEPT) or self.disk.modified(top / name) <= before:
-                    self._done.snapshots += remove_snapshot(top / name, self.disk)
+        for name in self.disk.names(layout.snapshots):
+            if name.startswith(SWEPT) or self.disk.modified(layout.snapshots / name) <= before:
+                self._done.snapshots += remove_snapshot(layout.snapshots / name, self.disk)
 
     def _cannot(self, error: OSError) -> SinkError:
         place = error.filename or self.directory

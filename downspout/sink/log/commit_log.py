@@ -25,7 +25,7 @@ from downspout.errors import SinkError
 from downspout.settings.object_path import place
 from downspout.sink.log.entry import Entry
 from downspout.sink.log.history import History
-from downspout.sink.storage.layout import Layout, incarnation_of, layout_of, new_layout, temporary_name
+from downspout.sink.storage.layout import Layout, incarnation_of, temporary_name
 from downspout.sink.storage.places import storage_of
 from downspout.sink.storage.port import PASSES, Storage, refused
 
@@ -52,47 +52,28 @@ class CommitLog(History):
         super().__init__()
         self.directory = directory  # the sink's directory; it need not exist
         self.disk = disk or storage_of(directory)
-        self._layout: Layout | None = None
+        self.layout = Layout(directory)
         self._use_checkpoints = checkpoints  # whether to begin at the latest checkpoint. An audit reads every entry.
         self._base = 0  # entries below are known from a checkpoint alone
         self._durable = 0  # entries below are durable, as far as we know
-
-    @property
-    def layout(self) -> Layout:
-        """Where the directory's files are."""
-        if self._layout is None:
-            try:
-                self._layout = layout_of(self.directory, self.disk)
-            except OSError as error:
-                too_long = error.errno == errno.ENAMETOOLONG
-                cure = "a shorter parquet.directory" if too_long else self._cure(error)
-                raise self._unreadable(error, error.filename or self.directory, cure) from None
-        return self._layout
 
     @property
     def folder(self) -> Path:
         """Where the entries are."""
         return self.layout.log
 
-    def _unreadable(self, error: OSError, place: object, cure: str = "") -> SinkError:
-        return refused(
-            error,
-            self.disk.named(self.directory),
-            f"{place} cannot be read: {error.strerror}",
-            cure=cure or self._cure(error),
-        )
+    def _unreadable(self, error: OSError, place: object) -> SinkError:
+        what = f"{place} cannot be read: {error.strerror}"
+        return refused(error, self.disk.named(self.directory), what, cure=self._cure(error))
 
-    def _cure(self, error: OSError | None = None) -> str:
-        if error is not None and error.errno in TOO_MANY_OPEN:
+    def _cure(self, error: OSError) -> str:
+        if error.errno in TOO_MANY_OPEN:
             return OPEN_FILES_CURE
+        if error.errno == errno.ENAMETOOLONG:
+            return "a shorter parquet.directory"
         return (
             "correct the credentials or parquet.storage_options" if self.disk.is_remote else "correct the permissions"
         )
-
-    def begin(self) -> Layout:
-        """Decide where the log of a directory is that exists, and may be new; for writers, before anything is read."""
-        self._layout = new_layout(self.directory, self.disk)
-        return self._layout
 
     def path(self, number: int) -> Path:
         """Return where entry ``number`` is."""
@@ -144,15 +125,13 @@ class CommitLog(History):
         return entry
 
     def _check_latest(self, length: int) -> None:
-        """Raise a SinkError if the last of so many entries is gone, or the directory's mark is."""
+        """Raise a SinkError if the last of so many entries is gone."""
         if not length:
             return
         # Somebody deletes the directory under a writer. Its folders are made when they are needed: without this look it
         # would go on in a new directory, and who reads that would never see the rows that are gone, nor where they
         # were.
-        for path in (self.path(length - 1), self.layout.mark):
-            if self.disk.exists(path):
-                continue
+        if not self.disk.exists(path := self.path(length - 1)):
             raise SinkError(
                 f"{path} was there and is gone: {self.directory} was deleted or replaced while it was in use, and the "
                 "rows of its entries with it",
@@ -199,7 +178,8 @@ class CommitLog(History):
         content = entry.to_bytes()
         Entry.from_bytes(content)  # an entry that cannot be read back would stop every later writer at this number
         if not entry.number:
-            self._make_mark()  # before the first entry: whoever sees the entry must find the mark (layout.py)
+            self.disk.make_folder(self.folder)
+            self.disk.sync(self.layout.home)  # a power cut must not take the folder with the entry
         if not self.disk.put_if_absent(self.path(entry.number), content, self._temporary(entry.writer, entry.number)):
             return False
         self._check_latest(entry.number)  # again: since the last look it may have gone, and the next looks at ours
@@ -208,15 +188,6 @@ class CommitLog(History):
         if self.length % CHECKPOINT_EVERY == 0:
             self._write_checkpoint(entry.writer)
         return True
-
-    def _make_mark(self) -> None:
-        """Mark the directory as that of this log, durably, before there is an entry to be seen."""
-        mark = self.layout.mark
-        if not self.layout.is_inside and not self.disk.exists(mark):
-            self.disk.make_folder(mark.parent)
-            self.disk.write(mark, b"")
-            self.disk.sync(mark)
-        self.disk.sync(mark.parent)
 
     def _temporary(self, writer: str, number: int) -> Path:
         return self.layout.staging / temporary_name(writer, number)

@@ -32,7 +32,7 @@ from downspout.settings.object_path import ObjectPath, place
 from downspout.sink.log.entry import DataFile
 from downspout.sink.readers.log_stream import gone
 from downspout.sink.readers.view import ORIGIN_COLUMNS, View, restarting, wherever
-from downspout.sink.storage.layout import layout_of
+from downspout.sink.storage.layout import Layout
 from downspout.sink.storage.places import storage_of
 from downspout.sink.storage.port import Storage
 
@@ -92,7 +92,7 @@ def take_snapshot(directory: str | Path, *, disk: Storage | None = None, clock: 
         return restarting(top, disk, lambda view: pin(view, view.files, disk=disk, clock=clock))
     except OSError as error:
         raise SinkError(
-            f"no snapshot can be made in {layout_of(top).snapshots}: {error.strerror or error}",
+            f"no snapshot can be made in {Layout(top).snapshots}: {error.strerror or error}",
             cure="read_table, which needs no links; or the right to write there, on the directory's own file system, "
             "and hard links on it",
         ) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from downspout.sink.storage.layout import Layout, logged, up_to
+from downspout.sink.storage.layout import OURS, Layout, logged, up_to
 from downspout.sink.storage.port import Storage
 
 
@@ -32,7 +32,7 @@ def stage(disk: Storage, layout: Layout, files: Iterable[tuple[str, bytes]]) -> 
 
 def below(disk: Storage, place: Path) -> set[str]:
     """Return the files in one of a directory's places, by their paths in the log."""
-    return {logged(path.relative_to(place).as_posix()) for path in disk.files_below(place)}
+    return {logged(path.relative_to(place).as_posix()) for path in disk.files_below(place, without=OURS)}
 
 
 def discard(disk: Storage, layout: Layout, paths: Iterable[str]) -> None:
@@ -68,16 +68,13 @@ def rename(disk: Storage, layout: Layout, paths: Iterable[str], source: Path, ta
     absent: list[str] = []
     changed: set[Path] = set()
     for path in paths:
-        place = layout.names(target, path)[0]
-        for name in layout.names(source, path):
-            try:
-                disk.rename(name, place)
-            except FileNotFoundError:
-                continue  # another process was faster, or the file has the other of its two possible names
-            changed.add(place.parent)
-            break
-        else:
+        place = layout.at(target, path)
+        try:
+            disk.rename(layout.at(source, path), place)
+        except FileNotFoundError:
             absent.append(path)
+        else:
+            changed.add(place.parent)
     # One folder of the two is enough: on the file systems in use a rename is all or nothing, and durable after a sync
     # of either folder. Killed before it, nothing is lost: the log names the file, and the next opening moves it.
     for folder in sorted(changed):

@@ -2,47 +2,35 @@
 
 ::
 
-    flights/                                 the sink's directory: committed rows, and nothing else with any content
-      month=7/part-<writer>-<n>.parquet      what every reader sees
-      _downspout/1                           an empty file, the mark: the directory's log is number 1
-    _flights.downspout/1/                    beside the directory
-      log/<n>.json                           the commit log: what is true
-      checkpoints/<n>.json                   its state after n entries, so that an opening need not read them all
-      runs.json                              the settings of the runs that wrote here, for audits
-      skips.json                             the offsets that a group has skipped on purpose, for audits
-      staging/month=7/part-….hidden          files of flushes that are not in sight yet, and entries before their link
-      replaced/month=7/part-….hidden         files that were compacted away, or are from before a rebuild
-      snapshots/<id>/month=7/part-….parquet  hard links: what a reader has asked to stay as it is
+    flights/                                   the sink's directory
+      month=7/part-<writer>-<n>.parquet        what every reader sees: committed rows
+      _downspout/                              ours; no reader of a directory looks into it
+        log/<n>.json                           the commit log: what is true
+        checkpoints/<n>.json                   its state after n entries, so that an opening need not read them all
+        runs.json                              the settings of the runs that wrote here, for audits
+        skips.json                             the offsets that a group has skipped on purpose, for audits
+        staging/month=7/part-….hidden          files of flushes that are not in sight yet, and entries before their link
+        replaced/month=7/part-….hidden         files that were compacted away, or are from before a rebuild
+    _flights.snapshots/<id>/month=7/part-….parquet
+                                               hard links beside it: what a reader has asked to stay as it is
+
+So a directory is moved, copied, restored and deleted as a whole, and renames stay on one file system.
 
 DuckDB's and Polars' ``**/*.parquet`` descend into every folder, hidden or not. So staged and replaced files, whose rows
-they would count, end in something else; by earlier versions they were called as they are in sight, and they are found
-under both names. The log lies beside the directory because Polars' ``scan_parquet(directory)`` refuses one that has a
-file of another kind anywhere below, unless that file is empty.
-
-The number ties the two together. Somebody deletes the directory to begin anew, and leaves the log: the mark is gone
-with the directory, so the next writer takes the next number. Somebody restores an old copy of the directory: its mark
-names its log.
-
-The log is inside the directory, in ``_downspout/log/`` and so on, where an earlier version put it there; where the
-directory is a mount point or the folder above it cannot be written to, since files are renamed between the two; and
-where a user has made the folder ``_downspout/log/`` first. Then it moves with the directory. Snapshots are beside the
-directory all the same, in ``_flights.downspout/snapshots/``, or there are none: their files are for all readers.
+they would count, end in something else. The files of a snapshot end in ``.parquet``, for all readers, and so are
+outside of the directory.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from downspout.settings.object_path import ObjectPath
-from downspout.sink.storage.places import storage_of
 from downspout.sink.storage.port import Storage
 
-OURS = "_downspout"  # What is ours in a sink's directory: a folder, with the mark or with the log itself
-_FIRST_ENTRY = f"log/{0:020d}.json"
+OURS = "_downspout"  # What is ours in a sink's directory: a folder
 _SUFFIX, HIDDEN = ".parquet", ".hidden"
 """How data files end in sight, and elsewhere. The second is no longer: each name that is possible here is so there."""
 
@@ -52,8 +40,11 @@ class Layout:
     """Where the files of one sink's directory are."""
 
     directory: Path  # what ``parquet.directory`` says
-    home: Path  # the folder that has the log and all else that no reader should see
-    mark: Path  # what is in the directory as long as it is the one that the log describes
+
+    @property
+    def home(self) -> Path:
+        """The folder that has the log and all else that no reader should see."""
+        return self.directory / OURS
 
     @property
     def log(self) -> Path:
@@ -87,119 +78,41 @@ class Layout:
 
     @property
     def snapshots(self) -> Path:
-        """Where readers' snapshots are: never in the directory, for globs would count their rows."""
-        return (home_beside(self.directory) if self.is_inside else self.home) / "snapshots"
+        """Where readers' snapshots are: never in the directory, for globs would count their rows.
+
+        >>> Layout(Path("output/flights")).snapshots.as_posix()
+        'output/_flights.snapshots'
+        """
+        # By a path that ends with the directory's name: a link may lead to another file system.
+        is_named = self.directory.name not in ("", "..") and not self.directory.is_symlink()
+        real = self.directory if is_named else Path(os.path.realpath(self.directory))
+        return real.parent / f"_{real.name}.snapshots"
 
     @property
     def places(self) -> tuple[Path, Path, Path]:
         """The folders that a data file passes, in this order."""
         return self.staging, self.directory, self.replaced
 
-    @property
-    def is_inside(self) -> bool:
-        """Whether the log is in the directory."""
-        return self.mark == self.log
-
-    def names(self, place: Path, path: str) -> tuple[Path, ...]:
-        """Return what a data file, by its path in the log, may be called in one of the :attr:`places`."""
-        if place == self.directory:
-            return (place / path,)
-        # The first is what it is called there now. Earlier versions left it the name that it has in sight.
-        return place / f"{path.removesuffix(_SUFFIX)}{HIDDEN}", place / path
+    def at(self, place: Path, path: str) -> Path:
+        """Return where a file, by its path in the log, is in one of the :attr:`places`; an entry keeps its name."""
+        is_hidden = place != self.directory and path.endswith(_SUFFIX)
+        return place / (f"{path.removesuffix(_SUFFIX)}{HIDDEN}" if is_hidden else path)
 
     def staged(self, path: str) -> Path:
         """Return where a data file is before it counts."""
-        return self.names(self.staging, path)[0]
+        return self.at(self.staging, path)
 
-    def way(self, path: str) -> tuple[Path, ...]:
+    def way(self, path: str) -> list[Path]:
         """Return where a data file may be, in the order of its way: who looks in this order meets it as it moves."""
-        replaced_now, replaced_before = self.names(self.replaced, path)
-        return *self.names(self.staging, path), self.directory / path, replaced_before, replaced_now
+        return [self.at(place, path) for place in self.places]
 
     def holds(self, disk: Storage, place: Path, path: str) -> bool:
         """Return whether a data file is in one of the :attr:`places`."""
-        return any(disk.exists(name) for name in self.names(place, path))
+        return disk.exists(self.at(place, path))
 
     def top(self, place: Path) -> Path:
         """Return the folder below which one of the :attr:`places` is made durable when files are moved there."""
         return self.directory if place == self.directory else self.home
-
-
-def layout_of(directory: Path, disk: Storage | None = None) -> Layout:
-    """Return where the files of a directory are; where it has no log yet, where they would be.
-
-    Raises:
-        OSError: there is no looking into it.
-
-    The race: another writer begins at the same time. It makes the mark before its first entry. So we look for an entry
-    first and for the mark after it: whoever sees the entry sees the mark, and all others come to the same number.
-    """
-    disk = disk or storage_of(directory)
-    beside = home_beside(directory)
-    last = _highest(_names(disk, beside))
-    if last and disk.exists(beside / str(last) / _FIRST_ENTRY):
-        last += 1
-    ours = _names(disk, directory / OURS)
-    if "log" in ours:
-        return _inside(directory)
-    number = _highest(ours) or last or 1
-    return Layout(directory, beside / str(number), directory / OURS / str(number))
-
-
-def new_layout(directory: Path, disk: Storage) -> Layout:
-    """Return where the files of a directory are to be, which exists. A file system may have no room beside it."""
-    found = layout_of(directory, disk)
-    if found.is_inside or disk.exists(found.mark) or disk.exists(found.home):
-        return found
-    if isinstance(directory, ObjectPath):
-        return found
-    here = _real(directory)
-    has_room_beside = not os.path.ismount(here) and os.access(here.parent, os.W_OK)
-    return found if has_room_beside else _inside(directory)
-
-
-def next_layout(layout: Layout) -> Layout:
-    """Return where the files of a directory are with its next log, that is beside it as this one is."""
-    number = str(int(layout.home.name) + 1)
-    return replace(layout, home=layout.home.with_name(number), mark=layout.mark.with_name(number))
-
-
-def _inside(directory: Path) -> Layout:
-    return Layout(directory, directory / OURS, directory / OURS / "log")
-
-
-def _real(directory: Path) -> Path:
-    """Return a directory by a path that ends with its name; a link may lead to another file system."""
-    is_named = directory.name not in ("", "..") and not directory.is_symlink()
-    return directory if is_named else Path(os.path.realpath(directory))
-
-
-def home_beside(directory: Path) -> Path:
-    """Return the folder that has the logs of a directory.
-
-    >>> home_beside(Path("output/flights")).as_posix()
-    'output/_flights.downspout'
-    """
-    real = _real(directory)
-    return real.parent / f"_{real.name}.downspout"
-
-
-def former_home(directory: Path, disk: Storage) -> Path | None:
-    """Return the latest log of that name, though the directory has no mark of it; None where there is none."""
-    beside = home_beside(directory)
-    homes = (beside / str(number) for number in range(_highest(_names(disk, beside)), 0, -1))
-    return next((home for home in homes if disk.exists(home / _FIRST_ENTRY)), None)
-
-
-def _names(disk: Storage, folder: Path) -> list[str]:
-    try:
-        return disk.names(folder)
-    except NotADirectoryError:
-        return []
-
-
-def _highest(names: Iterable[str]) -> int:
-    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
 
 
 _DATA = re.compile(r"part-(.+)-\d+\.parquet", re.DOTALL)
@@ -233,8 +146,8 @@ def incarnation_of(name: str) -> str | None:
 def logged(path: str) -> str:
     """Return the path in the log of a file that is staged or replaced, by its path there.
 
-    >>> logged("month=7/part-w-1.hidden"), logged("part-w-1.parquet"), logged(".w-1.tmp")
-    ('month=7/part-w-1.parquet', 'part-w-1.parquet', '.w-1.tmp')
+    >>> logged("month=7/part-w-1.hidden"), logged(".w-1.tmp")
+    ('month=7/part-w-1.parquet', '.w-1.tmp')
     """
     return f"{path.removesuffix(HIDDEN)}{_SUFFIX}" if path.endswith(HIDDEN) else path
 

@@ -204,13 +204,19 @@ class ObjectStore:
         return next(self._list(folder), None) is not None
 
     def files_below(self, folder: Path, without: str = "") -> Iterator[Path]:
-        """Yield all objects below a folder."""
-        for meta in self._list(folder):
-            path = folder / (name := _below(meta["path"], folder))
-            if without and name.startswith(f"{without}/"):
-                continue
+        """Yield all objects below a folder; of those in ``without`` no more than a page is listed."""
+        for meta in self._list_without(folder, without) if without else self._list(folder):
+            path = folder / _below(meta["path"], folder)
             if meta["size"] or self._has_object(path):  # else it stands for a folder, as in :meth:`_list`
                 yield path
+
+    def _list_without(self, folder: Path, without: str) -> Iterator[Any]:
+        skipped = f"{_key(folder)}/{without}"
+        for meta in self._list(folder):
+            if meta["path"].startswith(f"{skipped}/"):  # stores list by name, and "0" comes next to "/"
+                yield from self._list(folder, f"{skipped}0")
+                return
+            yield meta
 
     def _has_object(self, path: Path) -> bool:
         """Return whether there is an object of that name; a folder is none."""

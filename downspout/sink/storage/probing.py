@@ -5,52 +5,41 @@ On an object store ``downspout check`` asks the same, before the run.
 
 from __future__ import annotations
 
-import errno
+from pathlib import Path
 
 from downspout.errors import SinkError
-from downspout.sink.storage.layout import OURS, Layout
+from downspout.sink.storage.layout import Layout, temporary_name
 from downspout.sink.storage.port import Storage
 
 
-def probe(disk: Storage, layout: Layout, name: str) -> None:
+def probe(disk: Storage, layout: Layout, writer: str) -> None:
     """Take the steps of a flush with a file that holds nothing; what it leaves is swept as any staged file.
 
     Args:
-        name: of the file: that of a log entry before it is linked, and of no other writer.
+        writer: whose file it is, so that it is swept with all of its own.
 
     Raises:
-        SinkError: files cannot be renamed from the log's folder to the directory; or the store lets two writers
-            create one object.
+        SinkError: the store lets two writers create one object.
         OSError: the storage says no.
     """
-    staged, target = layout.staging / name, layout.directory / OURS / name
+    staged, target = (layout.staging / temporary_name(writer, number) for number in (0, 1))
     disk.make_folder(staged.parent)
     if disk.is_remote:
-        _create_twice(disk, layout, name)
+        _create_twice(disk, layout, staged)
     else:
         disk.write(staged, b"")
     try:
         disk.rename(staged, target)
     except FileNotFoundError:
         return  # we were paused, and a sweeper has taken it for a dead writer's
-    except OSError as error:
+    except OSError:
         disk.remove(staged)
-        if error.errno != errno.EXDEV:
-            raise
-        inside = layout.directory / OURS / "log"
-        raise SinkError(
-            f"{layout.home} is on another file system than {layout.directory}: files cannot be renamed from "
-            "one to the other",
-            cure=f"mkdir {inside}: then the log is kept in the directory; or use a folder below {layout.directory}",
-        ) from None
+        raise
     disk.remove(target)
 
 
-def _create_twice(disk: Storage, layout: Layout, name: str) -> None:
+def _create_twice(disk: Storage, layout: Layout, staged: Path) -> None:
     """Create one object twice: a store that knows no conditions lets the second one through, and so loses entries."""
-    staged = layout.staging / name
-    # It holds nothing, because it goes on to the directory, and Polars refuses one with a file of another kind in it,
-    # unless that is empty.
     disk.put_if_absent(staged, b"", staged)
     if disk.put_if_absent(staged, b"second", staged) or disk.read(staged):
         disk.remove(staged)

@@ -34,7 +34,7 @@ from downspout.sink.log.entry import DataFile
 from downspout.sink.readers.log_stream import Follower, Position
 from downspout.sink.readers.snapshot import open_file
 from downspout.sink.readers.view import View
-from downspout.sink.storage.layout import layout_of
+from downspout.sink.storage.layout import Layout
 from downspout.sink.storage.places import storage_of
 from downspout.sink.storage.port import Storage
 
@@ -90,7 +90,7 @@ class _Reads:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some files, on an executor."""
         disk = self._disk()
-        view = View(layout_of(self._directory, disk), 0, self._schema, ())
+        view = View(Layout(self._directory), 0, self._schema, ())
         for path in partition.paths:
             yield from read_file(view, path, disk)
 

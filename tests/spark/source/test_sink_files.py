@@ -13,7 +13,7 @@ import pytest
 from bolts.aggregate import AggregateBolt
 from bolts.parquet import ParquetBolt
 from downspout.audit.audit import audit
-from downspout.sink import is_visible, layout_of
+from downspout.sink import Layout, is_visible
 from downspout.sink.columns import hive
 from downspout.sink.ownership import SPARK_LOG
 from downspout.sink.readers.snapshot import snapshot
@@ -114,7 +114,7 @@ def test_spark_does_not_see_what_is_staged(spark: SparkSession, tmp_path: Path) 
     for offset, (word, n) in enumerate([("a", 1), ("b", None), ("a", 5)]):
         bolt.process(tup(("t", "", 0, offset, ""), word, n))
     bolt.drain()
-    layout_of(tmp_path).staged("part-x-1.parquet").write_bytes(b"half a file")
+    Layout(tmp_path).staged("part-x-1.parquet").write_bytes(b"half a file")
     rows = spark.read.parquet(str(tmp_path)).orderBy("word").collect()
     assert [tuple(row) for row in rows] == [("a", 2, 6, 1, 5, 2), ("b", 1, None, None, None, 0)]
 

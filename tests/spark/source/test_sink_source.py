@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downspout.sink import CommitLog, Disk, layout_of
+from downspout.sink import CommitLog, Disk, Layout
 from downspout.spark import read, read_sink, sink_schema, stream_sink
 from tests.sink.readers_support import compact, delete_replaced, start_anew
 from tests.sink.support import write
@@ -80,7 +80,7 @@ def test_columns_that_grow_are_read(spark: SparkSession, tmp_path: Path) -> None
 def test_links_are_made_once_and_removed(spark: SparkSession, words: Words) -> None:
     """Read again without a change, the directory is linked once; swept, again; at the end no link is left."""
     words.flush(("a", 1, 0))
-    top = layout_of(words.directory).snapshots
+    top = Layout(words.directory).snapshots
     for _ in range(2):
         read_sink(spark, words.directory)
     (first,) = top.iterdir()
@@ -103,7 +103,7 @@ def test_where_no_links_can_be_made(
     words.flush(("a", 1, 0), (None, 2, 0))
     words.flush(("a", 3, 0))
     (moved,) = (path for path in words.directory.glob("word=a/*-1.parquet"))
-    hidden = layout_of(words.directory).staging / "word=a" / moved.name
+    hidden = Layout(words.directory).staged(f"word=a/{moved.name}")
     hidden.parent.mkdir(exist_ok=True, parents=True)
     moved.rename(hidden)
     monkeypatch.setattr(Disk, "link", refuse)

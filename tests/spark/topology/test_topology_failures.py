@@ -11,7 +11,7 @@ from streamparse import Grouping
 
 from downspout.errors import ComponentError, RecordError, UnavailableError, UnreadableError
 from downspout.ledger import Breaker
-from downspout.sink import HIDDEN, layout_of
+from downspout.sink import HIDDEN, Layout
 from downspout.testing import FakeKafka, Killed
 from spouts.kafka import KafkaSpout
 from tests.spark import topology_bolts as b
@@ -365,7 +365,7 @@ def test_a_driver_killed_between_sinks(kafka: FakeKafka, tmp_path: Path, committ
 
 def staged_in(*directories: Path) -> set[Path]:
     """Return the data files that sinks have staged, and not brought into sight or deleted."""
-    return {path for each in directories for path in layout_of(each).staging.rglob(f"*{HIDDEN}")}
+    return {path for each in directories for path in Layout(each).staging.rglob(f"*{HIDDEN}")}
 
 
 def test_a_record_of_several_tuples(kafka: FakeKafka, tmp_path: Path) -> None:
