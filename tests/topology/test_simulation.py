@@ -375,7 +375,7 @@ class Bare(Topology):
 
 def test_a_topology_without_a_sink_is_refused() -> None:
     """Where nothing is written there is nothing to judge, and the error says so."""
-    with pytest.raises(TopologyError, match="has 0 Parquet sinks and 1 KafkaSpout"):
+    with pytest.raises(TopologyError, match="has 0 Parquet sinks, 0 KafkaBolts with a fixed topic and 1 KafkaSpout"):
         simulate(Scenario(Bare, lambda rng, number: b"", lambda record: []), [1])
 
 
