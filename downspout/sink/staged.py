@@ -95,8 +95,11 @@ class BatchWriter(SinkWriter):
             while True:
                 self._catch_up()
                 if batch in self.log.writers:
-                    self._discard(files)
-                    return Flushed(covered=covered)
+                    # By an earlier computation of it, which had other files; or by an earlier try for these, whose end
+                    # we have not seen.
+                    self._discard([file for file in files if not self._is_known(file)])
+                    files = [file for file in files if file.path in self.log.files]
+                    break
                 if not files:
                     return Flushed(covered=covered)
                 if self.log.fenced_files([file.path for file in files]):
@@ -112,6 +115,9 @@ class BatchWriter(SinkWriter):
         except OSError as error:
             raise self._cannot_write(error) from error
         return Flushed(sum(file.rows for file in files), covered, len(files), sum(file.bytes for file in files))
+
+    def _is_known(self, file: DataFile) -> bool:
+        return file.path in self.log.files or file.path in self.log.removed
 
     def discard(self, parts: Sequence[Staged]) -> None:
         """Delete staged files that will not be committed."""

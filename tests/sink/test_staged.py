@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from bolts.parquet import with_origins
-from downspout.errors import SinkError
+from downspout.errors import SinkError, StoreAwayError
 from downspout.sink import BatchWriter, CommitLog, Disk, Identities, Layout, OutdatedError, SinkWriter, StagingWriter
 from downspout.sink.staged import Staged
 from downspout.testing import Killed
@@ -221,6 +222,45 @@ def test_a_failing_disk_at_any_step(tmp_path: Path) -> None:
             committed(directory, SteppedDisk(before))
         driver(directory).commit("q-1", staged(directory, range(5, 14), task="again"))
         assert visible(directory) == Counter(range(14)), f"step {bad} failed"
+
+
+class FullOnce:
+    """Lets one step fail, counted from when it begins."""
+
+    def __init__(self, bad: int) -> None:
+        self.left, self.has_failed = -1, False
+        self._bad = bad
+
+    def begin(self) -> None:
+        """Count from here."""
+        self.left = self._bad
+
+    def __call__(self, _: int) -> None:
+        """A step is next."""
+        self.left -= 1
+        if self.left == 0:
+            self.has_failed = True
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("origins", [True, False])
+def test_a_store_that_was_full_at_any_step_is_written_by_the_next_try(tmp_path: Path, origins: bool) -> None:
+    """The same parts are committed again by the same driver, though the entry may be there; each row is there once."""
+    told = 0
+    for bad in range(1, 100):
+        directory, full = tmp_path / f"bad-{bad}", FullOnce(bad)
+        commits = driver(directory, SteppedDisk(full))
+        parts = staged(directory, range(5), range(5, 8), origins=origins)
+        full.begin()
+        try:
+            commits.commit("q-0", parts)
+        except StoreAwayError as error:
+            told += "No space left on device" in error.message
+            commits.commit("q-0", parts)
+        assert (visible(directory), hidden(directory)) == (Counter(range(8)), []), f"step {bad} failed"
+        if not full.has_failed:
+            break
+    assert told == bad - 1 > 8
 
 
 @pytest.mark.sweep

@@ -68,13 +68,13 @@ class SimulatedStore(ObjectStore):
             if what == "late":
                 self._arrives_late(kind, path, send, "late")
             self._process.wait_in_vain()
-            raise OSError(errno.EIO, f"the request to {kind} had no answer", str(path))
+            raise OSError(errno.ETIMEDOUT, f"the request to {kind} had no answer", str(path))
         answer = send()
         if what == "twice":  # the client below has had no answer, and has sent it again
             answer = send()
         if what == "unanswered":
             self._process.wait_in_vain()
-            raise OSError(errno.EIO, f"the request to {kind} had no answer", str(path))
+            raise OSError(errno.ETIMEDOUT, f"the request to {kind} had no answer", str(path))
         return answer
 
     def _arrives_late(self, kind: str, path: Path, send: Callable[[], object], why: str) -> None:

@@ -16,6 +16,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from downspout.errors import ComponentError, DownspoutError
 from downspout.formatting import counted
 from downspout.metrics import METRICS as KNOWN_METRICS
 from downspout.sink.staged import BatchWriter, OutdatedError, Staged
+from downspout.sink.writer import Flushed
 from downspout.spark.topology.driver.checkpoint import recall, remember
 from downspout.spark.topology.driver.dead_letters import where_is, write_dead_letters
 from downspout.spark.topology.driver.source_options import dead_letter_topic_of
@@ -182,6 +184,7 @@ class Batches:
         self._spouts = {name: SpoutSettings(name, plan.confs[name]) for name in plan.spouts}
         self._topics: dict[str, str] = {}
         self._writers: dict[str, BatchWriter] = {}
+        self._patiently: dict[str, Callable[[Callable[[], Flushed]], Flushed]] = {}
         self._states = States(plan, query)
         self.totals = Totals()
         self.error: BaseException | None = None  # what ended the query, if it was here
@@ -203,7 +206,7 @@ class Batches:
             task = tasks[sink.name, 0]
             task.world.created = _commits_batches
             task.build()
-            self._writers[sink.name] = task.instance.writer
+            self._writers[sink.name], self._patiently[sink.name] = task.instance.writer, task.instance.patiently
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Compute a batch and commit it."""
@@ -339,8 +342,9 @@ class Batches:
     def _commit(self, number: int, outcome: _Outcome) -> None:
         """Commit to each sink; raise a RecomputeError where a directory is not as it was when the rows were staged."""
         for name, writer in self._writers.items():
+            batch, parts = f"{name}-spark-{self._query}-{number}", outcome.staged.pop(name, ())
             try:
-                writer.commit(f"{name}-spark-{self._query}-{number}", outcome.staged.pop(name, ()))
+                self._patiently[name](partial(writer.commit, batch, parts))
             except OutdatedError:
                 log.warning("another writer has changed %s: batch %d is computed again", writer.directory, number)
                 self._discard(outcome)
